@@ -1,7 +1,7 @@
 """Advantage-weighted actor-critic: evaluates the policy, and clones the good actions in the data.
 
-    Nair et al. (2020), AWAC: Accelerating Online Reinforcement Learning with Offline Datasets,
-    https://arxiv.org/abs/2006.09359
+Paper: Nair et al. (2020), AWAC: Accelerating Online Reinforcement Learning with Offline Datasets,
+https://arxiv.org/abs/2006.09359
 
 With policy pi, action values Q_1 to Q_n and their target networks Q', the critics learn the values
 of the policy, and the policy clones the data's actions, the better ones with more weight:

@@ -1,7 +1,7 @@
 """Behaviour cloning: imitates the data, whatever its rewards.
 
-    Pomerleau (1991), Efficient training of artificial neural networks for autonomous navigation,
-    https://doi.org/10.1162/neco.1991.3.1.88
+Paper: Pomerleau (1991), Efficient training of artificial neural networks for autonomous
+navigation, https://doi.org/10.1162/neco.1991.3.1.88
 
 With policy pi, the loss is the negative log-likelihood of the data's actions,
 

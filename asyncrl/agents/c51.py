@@ -1,9 +1,10 @@
 """C51: learns the distribution of returns as probabilities of fixed atoms; acts on the mean.
 
 Papers:
-    Bellemare et al. (2017), A distributional perspective on reinforcement learning,
-    https://arxiv.org/abs/1707.06887. Dueling streams of logits: Hessel et al. (2018), Rainbow,
-    https://arxiv.org/abs/1710.02298.
+
+* Bellemare et al. (2017), A distributional perspective on reinforcement learning,
+  https://arxiv.org/abs/1707.06887.
+* Hessel et al. (2018), Rainbow, https://arxiv.org/abs/1710.02298: dueling streams of logits.
 
 With atoms z_1 to z_N, evenly spaced from v_min to v_max, network p(s, a) of their probabilities,
 target network p', and s', which may lie n steps ahead:
@@ -14,8 +15,9 @@ target network p', and s', which may lie n steps ahead:
     L       = mean of - sum over i of m_i * log p_i(s, a)
 
 Deviations, on purpose:
-    Those of DQN, see `dqn.py`. The atoms span `agent.v_min` to `agent.v_max`, in units of rewards;
-    returns beyond are clipped.
+
+* Those of DQN, see `dqn.py`.
+* The atoms span `agent.v_min` to `agent.v_max`, in units of rewards; returns beyond are clipped.
 """
 
 from __future__ import annotations

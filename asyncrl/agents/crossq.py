@@ -1,7 +1,7 @@
 """CrossQ: SAC without target networks; batch normalisation keeps the critics stable.
 
-    Bhatt et al. 2024, CrossQ: Batch Normalization in Deep Reinforcement Learning for Greater Sample
-    Efficiency and Simplicity, https://arxiv.org/abs/1902.05605
+Paper: Bhatt et al. (2024), CrossQ: Batch Normalization in Deep Reinforcement Learning for Greater
+Sample Efficiency and Simplicity, https://arxiv.org/abs/1902.05605
 
 With policy pi, action values Q_1 to Q_n, temperature alpha, and s', which may lie n steps ahead:
 
@@ -24,11 +24,16 @@ variance to normalise by, and running statistics follow slowly. Use SAC for thes
 
 Deviations from the paper, on purpose:
 
-* Networks see actions scaled to [-1, 1], and log pi is the density of the scaled action. * Critics
-have 256 units a layer, not 2048, which no CPU could train in reasonable time. * Critic losses are
-averaged over the critics, not summed: Adam is invariant to the factor. * The first optimisation
-step updates the policy too, and then every `policy_interval_opt_steps`-th. * The log standard
-deviation is clamped to [-5, 2].
+* Networks see actions scaled to [-1, 1], and log pi is the density of the scaled action.
+* Critics have 256 units a layer, not 2048, which no CPU could train in reasonable time.
+* Critic losses are averaged over the critics, not summed: Adam is invariant to the factor.
+* The first optimisation step updates the policy too, and then every `policy_interval_opt_steps`-th.
+* The log standard deviation is clamped to [-5, 2] (authors' code: [-20, 2]).
+* Weights have torch's initialisation. The first 1,000 environment steps are random (authors' code:
+  5,000).
+
+As in the authors' code, a layer counts its own training passes for the warm-up of its
+renormalisation, so that of the policy lasts `policy_interval_opt_steps` times as long.
 """
 
 from __future__ import annotations

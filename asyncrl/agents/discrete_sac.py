@@ -1,8 +1,10 @@
 """Soft actor-critic for discrete actions: maximises reward and entropy together.
 
-    Christodoulou 2019, Soft Actor-Critic for Discrete Action Settings,
-    https://arxiv.org/abs/1910.07207
-    Zhou et al. 2022, Revisiting Discrete Soft Actor-Critic, https://arxiv.org/abs/2209.10081
+Papers:
+
+* Christodoulou (2019), Soft Actor-Critic for Discrete Action Settings,
+  https://arxiv.org/abs/1910.07207
+* Zhou et al. (2022), Revisiting Discrete Soft Actor-Critic, https://arxiv.org/abs/2209.10081
 
 With policy pi, action values Q_1 to Q_n, their combination Q (see `believe`), target networks Q',
 temperature alpha, and s', which may lie n steps ahead:

@@ -1,16 +1,17 @@
 """DQN: learns the value of each action, acts on the best one, explores by random actions.
 
 Papers:
-    Mnih et al. (2013), Playing Atari with deep reinforcement learning,
-    https://arxiv.org/abs/1312.5602: replay; the target network came in 2015, with
-    https://www.nature.com/articles/nature14236.
-    van Hasselt et al. (2016), Deep reinforcement learning with double Q-learning,
-    https://arxiv.org/abs/1509.06461.
-    Wang et al. (2016), Dueling network architectures, https://arxiv.org/abs/1511.06581.
-    Horgan et al. (2018), Distributed prioritized experience replay (Ape-X),
-    https://arxiv.org/abs/1803.00933: actors with a ladder of exploration rates, n-step returns.
-    Fortunato et al. (2018), Noisy networks for exploration, https://arxiv.org/abs/1706.10295, see
-    `parts/networks.py`.
+
+* Mnih et al. (2013), Playing Atari with deep reinforcement learning,
+  https://arxiv.org/abs/1312.5602: replay; the target network came in 2015, with
+  https://www.nature.com/articles/nature14236.
+* van Hasselt et al. (2016), Deep reinforcement learning with double Q-learning,
+  https://arxiv.org/abs/1509.06461.
+* Wang et al. (2016), Dueling network architectures, https://arxiv.org/abs/1511.06581.
+* Horgan et al. (2018), Distributed prioritized experience replay (Ape-X),
+  https://arxiv.org/abs/1803.00933: actors with a ladder of exploration rates, n-step returns.
+* Fortunato et al. (2018), Noisy networks for exploration, https://arxiv.org/abs/1706.10295, see
+  `parts/networks.py`.
 
 With action values Q, target network Q', and s', which may lie n steps ahead:
 
@@ -21,10 +22,12 @@ With action values Q, target network Q', and s', which may lie n steps ahead:
 `r` is the n-step return, `discount` is gamma^n, or 0 where the episode terminated.
 
 Deviations, on purpose:
-    Adam instead of RMSprop. Errors are clipped only by the Huber loss. The target network follows
-    by Polyak averaging (tau) unless it is set to be copied at intervals. Rewards are not clipped:
-    that belongs into an environment wrapper. Discount and n-step returns belong to the replay
-    buffer, which provides `reward` and `discount`.
+
+* Adam instead of RMSprop.
+* Errors are clipped only by the Huber loss.
+* The target network follows by Polyak averaging (tau) unless it is set to be copied at intervals.
+* Rewards are not clipped: that belongs into an environment wrapper.
+* Discount and n-step returns belong to the replay buffer, which provides `reward` and `discount`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """IMPALA: an actor-critic that learns at full speed from experience of slightly older policies.
 
-Paper:
-    Espeholt et al. (2018), IMPALA: Scalable distributed deep-RL with importance weighted
-    actor-learner architectures, https://arxiv.org/abs/1802.01561. One optimisation step on each
-    batch of trajectories; V-trace corrects for the lag between acting and learning policy.
+Paper: Espeholt et al. (2018), IMPALA: Scalable distributed deep-RL with importance weighted
+actor-learner architectures, https://arxiv.org/abs/1802.01561. One optimisation step on each batch
+of trajectories; V-trace corrects for the lag between acting and learning policy.
 
 With policy pi, acting policy mu, values V and H the entropy of a policy:
 
@@ -17,12 +16,16 @@ With policy pi, acting policy mu, values V and H the entropy of a policy:
 `vtrace` in `parts/policy_gradient.py` computes v and A.
 
 Deviations, on purpose:
-    Losses are means over transitions instead of sums, so that settings do not depend on the batch
-    size. Adam is available beside RMSprop. Rewards are not clipped by default. The network gets
-    neither the last action nor the last reward. Environments bring their own wrappers.
-    With `lambda_` below 1, A uses v_t+1 rather than a mixture of it and V: on-policy this is not
-    generalized advantage estimation; PPO's V-trace is.
-    The memory at a trajectory's first row is the one that its actor had there, as in the paper.
+
+* Losses are means over transitions instead of sums, so that settings do not depend on the batch
+  size.
+* Adam is available beside RMSprop.
+* Rewards are not clipped by default. Environments bring their own wrappers.
+* The network gets neither the last action nor the last reward.
+* With `lambda_` below 1, A uses v_t+1 rather than a mixture of it and V: on-policy this is not
+  generalized advantage estimation; PPO's V-trace is.
+
+The memory at a trajectory's first row is the one that its actor had there, as in the paper.
 """
 
 from __future__ import annotations

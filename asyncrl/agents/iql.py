@@ -1,7 +1,7 @@
 """Implicit Q-learning: learns from the best actions in the data without evaluating any other.
 
-    Kostrikov et al. (2021), Offline Reinforcement Learning with Implicit Q-Learning,
-    https://arxiv.org/abs/2110.06169
+Paper: Kostrikov et al. (2021), Offline Reinforcement Learning with Implicit Q-Learning,
+https://arxiv.org/abs/2110.06169
 
 With policy pi, action values Q_1 to Q_n, target networks Q' and state value V: V is an upper
 expectile of the action values in the data, action values bootstrap from V of the next state, and

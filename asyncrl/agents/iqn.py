@@ -1,8 +1,7 @@
 """IQN: learns the quantile function of returns with one network; acts on the mean of quantiles.
 
-Papers:
-    Dabney et al. (2018), Implicit quantile networks for distributional reinforcement learning,
-    https://arxiv.org/abs/1806.06923.
+Paper: Dabney et al. (2018), Implicit quantile networks for distributional reinforcement learning,
+https://arxiv.org/abs/1806.06923.
 
 With encoder psi, embedding phi of a fraction tau in [0, 1], head f, uniformly sampled fractions
 tau_i and tau'_j, target networks Z' and Q', and s', which may lie n steps ahead:
@@ -18,9 +17,11 @@ tau_i and tau'_j, target networks Z' and Q', and s', which may lie n steps ahead
 with Huber's L_kappa(x) = x^2 / 2 up to kappa, kappa * (|x| - kappa / 2) beyond.
 
 Deviations, on purpose:
-    Those of DQN, see `dqn.py`. All actions, those of the targets included, are chosen by the mean
-    of quantiles at K evenly spaced fractions instead of random ones: that mean has less variance,
-    and evaluations are reproducible. The preset acts with K = 8 (paper: 32), to act faster.
+
+* Those of DQN, see `dqn.py`.
+* All actions, those of the targets included, are chosen by the mean of quantiles at K evenly spaced
+  fractions instead of random ones: that mean has less variance, and evaluations are reproducible.
+* The preset acts with K = 8 (paper: 32), to act faster.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """PPO: several small steps on each batch of trajectories, all near the policy that acted.
 
 Papers:
-    Schulman et al. (2017), Proximal policy optimization algorithms,
-    https://arxiv.org/abs/1707.06347: the clipped objective.
-    Schulman et al. (2016), High-dimensional continuous control using generalized advantage
-    estimation, https://arxiv.org/abs/1506.02438.
-    Ye et al. (2020), Mastering complex control in MOBA games with deep reinforcement learning,
-    https://arxiv.org/abs/1912.09729: the second clip.
-    Espeholt et al. (2018), IMPALA, https://arxiv.org/abs/1802.01561: V-trace, for asynchronous
-    runs.
+
+* Schulman et al. (2017), Proximal policy optimization algorithms,
+  https://arxiv.org/abs/1707.06347: the clipped objective.
+* Schulman et al. (2016), High-dimensional continuous control using generalized advantage
+  estimation, https://arxiv.org/abs/1506.02438.
+* Ye et al. (2020), Mastering complex control in MOBA games with deep reinforcement learning,
+  https://arxiv.org/abs/1912.09729: the second clip.
+* Espeholt et al. (2018), IMPALA, https://arxiv.org/abs/1802.01561: V-trace, for asynchronous runs.
 
 With policy pi, acting policy mu (whose probabilities are stored with each action), values V and H
 the entropy of a policy:
@@ -23,14 +23,18 @@ eps is `clip`, c is `dual_clip`. A and y are computed below, from `gae` and `vtr
 `parts/policy_gradient.py`.
 
 Deviations, on purpose:
-    The learner computes values when a batch arrives, not the actors. With V-trace, the weight r of
-    an action itself is in the objective only, not in A as well. `lambda_` enters V-trace such that
-    A and y of experience of pi itself equal generalized advantage estimation. By default, values
-    are learned in units of the running standard deviation of targets; the network is not rescaled
-    when it changes. The value clip, in these units, is off by default. Early stopping is decided
-    after whole epochs. Advantages are normalised over the whole batch, not by minibatch. With
-    `normalize_obs` the statistics change between acting and learning, so ratios do not start at
-    exactly 1.
+
+* The learner computes values when a batch arrives, not the actors.
+* With V-trace, the weight r of an action itself is in the objective only, not in A as well.
+* `lambda_` enters V-trace such that A and y of experience of pi itself equal generalized advantage
+  estimation.
+* By default, values are learned in units of the running standard deviation of targets; the network
+  is not rescaled when it changes. The value clip, in these units, is off by default.
+* Early stopping is decided after whole epochs.
+* Advantages are normalised over the whole batch, not by minibatch as in Stable-Baselines3 and
+  CleanRL.
+* With `normalize_obs` the statistics change between acting and learning, so ratios do not start at
+  exactly 1.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """R2D2: recurrent double DQN, for partially observable environments.
 
-    Kapturowski et al. 2019, Recurrent Experience Replay in Distributed Reinforcement Learning,
-    https://openreview.net/forum?id=r1lyTjAqYX
+Paper: Kapturowski et al. (2019), Recurrent Experience Replay in Distributed Reinforcement Learning,
+https://openreview.net/forum?id=r1lyTjAqYX
 
-observations ── encoder ── memory ── dueling head ── a value for each action
+    observations ── encoder ── memory ── dueling head ── a value for each action
 
 It learns from sequences, see `replay/sequences.py`. Each one begins with the memory that the policy
 had there when it acted (the stored state). The learning network has changed since, and so would its
@@ -18,10 +18,12 @@ values Q, target network Q', and s', which lies n steps ahead, or where the epis
 p is a sequence's priority, eta is `priority_of_largest`.
 
 Deviations, on purpose:
-    The network sees observations only, not the previous action and reward; use a wrapper to add
-    them to the observations where they help. The target network follows by Polyak averaging (tau)
-    unless it is set to be copied at intervals. The loss is the mean over all rows that are
-    transitions, so that the short sequences at the ends of episodes do not count more.
+
+* The network sees observations only, not the previous action and reward; use a wrapper to add them
+  to the observations where they help.
+* The target network follows by Polyak averaging (tau) unless it is set to be copied at intervals.
+* The loss is the mean over all rows that are transitions, so that the short sequences at the ends
+  of episodes do not count more.
 """
 
 from __future__ import annotations

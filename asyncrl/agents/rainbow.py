@@ -1,6 +1,6 @@
 """Rainbow: six improvements of DQN combined.
 
-Hessel et al. (2018), Rainbow: combining improvements in deep reinforcement learning,
+Paper: Hessel et al. (2018), Rainbow: combining improvements in deep reinforcement learning,
 https://arxiv.org/abs/1710.02298. Its six parts, and where they are here:
 
     double Q-learning       `double`, see `dqn.py`
@@ -24,10 +24,12 @@ An example:
                 AsyncConfig(replay=PrioritizedReplayConfig(n_step=3)))
 
 Deviations, on purpose:
-    The paper's priority is the Kullback-Leibler divergence of prediction and target: the loss,
-    their cross-entropy, minus the target's entropy. The replay's priority exponent is 0.6
-    (paper: 0.5), Adam's epsilon 1e-8 (1.5e-4); the target network follows by Polyak averaging
-    (`tau`) instead of being copied; the preset's returns have 5 steps (3).
+
+* Priorities are the loss, a cross-entropy. The paper's are the Kullback-Leibler divergence of
+  prediction and target, which is the loss minus the target's entropy.
+* The replay's priority exponent is 0.6 (paper: 0.5), and Adam's epsilon 1e-8 (1.5e-4).
+* The target network follows by Polyak averaging (`tau`) instead of being copied.
+* The preset's returns have 5 steps (3).
 """
 
 from __future__ import annotations

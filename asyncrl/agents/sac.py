@@ -1,8 +1,10 @@
 """Soft actor-critic for bounded continuous actions: maximises reward and entropy together.
 
-    Haarnoja et al. 2018a, Soft Actor-Critic, https://arxiv.org/abs/1801.01290
-    Haarnoja et al. 2018b, Soft Actor-Critic Algorithms and Applications,
-    https://arxiv.org/abs/1812.05905 (no value network, automatic temperature; implemented here)
+Papers:
+
+* Haarnoja et al. (2018a), Soft Actor-Critic, https://arxiv.org/abs/1801.01290
+* Haarnoja et al. (2018b), Soft Actor-Critic Algorithms and Applications,
+  https://arxiv.org/abs/1812.05905: no value network, automatic temperature; implemented here.
 
 With policy pi, action values Q_1 to Q_n, target networks Q', temperature alpha, and s', which may
 lie n steps ahead:

@@ -1,7 +1,7 @@
 """TD3: a deterministic policy, and three measures against overestimation by its critics.
 
-    Fujimoto et al. 2018, Addressing Function Approximation Error in Actor-Critic Methods,
-    https://arxiv.org/abs/1802.09477
+Paper: Fujimoto et al. (2018), Addressing Function Approximation Error in Actor-Critic Methods,
+https://arxiv.org/abs/1802.09477
 
 With policy pi, action values Q_1 and Q_2, target networks pi' and Q', and s', which may lie n steps
 ahead:
