@@ -1,8 +1,9 @@
 """Write the reference pages of the site from declarations in the code: `python -m docs.generate`.
 
 Settings come from the dataclasses and the docstrings of their fields, metrics from `METRICS`, help
-from the command line, API pages from `asyncrl/__init__.pyi`. Pages go to `docs/reference/`, which
-git ignores. No page states anything that the code does not.
+from the command line, API pages from `asyncrl/__init__.pyi`, results from `benchmarks/`. Pages go
+to `docs/reference/`, parts of pages to `build/learned/`; git ignores both. No page states anything
+that code and stored results do not.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ from asyncrl.training.presets import PRESETS
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.synchronous import TrainerConfig
 from asyncrl.transport.zeromq_socket import ZmqTransportConfig
+from benchmarks.learning.runs import DIRECTORY, kept
+from docs.measured import ALGORITHMS, learning, measurements_page
 
 ROOT = Path(__file__).parent.parent
 Hint = typing.Any  # what a field is declared as; Python has no common type for these
@@ -115,7 +118,14 @@ def pages() -> dict[str, str]:
         "metrics.md": metrics_page(),
         "api.md": api_page(),
     }
-    return {name: NOTICE + text for name, text in made.items()}
+    noted = {name: NOTICE + text for name, text in made.items()}
+    return {**noted, "measurements.md": measurements_page()}
+
+
+def learned() -> dict[str, str]:
+    """Return what the pages of algorithms include, by file name."""
+    runs = kept(DIRECTORY)
+    return {f"{page}.md": learning(page, runs) for page in ALGORITHMS}
 
 
 # --- settings ------------------------------------------------------------------------------------
@@ -408,10 +418,10 @@ def api_page() -> str:
 
 def main() -> None:
     """Write the pages; a page that is as before keeps its time stamp."""
-    folder = ROOT / "docs" / "reference"
-    folder.mkdir(exist_ok=True)
-    for name, text in pages().items():
-        path = folder / name
+    written = {ROOT / "docs" / "reference" / name: text for name, text in pages().items()}
+    written |= {ROOT / "build" / "learned" / name: text for name, text in learned().items()}
+    for path, text in written.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
 

@@ -15,7 +15,11 @@ from asyncrl.cli.main import _COMMANDS
 from asyncrl.metrics.metrics import METRICS
 from asyncrl.training.presets import PRESETS
 from asyncrl.training.run_config import RunConfig
-from docs import generate
+from benchmarks.common import FIRST_SEED
+from benchmarks.learning.offline import OFFLINE_CASES
+from benchmarks.learning.runs import Run
+from benchmarks.learning.tasks import CASES
+from docs import generate, measured
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +91,50 @@ LINES = re.findall(r"^\s*\$ asyncrl train (.+)$", PAGES, re.MULTILINE)
 def test_command_lines_of_pages_are_understood(line: str) -> None:
     """Those that name files or modules of a reader's own are left out."""
     assert train.parse(shlex.split(line, comments=True)).config
+
+
+def run(seed: int, mode: str = "async", commit: str = "abc1234", processor: str = "A") -> Run:
+    """Return a training of SAC on Pendulum whose score is its seed."""
+    return Run(
+        algorithm="sac",
+        task="pendulum",
+        mode=mode,
+        seed=seed,
+        settings={},
+        score=float(seed),
+        score_std=1.0,
+        reached=True,
+        wall_s=2.0,
+        env_steps=1000,
+        curve=[(500, 1.0, -900.0), (1000, 2.0, -150.0), (1500, 3.0, -140.0)],
+        origin={"commit": commit, "date": "2026-11-22", "machine": {"processor": processor}},
+    )
+
+
+def test_pages_of_algorithms_show_runs_of_seeds_that_nothing_was_tuned_on() -> None:
+    fresh = [run(seed) for seed in range(FIRST_SEED, FIRST_SEED + 5)]
+    fresh += [run(FIRST_SEED, mode="sync")]
+    others = [run(0), run(FIRST_SEED + 50, commit="abc1234-dirty"), run(900, processor="B")]
+    text = measured.learning("sac", [*others, *fresh])
+    assert "| Pendulum-v1, -200 | two actors | 102.0 ± 1.6 | 5 of 5 | 1,000 | 2.0 |" in text
+    assert "| Pendulum-v1, -200 | one process | 100.0 | 1 of 1 | 1,000 | 2.0 |" in text
+    assert text.count("<svg") == 1
+    assert text.count('<polyline class="seed"') == 5
+    assert "best case" not in text
+
+
+def test_pages_of_algorithms_say_where_presets_were_tuned_on_the_seeds() -> None:
+    text = measured.learning("sac", [run(0), run(1)])
+    assert "| two actors\\* |" in text
+    assert "best case" in text
+    assert "No run" in measured.learning("td3", [run(0)])
+
+
+def test_every_algorithm_has_a_page_with_its_results() -> None:
+    shown = {name for names in measured.ALGORITHMS.values() for name in names}
+    assert {case.algorithm for case in (*CASES, *OFFLINE_CASES)} == shown
+    folder = generate.ROOT / "docs" / "algorithms"
+    assert {path.stem for path in folder.glob("*.md")} == {"index", *measured.ALGORITHMS}
+    for page in measured.ALGORITHMS:
+        text = (folder / f"{page}.md").read_text(encoding="utf-8")
+        assert f'--8<-- "build/learned/{page}.md"' in text

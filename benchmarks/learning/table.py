@@ -19,7 +19,7 @@ _SIDES = {OURS: "asyncrl", "sb3": "Stable-Baselines3", "tianshou": "Tianshou"}
 _TOLERANCE = 0.02
 """Of the way from random play to the bar."""
 
-_ENOUGH_SEEDS = 5
+ENOUGH_SEEDS = 5
 """Fresh ones of a case, before its runs are shown in place of older ones."""
 
 _CASES_HEAD = (
@@ -41,7 +41,7 @@ def render(runs: Sequence[Run], equal: Sequence[Run], duels: Sequence[Run]) -> s
     known = [run for run in runs if is_clean(run.origin)]
     fresh = [run for run in known if run.seed >= FIRST_SEED]
     seeds = Counter(name for name, _ in {(run.name, run.seed) for run in fresh})
-    measured = [run for run in fresh if seeds[run.name] >= _ENOUGH_SEEDS]
+    measured = [run for run in fresh if seeds[run.name] >= ENOUGH_SEEDS]
     names = {run.name for run in measured}
     tuned = [run for run in known if run.seed < FIRST_SEED and run.name not in names]
     lines = [
