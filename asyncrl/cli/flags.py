@@ -43,18 +43,25 @@ _OTHER_NAMES = {
     "buffer-size": "capacity",
     "discount": "gamma",
     "env-id": "env",
+    "gradient-steps": "samples-per-insert",
     "learning-starts": "min-size",
     "lr": "learning-rate",
     "n-envs": "envs-per-actor",
     "net-arch": "hidden",
     "num-envs": "envs-per-actor",
     "num-workers": "actors",
+    "policy-kwargs": "hidden",
     "total-timesteps": "max-env-steps",
+    "train-freq": "samples-per-insert",
+    "train-frequency": "samples-per-insert",
 }
 """What settings are called in other libraries -> their own last words."""
 
 _ALIKE = 0.85
 """How alike two flags are of which one may be meant for the other; 1 is the same."""
+
+_RULE = re.compile("──|----")
+"""The line that ends a list of unknown flags, also where the encoding of the output lacks it."""
 
 _STYLES = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -74,7 +81,7 @@ def as_flags(text: str) -> str:
 
 def flags_meant(text: str, config: object) -> str:
     """Return where the flags are that a parser of a config's flags calls unknown, a line each."""
-    unknown = text.partition("Unrecognized options: ")[2].partition("──")[0]
+    unknown = _RULE.split(text.partition("Unrecognized options: ")[2])[0]
     known = [f"--{name.replace('_', '-')}" for name in _names(config)]
     lines = []
     for flag in dict.fromkeys(_FLAG.findall(unknown)):

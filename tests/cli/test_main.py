@@ -398,6 +398,7 @@ def test_only_settings_are_told_as_flags() -> None:
         ("--batch-size", "--trainer.batch-size"),
         ("--gamma", "--replay.gamma"),
         ("--max-env-stpes", "--max-env-steps"),
+        ("--train-freq", "--limiter.samples-per-insert"),
     ],
 )
 def test_flag_with_another_place_or_name_is_found(
@@ -412,6 +413,8 @@ def test_flags_that_are_meant_are_told_once_and_only_those_there_are() -> None:
     config = RunConfig()
     box = "Unrecognized options: --agent.gamma, 2, --agent.zeal\n───\n"
     assert flags_meant(box, config) == "--agent.gamma: did you mean --replay.gamma?\n"
+    ascii_box = box.replace("───", "-----\nPerhaps you meant: --replay.gamma")
+    assert flags_meant(ascii_box, config) == flags_meant(box, config)
     typo = "Unrecognized options: --evaluate.interval-opt-stpes, 5\n───\nPerhaps you meant: --x"
     meant = "--evaluate.interval-opt-stpes: did you mean --evaluate.interval-opt-steps"
     assert flags_meant(typo, config).startswith(meant)
