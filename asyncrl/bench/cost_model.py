@@ -35,8 +35,6 @@ class Plan:
     actors: int
     envs_per_actor: int
     segment_length: int
-    threads: int = 1
-    """Of torch, in the learner."""
 
     @property
     def is_light(self) -> bool:
@@ -47,10 +45,8 @@ class Plan:
     def __str__(self) -> str:
         actors = "1 actor" if self.actors == 1 else f"{self.actors} actors"
         environments = "environment" if self.envs_per_actor == 1 else "environments"
-        threads = f", {self.threads} learner threads" if self.threads > 1 else ""
         return (
-            f"{actors} of {self.envs_per_actor} {environments} "
-            f"(segments of {self.segment_length}{threads})"
+            f"{actors} of {self.envs_per_actor} {environments} (segments of {self.segment_length})"
         )
 
 
@@ -150,7 +146,6 @@ def choose(predictions: Sequence[Prediction]) -> Prediction:
     return min(
         good,
         key=lambda p: (
-            p.plan.actors + p.plan.threads,
             p.plan.actors,
             p.plan.envs_per_actor,
             p.plan.segment_length,

@@ -55,7 +55,6 @@ class Freedom:
     actors: bool = True
     envs: bool = True
     length: bool = True
-    threads: bool = True
     most_actors: int = _MOST_ACTORS
     most_envs: int = _MOST_ENVS
     """Environments of an actor, at the most."""
@@ -142,10 +141,9 @@ class Tuner:
         self._began_s = self.clock()
         self._tried: list[Tried] = []
         self._costs: dict[tuple[int, int], ActorCost] = {}
-        self._learners: dict[int, list[LearnerCost]] = {}
+        self._learner_costs: list[LearnerCost] = []
         self._sweep_envs()
         self._sweep_lengths()
-        self._sweep_threads()
         chosen = self._verify()
         return Tuning(
             task=self.task,
@@ -195,19 +193,6 @@ class Tuner:
             if longer is None or longer.total_s > _GAIN * cost.total_s:
                 return
 
-    def _sweep_threads(self) -> None:
-        """Try more threads for a learner that is the slower side while cores are idle."""
-        best = choose(self._predictions())
-        idle = self.task.cores - best.plan.actors
-        threads = 2 * self.start.threads
-        while self.freedom.threads and best.limited_by == "learner" and threads <= idle:
-            plan = replace(best.plan, threads=threads)
-            before = self._learner(threads // 2).wall_s
-            tried = self._try(replace(plan, actors=1), limited=False)
-            if tried is None or tried.trial.learner.wall_s > _GAIN * before:
-                return
-            threads *= 2
-
     def _verify(self) -> Plan:
         """Run what the model likes best, its neighbours, and the plan to be better than."""
         predictions = {p.plan: p for p in self._predictions()}
@@ -235,18 +220,17 @@ class Tuner:
             counts = [self.start.actors]
         return [
             predict(
-                Plan(actors=n, envs_per_actor=envs, segment_length=length, threads=threads),
+                Plan(actors=n, envs_per_actor=envs, segment_length=length),
                 cost,
-                self._learner(threads),
+                self._learner(),
                 self.task,
             )
             for (envs, length), cost in self._costs.items()
-            for threads in self._learners
             for n in counts
         ]
 
-    def _learner(self, threads: int) -> LearnerCost:
-        costs = self._learners[threads]
+    def _learner(self) -> LearnerCost:
+        costs = self._learner_costs
         return LearnerCost(
             wall_s=statistics.median(cost.wall_s for cost in costs),
             cpu_s=statistics.median(cost.cpu_s for cost in costs),
@@ -277,7 +261,7 @@ class Tuner:
             return None
         tried = Tried(plan=plan, limited=limited, trial=trial, predicted=predicted)
         self._tried.append(tried)
-        self._learners.setdefault(plan.threads, []).append(trial.learner)
+        self._learner_costs.append(trial.learner)
         self.on_tried(tried)
         return tried
 

@@ -371,7 +371,6 @@ def _freedom(flags: list[str]) -> Freedom:
     return Freedom(
         envs=value_of("--envs-per-actor", flags) is None,
         length=value_of("--segment.length", flags) is None,
-        threads=value_of("--agent.threads", flags) is None,
     )
 
 

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import tyro
 
@@ -35,7 +35,6 @@ _COLUMNS = (
     ("actors", 6),
     ("envs", 5),
     ("rows", 5),
-    ("threads", 7),
     ("limiter", 7),
     ("env steps/s", 11),
     ("predicted", 9),
@@ -48,7 +47,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneOptions:
-    """Find how many actors, environments, rows and threads train fastest on this machine."""
+    """Find how many actors, environments and rows train fastest on this machine."""
 
     agent: str = ""
     """A preset of `asyncrl train`, or `module:Class` of an agent config. Default: `dqn` or `sac`,
@@ -133,16 +132,13 @@ def tune(
     """Return the settings with what the search has chosen, and the search."""
     freedom = _allowed(config, freedom or Freedom())
     actors = min(config.actors, freedom.most_actors) if freedom.actors else config.actors
-    threads = getattr(config.agent, "threads", 0) if freedom.threads else 0
 
     def configured(plan: Plan) -> RunConfig:
-        agent: Any = config.agent
         return replace(
             config,
             actors=plan.actors,
             envs_per_actor=plan.envs_per_actor,
             segment=replace(config.segment, length=plan.segment_length),
-            agent=replace(agent, threads=plan.threads) if threads else agent,
         )
 
     def try_plan(plan: Plan, *, limited: bool) -> Trial:
@@ -161,7 +157,6 @@ def tune(
             actors=actors,
             envs_per_actor=config.envs_per_actor,
             segment_length=config.segment.length,
-            threads=threads or 1,
         ),
         budget_s=seconds,
         freedom=freedom,
@@ -223,7 +218,6 @@ def _allowed(config: RunConfig, freedom: Freedom) -> Freedom:
     return replace(
         freedom,
         length=freedom.length and not cut,
-        threads=freedom.threads and getattr(config.agent, "threads", 0) > 0,
         most_actors=min(freedom.most_actors, limits.most_actors()),
         most_envs=max(most, config.envs_per_actor),
     )
@@ -241,8 +235,7 @@ def _command(agent: str, config: RunConfig, options: TuneOptions) -> str:
         f"--envs-per-actor {config.envs_per_actor}",
         f"--segment.length {config.segment.length}",
     ]
-    threads = getattr(config.agent, "threads", 0)
-    return " ".join(parts + ([f"--agent.threads {threads}"] if threads > 1 else []))
+    return " ".join(parts)
 
 
 def _row(tried: Tried) -> str:
@@ -266,7 +259,7 @@ def _failed_row(plan: Plan, error: AsyncRLError) -> str:
 
 
 def _cells(plan: Plan) -> tuple[str, ...]:
-    counts = (plan.actors, plan.envs_per_actor, plan.segment_length, plan.threads)
+    counts = (plan.actors, plan.envs_per_actor, plan.segment_length)
     return tuple(map(str, counts))
 
 

@@ -12,8 +12,6 @@ runs all of it:
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol, SupportsFloat, runtime_checkable
@@ -24,6 +22,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.recorder import Record
 from asyncrl.core.segment import ColumnSpec
+from asyncrl.core.torch_threads import is_limited_by_user, set_torch_threads, torch_threads
 from asyncrl.core.types import Array, BoolArray, Columns, Params
 
 
@@ -231,22 +230,21 @@ class AgentConfig(Protocol):
 def build_agent(config: AgentConfig, spec: EnvSpec, context: PolicyContext) -> Agent:
     """Make the learner's agent, and let torch, where it is loaded, compute with few threads.
 
-    They are as many as the settings have in `threads` (0 leaves it to torch), or, without such a
-    field, as many as `build` or OMP_NUM_THREADS sets, or one. Torch would take all cores for
-    itself, and one optimisation step beside busy actors then takes ten times as long.
+    They are as many as the settings have in `threads` (0 leaves it to torch, `auto` begins with
+    one), or, without such a field, as many as `build` or OMP_NUM_THREADS sets, or one. Torch would
+    take all cores for itself, and one optimisation step beside busy actors then takes ten times as
+    long.
     """
-    torch = sys.modules.get("torch")
-    before = torch.get_num_threads() if torch else None
-    agent = config.build(spec, context)
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return agent
     threads = getattr(config, "threads", None)
+    if threads == "auto":
+        set_torch_threads(1)  # those that the learner starts later flush denormals as it does
+    before = torch_threads()
+    agent = config.build(spec, context)
     if threads is None:
-        untouched = before in {None, torch.get_num_threads()}
-        threads = int(untouched and "OMP_NUM_THREADS" not in os.environ)
+        untouched = before in {None, torch_threads()}
+        threads = int(untouched and not is_limited_by_user())
     if threads:
-        torch.set_num_threads(threads)
+        set_torch_threads(1 if threads == "auto" else threads)
     return agent
 
 

@@ -262,7 +262,7 @@ def _shared_memory(facts: MachineFacts) -> Finding:
 
 def _threads(facts: MachineFacts) -> Finding:
     if not facts.thread_settings:
-        seen = "no variable sets them; actors take one each, the learner agent.threads"
+        seen = "no variable sets them; actors take one each, the learner as agent.threads says"
         return ok("threads", seen)
     seen = ", ".join(f"{name}={value}" for name, value in facts.thread_settings)
     if all(

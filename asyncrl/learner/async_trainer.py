@@ -90,6 +90,8 @@ class AsyncTrainer(BaseTrainer):
     behind, however it ends. An error anywhere is raised from it.
     """
 
+    repeats = False
+
     def __init__(
         self,
         agent: Agent,

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self, SupportsFloat, TypedDict
+from typing import ClassVar, Self, SupportsFloat, TypedDict
 
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import going_on_from
@@ -32,6 +32,7 @@ from asyncrl.learner.callbacks import Callbacks
 from asyncrl.learner.evaluation import EvaluationSite
 from asyncrl.learner.run_services import RunServices, RunServicesConfig
 from asyncrl.learner.stop_conditions import StopCondition
+from asyncrl.learner.thread_tuner import RoomMeter, ThreadTuner, alike, most_threads
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.verdict import Setup
 
@@ -63,6 +64,9 @@ class TrainerParts(CommonParts, total=False):
 
     checkpoint: Checkpoint | None
     """What to go on from."""
+
+    adaptive_threads: bool
+    """Whether torch may compute with more threads than one, as `agent.threads` of `auto` has it."""
 
     closing: ExitStack
     """What is the trainer's to release, when its run is over."""
@@ -118,7 +122,7 @@ class BaseTrainer(ABC):
         self._scheduled = agent if isinstance(agent, CountsEnvSteps) else None
         self._agent_record: Mapping[str, SupportsFloat] = {}
         self._batch: Columns = {}
-        self._has_begun = self._runs = False
+        self._has_begun = self._runs = self._has_learned = False
         self._closing = parts.get("closing") or ExitStack()
         self.services = RunServices(
             agent,
@@ -130,6 +134,10 @@ class BaseTrainer(ABC):
             stop=parts.get("stop"),
             setup=setup,
             state=lambda: self._whole_state(save_replay=services.save.replay),
+        )
+        self._threads = ThreadTuner(
+            most_threads(setup.actors if setup else 0) if parts.get("adaptive_threads") else 1,
+            RoomMeter(self.services.watch),
         )
         self._callbacks = Callbacks(parts.get("callbacks", ()), self)
         if checkpoint := parts.get("checkpoint"):
@@ -165,6 +173,9 @@ class BaseTrainer(ABC):
     @abstractmethod
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Go on from what `_state` returned."""
+
+    repeats: ClassVar[bool] = True
+    """Whether two runs of one seed compute the same bits."""
 
     def _begin(self) -> None:  # noqa: B027  # nothing, where a source needs nothing
         """Let experience arrive; the services have started."""
@@ -212,7 +223,7 @@ class BaseTrainer(ABC):
             return self
         self._has_begun = self._runs = True
         try:
-            self.services.start(self._run_config, [self._metrics])
+            self.services.start(self._run_config, [self._metrics, self._threads.record])
             self._callbacks.begin()
             self._begin()
         except BaseException as error:
@@ -261,10 +272,13 @@ class BaseTrainer(ABC):
         self._batch = batch
         if self._scheduled is not None:
             self._scheduled.env_steps = max(self._scheduled.env_steps, self.env_steps)
+        if self.repeats and self._threads.most > 1 and not self._has_learned:
+            self._threads.most = alike(self.agent, batch, self._threads.most)
+        self._has_learned = True
         self._agent_record = optimised(self.agent, batch)
         pass_priorities_on(self.agent, batch, self._priorities)
         self.services.counts.opt_steps += 1
-        self.services.watch.lap("opt")
+        self._threads.step(self.services.watch.lap("opt"))
         self._learned()
 
     def run_services(self) -> None:
@@ -364,6 +378,7 @@ class BaseTrainer(ABC):
                 raise
 
     def _finish(self) -> None:
+        self._threads.close()
         self._end_learning()
         self.services.counts.env_steps = self.env_steps
         self.services.finish()

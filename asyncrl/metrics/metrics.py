@@ -102,6 +102,7 @@ METRICS: dict[str, Metric] = {
     "share/actor_wait": Metric(
         "1", "waiting for credit, for a model, or until it may make its environments anew"
     ),
+    "learner/threads": Metric("threads", "that torch computes with in the learner's process"),
     # Milliseconds for one call, mean since the record before; absent if there was none.
     "ms/recv": Metric("ms", "taking messages off the socket, in the receiving thread"),
     "ms/push": Metric("ms", "copying one message into replay, in the receiving thread"),

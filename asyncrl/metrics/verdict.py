@@ -173,6 +173,7 @@ _OVERHEAD = 0.2
 _OVERHEAD_GOAL = 0.05
 _POLICY_GOAL = 0.25
 _FULL_PERCENT = 95.0
+_SEVERAL_PERCENT = 150.0
 _THROTTLED_PERCENT = 25.0
 _TAKEN = 0.75
 """Of the cores that a run wants; with less, others take them."""
@@ -333,7 +334,7 @@ def _overhead_bound(facts: Facts) -> Verdict | None:
 
 def _overcommitted(facts: Facts) -> Verdict | None:
     setup = facts.setup
-    if setup.actors <= setup.cores or not _full(facts):
+    if setup.actors <= setup.cores or not _full(facts) or _fills_idle_cores(facts):
         return None
     return Verdict(
         "overcommitted",
@@ -364,9 +365,11 @@ def _learner_bound(facts: Facts) -> Verdict | None:
             "are not limited, as messages are not taken in fast enough; lengthen segment.length",
         )
     busiest = max(_LEARNER_VERBS, key=lambda name: facts.learner.get(name, 0.0))
+    everything = f", with all {setup.cores} cores," if _fills_idle_cores(facts) else ""
+    busy = facts.learner.get(busiest, 0.0)
     evidence = (
-        f"learner-bound: actors wait {_pc(waits)} of their time for credit, while the learner "
-        f"{_LEARNER_VERBS[busiest]} {_pc(facts.learner.get(busiest, 0.0))} of its"
+        f"learner-bound: actors wait {_pc(waits)} of their time for credit, while the "
+        f"learner{everything} {_LEARNER_VERBS[busiest]} {_pc(busy)} of its"
     )
     ratio, working = setup.samples_per_insert, round(setup.actors * (1 - waits), 3)
     # A learner that is much too slow is not to sample much less: that would be another algorithm.
@@ -466,6 +469,11 @@ def _nobody_waits(facts: Facts) -> Verdict:
             f"sampled {facts.samples_per_insert:.2g} times",
         )
     return Verdict("balanced", f"balanced: {evidence}, so both sides are used")
+
+
+def _fills_idle_cores(facts: Facts) -> bool:
+    """Whether the cores are busy only because the learner computes on those that were idle."""
+    return _full(facts) and (facts.cpu_percent or 0.0) >= _SEVERAL_PERCENT
 
 
 def _full(facts: Facts) -> bool:

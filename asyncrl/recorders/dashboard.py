@@ -36,6 +36,7 @@ _THROUGHPUT: _Labels = {
     "opt_steps_per_sec": ("opt steps/s", count),
     "samples_per_insert": ("samples per insert", measure),
     "replay/size": ("replay size", count),
+    "learner/threads": ("learner threads", count),
     "record/dropped": ("records dropped", count),
 }
 _RETURNS: _Labels = {

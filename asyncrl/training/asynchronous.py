@@ -22,6 +22,7 @@ from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorExit, Launcher
 from asyncrl.core.recorder import Recorder
+from asyncrl.core.torch_threads import are_adaptive
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import ActorId
 from asyncrl.learner.async_trainer import AsyncTrainer, Strategy
@@ -153,6 +154,7 @@ def build_async_trainer(
             setup=plan.setup,
             services=config,
             checkpoint=checkpoint,
+            adaptive_threads=are_adaptive(agent, learner),
             closing=closing,
             **parts,
         )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeVar
 
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Natural, check_declared
+from asyncrl.core.env import BatchEnv, MakeBatchEnv, make_batch_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.learner.run_services import EvaluationTimingConfig, RecordConfig, RunServicesConfig
@@ -74,3 +76,10 @@ def config_or_default(config: C | None, kind: type[C]) -> C:
             "AsyncConfig, train_sync takes SyncConfig, train_from_data takes OfflineConfig"
         )
     return config
+
+
+def open_env(make_env: MakeBatchEnv, closing: ExitStack) -> BatchEnv:
+    """Build the environments of a run in this process, for `closing` to close."""
+    env = make_batch_env(make_env)
+    closing.callback(env.close)
+    return env

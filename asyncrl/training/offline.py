@@ -30,7 +30,7 @@ from asyncrl.checkpoint.resume import Resume, open_checkpoints
 from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent, AgentConfig, build_agent, require_agent_config
 from asyncrl.core.declared import Count
-from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv, make_batch_env
+from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluator
 from asyncrl.core.interrupter import Interrupter
@@ -45,6 +45,7 @@ from asyncrl.core.replay_buffer import (
 )
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
+from asyncrl.core.torch_threads import are_adaptive
 from asyncrl.core.types import Columns
 from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
@@ -58,6 +59,7 @@ from asyncrl.training.common_config import (
     CommonConfig,
     EvaluationConfig,
     config_or_default,
+    open_env,
 )
 from asyncrl.training.parts import OfflineParts
 
@@ -187,11 +189,10 @@ def build_offline_trainer(
         closing = undo.enter_context(ExitStack())  # the trainer's, once there is one
         done = [checkpoint.count("opt_steps")] if checkpoint else []
         seed = derive_seed(config.seed, Role.REPLAY, *done)
-        env = make_batch_env(make_env)
-        closing.callback(env.close)
+        env = open_env(make_env, closing)
         buffer = _load(data, config.replay, seed, agent, env.spec)
         trainer = OfflineTrainer(
-            build_agent(agent, env.spec, config.context(env.n_envs)),
+            learner := build_agent(agent, env.spec, config.context(env.n_envs)),
             buffer,
             batch_size=config.batch_size,
             services=config,
@@ -200,6 +201,7 @@ def build_offline_trainer(
             stop=stop,
             interrupter=interrupter,
             checkpoint=checkpoint,
+            adaptive_threads=are_adaptive(agent, learner),
             closing=closing,
             **parts,
         )

@@ -92,7 +92,7 @@ class RunConfig(AsyncConfig):
 
     actors: Annotated[Count, COMMON] = 2
     """Number of actor processes. `auto` chooses it by short trial runs, together with environments
-    per actor, segment length and the learner's threads; values given by a flag are kept."""
+    per actor and segment length; values given by a flag are kept."""
 
     agent: AgentConfig = field(default_factory=DQNConfig)
     """The algorithm and its settings."""

@@ -31,6 +31,7 @@ from asyncrl.core.replay_buffer import (
 )
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
+from asyncrl.core.torch_threads import are_adaptive
 from asyncrl.core.types import Columns, ModelVersion
 from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.run_services import RecordConfig, RunServicesConfig
@@ -38,7 +39,7 @@ from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts, check_parts
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.common_config import BY_STEPS, CommonConfig, config_or_default
+from asyncrl.training.common_config import BY_STEPS, CommonConfig, config_or_default, open_env
 from asyncrl.training.inline_actor import InlineActor
 from asyncrl.training.layout import Layout
 from asyncrl.training.parts import SyncParts
@@ -267,11 +268,10 @@ def build_sync_trainer(
         if checkpointer:
             undo.callback(checkpointer.unlock)
         closing = undo.enter_context(ExitStack())  # the trainer's, once there is one
-        env = make_batch_env(make_env)
-        closing.callback(env.close)
+        env = open_env(make_env, closing)
         layout = Layout(agent, env.spec, config.replay, config.trainer.segment, make_processor)
         trainer = Trainer(
-            build_agent(agent, env.spec, config.context(env.n_envs)),
+            learner := build_agent(agent, env.spec, config.context(env.n_envs)),
             env,
             layout.replay.build(layout.schema, derive_seed(config.seed, Role.REPLAY)),
             config.trainer,
@@ -284,6 +284,7 @@ def build_sync_trainer(
             interrupter=interrupter,
             services=config,
             checkpoint=checkpoint,
+            adaptive_threads=are_adaptive(agent, learner),
             closing=closing,
             **parts,
         )

@@ -22,8 +22,8 @@ ACTOR = ActorCost(policy_s=2e-6, env_s=6e-6, send_s=2e-6)  # 100,000 steps/s
 LEARNER = LearnerCost(wall_s=1e-3, cpu_s=1e-3)
 
 
-def plan(actors: int = 1, envs: int = 16, length: int = 16, threads: int = 1) -> Plan:
-    return Plan(actors=actors, envs_per_actor=envs, segment_length=length, threads=threads)
+def plan(actors: int = 1, envs: int = 16, length: int = 16) -> Plan:
+    return Plan(actors=actors, envs_per_actor=envs, segment_length=length)
 
 
 def task(cores: int = 8, batch_size: int = 100, samples_per_insert: float = 1.0) -> Task:
@@ -122,8 +122,6 @@ def test_without_a_limiter_the_learner_keeps_its_core() -> None:
         ([predicted(plan(1, 64), 100.0), predicted(plan(1, 16), 98.0)], plan(1, 16)),
         ([predicted(plan(1, 64), 100.0), predicted(plan(2, 16), 98.0)], plan(1, 64)),
         ([predicted(plan(length=64), 100.0), predicted(plan(length=8), 97.0)], plan(length=8)),
-        ([predicted(plan(threads=2), 100.0), predicted(plan(), 97.0)], plan()),
-        ([predicted(plan(threads=2), 100.0), predicted(plan(), 60.0)], plan(threads=2)),
         ([predicted(plan(1), 100.0, 5.0), predicted(plan(2), 100.0, 9.0)], plan(2)),
     ],
 )
@@ -149,7 +147,6 @@ def test_counts_are_all_small_ones_and_up_to_the_cores() -> None:
     [
         (plan(2, 64, 32), "2 actors of 64 environments (segments of 32)"),
         (plan(1, 1, 8), "1 actor of 1 environment (segments of 8)"),
-        (plan(1, 4, 8, 3), "1 actor of 4 environments (segments of 8, 3 learner threads)"),
     ],
 )
 def test_plan_reads_as_words(chosen: Plan, words: str) -> None:

@@ -75,18 +75,6 @@ def test_cheap_messages_leave_the_segments_as_they_are() -> None:
     assert {plan.segment_length for plan, _ in world.runs} == {16}
 
 
-@pytest.mark.parametrize(("speed_up", "threads"), [(1.9, 4), (1.0, 1)])
-def test_slow_learner_gets_threads_that_help(speed_up: float, threads: int) -> None:
-    world = World(cores=8, opt_s=0.1, speed_up=speed_up)
-    assert search(world).chosen.threads == threads
-
-
-def test_fast_learner_is_left_alone() -> None:
-    world = World(cores=8, opt_s=1e-6, speed_up=2.0)
-    search(world)
-    assert {plan.threads for plan, _ in world.runs} == {1}
-
-
 def test_best_plans_are_verified_and_compared_with_the_start() -> None:
     world = World(cores=4, samples_per_insert=0.5)
     tuning = search(world)
@@ -140,11 +128,6 @@ def test_what_is_given_stays(free: str, name: str) -> None:
     start = Plan(actors=3, envs_per_actor=6, segment_length=10)
     assert getattr(search(world, start=start).chosen, name) != getattr(start, name)
     assert getattr(search(world, start=start, **{free: False}).chosen, name) == getattr(start, name)
-
-
-def test_threads_that_are_given_stay() -> None:
-    world = World(cores=8, opt_s=0.1, speed_up=1.9)
-    assert search(world, threads=False).chosen.threads == 1
 
 
 def test_actors_are_no_more_than_allowed() -> None:

@@ -35,9 +35,6 @@ class World:
     samples_per_insert: float = 4.0
     opt_s: float = 1e-3
     cost_of: CostOf = field(default_factory=actor_cost)
-    speed_up: float = 1.0
-    """Of the learner, for each doubling of its threads."""
-
     took_s: float = 3.0
     now_s: float = 0.0
     runs: list[tuple[Plan, bool]] = field(default_factory=list)
@@ -46,15 +43,10 @@ class World:
     def task(self) -> Task:
         return Task(cores=self.cores, batch_size=256, samples_per_insert=self.samples_per_insert)
 
-    def learner_cost(self, threads: int) -> LearnerCost:
-        doublings = threads.bit_length() - 1
-        wall_s = self.opt_s / self.speed_up**doublings
-        return LearnerCost(wall_s=wall_s, cpu_s=wall_s * threads)
-
     def try_plan(self, plan: Plan, *, limited: bool) -> Trial:
         self.runs.append((plan, limited))
         self.now_s += self.took_s
-        actor, learner = self.cost_of(plan), self.learner_cost(plan.threads)
+        actor, learner = self.cost_of(plan), LearnerCost(wall_s=self.opt_s, cpu_s=self.opt_s)
         ratio = self.samples_per_insert if limited else 0.0
         task = Task(cores=self.cores, batch_size=256, samples_per_insert=ratio)
         found = predict(plan, actor, learner, task)

@@ -525,8 +525,6 @@ def test_what_flags_give_is_not_chosen() -> None:
     assert parse(["dqn", *flags]).auto == Freedom(envs=False, length=False)
     flags = ["--actors", "auto", "--envs_per_actor", "4", "--segment.length=8"]
     assert parse(["dqn", *flags]).auto == Freedom(envs=False, length=False)
-    flags = ["--actors", "auto", "--agent.threads", "1"]
-    assert parse(["dqn", *flags]).auto == Freedom(threads=False)
 
 
 def test_file_may_leave_actors_to_the_machine(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.training.presets import preset, preset_lines
 from asyncrl.training.run_config import RunConfig, save_yaml
 from tests.bench.worlds import World, actor_cost
-from tests.support.fakes import ConstantConfig
 
 
 @pytest.fixture
@@ -35,14 +34,13 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
     configs: list[RunConfig] = []
 
     def run_trial(
-        agent: Any, _make_env: Any, config: RunConfig, *, limited: bool, **_: Any
+        _agent: Any, _make_env: Any, config: RunConfig, *, limited: bool, **_: Any
     ) -> Trial:
         configs.append(config)
         plan = Plan(
             actors=config.actors,
             envs_per_actor=config.envs_per_actor,
             segment_length=config.segment.length,
-            threads=getattr(agent, "threads", 1),
         )
         return world.try_plan(plan, limited=limited)
 
@@ -146,13 +144,6 @@ def test_file_of_any_preset_is_known_by_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("tried")
-def test_agents_without_threads_are_left_as_they_are() -> None:
-    agent = ConstantConfig()
-    config, _ = tune(RunConfig(agent=agent), seconds=60.0)
-    assert config.agent is agent
-
-
-@pytest.mark.usefixtures("tried")
 def test_short_runs_get_few_environments() -> None:
     config, _ = tune(RunConfig(max_env_steps=40_000, envs_per_actor=8), seconds=60.0)
     assert config.envs_per_actor <= 20
@@ -164,7 +155,7 @@ def test_people_read_a_table_a_sentence_and_a_command(
     assert run(parse(["--agent", "dqn"])) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "dqn on CartPole-v1, 60 s at the most"
-    assert lines[1].split()[:4] == ["actors", "envs", "rows", "threads"]
+    assert lines[1].split()[:4] == ["actors", "envs", "rows", "limiter"]
     end = lines.index("")
     assert end - 2 == len(tried), "a line for each run"
     assert len({len(line.rsplit(maxsplit=1)[0].rstrip()) for line in lines[2:end]}) == 1, "aligned"
@@ -190,7 +181,7 @@ def test_plan_that_cannot_be_run_has_a_line_of_the_table(
     assert run(parse(["--agent", "dqn"])) == 0
     lines = capsys.readouterr().out.splitlines()
     (failed,) = (line for line in lines if "cannot be run" in line)
-    assert failed.split()[:4] == ["1", "64", "16", "1"]
+    assert failed.split()[:3] == ["1", "64", "16"]
     assert failed.endswith("cannot be run: actor 0 was killed by SIGKILL")
 
 

@@ -20,7 +20,10 @@ from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, build_sync_trainer
 
-CLOCK_METRICS = ("wall_s", "train_s", "fps", "_per_s", "_per_sec", "share/", "ms/", "system/")
+CLOCK_METRICS = (
+    *("wall_s", "train_s", "fps", "_per_s", "_per_sec"),
+    *("share/", "ms/", "system/", "learner/"),
+)
 
 CASES = [
     pytest.param(DQNConfig(device="cpu"), "CartPole-v1", id="dqn"),

@@ -178,6 +178,17 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
         "learner-bound",
         ("actors wait 62 %", "optimises 78 %", "2 actors would do", "from 4 to 1.5"),
     ),
+    "learner has all cores": (
+        facts(
+            0.98,
+            setup={"actors": 4, "cores": 2},
+            machine_cpu_percent=98.0,
+            cpu_percent=190.0,
+            children_cpu_percent=6.0,
+        ),
+        "learner-bound",
+        ("while the learner, with all 2 cores, optimises", "1 actor would do"),
+    ),
     "learner samples slowly": (
         facts(0.5, learner={"opt": 0.3, "sample": 0.7}),
         "learner-bound",

@@ -22,6 +22,7 @@ from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.segment import DISCOUNTED_RETURN
 from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner import trainer
 from asyncrl.learner.run_services import RecordConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.learner.train_result import TrainResult
@@ -95,6 +96,21 @@ def test_saved_replay_can_be_left_out(tmp_path: Path) -> None:
         train(other, 34, resume=True)
     after = train(other, 34, resume="without replay")
     assert after.env_steps == 84 + 40, "the next round comes after a warm-up"
+
+
+def test_looking_for_threads_that_compute_the_same_bits_changes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = []
+    for most in (1, 2):
+        monkeypatch.setattr(trainer, "most_threads", lambda _, most=most: most)
+        train_sync(
+            AGENT, MAKE_ENV, CONFIG, stop=MaxEnvSteps(120), checkpoint_dir=tmp_path / str(most)
+        )
+        states.append(Checkpointer(tmp_path / str(most)).load("20").group("agent"))
+    assert {name: array.tobytes() for name, array in states[0].items()} == {
+        name: array.tobytes() for name, array in states[1].items()
+    }
 
 
 class Watched(AskingConfig):

@@ -33,9 +33,11 @@ class TorchConfig:
     """Device of the learner: cpu, cuda, cuda:N, or auto, which takes a GPU if there is one. Actors
     compute on a CPU."""
 
-    threads: Annotated[Natural, COMMON] = 1
-    """CPU threads of torch in the learner's process. 0 keeps torch's default. More than 1 pays off
-    for large networks only, and takes cores from the actors."""
+    threads: Annotated[Natural | Literal["auto"], COMMON] = "auto"
+    """CPU threads of torch in the learner's process. `auto` changes the number in the course of a
+    run: it takes cores that are idle as long as optimisation steps take less time with them, and
+    gives them back when others need them. 0 keeps torch's default, which takes all cores; beside
+    busy actors an optimisation step then takes five to twelve times as long."""
 
     precision: Precision = "float32"
     """Precision of the learner's matrix products. Parameters, losses, actors, and the last layers

@@ -591,7 +591,7 @@ class Sets:
 class Declares(Sets):
     """Settings that have a field for it."""
 
-    def __init__(self, threads: int, in_build: int | None = None) -> None:
+    def __init__(self, threads: int | str, in_build: int | None = None) -> None:
         super().__init__(in_build)
         self.threads = threads
 
@@ -605,8 +605,17 @@ class Declares(Sets):
         (Declares(2), "4", 2),
         (Declares(0), None, 3),
         (Declares(1, in_build=2), None, 1),
+        (Declares("auto", in_build=2), "4", 1),
     ],
-    ids=["nobody", "environment", "build", "setting", "setting of 0", "setting before build"],
+    ids=[
+        "nobody",
+        "environment",
+        "build",
+        "setting",
+        "setting of 0",
+        "setting before build",
+        "auto",
+    ],
 )
 def test_torch_has_one_thread_unless_somebody_says_otherwise(
     config: Any, omp: str | None, expected: int, monkeypatch: pytest.MonkeyPatch

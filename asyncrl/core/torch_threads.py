@@ -1,0 +1,65 @@
+"""How many CPU threads torch computes with, if it is loaded. Never loads it, chooses no number."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+_LIMIT = "OMP_NUM_THREADS"
+
+
+def torch_threads() -> int | None:
+    """Return the number of threads; None if torch is not loaded."""
+    torch = sys.modules.get("torch")
+    return torch.get_num_threads() if torch else None
+
+
+def set_torch_threads(count: int) -> None:
+    """Let torch, if it is loaded, compute with so many threads from the next operation on."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(count)
+
+
+def treat_denormals_alike(count: int) -> bool:
+    """Tell whether so many threads flush denormal numbers where the calling thread does.
+
+    Threads inherit that setting when they are started, and torch keeps them. Those that something
+    else than an update has started may not have it.
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return True
+    denormal = torch.full((count << 16,), 1e-39)
+    torch.set_num_threads(count)
+    before = sys.float_info.min * 0.5 == 0.0
+    torch.set_flush_denormal(True)
+    flushed = denormal * 1.0
+    torch.set_flush_denormal(before)
+    torch.set_num_threads(1)
+    return not flushed.any()
+
+
+def is_limited_by_user() -> bool:
+    """Tell whether OMP_NUM_THREADS is set."""
+    return _LIMIT in os.environ
+
+
+def limit_of_user() -> int | None:
+    """Return OMP_NUM_THREADS; None if it is not set or no single number."""
+    limit = os.environ.get(_LIMIT, "")
+    return max(1, int(limit)) if limit.isdecimal() else None
+
+
+def are_adaptive(config: object, agent: object) -> bool:
+    """Tell whether this agent's number of threads may change while it learns.
+
+    It may if the setting `threads` is `auto` and the agent computes on the CPU, not compiled:
+    compiled code is made for one number of threads.
+    """
+    device = str(getattr(agent, "device", ""))
+    return (
+        getattr(config, "threads", None) == "auto"
+        and device == "cpu"
+        and getattr(config, "accelerate", "off") == "off"
+    )

@@ -1,0 +1,245 @@
+"""How many threads the learner computes with: as many as make its optimisation steps faster.
+
+Measures, and predicts nothing: steps with one number of threads and with another one, in turns.
+Torch's threads wait for each other by spinning. Two of them on two idle cores make a step of wide
+networks 1.4 times as fast; beside one busy process they make it five times as slow.
+
+Knows no torch, no agent and no processes: it is told how long a step took, and says a number.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Generator
+from typing import NamedTuple
+
+from asyncrl.core.agent import Agent
+from asyncrl.core.recorder import Record
+from asyncrl.core.torch_threads import (
+    limit_of_user,
+    set_torch_threads,
+    torch_threads,
+    treat_denormals_alike,
+)
+from asyncrl.core.types import Columns, Params
+from asyncrl.metrics import limits
+from asyncrl.metrics.stopwatch import Stopwatch
+from asyncrl.metrics.system import Cores
+
+_WINDOW_S = 0.05
+_WINDOW_STEPS = 3
+"""A time is the mean over so many steps, and more until they have taken `_WINDOW_S`."""
+
+_TURNS = 3
+_GAIN = 0.9
+"""Of a step's time with half the threads: one that is not below is not worth the cores."""
+
+_KEEPS = 0.95
+"""The same for threads that are in use already, so that the number does not go to and fro."""
+
+_PLAIN = 2.0
+"""A step that takes so many times as long is compared no further."""
+
+_SLOWED = 1.3
+"""Of a step's time with several threads: from here on they are compared with fewer at once."""
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
+_SLACK = 0.4
+"""Of a core: more threads are tried if so much is missing, and fewer are taken from 0.2 more on."""
+
+_WAITS, _WAITS_LONG = 0.1, 0.25
+"""A learner that waits so much of its time for experience takes no more threads, or gives back."""
+
+
+class Room(NamedTuple):
+    """What others leave to the learner, since the reading before."""
+
+    cores: float
+    """That others left idle, or the learner used."""
+
+    waits: float
+    """The part of its time that the learner waited for experience."""
+
+
+class ThreadTuner:
+    """Chooses a number of threads, from 1 to `most`, by the times of optimisation steps.
+
+    Args:
+        most: The most threads that may be tried.
+        room: What others leave to the learner.
+        apply: Sets the number of threads.
+        clock: Tells the time.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        room: Callable[[], Room],
+        apply: Callable[[int], object] = set_torch_threads,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.most = most
+        self.count = 1
+        """Threads in use, but for the moments in which others are tried."""
+        self._room, self._apply, self._clock = room, apply, clock
+        self._applied = 1
+        self._sum_s, self._steps = 0.0, 0
+        self._is_first = True
+        self._search = self._searching()
+        next(self._search)
+
+    def step(self, took_s: float) -> None:
+        """Take note of an optimisation step; sometimes, set another number of threads."""
+        if self.most == 1:
+            return
+        if self._is_first:  # it starts threads, or comes upon cold caches
+            self._is_first = False
+            return
+        self._sum_s += took_s
+        self._steps += 1
+        if self._steps < _WINDOW_STEPS or self._sum_s < _WINDOW_S:
+            return
+        mean_s, self._sum_s, self._steps = self._sum_s / self._steps, 0.0, 0
+        self._use(self._search.send(mean_s))
+
+    def record(self) -> Record:
+        """Return the number in use, if torch is loaded."""
+        count = self.count if self.most > 1 else torch_threads()
+        return {"learner/threads": float(count)} if count else {}
+
+    def close(self) -> None:
+        """Give all threads back but one."""
+        if self.most > 1:
+            self.most = self.count = 1
+            self._use(1)
+
+    def _use(self, count: int) -> None:
+        if count != self._applied:
+            self._applied, self._is_first = count, True
+            self._apply(count)
+
+    def _searching(self) -> Generator[int, float, None]:
+        """Yield the threads of each window; take the mean time of a step in it."""
+        pause_s, up = _FIRST_PAUSE_S, True
+        usual_s = yield self.count
+        while True:
+            usual_s = yield from self._hold(pause_s, usual_s)
+            other = self._other(self._room(), up=up)
+            if other == self.count:
+                continue
+            before, self.count = self.count, (yield from self._compare(other))
+            changed = self.count != before
+            pause_s = _FIRST_PAUSE_S if changed else min(2 * pause_s, _LONGEST_PAUSE_S)
+            up = not up
+            usual_s = yield self.count
+
+    def _hold(self, pause_s: float, usual_s: float) -> Generator[int, float, float]:
+        """Keep the number for a while, or until steps become slower; return the usual time."""
+        until_s = self._clock() + pause_s
+        while self._clock() < until_s:
+            mean_s = yield self.count
+            if self.count > 1 and mean_s > _SLOWED * usual_s:
+                break
+            usual_s += 0.1 * (mean_s - usual_s)
+        return usual_s
+
+    def _other(self, room: Room, *, up: bool) -> int:
+        """Return the number to compare with; that in use if there is none.
+
+        Threads that others have no room for, or that wait, are given back without comparing.
+        """
+        while self.count > 1 and (
+            room.cores < self.count - _SLACK - 0.2 or room.waits > _WAITS_LONG
+        ):
+            self.count //= 2
+        more, fewer = min(2 * self.count, self.most), max(1, self.count // 2)
+        may_rise = room.cores >= more - _SLACK and room.waits < _WAITS
+        return more if may_rise and (up or fewer == self.count) and more > self.count else fewer
+
+    def _compare(self, other: int) -> Generator[int, float, int]:
+        """Measure both numbers in turns; return the better one."""
+        fewer, more = sorted((self.count, other))
+        times: dict[int, list[float]] = {fewer: [], more: []}
+        for _ in range(_TURNS):
+            for count in (fewer, more):
+                times[count].append((yield count))
+            if times[more][-1] > _PLAIN * times[fewer][-1]:
+                return fewer
+        worth = _GAIN if more == other else _KEEPS
+        gained = statistics.median(times[more]) < worth * statistics.median(times[fewer])
+        return more if gained else fewer
+
+
+class RoomMeter:
+    """Reads what others leave to the learner: its process, and the thread that `watch` is of."""
+
+    def __init__(self, watch: Stopwatch, cores: Cores | None = None) -> None:
+        self._watch = watch
+        self._cores = cores or Cores()
+        self._last = self._read()
+
+    def __call__(self) -> Room:
+        before, self._last = self._last, self._read()
+        passed_s = max(self._last.clock_s - before.clock_s, 1e-9)
+        own_s = self._last.own_s - before.own_s
+        busy_s = self._last.busy_s - before.busy_s
+        return Room(
+            cores=self._cores.share - max(busy_s - own_s, 0.0) / passed_s,
+            waits=(self._last.waited_s - before.waited_s) / passed_s,
+        )
+
+    def _read(self) -> _Reading:
+        clock_s = time.monotonic()
+        return _Reading(
+            clock_s,
+            time.process_time(),
+            self._cores.times(clock_s).busy_s,
+            self._watch.totals().get("wait", 0.0),
+        )
+
+
+class _Reading(NamedTuple):
+    clock_s: float
+    own_s: float
+    busy_s: float
+    waited_s: float
+
+
+_COMPARED_STEPS = 4
+"""As many as policies that are updated less often than critics wait for."""
+
+
+def alike(agent: Agent, batch: Columns, most: int) -> int:
+    """Return the most threads that compute the same bits as one thread; leave the agent as it is.
+
+    How operations are divided among threads depends on shapes alone: a few steps tell of all.
+    """
+    before = agent.state()
+    count, one = 1, _bits(agent, batch, before, 1)
+    if not treat_denormals_alike(most):
+        most = 1
+    while count < most and _bits(agent, batch, before, min(2 * count, most)) == one:
+        count = min(2 * count, most)
+    set_torch_threads(1)
+    agent.load_state(before)
+    return count
+
+
+def _bits(agent: Agent, batch: Columns, before: Params, threads: int) -> dict[str, bytes]:
+    set_torch_threads(threads)
+    agent.load_state(before)
+    for _ in range(_COMPARED_STEPS):
+        agent.opt(batch)
+    return {name: array.tobytes() for name, array in agent.state().items()}
+
+
+def most_threads(actors: int) -> int:
+    """Return how many threads a learner beside so many actors may take: a core for each.
+
+    OMP_NUM_THREADS and limits on processes and threads may allow less.
+    """
+    allowed = [Cores().count, limit_of_user() or Cores().count]
+    if room := limits.tasks():
+        allowed.append(1 + room.left - limits.TASKS.of(actors))
+    return max(1, min(allowed))
