@@ -58,11 +58,14 @@ class Load:
             )
         frame_stack = n_frames if workload.frame_stack is None else workload.frame_stack
         discrete = isinstance(spec.action, DiscreteSpec)
+        # One thread, so that stages and runs compute alike beside others as well as alone.
         agent: AgentConfig = (
-            DQNConfig(hidden=workload.hidden, device=workload.device)
+            DQNConfig(hidden=workload.hidden, device=workload.device, threads=1)
             if discrete
             # From the first step on it is the policy that acts.
-            else SACConfig(hidden=workload.hidden, device=workload.device, random_env_steps=0)
+            else SACConfig(
+                hidden=workload.hidden, device=workload.device, threads=1, random_env_steps=0
+            )
         )
         processor = OneStep(frame_stack=frame_stack)
         schema = make_schema(

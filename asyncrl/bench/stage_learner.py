@@ -13,6 +13,7 @@ from asyncrl.bench.result import Quantity
 from asyncrl.core.agent import Agent, build_agent
 from asyncrl.core.replay_buffer import ReplayBuffer, ReplayBufferConfig, TakesPriorities, in_batches
 from asyncrl.core.segment import SegmentSchema
+from asyncrl.core.torch_threads import torch_threads
 from asyncrl.core.types import Array, Columns, IntArray
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
@@ -211,6 +212,7 @@ def learner_stage(load: Load, *, slices: int = 0) -> Stage:
             "agent": type(load.agent).__name__.removesuffix("Config"),
             "hidden": list(workload.hidden),
             "device": str(getattr(agent, "device", "")),
+            "threads": torch_threads(),
             "batch_size": workload.batch_size,
             "frame_stack": load.frame_stack,
             "batches_per_draw": turns.at_once,

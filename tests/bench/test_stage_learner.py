@@ -21,6 +21,7 @@ def test_value_and_limit_are_measured(env: str, agent: str) -> None:
         "agent": agent,
         "hidden": [8],
         "device": "cpu",
+        "threads": 1,
         "batch_size": 16,
         "frame_stack": 1,
         "batches_per_draw": 32,
