@@ -68,6 +68,8 @@ def commits_of_shown_rows() -> dict[str, set[str]]:
     places: dict[str, set[str]] = {}
     rows = [(r["name"], r) for r in make_table.load(RESULTS)]
     rows += [(r["entry"], r) for r in kept(RESULTS / "chaos", "findings")]
+    _, beside_peers = results.load_measurements(RESULTS / "peers.json")
+    rows += [(m.side, {"commit": m.commit}) for m in results.shown(beside_peers)]
     for folder in ("", "equal", "peers"):
         rows += [(r.name, r.origin) for r in kept_runs(LEARNING / folder) if is_clean(r.origin)]
     faulty = json.loads((RESULTS / "chaos" / "peers.json").read_text())
