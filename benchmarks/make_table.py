@@ -102,7 +102,7 @@ def _picked_row(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> str
         f"{_number(comparison['ours'])} {unit}",
         f"{_number(comparison['other'])} {unit}",
         f"{_number(comparison['ratio'], 2)} ({_spread(comparison)})",
-        f"{result['machine']['processor']}, {result['commit']}",
+        f"{_short(result['machine']['processor'])}, {result['commit']}",
     )
     return f"| {' | '.join(cells)} |"
 
@@ -132,6 +132,10 @@ def _row(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def _short(processor: str) -> str:
+    return processor.replace("(R)", "").replace(" Processor", "")
+
+
 def _spread(comparison: Mapping[str, Any]) -> str:
     ratios = sorted(ratio for ratio in comparison["ratios"] if ratio is not None)
     spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}" if ratios else "none"
@@ -157,10 +161,22 @@ def _machine(machine: Mapping[str, Any]) -> str:
 
 
 def load(directory: Path) -> list[dict[str, Any]]:
-    """Return the results of a directory that were taken at a commit, in the order of names."""
-    read = [
-        json.loads(path.read_text(encoding="utf-8")) for path in sorted(directory.glob("*.json"))
-    ]
+    """Return the results of a directory that were taken at a commit, in the order of names.
+
+    What was replaced counts where it is the newest of its processor: ratios depend on that.
+    """
+    current = _read(directory)
+    names = {result["name"] for result in current}
+    older = [result for result in _read(directory / "replaced") if result["name"] in names]
+    newest: dict[tuple[str, str], dict[str, Any]] = {}
+    for result in [*sorted(older, key=lambda result: str(result["date"])), *current]:
+        newest[result["name"], result["machine"]["processor"]] = result
+    return [newest[key] for key in sorted(newest)]
+
+
+def _read(directory: Path) -> list[dict[str, Any]]:
+    paths = sorted(directory.glob("*.json"))
+    read = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     return [result for result in read if "comparisons" in result and is_clean(result)]
 
 

@@ -74,7 +74,7 @@ class _Probe:
 
     def run(self, trainer: AsyncTrainer) -> None:
         self.rate = _rate(lambda: stored_by(trainer), self._workload, "actors")
-        trainer.interrupter.stop("measured")
+        trainer.interrupter.stop("measured", urgent=True)  # it was not there to learn
 
 
 def stored_by(trainer: AsyncTrainer) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from benchmarks.common import (
     keep,
     run_peer,
 )
-from benchmarks.make_table import MARKS, render
+from benchmarks.make_table import MARKS, load, render
 from benchmarks.speed import ingest, learner, race
 from tests.support import warm
 
@@ -194,6 +194,12 @@ def test_a_result_that_is_replaced_is_kept(
     assert json.loads((tmp_path / "x.json").read_text()) == read[1]
     older = tmp_path / "replaced" / "x_2030-01-02_abc1234.json"
     assert json.loads(older.read_text()) == read[0]
+    assert load(tmp_path) == [read[1]]
+    machine = {**read[0]["machine"], "processor": "another processor"}
+    older.write_text(json.dumps({**read[0], "machine": machine}))
+    assert [r["date"] for r in load(tmp_path)] == ["2030-02-03", "2030-01-02"], "one of each"
+    (tmp_path / "x.json").unlink()
+    assert load(tmp_path) == [], "what is no longer measured is no longer shown"
 
 
 @pytest.mark.processes
