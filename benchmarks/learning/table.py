@@ -22,6 +22,9 @@ _TOLERANCE = 0.02
 ENOUGH_SEEDS = 5
 """Fresh ones of a case, before its runs are shown in place of older ones."""
 
+_SEEDS_TO_JUDGE = 3
+"""Of each side, before one is called no worse."""
+
 _CASES_HEAD = (
     "| task, bar | algorithm | score | at the bar | env steps | seconds | policy lag |"
     " one process: score | env steps | seconds |",
@@ -204,7 +207,10 @@ def _verdicts(own: Sequence[Run], ours: Sequence[Run], span: float) -> tuple[str
     ratio = statistics.median(r.wall_s for r in own) / statistics.median(r.wall_s for r in ours)
     fine = no_worse([run.score for run in ours], [run.score for run in own], span)
     counted = all(run.opt_steps for run in (*own, *ours))
-    return f"**{ratio:.2f}**" if counted else "", "yes" if fine else "**no**"
+    verdict = "yes" if fine else "**no**"
+    if min(len(own), len(ours)) < _SEEDS_TO_JUDGE:
+        verdict = "too few seeds"
+    return f"**{ratio:.2f}**" if counted else "", verdict
 
 
 def _digits(score: float) -> int:

@@ -369,6 +369,7 @@ def test_duels_show_the_work_of_both_sides():
         " 500.0 +- 0.0 (3) | 15.0 (15.0 to 15.0) | **3.00** | yes |"
     )
     assert "**Equal settings on both sides.** a processor, 2 of 2 cores" in text
+    assert "| **3.00** | too few seeds |" in render([], [*ours, *peers[:2]], [])
     assert "Stable-Baselines3 9.9" in text
 
 
