@@ -31,13 +31,18 @@ for step in $steps; do
     race) for task in cartpole-dqn pendulum-sac; do
         take benchmarks.speed.race --task "$task"           # 120 to 200 s
     done ;;
-    equal) for name in dqn/cartpole ppo/cartpole sac/pendulum td3/pendulum; do
-        take benchmarks.learning --equal --only "$name" --seconds-budget 190
+    equal) for _ in 1 2 3 4 5 6 7 8; do                     # each goes on where the last one stopped
+        take benchmarks.learning --equal --seconds-budget 150
     done ;;
-    peers) for _ in 1 2 3 4 5 6; do                         # each goes on where the last one stopped
-        take benchmarks.peers.compare --peers sb3 cleanrl_style --budget 200 \
-            --stages updates-sac updates-dqn sampling env
-    done ;;
+    peers)
+        for stage in sampling env; do                       # the fastest settings first, 200 s each
+            take benchmarks.peers.compare --peers sb3 cleanrl_style --sweep --seconds 1 \
+                --stages "$stage"
+        done
+        for _ in 1 2 3 4 5 6; do                            # as above
+            take benchmarks.peers.compare --peers sb3 cleanrl_style --budget 200 \
+                --stages updates-sac updates-dqn sampling env
+        done ;;
     *) echo "there is no step $step" >&2; exit 2 ;;
     esac
 done

@@ -245,7 +245,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=2.0, help="of each rate")
     parser.add_argument("--score-seconds", type=float, default=90.0, help="to give up after")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
-    parser.add_argument("--sweep", action="store_true", help="find the fastest settings first")
+    parser.add_argument(
+        "--sweep", action="store_true", help="find the fastest settings, and measure nothing"
+    )
     parser.add_argument("--budget", type=float, default=0.0, help="seconds; then begin no other")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--page", type=Path, default=PAGE)
@@ -303,12 +305,13 @@ def measure_missing(plan: Plan, path: Path, taken: list[Measurement], budget_s: 
 
 
 def main() -> None:
-    """Measure what is missing, and write the table."""
+    """Measure what is missing and write the table, or find the fastest settings."""
     args = arguments()
     end_in_order()
-    if args.sweep:
-        sweep(make_plan(args), args.results / SETTINGS_FILE)
     plan, path = make_plan(args), args.results / "peers.json"
+    if args.sweep:
+        sweep(plan, args.results / SETTINGS_FILE)
+        return
     taken = [] if args.fresh else kept_from_before(path, plan, machine())
     measure_missing(plan, path, taken, args.budget)
     publish(args.page, render(machine(), taken), MARKS)
