@@ -7,7 +7,7 @@ greedily on the same episodes at the same optimisation steps. Runs that are kept
 Several processes may add runs to the same file at once.
 
 Returns of some tasks are negative, so scores are normalised: 0 is the return of random actions, 1
-the task's bar. Time is not measured.
+the task's bar. Time is not measured. Without a case, the table is written into the page.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from asyncrl.bench.result import title
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.run_config import RunConfig
-from benchmarks.common import RESULTS, note, write_json
+from benchmarks.common import PAGE, RESULTS, is_clean, note, publish, write_json
 from benchmarks.learning.runs import of_same_settings, origin
 from benchmarks.learning.tasks import TASKS, Case, case_of
 from benchmarks.learning.training import MODES, settings_of
@@ -45,6 +46,8 @@ OPT_STEPS: Mapping[str, int] = {
 
 _CASES = (Case(algorithm="dqn", task="lunarlander"),)
 """Those that the learning table does not have."""
+
+MARKS = "<!-- freshness: written by learning/freshness.py -->", "<!-- end of freshness -->"
 
 _POINTS = 10
 """Evaluations of a run, at equal distances; the last is at its end."""
@@ -122,30 +125,47 @@ def normalised(row: Row) -> tuple[float, float]:
     return float(scores[-1]), float(scores.mean())
 
 
+def load(path: Path) -> list[Row]:
+    """Return the rows that are kept; those of code that is in no commit are left out."""
+    rows = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
+    return [row for row in rows if is_clean(row["origin"])]
+
+
 def render(rows: Sequence[Row]) -> str:
     """Return the table: what is learned in both modes, and how one compares with the other."""
     lines = [
-        "| case | actors | n | at the end: sync | async | ratio | over the run: sync | async "
-        "| ratio | lag when stored, opt steps |",
+        "",
+        "| case | actors | seeds | at the end: sync | async | ratio | over the run: sync |"
+        " async | ratio | lag when stored, opt steps |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for case, actors in dict.fromkeys((row["case"], row["actors"]) for row in rows):
-        sides = [
-            [row for row in rows if (row["case"], row["actors"], row["mode"]) == (case, actors, m)]
-            for m in _MODES
-        ]
-        if not all(sides):
-            continue
-        n = "/".join(dict.fromkeys(str(len(side)) for side in sides))
-        cells = [case, str(actors), n]
-        for which in (0, 1):
-            scores = [np.array([normalised(row)[which] for row in side]) for side in sides]
-            cells += _compared(*scores)
-        means = [row["lag_at_insert_mean"] for row in sides[1]]
-        most = max(row["lag_at_insert_max"] for row in sides[1])
-        cells.append(f"{statistics.median(means):.1f}, at most {most:.0f}")
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        of_case = [row for row in rows if (row["case"], row["actors"]) == (case, actors)]
+        sides = [[row for row in of_case if row["mode"] == mode] for mode in _MODES]
+        if all(sides):
+            lines.append(f"| {' | '.join(_cells(case, actors, *sides))} |")
+    return "\n".join([*lines, "", *_machines(rows), ""])
+
+
+def _cells(case: str, actors: int, sync: Sequence[Row], asynchronous: Sequence[Row]) -> list[str]:
+    counts = dict.fromkeys(f"{len(side)}" for side in (sync, asynchronous))
+    cells = [f"{case}, {OPT_STEPS[case]:,} opt steps", str(actors), " and ".join(counts)]
+    for which in (0, 1):
+        sides = (
+            np.array([normalised(row)[which] for row in side]) for side in (sync, asynchronous)
+        )
+        cells += _compared(*sides)
+    mean = statistics.median(row["lag_at_insert_mean"] for row in asynchronous)
+    most = max(row["lag_at_insert_max"] for row in asynchronous)
+    return [*cells, f"{mean:.1f}, at most {most:.0f}"]
+
+
+def _machines(rows: Sequence[Row]) -> list[str]:
+    """Say what the runs were made with."""
+    commits: dict[str, set[str]] = {}
+    for row in rows:
+        commits.setdefault(title(row["origin"]["machine"]), set()).add(row["origin"]["commit"])
+    return [f"{name}. Commits: {', '.join(sorted(of))}." for name, of in commits.items()]
 
 
 def _compared(sync: Numbers, asynchronous: Numbers) -> list[str]:
@@ -188,12 +208,13 @@ def _is_done(rows: Sequence[Row], case: str, mode: str, config: RunConfig) -> bo
 def main() -> None:
     """Do the runs that are missing, and print the table of all that are kept."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("case", choices=[*OPT_STEPS], nargs="?", help="without it: only the table")
+    parser.add_argument("case", choices=[*OPT_STEPS], nargs="?", help="without it: write the table")
     parser.add_argument("--modes", choices=_MODES, nargs="+", default=_MODES)
     parser.add_argument("--seeds", type=int, nargs="+", default=[100])
     parser.add_argument("--actors", type=int, default=2)
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=JSON", help="to try things")
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--page", type=Path, default=PAGE)
     args = parser.parse_args()
     path = args.results / "freshness.json"
     pairs = (one.partition("=") for one in args.set)
@@ -213,6 +234,8 @@ def main() -> None:
             )
     with _kept(path) as rows:
         print(render(rows))
+    if not args.case:
+        publish(args.page, render(load(path)), MARKS)
 
 
 if __name__ == "__main__":

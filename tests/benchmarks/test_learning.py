@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from asyncrl.agents.bc import BCConfig
@@ -15,6 +16,7 @@ from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.presets import preset_lines
 from asyncrl.training.run_config import RunConfig
 from benchmarks.common import FIRST_SEED
+from benchmarks.learning import freshness
 from benchmarks.learning.__main__ import main, run_pieces, show
 from benchmarks.learning.environments import cartpole_hidden
 from benchmarks.learning.offline import OFFLINE_CASES, OfflineCase, learn
@@ -398,3 +400,36 @@ def test_every_preset_is_trained_on_something():
     trained = {case.preset or case.algorithm for case in CASES}
     trained |= {case.algorithm for case in OFFLINE_CASES}
     assert set(preset_lines()) <= trained
+
+
+def a_row(mode: str, seed: int, *returns: float) -> freshness.Row:
+    lag = 3.0 if mode == "async" else None
+    return {
+        "case": "sac/pendulum",
+        "mode": mode,
+        "actors": 2,
+        "seed": seed,
+        "returns": {str(k): score for k, score in enumerate(returns)},
+        "lag_at_insert_mean": lag,
+        "lag_at_insert_max": lag,
+        "origin": {"commit": "abc1234", "machine": MACHINE},
+    }
+
+
+def test_learning_of_both_modes_is_compared_on_a_scale_from_random_to_the_bar() -> None:
+    task = TASKS["pendulum"]
+    half = (task.random + task.bar) / 2
+    rows = [a_row("sync", seed, task.random, task.bar) for seed in (100, 101)]
+    rows += [a_row("async", seed, task.random, half) for seed in (100, 101)]
+    assert freshness.normalised(rows[0]) == (1.0, 0.5)
+    table = freshness.render(rows)
+    same = "{0} ({0} to {0})".format
+    cells = [same("1.00"), same("0.50"), same("0.50"), same("0.50"), same("0.25"), same("0.50")]
+    assert f"| 2 | 2 | {' | '.join(cells)} | 3.0, at most 3 |" in table
+    assert "abc1234" in table
+    assert "sac/pendulum" not in freshness.render(rows[:2]), "there is nothing to compare with"
+
+
+def test_interquartile_means_leave_the_best_and_the_worst_out() -> None:
+    assert freshness.iqm(np.array([-1e9, 1.0, 2.0, 3.0, 1e9])) == 2.0
+    assert freshness.iqm(np.array([1.0, 3.0])) == 2.0

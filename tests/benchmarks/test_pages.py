@@ -14,6 +14,7 @@ import pytest
 from benchmarks import make_table
 from benchmarks.chaos import table
 from benchmarks.common import PAGE, RESULTS, ROOT, insert, is_clean
+from benchmarks.learning import freshness
 from benchmarks.learning import table as learning_table
 from benchmarks.learning.runs import kept as kept_runs
 from benchmarks.peers import faults, results
@@ -36,6 +37,10 @@ TABLES: dict[str, tuple[Callable[[], str], tuple[str, str]]] = {
     "learning": (
         lambda: learning_table.render(*(kept_runs(LEARNING / of) for of in ("", "equal", "peers"))),
         learning_table.MARKS,
+    ),
+    "freshness": (
+        lambda: freshness.render(freshness.load(RESULTS / "freshness.json")),
+        freshness.MARKS,
     ),
     "faults": (lambda: faults.render(faults.load(RESULTS / "chaos" / "peers.json")), faults.MARKS),
 }
@@ -74,6 +79,7 @@ def commits_of_shown_rows() -> dict[str, set[str]]:
         rows += [(r.name, r.origin) for r in kept_runs(LEARNING / folder) if is_clean(r.origin)]
     faulty = json.loads((RESULTS / "chaos" / "peers.json").read_text())
     rows += [(name, cell) for name, cell in faulty.items()]
+    rows += [(r["case"], r["origin"]) for r in freshness.load(RESULTS / "freshness.json")]
     for name, origin in rows:
         places.setdefault(origin["commit"].removesuffix("-dirty"), set()).add(name)
     return places
