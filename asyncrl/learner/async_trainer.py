@@ -60,11 +60,11 @@ class AsyncTrainerConfig:
     """Optimisation steps between two published models."""
 
     max_lag_s: PositiveOrOff = 0.0
-    """Warn if experience arrives from a model that was replaced more than this many seconds ago. 0
-    disables."""
+    """Maximum age of the model behind arriving experience, in seconds since it was replaced. Beyond
+    it a warning names the actor, and actors are granted fewer messages ahead. 0 disables."""
 
     max_lag_opt_steps: CountOrOff = 0
-    """Warn also if that model is this many optimisation steps behind the newest. 0 disables."""
+    """The same limit in optimisation steps behind the newest model. 0 disables."""
 
     def __post_init__(self) -> None:
         check_declared(self, "trainer")

@@ -111,8 +111,9 @@ class ReplayBufferProxy:
         self.actors = ActorTable()
         self.hangs = False
         """Whether its thread did not end in time: then the link is not to be closed under it."""
-        self.on_experience: Callable[[Experience], object] = lambda _: None
-        """Hears of each message as it arrives, in the receiving thread."""
+        self.on_experience: Callable[[Experience], bool] = lambda _: False
+        """Called with each message as it arrives, in the receiving thread; whether it is too old.
+        Fewer messages are granted ahead then."""
         self.on_stored: Callable[[Experience], object] = lambda _: None
         """Hears of each message that is stored, in the same thread."""
         self.on_room: Callable[[], object] = lambda: None
@@ -294,9 +295,10 @@ class ReplayBufferProxy:
         self.actors.on_experience(
             message.peer, env_steps=message.env_steps, model_version=message.model_version
         )
-        self.on_experience(message)
+        too_old = self.on_experience(message)
         with self._changed:
             fits = not self._held and self._limiter.may_insert(message.transitions)
+            fits = fits and not too_old
             at_once = None if self._limiter.is_warming_up() else fits
         self._grants.on_received(message.peer, message.seq, at_once=at_once, now_s=time.monotonic())
         self._held.append(message)

@@ -142,10 +142,13 @@ class Staleness:
         with self._lock:
             self._published.add(version, self._clock())
 
-    def on_experience(self, message: Experience) -> None:
-        """Look at a message that has arrived now; warn of its actor, but not all the time."""
+    def on_experience(self, message: Experience) -> bool:
+        """Return whether a message that has arrived now is of too old a model, and warn of it.
+
+        An actor is warned of once a minute at the most.
+        """
         if self._limit == _NO_LIMIT:
-            return
+            return False
         actor_id, now = message.peer.actor_id, self._clock()
         with self._lock:
             lag = self._published.lag_of(message.model_version, now)
@@ -153,6 +156,7 @@ class Staleness:
         if words and now - self._warned_at.get(actor_id, -_CALM_S) >= _CALM_S:
             self._warned_at[actor_id] = now
             logger.warning("%s", words)
+        return words is not None
 
     def is_behind(self, opt_steps: int) -> bool:
         """Whether the newest model that was published is older than this."""

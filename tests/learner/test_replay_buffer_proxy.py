@@ -383,6 +383,27 @@ def test_actors_are_granted_what_there_is_room_for(slow_station: Station) -> Non
     assert not station.proxy.blocked
 
 
+@pytest.mark.parametrize(("too_old", "ahead"), [(False, 5), (True, 2)])
+def test_fewer_messages_are_granted_ahead_after_some_that_were_too_old(
+    too_old: bool, ahead: int
+) -> None:
+    station, peer = Station(samples_per_insert=8.0), make_peer(0)
+    station.proxy.on_experience = lambda _: too_old
+    station.proxy.start()
+    station.link.put(make_hello(peer))
+    for seq in range(1, 6):
+        station.link.put(make_experience(seq, peer))
+        station.handled()
+        while station.proxy.wait_may_sample(4, 0.0):
+            station.proxy.sample(4)
+    learner = threading.Thread(target=station.proxy.wait_may_sample, args=(4, SOON_S))
+    learner.start()
+    wait_until(lambda: station.link.granted[peer] == 5 + ahead, SOON_S, f"{ahead} more")
+    station.interrupter.stop("seen")
+    station.proxy.close()
+    learner.join(SOON_S)
+
+
 def test_a_learner_that_has_waited_is_starved_no_longer(slow_station: Station) -> None:
     """Else actors would go on acting while its first optimisation step takes long."""
     station, peer = slow_station, make_peer(0)

@@ -171,13 +171,13 @@ def test_experience_of_a_model_long_replaced_is_warned_of_as_it_arrives(
     staleness.on_publish(ModelVersion(50))
     now[0] = 202.0
     staleness.on_publish(ModelVersion(100))
-    staleness.on_experience(message(0))
+    assert not staleness.on_experience(message(0))
     assert not caplog.records, "2 s"
     now[0] = 203.5
     staleness.on_experience(message(100))
     staleness.on_experience(message(50))
     assert not caplog.records, "another one has been there for 1.5 s"
-    staleness.on_experience(message(0))
+    assert staleness.on_experience(message(0))
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert "actor 5 is of a model that is 3.5 s and 100 opt steps behind" in record.message
