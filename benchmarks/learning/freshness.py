@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
+import os
 import statistics
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -186,14 +187,17 @@ def _compared(sync: Numbers, asynchronous: Numbers) -> list[str]:
 def _kept(path: Path) -> Iterator[list[Row]]:
     """Give the rows that are kept, and keep what they are afterwards; one process at a time."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
         rows = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
         before = len(rows)
         yield rows
         if len(rows) != before:
             question = (__doc__ or "").partition("\n")[0]
             write_json(path, {"name": "freshness", "question": question, "runs": rows})
+    finally:
+        os.close(directory)
 
 
 def _is_done(rows: Sequence[Row], case: str, mode: str, config: RunConfig) -> bool:
