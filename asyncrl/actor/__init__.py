@@ -1,4 +1,4 @@
-"""What an actor's process does: act, step, turn steps into rows and rows into segments.
+"""What an actor process does: act, step, turn steps into rows and rows into segments.
 
 Also what an evaluating process does.
 

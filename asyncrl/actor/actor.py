@@ -26,15 +26,15 @@ from asyncrl.core.types import Array, IntArray, ModelVersion
 from asyncrl.metrics.stopwatch import Stopwatch
 
 _WAIT_S = 0.1
-"""One slice of waiting; between two slices the actor looks whether it is to finish."""
+"""Length of one wait; between two waits the actor checks whether it must finish."""
 
 _REPORT_INTERVAL_S = 1.0
 _DRAIN_S = 10.0
-"""What an actor that is to finish may take, in all, to get rid of what it has."""
+"""Total time that a finishing actor may take to send what it has."""
 
 
 class NewEnv(NamedTuple):
-    """Environments in the place of those that failed, and what begins anew with them."""
+    """Environments that replace failed ones, and what starts over with them."""
 
     env: BatchEnv
     obs: Array
@@ -44,28 +44,28 @@ class NewEnv(NamedTuple):
 
 
 class EnvRenewal(Protocol):
-    """Makes environments anew that failed, for as long as that is allowed."""
+    """Rebuilds failed environments, as often as the restart policy allows."""
 
     def allow(self, error: BaseException, *, env_steps: int) -> float:
-        """Let go of what failed, and return the seconds to wait; or raise what ends the actor.
+        """Close the failed environments; return the backoff in seconds, or raise to end the actor.
 
-        `env_steps` are those that the actor has made so far.
+        `env_steps` are the environment steps that the actor has made so far.
         """
         ...
 
     def make(self) -> NewEnv:
-        """Make others; may fail as well."""
+        """Build new environments; may fail, too."""
         ...
 
 
 class Actor:
-    """Steps a batch of environments with a policy and sends what happened.
+    """Steps a batch of environments with a policy and sends the experience.
 
-    With a `renewal` it survives its environments. A step that fails is left out, for nobody knows
-    where it led. What came before it stays: those episodes are cut at the last observation that
-    was seen, all of the batch's, as streams are cut where an actor stops. So no transition leads
-    from the old environments to the new ones, and no episode counts as ended: neither terminated,
-    which would teach that a failure is worth nothing, nor truncated, which no environment said.
+    With a `renewal` it survives failures of its environments. A step that fails is not stored: its
+    outcome is unknown. The steps before it are stored, and all episodes of the batch are cut at
+    their last observation, as when an actor stops. So no transition connects the old environments
+    with the new ones, and no episode counts as ended: neither as terminated, which would teach that
+    a failure has the value 0, nor as truncated, which no environment reported.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Actor:
         self._peer = peer
         self._env = checked(env)
         self._policy = policy
-        self._remembers = isinstance(policy, Remembers)  # asked here, since asking takes a while
+        self._remembers = isinstance(policy, Remembers)  # read once, since reading it takes a while
         self._processor = processor
         # Other processors may hold rows back, and a cut would end what they collect.
         self._cuts = isinstance(processor, OneStep)
@@ -107,7 +107,7 @@ class Actor:
         return self._meter.env_steps
 
     def run(self, hello: Hello, seed: int) -> None:
-        """Live a whole life: first model, steps until asked to finish, and the last words."""
+        """Wait for a model, step until asked to finish, and send the final report."""
         self._arrive(hello)
         self.start(seed)
         while not self._is_to_finish():
@@ -123,16 +123,16 @@ class Actor:
         self.finish()
 
     def _arrive(self, hello: Hello) -> None:
-        """Wait until the learner lets this actor in, or the manager ends it.
+        """Wait until the learner admits this actor, or the manager kills it.
 
-        No sign of life is given meanwhile: all that one could say is that one tries. The manager
-        has a limit for a start, of time in which the learner ran; one that is stopped costs none.
+        Sends no heartbeat meanwhile, since nothing shows that the actor makes progress. The manager
+        has a timeout for starts. It counts only time in which the learner ran.
         """
         while not self._link.hello(hello, _WAIT_S):
             pass
 
     def start(self, seed: int) -> None:
-        """Wait for a first real model, then reset the environments: nothing acts before it."""
+        """Wait for the first model, then reset the environments. No action is taken before."""
         self._watch.start()
         self._policy.train()
         while self._version < 0 and not self._is_to_finish():
@@ -145,14 +145,14 @@ class Actor:
         self._watch.lap("env")
 
     def run_step(self) -> None:
-        """Take one step in all environments."""
+        """Step all environments once."""
         self._sync_model()
         act = acted(self._policy, self._obs)
         self._watch.lap("policy")
         try:
             outcome = self._env.step(act.action)
         except BaseException as error:
-            # BaseException: for `sys.exit` in an environment, too.
+            # BaseException includes `sys.exit` in an environment.
             if self._renewal is None:
                 raise
             self._renew_env(self._renewal, error)
@@ -168,17 +168,17 @@ class Actor:
         self._watch.lap("send")
 
     def finish_streams(self, *, goes_on: bool = False) -> None:
-        """Cut every stream where it stands, and send what that leaves; see `Outbox.finish`."""
+        """Cut every stream at its current row and send the segments; see `Outbox.finish`."""
         for rows in self._processor.finish(self._obs):
             self._outbox.push(rows)
         self._outbox.finish(goes_on=goes_on)
         self._send_ready()
 
     def finish(self) -> None:
-        """Send the tail, give the last report, and wait until all of it is stored.
+        """Send the remaining experience and the final report, and wait until all of it is stored.
 
-        At the end of the run the wait has a deadline. An actor that is replaced while the run goes
-        on waits for as long as the learner needs, as for credit.
+        At the end of the run the wait has a deadline. An actor that is replaced during the run
+        waits without one, as it does for credit.
         """
         if self._meter.env_steps:
             self.finish_streams()
@@ -192,7 +192,7 @@ class Actor:
         self._link.drain(self._time_left_s())
 
     def report(self, *, final: bool = False) -> ActorReport:
-        """Tell what happened since the last report."""
+        """Report what happened since the last report."""
         returns, lengths = self._meter.take()
         info = self._meter.take_info()
         policy = {**recorded(self._policy), **self._processor.record()}
@@ -213,7 +213,7 @@ class Actor:
         )
 
     def _is_to_finish(self) -> bool:
-        """Whether the run ends, or this actor is to be replaced."""
+        """Whether the run ends, or this actor will be replaced."""
         return self._link.stopping() or self._progress.finishing()
 
     def _sync_model(self, timeout_s: float = 0.0) -> None:
@@ -223,7 +223,7 @@ class Actor:
             self._version = info.version
 
     def _renew_env(self, renewal: EnvRenewal, error: BaseException) -> None:
-        """Go on in other environments, unless the actor is to finish before there are any."""
+        """Continue in new environments, unless the actor must finish before they are built."""
         self._watch.lap("env")
         wait_s = renewal.allow(error, env_steps=self._meter.env_steps)
         self.finish_streams()
@@ -231,7 +231,7 @@ class Actor:
             self._pause(wait_s)
             if self._is_to_finish():
                 return
-            self._progress.waiting(True)  # making them is no slow step either
+            self._progress.waiting(True)  # the time to build them does not count as a slow step
             try:
                 self._env, self._obs, self._processor = renewal.make()
             except BaseException as again:
@@ -245,7 +245,7 @@ class Actor:
         self._watch.lap("env")
 
     def _pause(self, seconds: float) -> None:
-        """Wait, as one waits for a model; whatever else comes meanwhile is seen to."""
+        """Wait for this time, and meanwhile receive models and send what is ready."""
         self._watch.lap("env")
         until = self._clock() + seconds
         while (left_s := until - self._clock()) > 0 and not self._is_to_finish():
@@ -290,9 +290,9 @@ class Actor:
                 self._watch.lap("wait")
 
     def _wait_for_credit(self, message: Experience) -> bool:
-        """Send, as soon as the learner allows it; False if it did not while there was time.
+        """Send as soon as there is credit; return False if there was none in time.
 
-        After a message that was given up no other is sent: their numbers have no gaps.
+        After a message that was given up no other is sent, so that their numbers have no gaps.
         """
         self._progress.waiting(True)
         while not (sent := self._link.send(message, timeout_s=_WAIT_S)):
@@ -303,14 +303,14 @@ class Actor:
         return sent
 
     def _time_left_s(self) -> float:
-        """Return how much longer finishing may take; the time runs from the first call on."""
+        """Return how much longer finishing may take; the time starts with the first call."""
         now = self._clock()
         self._finish_by = min(self._finish_by, now + _DRAIN_S)
         return max(0.0, self._finish_by - now)
 
 
 class EpisodeMeter:
-    """Counts steps and episodes, and adds up returns, over a batch of environments."""
+    """Counts steps and episodes, and sums returns, over a batch of environments."""
 
     def __init__(self, n_envs: int) -> None:
         self._return = np.zeros(n_envs, np.float64)
@@ -321,7 +321,7 @@ class EpisodeMeter:
         self.episodes = 0
 
     def update(self, outcome: EnvStep) -> None:
-        """Take one step of all environments into account."""
+        """Count one step of all environments."""
         reward, over = outcome.counted
         self._return += reward
         if outcome.stepped is None:
@@ -341,7 +341,7 @@ class EpisodeMeter:
             self._info[name] = total + np.nansum(row).item(), count + np.sum(~np.isnan(row)).item()
 
     def begin_anew(self) -> None:
-        """Forget the episodes that have not ended: they will not."""
+        """Discard the unfinished episodes."""
         self._return[:] = 0.0
         self._length[:] = 0
 

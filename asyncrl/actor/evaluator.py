@@ -1,4 +1,4 @@
-"""Scoring a policy on environments of its own. Does not know who trains it."""
+"""Scores a policy on separate environments. Does not know who trains it."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class EpisodeEvaluatorConfig:
 class EpisodeEvaluator:
     """Mean return of a fixed set of episodes.
 
-    Environment i of the batch plays episodes i, i + B, i + 2B, ... from a fixed seed, so longer
-    episodes do not make shorter ones count more often.
+    Environment i of the batch plays episodes i, i + B, i + 2B, ... from a fixed seed, so short
+    episodes do not count more often than long ones.
 
-    Each step is checked as in an actor, and one that is not what the spec promises raises
-    `EnvironmentFault`: a policy that is shown NaN still acts, and its score would look like any.
+    Each step is checked as in an actor. A step that violates the spec raises `EnvironmentFault`: a
+    policy still acts on a NaN observation, and its score would look like any other.
     """
 
     def __init__(self, env: BatchEnv, config: EpisodeEvaluatorConfig, seed: int) -> None:
@@ -58,7 +58,7 @@ class EpisodeEvaluator:
         self._warned = False
 
     def evaluate(self, policy: Policy) -> Evaluation:
-        """Play the episodes, with exploration off unless it is asked for."""
+        """Play the episodes; without exploration, unless `stochastic` is set."""
         with evaluation_mode(policy):
             policy.train(self.stochastic)
             returns, lengths, infos = self._play(policy)
@@ -80,7 +80,7 @@ class EpisodeEvaluator:
         self._env.close()
 
     def _play(self, policy: Policy) -> tuple[list[float], list[int], list[dict[str, float]]]:
-        """Return the return and length of each episode, and the numbers that its infos had."""
+        """Return the return, the length and the infos' numbers of each episode."""
         env, wanted = self._env, self._config.episodes
         quota = np.full(env.n_envs, wanted // env.n_envs)
         quota[: wanted % env.n_envs] += 1
@@ -111,8 +111,8 @@ class EpisodeEvaluator:
             if not (self._warned or returns) and steps.max() >= _LONG:
                 self._warned = True
                 logger.warning(
-                    "no evaluation episode has ended after %d steps; give the environment a time "
-                    "limit, or set evaluate.play.max_episode_steps, which is %d",
+                    "no evaluation episode has ended after %d steps; add a time limit to the "
+                    "environment, or lower evaluate.play.max_episode_steps, which is %d",
                     _LONG,
                     self._config.max_episode_steps,
                 )

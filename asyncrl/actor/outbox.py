@@ -20,14 +20,14 @@ def segments_per_message(config: SegmentConfig, schema: SegmentSchema, n_envs: i
 
 
 class Outbox:
-    """Rows in, `Experience` out.
+    """Takes rows, returns `Experience`.
 
-    Each environment has its own stream and fills its own segment: an episode's end costs one row
-    more, so streams drift apart. Streams have room beyond a segment, so that those which are full
-    are cut together, every few steps, and not each when it is its turn: with 64 streams an actor is
-    5 % faster. When all are full they are cut at once: no row waits. What is cut together is sent
-    together, whether the message is full or not: no segment waits for those of other streams. The
-    rows that look ahead stay, as the first of the next segment.
+    Each environment has its own stream and fills its own segment. The end of an episode takes one
+    extra row, so streams drift apart. A stream has room for more rows than a segment, so that full
+    streams can be cut together every few steps instead of one by one: with 64 streams this makes an
+    actor 5 % faster. When all are full they are cut at once, and no row waits. Segments that are
+    cut together are sent together, even in a message that is not full: no segment waits for other
+    streams. The lookahead rows of a segment stay as the first rows of the next one.
 
         |<- lookback ->|<- length ->|<- lookahead ->|<- room ->|      one stream
         |<--------- schema.rows: a segment -------->|
@@ -54,8 +54,8 @@ class Outbox:
             for name, column in self._streams.items()
         }
         self._first_row = np.arange(n_envs) * self._capacity
-        self._next_row = self._first_row.copy()  # where each stream goes on, in `_flat`
-        # Pushes until streams may have to be cut: each adds at most one row to each of them.
+        self._next_row = self._first_row.copy()  # index in `_flat` of each stream's next row
+        # Pushes until a stream can be full: each push adds at most one row to a stream.
         self._room = 0
         self._begin_streams()
         self._seq = 0
@@ -88,7 +88,7 @@ class Outbox:
                 self._flat[name][at] = self._as_items(name, column)
             except (KeyError, ValueError, TypeError) as error:
                 raise _misfit(name, column, len(ids), self._schema) from error
-        # Where a row does not count, the stream's next one takes its place.
+        # A row that does not count is overwritten by the stream's next row.
         if everywhere:
             self._next_row += 1 if only is None else only
         else:
@@ -102,11 +102,11 @@ class Outbox:
                 self._cut_full()
 
     def finish(self, *, goes_on: bool = False) -> None:
-        """Cut every stream where it stands; its last row must be an `END` row.
+        """Cut every stream at its current row, which must be an `END` row.
 
-        A stream that has passed the sampled part of its segment needs more than one: what lies
-        beyond was to be the start of the next. Where an episode `goes_on`, what comes next in it
-        looks back across the cut.
+        A stream that has passed the sampled part of its segment needs more than one segment: the
+        rows beyond it belong to the next one. If the episode `goes_on`, its next rows can look back
+        across the cut.
         """
         self._cut_full()
         for env_id in range(len(self._next_row)):
@@ -139,10 +139,10 @@ class Outbox:
         return self._items[name].of(column) if name in self._items else column
 
     def _begin_streams(self, *, goes_on: bool = False) -> None:
-        """Empty all streams but for the rows that are looked back at, if any can be."""
+        """Empty all streams, except for the rows that later rows can look back at."""
         lookback = self._schema.lookback
         if goes_on:
-            # All but the newest row, which tells where the cut was and not of the episode.
+            # All but the newest row, which marks the cut and is not part of the episode.
             last = self._filled(slice(None)) - 1
             kept = last[:, None] - lookback + np.arange(lookback)
             for column in self._streams.values():
@@ -170,7 +170,7 @@ class Outbox:
         return self._next_row[ids] - self._first_row[ids]
 
     def _cut(self, ids: IntArray) -> None:
-        """Copy the segments of these streams into messages, opening new ones as needed."""
+        """Copy the segments of these streams into messages; open new messages as needed."""
         done = 0
         while done < len(ids):
             draft = self._open = self._open or _Draft(self._schema, self._n_segments)
@@ -196,17 +196,17 @@ class Outbox:
 
 
 def _check_end(columns: Columns, wanted: Collection[str]) -> None:
-    """Refuse rows that leave columns out unless none is a step: they would hold what was before."""
+    """Refuse rows with missing columns unless all are END rows: they would keep old values."""
     if (columns["flags"] < END).any():
         raise ConfigError(
-            f"segments have the columns {sorted(wanted)}, and a step leaves "
-            f"{sorted(set(wanted) - set(columns))} out; let the step processor, or the policy, "
-            "fill all that it has announced"
+            f"segments have the columns {sorted(wanted)}, and a step lacks "
+            f"{sorted(set(wanted) - set(columns))}; let the step processor, or the policy, fill "
+            "every column that it declares"
         )
 
 
 def _misfit(name: str, column: Array, n_rows: int, schema: SegmentSchema) -> ConfigError:
-    """Say why a column does not go into segments."""
+    """Return the error for a column that does not fit into segments."""
     declared = {c.name: c for c in schema.columns}
     if name not in declared:
         return ConfigError(
@@ -217,13 +217,13 @@ def _misfit(name: str, column: Array, n_rows: int, schema: SegmentSchema) -> Con
     wanted = declared[name]
     return ConfigError(
         f"column {name!r} of {n_rows} rows has shape {np.shape(column)} and dtype "
-        f"{np.asarray(column).dtype}, and was declared as {(n_rows, *wanted.shape)} and "
-        f"{wanted.dtype}; fill it so, or correct its ColumnSpec"
+        f"{np.asarray(column).dtype}, but was declared with {(n_rows, *wanted.shape)} and "
+        f"{wanted.dtype}; correct the column, or its ColumnSpec"
     )
 
 
 class _Draft:
-    """A message that is being filled; its arrays are its own, and travel without a copy."""
+    """A message that is being filled. It owns its arrays, which are sent without a copy."""
 
     def __init__(self, schema: SegmentSchema, n_segments: int) -> None:
         self._sampled, self._rows = schema.sampled, schema.rows
@@ -235,7 +235,7 @@ class _Draft:
         }
 
     def add(self, streams: dict[str, Array], ids: IntArray, rows: IntArray) -> None:
-        """Copy one segment of each of these streams; those without a transition are left out."""
+        """Copy one segment of each of these streams; streams without a transition are left out."""
         first, last = self._sampled.start, self._sampled.stop
         real = streams["flags"][ids, first:last] < END
         real &= np.arange(first, last) < rows[:, None]
@@ -246,7 +246,7 @@ class _Draft:
         for name, column in streams.items():
             self.columns[name][part] = column[_together(ids), : self._rows]
         for k in (rows < self._rows).nonzero()[0]:
-            for column in self.columns.values():  # so that it never shows old memory
+            for column in self.columns.values():  # so that it never contains old memory
                 column[self.count + k, rows[k] :] = 0
         self.rows[part] = rows
         self.count += len(ids)
@@ -254,20 +254,20 @@ class _Draft:
 
 
 def _together(ids: IntArray) -> IntArray | slice:
-    """Return streams as a slice if none is left out between them: those need no copy in between."""
+    """Return streams as a slice if they are contiguous: slices are read without a copy."""
     first, last = (int(ids[0]), int(ids[-1])) if len(ids) else (0, -1)
     return slice(first, last + 1) if last - first + 1 == len(ids) else ids
 
 
 class _Item:
-    """A row of several numbers as one item, which numpy moves many times as fast."""
+    """A row of several numbers as one item, which numpy copies several times as fast."""
 
     def __init__(self, spec: ColumnSpec) -> None:
         self._dtype, self._shape = np.dtype(spec.dtype), spec.shape
         self._item = np.dtype((np.void, spec.row_bytes))
 
     def of(self, column: Array) -> Array:
-        """Return a column with one item for each row: a view, if it lies there as rows should."""
+        """Return a column with one item per row: a view, if its rows are contiguous."""
         if column.shape[1:] != self._shape:
             raise ValueError(f"rows of shape {column.shape[1:]} in a column of {self._shape}")
         rows = np.ascontiguousarray(column, self._dtype)

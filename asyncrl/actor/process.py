@@ -1,7 +1,7 @@
-"""What an actor's process runs: builds the parts that belong to it, and lives its life.
+"""What an actor process runs: builds its parts and runs its loop.
 
-Specs are what travels to the child: plain factories and configs, and an address. How the child
-is started, and how its failure is told, is the launcher's business.
+Specs travel to the child: plain factories, configs and an address. Does not know how the child is
+started or how its failure is reported; the launcher does.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MakeEvaluator = Callable[[], Evaluator]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorSpec:
-    """Everything that one actor is made of."""
+    """Everything that an actor is built from."""
 
     make_env: MakeBatchEnv
     agent: AgentConfig
@@ -69,7 +69,7 @@ class ActorSpec:
 
 
 def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
-    """Be one actor, from its first model to its last words."""
+    """Run one actor, from its first model to its final report."""
     _set_up_logging(f"actor {peer.actor_id}")
     incarnation = (peer.actor_id, peer.incarnation)
     _seed_globals(derive_seed(spec.seed, Role.GLOBALS, *incarnation))
@@ -102,7 +102,7 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
 
 
 class _Environments:
-    """An actor's environments, and others in their place as often as the policy allows."""
+    """An actor's environments, and their replacements as often as the policy allows."""
 
     def __init__(self, spec: ActorSpec, peer: Peer) -> None:
         self._spec = spec
@@ -113,32 +113,31 @@ class _Environments:
         self.env = self._make()
 
     def allow(self, error: BaseException, *, env_steps: int) -> float:
-        """Close what failed, and return how long to wait, or raise what ends the actor."""
+        """Close the failed environments and return the backoff, or raise to end the actor."""
         how = describe_error(error)
         decision = self._policy.on_failure(now=time.monotonic(), env_steps=env_steps)
         if isinstance(decision, GiveUp):
             raise EnvironmentFault(f"{how}; {decision.why}") from error
         logger.warning(
-            "the environments failed: %s; all %d are made anew in %.1f s, and the episodes in them "
-            "are cut before the step that failed\n\n%s",
+            "the environments failed: %s; all %d are rebuilt in %.1f s, and their episodes are "
+            "cut before the failed step\n\n%s",
             how,
             self.env.n_envs,
             decision.after_s,
             "".join(traceback.format_exception(error)),
         )
-        with contextlib.suppress(Exception):  # what has failed may fail in this, too
+        with contextlib.suppress(Exception):  # a failed environment may also fail to close
             self._open.close()
         return decision.after_s
 
     def make(self) -> NewEnv:
-        """Make and reset others, of the same kind, with a seed of their own."""
+        """Build and reset new environments of the same kind, with a separate seed."""
         before = self.env.spec, self.env.n_envs
         self.env = self._make()
         if (self.env.spec, self.env.n_envs) != before:
             raise EnvironmentFault(
-                f"environments that were made anew are of another kind: {self.env.n_envs} with "
-                f"{self.env.spec}, and before {before[1]} with {before[0]}. Make the factory "
-                "return the same kind at each call"
+                f"the rebuilt environments differ: {self.env.n_envs} with {self.env.spec}, before "
+                f"{before[1]} with {before[0]}. Let the factory return the same kind in each call"
             )
         self._made += 1
         obs = self.env.reset(derive_seed(self._spec.seed, *self._seed_path(self._made)))
@@ -151,7 +150,7 @@ class _Environments:
         try:
             self._open.close()
         except Exception:
-            if error is None:  # else it would hide that one
+            if error is None:  # an error here would hide the first one
                 raise
 
     def _make(self) -> BatchEnv:
@@ -165,7 +164,7 @@ class _Environments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatorSpec:
-    """Everything that an evaluating process is made of."""
+    """Everything that an evaluating process is built from."""
 
     env_spec: EnvSpec
     make_evaluator: MakeEvaluator
@@ -175,7 +174,7 @@ class EvaluatorSpec:
 
 
 def run_evaluator(spec: EvaluatorSpec, peer: Peer, progress: Progress) -> None:
-    """Score each model that is published for evaluation, the newest first."""
+    """Score each model that is published for evaluation, always the newest one."""
     _set_up_logging("evaluator")
     _seed_globals(derive_seed(spec.seed, Role.GLOBALS, peer.actor_id, peer.incarnation))
     context = PolicyContext(seed=derive_seed(spec.seed, Role.EVALUATION, peer.incarnation))
@@ -184,7 +183,7 @@ def run_evaluator(spec: EvaluatorSpec, peer: Peer, progress: Progress) -> None:
     link = spec.transport.connect(peer)
     try:
         hello = Hello(peer=peer, schema_hash="")
-        while not link.hello(hello, _WAIT_S):  # without a sign of life, as in an actor's start
+        while not link.hello(hello, _WAIT_S):  # without a heartbeat, as when an actor starts
             pass
         version = ModelVersion(-1)
         while not (link.stopping() or progress.finishing()):
@@ -196,7 +195,7 @@ def run_evaluator(spec: EvaluatorSpec, peer: Peer, progress: Progress) -> None:
             version = info.version
             policy.sync_model(info)
             if isinstance(policy, CountsEnvSteps):
-                policy.env_steps = info.env_steps  # without those of evaluations
+                policy.env_steps = info.env_steps  # evaluations are not counted
             score, record = evaluator.evaluate(_Watched(policy, progress))
             report = EvaluationReport(
                 peer=peer, model_version=version, score=score, record=dict(record)
@@ -211,7 +210,7 @@ def run_evaluator(spec: EvaluatorSpec, peer: Peer, progress: Progress) -> None:
 
 
 class _Watched(PolicyWrapper):
-    """A policy under evaluation that leaves word of each step: a long evaluation is no hang."""
+    """A policy under evaluation that sends a heartbeat at each step, against the timeout."""
 
     def __init__(self, policy: Policy, progress: Progress) -> None:
         super().__init__(policy)
@@ -223,16 +222,16 @@ class _Watched(PolicyWrapper):
 
 
 def _seed_globals(seed: int) -> None:
-    """Seed what environments draw from that know nothing better than global generators.
+    """Seed the global random generators, for environments that draw from them.
 
-    Processes that were forked from one would otherwise all draw the same numbers.
+    Otherwise all processes that were forked from the same one would draw the same numbers.
     """
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002  # for those who still use it
 
 
 def _set_up_logging(name: str) -> None:
-    """Say who speaks, wherever the launcher has what this process logs go to; else on stderr."""
+    """Prefix log records with the process's name; without a handler they go to stderr."""
     form = f"{name}: %(message)s"
     logging.basicConfig(level=logging.WARNING, format=form)
     for handler in logging.getLogger().handlers:

@@ -1,4 +1,4 @@
-"""One environment step to 0..n rows of experience. Does not know where rows go."""
+"""Turns one environment step into 0..n rows of experience. Does not know where rows go."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from asyncrl.core.segment import (
 from asyncrl.core.types import Array, BoolArray, Columns, IntArray, ModelVersion
 
 _RETURN_GAMMA = 0.99
-"""Discount in the returns that reward normalisation takes its scale from."""
+"""Discount of the returns that define the scale of reward normalisation."""
 
 
 class Step(NamedTuple):
@@ -36,64 +36,65 @@ class Step(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """One row for each of some environments, to be appended to their streams."""
+    """One row for each of some environments, which is appended to their streams."""
 
     env_ids: IntArray
     """Ascending, each at most once."""
 
     columns: Columns
-    """Columns left out keep whatever they hold; only `END` rows may leave any out."""
+    """Columns that are left out keep their old values; only `END` rows may leave any out."""
 
     only: BoolArray | None = None
-    """If given, the other rows do not count: to say so is quicker than to leave them out."""
+    """If given, the other rows do not count. A mask is faster than leaving them out."""
 
 
 class StepProcessor(Protocol):
-    """Turns steps into rows. One processor serves one batch of environments for its whole life."""
+    """Turns steps into rows. One processor serves one batch of environments from start to end."""
 
     def columns(self, spec: EnvSpec, extras: tuple[ColumnSpec, ...]) -> tuple[ColumnSpec, ...]:
         """Return the columns of its rows, given the environment's and the policy's.
 
-        Asked before the first step of each life, so a processor may fill what a policy asks for.
+        Called before the first step of each batch, so a processor may fill a column that a policy
+        asks for.
         """
         ...
 
     def process(self, step: Step) -> Iterator[Rows]:
-        """Yield the rows of one step, in the order in which they are to be stored."""
+        """Yield the rows of one step, in the order in which they are stored."""
         ...
 
     def finish(self, obs: Array) -> Iterator[Rows]:
-        """Yield what closes every stream: `obs` is where the environments stand now."""
+        """Yield rows that close every stream; `obs` are the environments' current observations."""
         ...
 
     def record(self) -> Record:
-        """Numbers about what became of steps, which actors report beside the policy's."""
+        """Return metrics about the processed steps; actors report them beside the policy's."""
         ...
 
 
 class OneStep:
-    """Each step becomes one row; an episode's end becomes one more, its last observation.
+    """Each step becomes one row; the end of an episode adds one more with its last observation.
 
-    Of observations that are stacks of frames, a row holds the newest frame: see `segment.py`.
+    If observations are stacks of frames, a row holds the newest frame: see `segment.py`.
     """
 
     def __init__(self, *, frame_stack: int = 1, return_gamma: float | None = None) -> None:
         """Serve one batch of environments.
 
-        With `return_gamma`, or for an agent that asks for it, rows have one of the agent's own
-        columns filled, `discounted_return`: the episode's rewards so far, each discounted by the
-        steps since then. Reward normalisation takes its scale from it.
+        With `return_gamma`, or for an agent that asks for it, the column `discounted_return` is
+        filled: the episode's rewards so far, each discounted by the steps since then. Reward
+        normalisation derives its scale from it.
         """
         self._stacks = _Stacks(frame_stack) if frame_stack > 1 else None
         self._return_gamma = return_gamma
         self._return: Array = np.zeros(1, np.float32)
-        # The same at nearly every step.
+        # Cached, since it is the same in nearly every step.
         self._everyone: IntArray = np.arange(0)
         self._end_flags: Array = np.zeros(0, np.uint8)
         self._versions: IntArray = np.zeros(0, np.int32)
 
     def columns(self, spec: EnvSpec, extras: tuple[ColumnSpec, ...]) -> tuple[ColumnSpec, ...]:
-        """Observation, action, reward, flags, model version, and the policy's own columns."""
+        """Observation, action, reward, flags, model version, and the policy's extra columns."""
         if self._stacks:
             self._stacks.check(spec)
         if self._return_gamma is None and any(c.name == DISCOUNTED_RETURN for c in extras):
@@ -144,7 +145,7 @@ class OneStep:
         yield Rows(np.arange(len(obs)), {"obs": self._newest(obs), "flags": flags})
 
     def record(self) -> Record:
-        """Tell nothing: each step is a row."""
+        """Return no metrics: each step is one row."""
         return {}
 
     def _newest(self, obs: Array) -> Array:
@@ -152,7 +153,7 @@ class OneStep:
 
 
 def make_one_step(config: SegmentConfig, extras: Sequence[ColumnSpec]) -> OneStep:
-    """Return the processor that fits how segments are cut, and what columns an agent asks for."""
+    """Return the processor for these segments and the columns that an agent asks for."""
     asked = any(column.name == DISCOUNTED_RETURN for column in extras)
     return OneStep(frame_stack=config.frame_stack, return_gamma=_RETURN_GAMMA if asked else None)
 
@@ -160,7 +161,7 @@ def make_one_step(config: SegmentConfig, extras: Sequence[ColumnSpec]) -> OneSte
 def made_for(
     make_processor: Callable[[], StepProcessor], spec: EnvSpec, extras: tuple[ColumnSpec, ...]
 ) -> StepProcessor:
-    """Return a processor that knows what columns an agent asks for."""
+    """Build a processor and let it know which columns an agent asks for."""
     processor = make_processor()
     processor.columns(spec, extras)
     return processor
@@ -179,7 +180,7 @@ def schema_of(
     whole = any(c.name == "obs" and c.shape == spec.observation.shape for c in columns)
     if segment.frame_stack > 1 and whole:
         raise ConfigError(
-            f"segment.frame_stack={segment.frame_stack} is for rows of single frames, and those of "
+            f"segment.frame_stack={segment.frame_stack} needs rows of single frames, but those of "
             f"{type(processor).__name__} hold whole observations of shape "
             f"{spec.observation.shape}; set segment.frame_stack to 1"
         )
@@ -192,24 +193,24 @@ def schema_of(
 
 
 class _Stacks:
-    """Sees to it that stacks can be built again from their newest frames."""
+    """Checks that stacks can be rebuilt from their newest frames."""
 
     def __init__(self, n_frames: int) -> None:
         self._n_frames = n_frames
         self._begins: BoolArray | None = None
 
     def check(self, spec: EnvSpec) -> None:
-        """Refuse observations that cannot be stacks of so many frames."""
+        """Refuse observations that are not stacks of `n_frames` frames."""
         shape = spec.observation.shape
         if len(shape) < 2 or shape[0] != self._n_frames:
             raise ConfigError(
                 f"segment.frame_stack={self._n_frames} needs observations of {self._n_frames} "
-                f"frames stacked along the first axis, and these have shape {shape}; set it "
-                "to the number of frames, or to 1 to store observations whole"
+                f"frames stacked along the first axis, but these have shape {shape}; set it to the "
+                "number of frames, or to 1 to store whole observations"
             )
 
     def check_step(self, step: Step) -> None:
-        """Raise if a step's observations are not what will be built of their newest frames."""
+        """Raise if a step's observations differ from what is rebuilt from their newest frames."""
         obs, out = step.obs, step.outcome
         begins = self._begins if self._begins is not None else np.ones(len(obs), bool)
         stepped = np.ones(len(obs), bool) if out.stepped is None else out.stepped
@@ -219,13 +220,13 @@ class _Stacks:
                 f"segment.frame_stack={self._n_frames}: an episode began with frames that differ; "
                 "its first observation must repeat its first frame "
                 '(gymnasium.wrappers.FrameStackObservation(padding_type="reset") does), or set '
-                "frame_stack to 1 to store observations whole"
+                "frame_stack to 1 to store whole observations"
             )
         if not np.array_equal(before[:, 1:], after[:, :-1]):
             raise EnvironmentFault(
                 f"segment.frame_stack={self._n_frames}: an observation did not consist of the "
-                "newest frames of the one before and one more; stack frames along the first axis, "
-                "newest last, or set frame_stack to 1 to store observations whole"
+                "newest frames of the previous one and one more; stack frames along the first "
+                "axis, newest last, or set frame_stack to 1 to store whole observations"
             )
         ended = out.terminated | out.truncated
         self._begins = np.where(stepped, ended, begins)

@@ -1,9 +1,9 @@
-"""Whole trajectories before they become experience: limits on length, clips, columns made of them.
+"""Holds whole trajectories before they become experience: length limits, clips, derived columns.
 
-A trajectory is what happens in one environment from an episode's beginning, or from where the one
-before was cut, to the episode's end, or to `max_length`, or to where the actor stops. Its rows are
-held back until then; `ReturnToGo`, or a function of the user's own, may look at all of them and add
-columns, which stand in batches under their names.
+A trajectory consists of the steps in one environment from the beginning of an episode, or from the
+previous cut, to the end of the episode, to `max_length`, or to where the actor stops. Its rows are
+held back until then. `ReturnToGo`, or a custom function, can read all of them and add columns,
+which batches contain under their names.
 
     rows held      0  1  2  3  4  5  6  7  8  9          clip_length=4, clip_stride=3
     stored         0  1  2  3  E                         E: an `END` row, with the observation that
@@ -28,7 +28,7 @@ from asyncrl.core.segment import END, ColumnSpec
 from asyncrl.core.types import Array, BoolArray, Columns, IntArray
 
 _FIRST_ROOM = 64
-"""Rows of a trajectory that there is room for at first; it doubles whenever that is too little."""
+"""Initial capacity of a trajectory in rows; it doubles when it is exceeded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +53,13 @@ class TrajectoryConfig:
         check_declared(self, "trajectory")
         if self.max_length < self.min_length:
             raise ConfigError(
-                f"trajectory.max_length={self.max_length} is less than min_length="
-                f"{self.min_length}, so every trajectory would be discarded; make it larger"
+                f"trajectory.max_length={self.max_length} is less than "
+                f"min_length={self.min_length}, so every trajectory would be discarded; increase it"
             )
         if 0 < self.clip_length < self.min_length:
             raise ConfigError(
-                f"trajectory.clip_length={self.clip_length} is less than min_length="
-                f"{self.min_length}, so every clip would be discarded; make it larger"
+                f"trajectory.clip_length={self.clip_length} is less than "
+                f"min_length={self.min_length}, so every clip would be discarded; increase it"
             )
         if self.clip_stride and not self.clip_length:
             raise ConfigError(
@@ -67,7 +67,7 @@ class TrajectoryConfig:
             )
 
     def clips(self, length: int) -> list[tuple[int, int]]:
-        """Return begin and end of the pieces of a trajectory, also of those that are too short.
+        """Return begin and end of the clips of a trajectory, including those that are too short.
 
         Clips begin every `clip_stride` steps until one reaches the trajectory's end.
         """
@@ -82,33 +82,33 @@ class TrajectoryConfig:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """What a function that looks at whole trajectories is given."""
+    """The argument of a function that reads whole trajectories."""
 
     columns: Columns
-    """One row per step: `obs`, `action`, `reward`, `flags` and the policy's own columns."""
+    """One row per step: `obs`, `action`, `reward`, `flags` and the policy's extra columns."""
 
     last_obs: Array
     """The observation after the last step."""
 
 
 class PostProcess(Protocol):
-    """Makes columns of a whole trajectory; must be importable, or cloudpickle-able."""
+    """Derives columns from a whole trajectory; must be importable, or picklable by cloudpickle."""
 
     @property
     def columns(self) -> tuple[ColumnSpec, ...]:
-        """Return what is made: names, and dtype and shape of one row."""
+        """Return the derived columns: names, and dtype and shape of one row."""
         ...
 
     def __call__(self, trajectory: Trajectory) -> Columns:
-        """Return these columns, with a row for each of the trajectory's; keep nothing of it."""
+        """Return these columns, one row per row of the trajectory; keep no reference to it."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReturnToGo:
-    """Adds up the rewards from each step to the trajectory's end, the later the less they count.
+    """Return to go: the discounted sum of the rewards from each step to the trajectory's end.
 
-    Beyond the end of a trajectory that was cut there are none: nothing is bootstrapped.
+    Nothing is bootstrapped: if the trajectory was cut, the rewards after the cut are missing.
     """
 
     gamma: Share = 0.99
@@ -122,7 +122,7 @@ class ReturnToGo:
 
     @property
     def columns(self) -> tuple[ColumnSpec, ...]:
-        """One number a step."""
+        """One number per step."""
         return (ColumnSpec(self.name, "float32"),)
 
     def __call__(self, trajectory: Trajectory) -> Columns:
@@ -135,10 +135,10 @@ class ReturnToGo:
 
 
 class Trajectories:
-    """Holds rows back until their trajectory is over, and stores it as `TrajectoryConfig` says.
+    """Holds rows back until their trajectory is complete, and stores it as `TrajectoryConfig` says.
 
-    Observations are kept whole: `segment.frame_stack` is to be 1. Where segments are cut before
-    each round of a synchronous run (`cut_before_opt`), trajectories are cut there, too.
+    Stores whole observations: `segment.frame_stack` must be 1. Where a synchronous run cuts
+    segments before each update (`cut_before_opt`), it cuts trajectories, too.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Trajectories:
     ) -> None:
         """Serve one batch of environments.
 
-        `one_step` makes the rows that are held; a `OneStep` unless another one is given.
+        `one_step` makes the rows that are held. None uses a `OneStep`.
         """
         self._config = config or TrajectoryConfig()
         self._post_process = post_process
@@ -159,30 +159,30 @@ class Trajectories:
         self._stored = self._discarded = self._discarded_transitions = 0
 
     def columns(self, spec: EnvSpec, extras: tuple[ColumnSpec, ...]) -> tuple[ColumnSpec, ...]:
-        """Return the columns of the rows held, and those that are made of trajectories."""
+        """Return the columns of the held rows, and those derived from trajectories."""
         made = self._post_process.columns if self._post_process else ()
         known = self._one_step.columns(spec, extras)
         frames = next(c.shape for c in known if c.name == "obs")
         if frames != spec.observation.shape:
             raise ConfigError(
-                f"Trajectories keeps observations whole, as a clip may begin where older frames "
-                f"are in another one; its one_step makes rows of {frames} of observations of "
-                f"{spec.observation.shape}, so give it one without frame_stack"
+                "Trajectories stores whole observations, since a clip may begin where older "
+                f"frames are in another one; its one_step makes rows of {frames} of observations "
+                f"of {spec.observation.shape}, so pass one without frame_stack"
             )
         return (*known, *(column for column in made if column not in known))
 
     def process(self, step: Step) -> Iterator[Rows]:
-        """Hold the step's rows, and yield those of the trajectories that end with it."""
+        """Hold the step's rows; yield the rows of the trajectories that end with it."""
         for rows in self._one_step.process(step):
             yield from self._take(rows)
 
     def finish(self, obs: Array) -> Iterator[Rows]:
-        """End all trajectories where the environments stand now."""
+        """End all trajectories at the current observations."""
         for rows in self._one_step.finish(obs):
             yield from self._take(rows)
 
     def record(self) -> Record:
-        """Count what was stored and what was discarded: trajectories, or clips of them."""
+        """Count what was stored and discarded: trajectories, or clips of them."""
         return {
             **self._one_step.record(),
             "trajectories_stored": self._stored,
@@ -194,7 +194,7 @@ class Trajectories:
         ids, columns, only = rows
         if only is not None:
             ids, columns = ids[only], {name: column[only] for name, column in columns.items()}
-        # A row's observation is also the one after the row before: it closes what is over.
+        # A row's observation also follows the row before it: it closes a trajectory that has ended.
         over = (columns["flags"] >= END) | self._held.full(ids)
         for k in np.flatnonzero(over):
             yield from self._release(int(ids[k]), columns["obs"][k])
@@ -202,7 +202,7 @@ class Trajectories:
             self._held.append(ids, columns)
 
     def _release(self, env_id: int, last_obs: Array) -> Iterator[Rows]:
-        """Yield what is kept of an environment's trajectory, each piece closed by an `END` row."""
+        """Yield the stored rows of an environment's trajectory; an `END` row closes each clip."""
         held = self._held.take(env_id)
         length = len(held["flags"]) if held else 0
         clips = self._chosen(length) if length else []
@@ -217,7 +217,7 @@ class Trajectories:
             yield Rows(ids, {"obs": after[None], "flags": np.full(1, END, np.uint8)})
 
     def _chosen(self, length: int) -> list[tuple[int, int]]:
-        """Return the pieces that are stored of a trajectory, and count these and the others."""
+        """Return the clips of a trajectory that are stored; count them and the discarded ones."""
         clips = self._config.clips(length)
         chosen = [clip for clip in clips if clip[1] - clip[0] >= self._config.min_length]
         stored = np.zeros(length, np.bool_)
@@ -238,7 +238,7 @@ class _Held:
         self._filled: IntArray = np.zeros(0, np.int64)
 
     def full(self, ids: IntArray) -> BoolArray:
-        """Say which of these environments' trajectories have reached their greatest length."""
+        """Return which of these environments' trajectories have reached `max_length`."""
         if not len(self._filled):
             return np.zeros(len(ids), np.bool_)
         full: BoolArray = self._filled[ids] == self._max_length
@@ -257,14 +257,14 @@ class _Held:
         self._filled[ids] += 1
 
     def take(self, env_id: int) -> dict[str, Array]:
-        """Return a copy of an environment's rows, and begin anew there."""
+        """Return a copy of an environment's rows, and start a new trajectory there."""
         if env_id >= len(self._filled):
             return {}
         length, self._filled[env_id] = int(self._filled[env_id]), 0
         return {name: column[env_id, :length].copy() for name, column in self._columns.items()}
 
     def _with_room(self, name: str, rows: int) -> Array:
-        """Return a column, grown if it had no room for all environments, or so many rows."""
+        """Return a column, grown if it has too few environments or rows."""
         now = self._columns[name]
         n_envs, room = len(self._filled), now.shape[1]
         if now.shape[0] < n_envs or room < rows:
@@ -277,18 +277,18 @@ class _Held:
 
 
 def _checked(made: Columns, declared: tuple[ColumnSpec, ...], length: int) -> dict[str, Array]:
-    """Return the columns that were made, as they were declared; refuse others."""
+    """Return the derived columns with the declared dtypes; refuse undeclared ones."""
     if set(made) != {column.name for column in declared}:
         raise ConfigError(
-            f"the function for trajectories declares the columns {[c.name for c in declared]}, and "
-            f"made {sorted(made)}; let it return what it declares"
+            f"the function for trajectories declares the columns {[c.name for c in declared]}, but "
+            f"returned {sorted(made)}; return the declared ones"
         )
     columns = {c.name: np.asarray(made[c.name], c.dtype) for c in declared}
     for column in declared:
         if columns[column.name].shape != (length, *column.shape):
             raise ConfigError(
-                f"the function for trajectories made {column.name!r} of shape "
-                f"{columns[column.name].shape}, expected {(length, *column.shape)}: a row for "
-                "each of the trajectory's"
+                f"the function for trajectories returned {column.name!r} with shape "
+                f"{columns[column.name].shape}, expected {(length, *column.shape)}: one row for "
+                "each row of the trajectory"
             )
     return columns

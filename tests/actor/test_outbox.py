@@ -201,5 +201,5 @@ def test_steps_that_leave_a_column_out_are_refused() -> None:
     outbox.push(Rows(ids, columns))
     outbox.push(Rows(ids, {"obs": columns["obs"], "flags": np.full(2, END, np.uint8)}))
     left = {name: column for name, column in columns.items() if name != "reward"}
-    with pytest.raises(ConfigError, match=r"leaves \['reward'\] out"):
+    with pytest.raises(ConfigError, match=r"lacks \['reward'\]"):
         outbox.push(Rows(ids, left))

@@ -235,7 +235,7 @@ def test_environments_that_fail_in_their_first_step_end_the_actor_at_once() -> N
 @pytest.mark.fault("F4", "F25")
 def test_environments_of_another_kind_do_not_take_the_place_of_those_that_failed() -> None:
     envs = [Breaking(5), Breaking(10**6, n_envs=3)]
-    with pytest.raises(EnvironmentFault, match=r"another kind: 3 with .* before 2 with"):
+    with pytest.raises(EnvironmentFault, match=r"environments differ: 3 with .* before 2 with"):
         live(envs, "restart_env", max_restarts=1)
     assert envs[1].closed
 

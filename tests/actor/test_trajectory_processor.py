@@ -304,9 +304,9 @@ def test_own_function_sees_all_and_the_last_observation() -> None:
     [
         (
             Own(made=("goal",)),
-            r"declares the columns \['steps_left', 'goal'\], and made \['goal'\]",
+            r"declares the columns \['steps_left', 'goal'\], but returned \['goal'\]",
         ),
-        (Own(rows=1), r"made 'steps_left' of shape \(3,\), expected \(2,\)"),
+        (Own(rows=1), r"returned 'steps_left' with shape \(3,\), expected \(2,\)"),
     ],
 )
 def test_columns_other_than_declared_are_refused(own: Own, words: str) -> None:
@@ -329,7 +329,7 @@ def test_stacks_of_frames_are_refused_before_anything_runs() -> None:
     segment = SegmentConfig(frame_stack=4)
     with pytest.raises(ConfigError, match=r"those of Trajectories hold whole .* \(4, 2, 2\); set"):
         schema_of(Trajectories(), STACKS, (), segment, lookahead=1)
-    with pytest.raises(ConfigError, match="give it one without frame_stack"):
+    with pytest.raises(ConfigError, match="pass one without frame_stack"):
         schema_of(Trajectories(one_step=OneStep(frame_stack=4)), STACKS, (), segment, lookahead=1)
     assert schema_of(Trajectories(), STACKS, (), SegmentConfig(), lookahead=1).frame_stack == 1
 
