@@ -1,4 +1,7 @@
-"""What each actor has done, over all its lives; turns actors' reports into records."""
+"""What each actor slot has done, over all its incarnations; turns actors' reports into records.
+
+Does not know how reports arrive.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ from asyncrl.core.recorder import Record
 from asyncrl.core.types import ActorId, Array, IntArray, ModelVersion
 
 _MOST_EPISODES = 100_000
-"""Kept between two records; should nobody ask for any, the oldest give way."""
+"""Maximum number of episodes kept between two records; beyond it the oldest are dropped."""
 
 
 @dataclass(slots=True)
 class ActorRow:
-    """One slot."""
+    """One actor slot."""
 
     env_steps: int = 0
     episodes: int = 0
@@ -29,12 +32,12 @@ class ActorRow:
     dropped: bool = False
     steps_per_s: float = 0.0
     model_version: ModelVersion | None = None
-    """The newest model behind its experience; None before there was any."""
+    """The newest model behind its experience; None without experience."""
 
     policy: dict[str, float] = field(default_factory=dict)
 
     def counts(self) -> dict[str, float]:
-        """Return what is counted over the whole run."""
+        """Return the counters of the whole run."""
         return {
             "env_steps": self.env_steps,
             "episodes": self.episodes,
@@ -46,18 +49,18 @@ class ActorRow:
 
 
 class _Told(NamedTuple):
-    """What a life has said of itself so far."""
+    """What an incarnation has reported so far."""
 
     env_steps: int
     episodes: int
 
 
 class ActorTable:
-    """One row for each slot. Safe to use from several threads."""
+    """One row per slot. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self.episodes_before = 0
-        """Ended in earlier parts of the run, which slots know nothing of."""
+        """Episodes of earlier parts of a resumed run, which no row contains."""
         self._lock = threading.Lock()
         self._rows: dict[ActorId, ActorRow] = {}
         self._told: dict[Peer, _Told] = {}
@@ -77,7 +80,7 @@ class ActorTable:
             return self.episodes_before + sum(row.episodes for row in self._rows.values())
 
     def on_report(self, report: ActorReport) -> None:
-        """Take in what an actor says of itself."""
+        """Take in an actor's report."""
         with self._lock:
             row = self._rows.setdefault(report.peer.actor_id, ActorRow())
             before = self._told.get(report.peer, _Told(0, 0))
@@ -97,7 +100,7 @@ class ActorTable:
                 self._lengths = _newest(self._lengths, report.episode_lengths)
 
     def on_experience(self, peer: Peer, *, env_steps: int, model_version: ModelVersion) -> None:
-        """Note how far an actor has come, between its reports and should it never give another."""
+        """Update an actor's environment steps between its reports, or if no more reports come."""
         with self._lock:
             self._count(peer, env_steps)
             self._rows.setdefault(peer.actor_id, ActorRow()).model_version = model_version
@@ -109,14 +112,14 @@ class ActorTable:
             self._rows.setdefault(peer.actor_id, ActorRow()).env_steps += new
 
     def on_restart(self, actor_id: ActorId, *, at_memory_limit: bool = False) -> None:
-        """Note that a slot was refilled: after a death, or after an end at the memory limit."""
+        """Count a restart of a slot: after an unexpected exit, or at the memory limit."""
         with self._lock:
             row = self._rows.setdefault(actor_id, ActorRow())
             row.restarts += not at_memory_limit
             row.memory_restarts += at_memory_limit
 
     def on_drop(self, actor_id: ActorId) -> None:
-        """Note that the run goes on without a slot."""
+        """Note that the run continues without a slot."""
         with self._lock:
             self._rows.setdefault(actor_id, ActorRow()).dropped = True
 
@@ -126,17 +129,17 @@ class ActorTable:
             return dict(sorted(self._rows.items()))
 
     def end_learning(self) -> None:
-        """From now on actors wait for the end, which says nothing about the run."""
+        """Freeze the time shares: from now on actors only wait for the end of the run."""
         with self._lock:
             self._learning_seconds = self._total_seconds.copy()
 
     def shares(self) -> dict[str, float]:
-        """Return where the actors' time went over the run, but for its end; adds up to 1."""
+        """Return the actors' time shares over the run, without its end; they add up to 1."""
         with self._lock:
             return _shares(self._learning_seconds) or _shares(self._total_seconds)
 
     def reported(self) -> tuple[dict[str, float], int]:
-        """Return all seconds that actors have told of, by phase, and their steps in that time."""
+        """Return all seconds that actors have reported, by phase, and their steps in that time."""
         with self._lock:
             steps = sum(told.env_steps for told in self._told.values())
             return dict(self._total_seconds), steps

@@ -1,6 +1,6 @@
-"""Learning from what actors send: sample, learn, publish. Starts and stops actors.
+"""Learns from what actors send: sample, learn, publish. Starts and stops actors.
 
-actors ──► link ──► ReplayBufferProxy ──► ReplayBuffer      (a thread of its own)
+actors ──► link ──► ReplayBufferProxy ──► ReplayBuffer      (a separate thread)
                                               │ sample
    ▲                                          ▼
    └───────── link.publish ◄── model ◄── agent.opt          (`BaseTrainer.learn`)
@@ -34,16 +34,16 @@ from asyncrl.supervision.actor_manager import ActorManager
 
 _WAIT_S = 0.05
 _PUBLISH_SHARE = 0.02
-"""Of the learner's time, for models that are published between intervals. Actors spend as much on
-loading them, so it is less where many actors share few cores."""
+"""Maximum share of the learner's time for models that are published between intervals. It is less
+if many actors share few cores, since actors spend as much time on loading them."""
 
 _DRAW_BYTES = 512 << 10
-"""Drawn at once: half of what a core's own cache holds."""
+"""Maximum size of the batches sampled at once: half of a core's private cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncTrainerConfig:
-    """The learner's own settings."""
+    """Settings of the learner."""
 
     batch_size: Annotated[Count, COMMON] = 128
     """Transitions per batch."""
@@ -70,13 +70,13 @@ class AsyncTrainerConfig:
         check_declared(self, "trainer")
 
     def draw_at_once(self, batch: Columns) -> int:
-        """Return how many batches like this one are drawn at once, where the limiter allows it."""
+        """Return how many batches like this one are sampled at once, if the limiter allows it."""
         batch_bytes = sum(column.nbytes for column in batch.values())
         return max(1, min(self.batches_per_draw, _DRAW_BYTES // batch_bytes))
 
 
 class Strategy(Protocol):
-    """A training loop. Anything may stand in for ours, and use the trainer's parts."""
+    """A training loop. A custom one replaces the default and uses the trainer's methods."""
 
     def run(self, trainer: AsyncTrainer) -> None:
         """Train until `trainer.should_stop`."""
@@ -86,8 +86,8 @@ class Strategy(Protocol):
 class AsyncTrainer(BaseTrainer):
     """Optimises an agent on what actors send, and sends them its models.
 
-    A run begins with the receiving thread, a first model and then the actors, and leaves nothing
-    behind, however it ends. An error anywhere is raised from it.
+    A run starts the receiving thread, publishes a first model and then starts the actors. However
+    it ends, it leaves no process, thread or file behind. An error in any part is raised from it.
     """
 
     repeats = False
@@ -106,7 +106,7 @@ class AsyncTrainer(BaseTrainer):
         setup: Setup | None = None,
         **parts: Unpack[TrainerParts],
     ) -> None:
-        """Make a trainer; with a `checkpoint`, one that goes on from there."""
+        """Make a trainer; with a `checkpoint`, one that resumes from there."""
         check_priorities(agent, proxy.buffer)
         self.proxy = proxy
         self.config = config
@@ -138,7 +138,7 @@ class AsyncTrainer(BaseTrainer):
         return self.proxy.ledger.env_steps
 
     def publish(self) -> None:
-        """Hand the agent's model to all actors; refuse one that is not finite."""
+        """Publish the agent's model to all actors; refuse a model that is not finite."""
         counts = self.services.counts
         info = take_snapshot(self.agent, opt_steps=counts.opt_steps, env_steps=counts.env_steps)
         self._link.publish(info, "act")
@@ -146,7 +146,7 @@ class AsyncTrainer(BaseTrainer):
         self.services.watch.lap("publish")
 
     def _publish_newest(self) -> None:
-        """Publish for actors that are about to act, unless that takes more than a little time."""
+        """Publish for actors that are about to act, within a share of the learner's time."""
         self.services.watch.lap("sample")
         now = time.monotonic()
         opt_steps = self.services.counts.opt_steps
@@ -160,12 +160,12 @@ class AsyncTrainer(BaseTrainer):
         self._staleness.on_stored(message, self.services.counts.opt_steps)
 
     def newest_record(self) -> dict[str, SupportsFloat]:
-        """Return the agent's numbers of the newest optimisation step, and its batch's age."""
+        """Return the agent's metrics of the newest optimisation step, and the age of its batch."""
         age = self._staleness.of(self._batch, self.services.counts.opt_steps)
         return super().newest_record() | dict(age)
 
     def result(self) -> TrainResult:
-        """Sum the run up."""
+        """Return a summary of the run."""
         balance = self.proxy.ledger.balance()
         rows = self.proxy.actors.rows()
         newest = self._staleness.of(self._batch, self.services.counts.opt_steps)
@@ -189,7 +189,7 @@ class AsyncTrainer(BaseTrainer):
             super()._loop()
 
     def _take(self, turns_left: int | None) -> Columns | None:
-        """Return a batch as soon as the limiter allows one; None after a short wait in vain."""
+        """Return a batch as soon as the limiter allows one; None after a short wait without one."""
         batch = next(self._drawn, None)
         if batch is None:
             self._drawn = self._draw(min(self._at_once, turns_left or self._at_once))
@@ -197,7 +197,7 @@ class AsyncTrainer(BaseTrainer):
         return batch
 
     def _draw(self, count: int) -> Iterator[Columns]:
-        """Draw several batches if the limiter allows them now, else one; none if it allows none.
+        """Sample several batches if the limiter allows them now, else one or none.
 
         Actors act with the newest model while the learner waits.
         """
@@ -220,7 +220,7 @@ class AsyncTrainer(BaseTrainer):
         return iter([together])
 
     def _learned(self) -> None:
-        """Publish the model when that is due."""
+        """Publish the model if that is due."""
         if self.services.counts.opt_steps % self.config.sync_interval_opt_steps == 0:
             self.publish()
 
@@ -232,14 +232,14 @@ class AsyncTrainer(BaseTrainer):
         return RunState(groups, {**numbers, "incarnation": self._manager.next_incarnation})
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        """Go on with the ledger and, if it was saved, the replay.
+        """Restore the ledger and, if it was saved, the replay.
 
-        Actors begin new episodes, which no life of an actor has played before.
+        Actors start new episodes, with seeds that no earlier incarnation has used.
         """
         self.proxy.restore(checkpoint)
 
     def _begin(self) -> None:
-        """Sockets are open; then the receiving thread, the first model, and only then actors."""
+        """Start the receiving thread, publish the first model, then start actors."""
         self.proxy.start()
         self.publish()
         self._manager.start()
@@ -248,7 +248,7 @@ class AsyncTrainer(BaseTrainer):
         self.proxy.actors.end_learning()
 
     def _ends(self) -> Iterator[Callable[[], object]]:
-        """End in the order that loses nothing: actors finish, tails arrive, checkpoint.
+        """End in the order that loses nothing: actors finish, their experience arrives, checkpoint.
 
         After a failure or a signal the checkpoint comes first, since there may be no time for more.
         """
@@ -268,7 +268,7 @@ class AsyncTrainer(BaseTrainer):
         yield self._link.close
 
     def _stop_actors(self) -> None:
-        """Wait for actors to end, unless somebody has interrupted the end as well."""
+        """Wait for actors to exit, unless that wait is interrupted, too."""
         self._manager.stop(timeout_s=0.0 if self.interrupter.hurry else None)
 
 
@@ -277,7 +277,7 @@ _ROUND_WAIT_S = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectThenTrain:
-    """A `Strategy` that learns in rounds, each from experience that is new since the last one."""
+    """A `Strategy` that learns in rounds, each from experience collected since the last round."""
 
     env_steps: Count
     """Environment steps of all actors between two rounds of learning. Fewer only if the rate
@@ -290,7 +290,7 @@ class CollectThenTrain:
         check_declared(self, "strategy")
 
     def run(self, trainer: AsyncTrainer) -> None:
-        """Alternate until the run is to end."""
+        """Alternate until the run ends."""
         while not trainer.should_stop:
             self.collect(trainer)
             self.train(trainer)
@@ -308,10 +308,10 @@ class CollectThenTrain:
         trainer.services.watch.lap("wait")
 
     def train(self, trainer: AsyncTrainer) -> None:
-        """Learn as often as a round says, and hand out the model that comes of it."""
+        """Do one round's optimisation steps, and publish the new model."""
         done = 0
         while done < self.opt_steps and not trainer.should_stop:
-            # What is drawn ahead would be older than the next round's experience.
+            # Batches sampled ahead would lack the next round's experience.
             done += trainer.run_step(turns_left=self.opt_steps - done)
         if done:
             trainer.publish()

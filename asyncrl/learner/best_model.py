@@ -1,4 +1,4 @@
-"""Which model of a run has been the best one so far, by a metric of choice. Saves nothing."""
+"""Which model of a run is the best one so far, by a chosen metric. Saves nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from asyncrl.metrics.metrics import METRICS, describe
 logger = logging.getLogger(__name__)
 
 _FEWEST_EPISODES = 20
-"""Of which a mean must be, or the luckiest episode would tell which model is best."""
+"""Minimum episodes behind a mean; with fewer, one lucky episode could select the best model."""
 
 _SPELLING = re.compile(r"(?:(min|max):)?(.+)")
 _OF_EVALUATIONS = "eval/"
@@ -28,43 +28,43 @@ _PREFIXES = {name.partition("/")[0] for name in METRICS if "/" in name}
 
 @dataclass(frozen=True, slots=True)
 class BestBy:
-    """A recorded metric, and whether less of it is better."""
+    """A recorded metric, and whether lower values are better."""
 
     metric: str
     less: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `NAME`, of which more is better, or `min:NAME`; refuse a name nobody records."""
+        """Parse `NAME`, where higher is better, or `min:NAME`; refuse an unknown name."""
         fitting = _SPELLING.fullmatch(text)
         if fitting is None:
             raise ConfigError(
-                "save.best_by must name a recorded metric, of which more is better, or less as "
-                f"in min:agent/loss, got {text!r}"
+                "save.best_by must be the name of a recorded metric, or min:NAME if lower is "
+                f"better, as in min:agent/loss; got {text!r}"
             )
         way, metric = fitting.groups()
-        # Evaluators of the user's own may say anything of an evaluation, callbacks anything else
-        # under prefixes of their own.
+        # Custom evaluators may record any name for an evaluation, callbacks any other name with a
+        # prefix of their own.
         prefix, slash, _ = metric.partition("/")
         theirs = slash and (prefix == "eval" or prefix not in _PREFIXES)
         if describe(metric) is None and not theirs:
             raise ConfigError(
-                f"save.best_by={text!r} names no metric that a run records; {_near(metric)}"
+                f"save.best_by={text!r} is not the name of a recorded metric; {_near(metric)}"
             )
         return cls(metric, way == "min")
 
     @property
     def of_evaluations(self) -> bool:
-        """Whether evaluations tell it, and other records do not."""
+        """Whether only evaluations contain this metric."""
         return self.metric == "eval_reward" or self.metric.startswith(_OF_EVALUATIONS)
 
     @property
     def of_episodes(self) -> bool:
-        """Whether it is a mean over the training episodes since the record before."""
+        """Whether it is a mean over the training episodes since the last record."""
         return self.metric in {"episode/return_mean", "episode/length_mean"}
 
     def is_better(self, value: float, than: float) -> bool:
-        """Tell whether a value beats another one; ties do not."""
+        """Return whether a value is better than another one; equal values are not."""
         return value < than if self.less else value > than
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class BestBy:
 
 
 class BestModel:
-    """Remembers the best value of one metric, and after how many optimisation steps it came."""
+    """Keeps the best value of one metric, and the optimisation step that it belongs to."""
 
     def __init__(self, by: BestBy) -> None:
         self.by = by
@@ -82,7 +82,7 @@ class BestModel:
         self._episodes = _Episodes()
 
     def offer(self, record: Record, model: Callable[[], ModelInfo]) -> ModelInfo | None:
-        """Return the model that a record is about, if that is the best one so far.
+        """Return the record's model if it is the best one so far.
 
         `model` makes it, and is called only then. NaN and infinities are never best.
         """
@@ -105,41 +105,44 @@ class BestModel:
         return info
 
     def pass_over(self, record: Record) -> None:
-        """Take note of a record that is about no model that has learned."""
+        """Skip a record from before the first optimisation step."""
         self._episodes.pass_over(record.get("episodes", 0.0))
 
     def expect(self, evaluation: Record) -> None:
-        """Raise if evaluations are to tell which model is best, and this one does not."""
+        """Raise if evaluations select the best model, and this one lacks the metric."""
         if self.by.of_evaluations and self.by.metric not in evaluation:
             told = ", ".join(sorted(evaluation))
             raise ConfigError(
-                f"save.best_by={str(self.by)!r} names what no evaluation tells; they tell {told}"
+                f"save.best_by={str(self.by)!r} names a metric that evaluations do not record; "
+                f"they record {told}"
             )
 
     def conclude(self) -> None:
-        """Warn, at the end of a run, if nothing has told which model is best as was asked for."""
+        """Warn, at the end of a run, if a custom metric was never recorded."""
         if self.score is None and self.by != BestBy("eval_reward"):
             logger.warning(
-                "nothing that this run recorded told a finite %s%s, so no model is kept as the "
-                "best one; see save.best_by",
+                "this run never recorded a finite %s%s, so no best model was kept; see "
+                "save.best_by",
                 self.by.metric,
-                f" of {_FEWEST_EPISODES} episodes" if self.by.of_episodes else "",
+                f" of {_FEWEST_EPISODES} episodes"
+                if self.by.of_episodes
+                else f" over {_FEWEST_EPISODES} episodes",
             )
 
     def meta(self) -> dict[str, Any]:
-        """Return what `restore` needs, as plain values."""
+        """Return plain values for `restore`."""
         told = {"best_score": self.score, "best_opt_steps": self.opt_steps}
         return {"best_by": str(self.by), **told}
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from the value that a run had when it saved this checkpoint, if it had one."""
+        """Restore the best value that the checkpoint contains, if any."""
         if checkpoint.meta.get("best_score", ...) is None:
             return
         score, opt_steps = checkpoint.number("best_score"), checkpoint.count("best_opt_steps")
         if (before := checkpoint.meta.get("best_by")) != str(self.by):
             logger.warning(
-                "the best model was judged by %s before, and is by %s from now on: the first one "
-                "that is judged replaces it",
+                "the best model was chosen by %s before, and is chosen by %s from now on: the "
+                "first model with the new metric replaces it",
                 before,
                 self.by,
             )
@@ -147,9 +150,9 @@ class BestModel:
         self.score, self.opt_steps = score, opt_steps
 
     def keep(self, kept: Checkpoint) -> None:
-        """Go on from the best model that is on disk, if that is a better one.
+        """Continue from the best model on disk, if that is a better one.
 
-        A run that was killed may have saved it after the checkpoint from which it goes on.
+        A run that was killed may have saved it after the checkpoint from which it resumes.
         """
         if kept.meta.get("best_by") != str(self.by):
             return
@@ -159,7 +162,7 @@ class BestModel:
 
 
 class _Episodes:
-    """Means of records, put together until they are of enough episodes."""
+    """Pools means of records until they cover enough episodes."""
 
     def __init__(self) -> None:
         self._count = 0.0
@@ -167,13 +170,14 @@ class _Episodes:
         self._ended = 0.0
 
     def pass_over(self, ended: float) -> None:
-        """Leave out what has ended so far, so many episodes of the run."""
+        """Skip the episodes that have ended so far; `ended` counts those of the whole run."""
         self._ended = ended
 
     def mean(self, value: float, ended: float) -> float | None:
-        """Add the mean of a record, when so many episodes of the run have ended.
+        """Add the mean of a record; `ended` counts the run's episodes so far.
 
-        Return that of all episodes since the last one that was returned, if they are enough.
+        Return the mean over all episodes since the last returned one, or None while there are too
+        few.
         """
         new, self._ended = ended - self._ended, ended
         self._count += new
@@ -186,13 +190,13 @@ class _Episodes:
 
 
 def _near(metric: str) -> str:
-    """Suggest what may be meant."""
-    # Only the last part is told by some: `loss` for `agent/loss`.
+    """Suggest similar names."""
+    # Some users omit the prefix: `loss` for `agent/loss`.
     near = [name for name in METRICS if name.rpartition("/")[2] == metric]
     near += difflib.get_close_matches(metric, METRICS, n=3)
     if near := list(dict.fromkeys(near)):
         return f"did you mean {' or '.join(near)}?"
     return (
-        "asyncrl.metrics.metrics.METRICS lists them; what an agent returns is called agent/<name>, "
-        "as agent/loss"
+        "asyncrl.metrics.metrics.METRICS lists them; a metric that an agent returns is named "
+        "agent/<name>, as agent/loss"
     )

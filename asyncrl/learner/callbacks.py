@@ -1,4 +1,4 @@
-"""All callbacks of a run as one, which says of errors whose they are."""
+"""All callbacks of a run as one object. It adds to errors which callback raised them."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ _logger = logging.getLogger(__name__)
 
 
 class Callbacks:
-    """Calls each callback of a run in its turn."""
+    """Calls each callback of a run in order."""
 
     def __init__(self, callbacks: Sequence[Callback], trainer: Training) -> None:
         self._callbacks = tuple(callbacks)
         self._trainer = trainer
 
     def __bool__(self) -> bool:
-        """Tell whether there are any."""
+        """Whether there are any."""
         return bool(self._callbacks)
 
     def begin(self) -> None:
-        """Let each begin."""
+        """Call `begin` of each."""
         for callback in self._callbacks:
             with _naming(callback, "begin"):
                 callback.begin(self._trainer)
-        self.state()  # what cannot be saved is said now, and not in hours
+        self.state()  # report now, not after hours, what cannot be saved
 
     def step(self) -> None:
-        """Let each act after a turn."""
+        """Call `step` of each after a training step."""
         for callback in self._callbacks:
             with _naming(callback, "step"):
                 callback.step(self._trainer)
 
     def record(self) -> dict[str, float]:
-        """Return the numbers of all; of two of one name, those of the later one."""
+        """Return the metrics of all callbacks; a later callback overrides an earlier one."""
         numbers: dict[str, float] = {}
         for callback in self._callbacks:
             with _naming(callback, "record"):
@@ -50,13 +50,13 @@ class Callbacks:
                 if not isinstance(metrics, Mapping):
                     raise ConfigError(
                         f"`record` must return numbers by name, got {shown(metrics)}; return for "
-                        'instance {"mine/distance": 1.0}, or {} to tell nothing'
+                        f'instance {{"mine/distance": 1.0}}, or {{}} to record nothing'
                     )
                 numbers |= {name: as_number(name, value) for name, value in metrics.items()}
         return numbers
 
     def state(self) -> dict[str, list[object]]:
-        """Return what each needs to go on, for a checkpoint; nothing if there are no callbacks."""
+        """Return the state of each callback for a checkpoint; empty without callbacks."""
         states: list[object] = []
         for callback in self._callbacks:
             with _naming(callback, "state"):
@@ -64,7 +64,7 @@ class Callbacks:
         return {"callbacks": states} if states else {}
 
     def restore(self, numbers: Mapping[str, Any]) -> None:
-        """Hand each what the checkpoint holds of one of its class, in their order."""
+        """Give each callback the saved state of its class, in their order."""
         left = list(numbers.get("callbacks", ()))
         for callback in self._callbacks:
             name = type(callback).__name__
@@ -75,17 +75,18 @@ class Callbacks:
                     callback.restore(self._trainer, json.loads(kept[1]))
         for name, _ in left:
             _logger.warning(
-                "the checkpoint holds the state of a callback %s, which this run has not", name
+                "the checkpoint contains the state of a callback %s, which this run does not have",
+                name,
             )
 
     def end(self) -> None:
-        """Let each act once learning is over."""
+        """Call `end` of each after the last optimisation step."""
         for callback in self._callbacks:
             with _naming(callback, "end"):
                 callback.end(self._trainer)
 
     def closing(self) -> Iterator[Callable[[], object]]:
-        """Yield the steps that close them, in the opposite order."""
+        """Yield the steps that close them, in reverse order."""
         for callback in reversed(self._callbacks):
             yield partial(self._close, callback)
 
@@ -95,20 +96,20 @@ class Callbacks:
 
 
 def _saved(state: Mapping[str, Any]) -> str:
-    """Return a state as text, in which numbers may be infinite, as a checkpoint's may not."""
+    """Return a state as text. Its numbers may be infinite, unlike those of a checkpoint."""
     for name, value in state.items():
         try:
             json.dumps(value, default=_as_number)
         except (TypeError, ValueError) as error:
             raise ConfigError(
-                f"`state` returns {name}={value!r:.80}, which cannot be saved ({error}); it may "
-                "hold numbers, text, None, and lists and dicts of these"
+                f"`state` returns {name}={value!r:.80}, which cannot be saved ({error}); use "
+                "numbers, text, None, and lists and dicts of these"
             ) from error
     return json.dumps(dict(state), default=_as_number)
 
 
 def _as_number(value: object) -> float:
-    """Return numpy's numbers, and arrays of one, as Python's."""
+    """Convert numpy's numbers, and arrays with one element, to Python's."""
     if isinstance(value, SupportsFloat):
         return float(value)
     raise TypeError(f"{type(value).__name__} is none of these")

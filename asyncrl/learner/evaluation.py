@@ -1,7 +1,6 @@
-"""Where evaluations take place: in the learner's own turn, or in a process beside it.
+"""Where evaluations run: in the learner's thread, or in a separate process.
 
-What an evaluation is, `evaluator.py` says; when one is due, and what follows from its score, is
-the business of `run_services.py`.
+`evaluator.py` defines an evaluation. `run_services.py` decides when one is due, and uses its score.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 
 
 class Scored(NamedTuple):
-    """A model, and what it scored."""
+    """A model and its score."""
 
     model: ModelInfo
     score: float
@@ -26,11 +25,11 @@ class Scored(NamedTuple):
 
 
 class EvaluationSite(Protocol):
-    """Takes one model at a time to evaluate, and gives its score back when it has it."""
+    """Evaluates one model at a time, and returns its score when it is known."""
 
     @property
     def busy(self) -> bool:
-        """Whether the last request has not been answered yet."""
+        """Whether the last request is not finished yet."""
         ...
 
     def request(self, model: ModelInfo) -> None:
@@ -38,14 +37,14 @@ class EvaluationSite(Protocol):
         ...
 
     def take(self) -> list[Scored]:
-        """Return the answers that have come since the last call."""
+        """Return the evaluations that have finished since the last call."""
         ...
 
 
 class InlineEvaluation:
-    """Evaluates at once, with the learner's own agent; the learner stands still meanwhile.
+    """Evaluates at once with the learner's own agent; learning pauses meanwhile.
 
-    Whoever made the evaluator closes it, after the run.
+    The caller that built the evaluator closes it after the run.
     """
 
     busy = False
@@ -53,27 +52,27 @@ class InlineEvaluation:
     def __init__(self, evaluator: Evaluator, policy: Policy) -> None:
         if getattr(evaluator, "stochastic", False):
             raise ConfigError(
-                "evaluate.play.stochastic=True lets a policy act as in training, which the one in "
-                "training cannot do in between; evaluate in the background, or after training: "
-                "asyncrl eval --stochastic"
+                "evaluate.play.stochastic=True makes a policy act as in training, which would "
+                "change the state of the policy in training; evaluate in the background, or after "
+                "training: asyncrl eval --stochastic"
             )
         self._evaluator = evaluator
         self._policy = policy
         self._scored: list[Scored] = []
 
     def request(self, model: ModelInfo) -> None:
-        """Evaluate the agent as it is now; `model` is its snapshot."""
+        """Evaluate the agent's current model; `model` is its snapshot."""
         score, record = self._evaluator.evaluate(self._policy)
         self._scored.append(Scored(model, score, record))
 
     def take(self) -> list[Scored]:
-        """Return the answers that have come since the last call."""
+        """Return the evaluations that have finished since the last call."""
         scored, self._scored = self._scored, []
         return scored
 
 
 class BackgroundEvaluation:
-    """Publishes the model to an evaluating process and goes on learning."""
+    """Publishes the model to an evaluating process, and learning continues."""
 
     def __init__(self, link: LearnerLink, proxy: ReplayBufferProxy) -> None:
         self._link = link
@@ -82,16 +81,16 @@ class BackgroundEvaluation:
 
     @property
     def busy(self) -> bool:
-        """Whether the last request has not been answered yet."""
+        """Whether the last request is not finished yet."""
         return self._requested is not None
 
     def request(self, model: ModelInfo) -> None:
-        """Publish this model for evaluation, and keep it: the best one is saved from here."""
+        """Publish this model for evaluation, and keep it: the best model is saved from here."""
         self._requested = model
         self._link.publish(model, "evaluate")
 
     def take(self) -> list[Scored]:
-        """Return the answers that have come since the last call."""
+        """Return the evaluations that have finished since the last call."""
         scored = []
         for report in self._proxy.take_evaluations():
             model = self._requested

@@ -1,4 +1,4 @@
-"""Where every transition went: produced = stored + dropped + lost + in flight. Counts only."""
+"""What became of every transition: produced = stored + dropped + lost + in flight. Counts only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Balance:
 
     @property
     def in_flight(self) -> int:
-        """On their way from a living actor."""
+        """Produced by a running actor and not yet received."""
         return self.produced - self.stored - self.dropped - self.lost
 
 
@@ -33,7 +33,7 @@ class _Account:
 
 
 class Ledger:
-    """Keeps one account for each life of each actor. Safe to use from several threads."""
+    """Keeps one account per incarnation of each actor. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,13 +44,13 @@ class Ledger:
         self._env_steps_before = 0
 
     def go_on(self, before: Balance, *, env_steps: int) -> None:
-        """Count on from where another ledger was; what was in flight there will never arrive."""
+        """Continue from the balance of a saved run; what was in flight there is lost."""
         with self._lock:
             self._before = replace(before, lost=before.lost + before.in_flight)
             self._env_steps_before = env_steps
 
     def on_received(self, peer: Peer, *, transitions: int, produced: int, env_steps: int) -> None:
-        """Note a message that arrived, before it is stored or dropped."""
+        """Count a message on arrival, before it is stored or dropped."""
         with self._lock:
             account = self._accounts.setdefault(peer, _Account())
             account.received += transitions
@@ -58,23 +58,23 @@ class Ledger:
             account.env_steps = max(account.env_steps, env_steps)
 
     def on_produced(self, peer: Peer, *, produced: int, env_steps: int = 0) -> None:
-        """Note what an actor says it has produced, sent or not."""
+        """Count what an actor has produced, sent or not."""
         self.on_received(peer, transitions=0, produced=produced, env_steps=env_steps)
 
     def on_stored(self, transitions: int) -> None:
-        """Note transitions that are in replay now."""
+        """Count transitions that were stored in replay."""
         with self._lock:
             self._stored += transitions
 
     def on_dropped(self, reason: str, transitions: int) -> None:
-        """Note transitions that arrived and were not stored."""
+        """Count transitions that arrived and were not stored."""
         with self._lock:
             self._dropped[reason] += transitions
 
     def on_ended(self, peer: Peer, *, produced: int) -> None:
-        """Note that an actor is gone; what it produced and never arrives counts as lost.
+        """Close an actor's account; what it produced and has not arrived counts as lost.
 
-        Messages of a dead actor may still be on their way: they are taken off again on arrival.
+        Messages of a dead actor may still be in flight. On arrival they no longer count as lost.
         """
         with self._lock:
             account = self._accounts.setdefault(peer, _Account())
@@ -83,7 +83,7 @@ class Ledger:
 
     @property
     def env_steps(self) -> int:
-        """Environment steps of all actors, as far as they have said."""
+        """Environment steps of all actors, as far as they have reported."""
         with self._lock:
             own = sum(account.env_steps for account in self._accounts.values())
             return self._env_steps_before + own
@@ -95,7 +95,7 @@ class Ledger:
             return dict(self._dropped)
 
     def balance(self) -> Balance:
-        """Add it all up."""
+        """Return the sums over all accounts."""
         with self._lock:
             accounts, before = self._accounts.values(), self._before
             return Balance(

@@ -1,4 +1,4 @@
-"""How far a run has come, how fast it goes, and what its time was spent on. Records nothing."""
+"""How far a run has come, how fast it is, and how its time was spent. Records nothing."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.metrics.stopwatch import Stopwatch, ms_per_lap, shares_between
 
 _SLIVER = 0.1
-"""Of the time between two records: rates are of no less."""
+"""Minimum share of the record interval over which rates are computed."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """How far a run has come."""
+    """The counters of a run."""
 
     env_steps: int = 0
     opt_steps: int = 0
 
 
 class Spent(NamedTuple):
-    """The time of a whole run, under the names that its result has for it."""
+    """The times of a whole run; the names are those of `TrainResult`."""
 
     wall_s: float
     resumed_at_s: float
@@ -33,11 +33,11 @@ class Spent(NamedTuple):
 
 
 class Pace:
-    """Measures a run by its counts, the laps of its learner's thread, and a clock.
+    """Measures a run by its counters, the laps of the learner's thread, and a clock.
 
     Args:
-        counts: Of the run; whoever trains counts.
-        watch: Of the learner's thread; whoever works there laps.
+        counts: Counters of the run; the trainer increments them.
+        watch: Stopwatch of the learner's thread; all code in that thread laps it.
         clock: Seconds of wall-clock time.
     """
 
@@ -57,21 +57,21 @@ class Pace:
         self._end: tuple[float, dict[str, float]] | None = None
 
     def go_on(self, wall_s: float, train_s: float) -> None:
-        """Count the seconds of a run's earlier parts, too; before `start`."""
+        """Add the seconds of a resumed run's earlier parts; call it before `start`."""
         self._before_s, self._began_at = wall_s, self._clock()
         self._trained_before_s = train_s
 
     def start(self, stored: float) -> None:
-        """Begin, with so many transitions stored: from here on time counts."""
+        """Start the clock; `stored` transitions were stored before."""
         self._began_at = self._recorded_at = self._clock()
         self._began_opt_steps = self._counts.opt_steps
         self._recorded = Counts(self._counts.env_steps, self._counts.opt_steps)
         self._recorded_stored = stored
 
     def turn(self) -> bool:
-        """Take note of the first optimisation step since `start`, and say so: the start is over.
+        """Return True once, after the first optimisation step since `start`: the start-up is over.
 
-        Of the first environment step, too: from there on, the time of training counts.
+        Also notes the first environment step, at which the training time starts.
         """
         if self._stepped_at is None:
             self._look_for_step()
@@ -81,13 +81,13 @@ class Pace:
         return True
 
     def end(self) -> None:
-        """Take note that learning is over: from here on, time counts in no share."""
+        """Stop the time shares: learning is over."""
         self._end_at = self._clock()
         self._end = self.wall_s, self._watch.totals()
 
     @property
     def wall_s(self) -> float:
-        """Seconds since the run began, without those between its parts if it was resumed."""
+        """Seconds since the run began, without the pauses between the parts of a resumed run."""
         return self._before_s + self._part_s
 
     @property
@@ -103,7 +103,7 @@ class Pace:
         return self._clock() - self._began_at
 
     def axes(self) -> dict[str, float]:
-        """Return where the run is."""
+        """Return the counters and times that all records contain."""
         counts = self._counts
         return {
             "env_steps": float(counts.env_steps),
@@ -113,15 +113,15 @@ class Pace:
         }
 
     def record(self, stored: float) -> dict[str, float]:
-        """Return rates, shares and times since the call before; `stored` transitions so far.
+        """Return rates, shares and times since the last call; `stored` transitions so far.
 
-        A last record that comes right after another has no rates: those of a sliver of time say
-        nothing of the run.
+        A last record right after another one has no rates: over such a short time they mean
+        nothing.
         """
         return self._rates(stored) | self._times()
 
     def spent(self) -> Spent:
-        """Sum the time up."""
+        """Return the times of the whole run."""
         end_at_s, totals = self._end or (self.wall_s, self._watch.totals())
         return Spent(
             wall_s=self.wall_s,
@@ -132,7 +132,7 @@ class Pace:
         )
 
     def _look_for_step(self) -> None:
-        steps = self._counts.env_steps or self._counts.opt_steps  # offline, there are only these
+        steps = self._counts.env_steps or self._counts.opt_steps  # offline, env_steps is 0
         if self._first_steps is None:  # not those at `start`: a checkpoint may lack the last ones
             self._first_steps = steps
         elif steps != self._first_steps:
@@ -161,15 +161,15 @@ class Pace:
 
 
 class Every:
-    """Due whenever a count has reached or passed a multiple of `interval`.
+    """Due whenever a count reaches or passes a multiple of `interval`.
 
-    A count may jump over several multiples at once. They are then due once, together, and the
-    next one is the next multiple: with an interval of 30, a count that goes 100, 110, 120 is due
-    at 100 and at 120.
+    A count may jump over several multiples at once. They are then due once, together, and the next
+    one is the next multiple: with an interval of 30, a count that goes 100, 110, 120 is due at 100
+    and at 120.
     """
 
     def __init__(self, interval: int, *, start: int = 0) -> None:
-        """Begin after `start`, where a resumed run left off; an interval of 0 is never due."""
+        """Begin after `start`, where a resumed run continues. An interval of 0 is never due."""
         for name, value in (("interval", interval), ("start", start)):
             if type(value) is not int or value < 0:
                 raise ConfigError(f"{name} must be a whole number, 0 or more, got {value!r}")
@@ -177,7 +177,7 @@ class Every:
         self._next: float = self._after(start)
 
     def due(self, count: int) -> bool:
-        """Whether a multiple was reached since it was last due; says so once."""
+        """Return whether a multiple was reached since it was last due; True once per multiple."""
         if count < self._next:
             return False
         self._next = self._after(count)
@@ -192,25 +192,25 @@ class Every:
 class EverySeconds:
     """Due whenever another `interval_s` seconds have passed since `now`, on a fixed grid.
 
-    Lateness does not add up, and what was missed is due once, together.
+    Delays do not add up. Intervals that were missed are due once, together.
     """
 
     def __init__(self, interval_s: float, now: float) -> None:
-        """Begin at `now`; an interval of 0 is never due."""
+        """Begin at `now`. An interval of 0 is never due."""
         if not 0 <= interval_s < math.inf:
             raise ConfigError(
-                f"interval_s must be a number of seconds, or 0 for never, got {interval_s!r}"
+                f"interval_s must be a number of seconds, or 0 to disable, got {interval_s!r}"
             )
         self._interval_s = interval_s
         self._start = now
         self._next = now + interval_s if interval_s else math.inf
 
     def due(self, now: float) -> bool:
-        """Whether the next point of the grid has been reached; says so once."""
+        """Return whether the next point of the grid has been reached; True once per point."""
         if now < self._next:
             return False
         passed = math.floor((now - self._start) / self._interval_s)
         self._next = self._start + (passed + 1) * self._interval_s
-        if self._next <= now:  # rounding, where the interval is tiny beside the time
+        if self._next <= now:  # rounding error, if the interval is tiny compared with the time
             self._next = now + self._interval_s
         return True

@@ -1,16 +1,16 @@
-"""How fast data may come in and be sampled, as two questions. Never waits, knows no threads.
+"""Keeps inserts and samples in proportion. Never waits; knows no threads.
 
 With `s` samples per insert, the limiter keeps
 
     difference = s * inserted - sampled
 
-within `s * min_size` plus or minus an error band: above it actors wait for the learner, below it
-the learner waits for actors. A band narrower than one message and one batch together could leave
-both waiting for each other, so such a band is refused.
+within `s * min_size` plus or minus an error band. Above the band actors wait for the learner, below
+it the learner waits for actors. A band narrower than one message and one batch together could
+deadlock, so it is refused.
 
-Where each transition is sampled once, as by on-policy agents, the band runs from 0, since what has
-not been inserted cannot be sampled, to one message and one batch ahead: the shorter the queue, the
-newer the model that acted.
+If each transition is sampled once, as on-policy agents do, the band begins at 0, since only
+inserted transitions can be sampled. It ends one message and one batch ahead: the shorter the queue,
+the newer the model that acted.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class RateLimiterConfig:
         check_declared(self, "limiter")
 
     def build(self, *, max_insert: int, batch_size: int, once: bool = False) -> RateLimiter:
-        """Make the limiter for messages of up to `max_insert` transitions and such batches.
+        """Build the limiter for messages of up to `max_insert` transitions and for a batch size.
 
-        With `once`, for a replay that hands out each transition once.
+        `once` is for a replay that returns each transition once.
         """
         if once:
             return self._build_once(max_insert, batch_size)
         needed = max_insert * self.samples_per_insert + batch_size
         if not self.band_transitions:
-            # Twice what is needed lets one side work while the other's message is on its way.
+            # Twice the minimum lets one side work while the other side's message is in flight.
             band = max(needed, 0.1 * self.samples_per_insert * self.min_size)
         else:
             band = self.band_transitions * self.samples_per_insert
@@ -59,25 +59,25 @@ class RateLimiterConfig:
                 raise ConfigError(
                     f"limiter.band_transitions={self.band_transitions} would deadlock: with "
                     f"messages of up to {max_insert} transitions, batches of {batch_size} and "
-                    f"samples_per_insert={self.samples_per_insert:g} actors and learner could "
-                    f"wait for each other; give at least {least:.0f}, or 0 to have it chosen"
+                    f"samples_per_insert={self.samples_per_insert:g} actors and learner could wait "
+                    f"for each other; set it to at least {least:.0f}, or to 0 for automatic"
                 )
         middle = self.samples_per_insert * self.min_size
         return RateLimiter(self, max_insert=max_insert, lowest=middle - band, highest=middle + band)
 
     def _build_once(self, max_insert: int, batch_size: int) -> RateLimiter:
-        """Make a limiter that never allows more samples than there were inserts."""
+        """Build a limiter that never allows more samples than inserts."""
         needed = max_insert + batch_size
         if self.samples_per_insert != 1.0:
             raise ConfigError(
-                f"limiter.samples_per_insert must be 1 with a replay that hands out each "
-                f"transition once, got {self.samples_per_insert:g}"
+                "limiter.samples_per_insert must be 1 with a replay that returns each transition "
+                f"once, got {self.samples_per_insert:g}"
             )
         ahead = self.band_transitions or needed
         if ahead < needed:
             raise ConfigError(
                 f"limiter.band_transitions={ahead} would deadlock: a message and a batch together "
-                f"are {needed} transitions; give at least as many, or 0 to have it chosen"
+                f"are {needed} transitions; set it to at least this number, or to 0 for automatic"
             )
         return RateLimiter(
             replace(self, min_size=1), max_insert=max_insert, lowest=0.0, highest=float(ahead)
@@ -85,7 +85,7 @@ class RateLimiterConfig:
 
 
 class RateLimiter:
-    """Counts inserts and samples and answers two questions."""
+    """Counts inserts and samples, and says whether more of them are allowed."""
 
     def __init__(
         self, config: RateLimiterConfig, *, max_insert: int, lowest: float, highest: float
@@ -96,7 +96,7 @@ class RateLimiter:
         self._min_size = config.min_size
         self._lowest = lowest
         self._highest = highest
-        self._offset = 0.0  # of the difference, as counts of another ratio have it
+        self._offset = 0.0  # added to the difference after a change of the ratio
         self.inserted = 0
         """Transitions inserted so far."""
         self.sampled = 0
@@ -125,7 +125,7 @@ class RateLimiter:
         return self.sampled / self._ratio if self._ratio else 0.0
 
     def is_warming_up(self) -> bool:
-        """Whether there is too little for a first sample."""
+        """Whether there are too few transitions for a first sample."""
         return self.inserted < self._min_size
 
     def may_sample(self, count: int) -> bool:
@@ -137,28 +137,28 @@ class RateLimiter:
         return self._difference(samples=count) >= self._lowest
 
     def state(self) -> dict[str, float]:
-        """Return what `go_on` takes."""
+        """Return the counts for `go_on`."""
         counts = {"inserted": self.inserted, "sampled": self.sampled}
         return {**counts, "samples_per_insert": self._ratio}
 
     def go_on(self, *, inserted: int, sampled: int, samples_per_insert: float) -> None:
-        """Go on from such counts, in the middle of the band if they came of another ratio.
+        """Continue from saved counts; from the middle of the band if they belong to another ratio.
 
-        Else one side would wait until the other had made up for all that has been.
+        Otherwise one side would have to catch up for the whole past of the run.
         """
         self.inserted, self.sampled = inserted, sampled
         if samples_per_insert != self._ratio:
             self._offset = self._difference() - (self._lowest + self._highest) / 2
 
     def on_insert(self, count: int) -> None:
-        """Note an insert."""
+        """Count inserted transitions."""
         self.inserted += count
 
     def on_sample(self, count: int) -> None:
-        """Note a sample."""
+        """Count sampled transitions."""
         self.sampled += count
 
     def _difference(self, *, inserts: int = 0, samples: int = 0) -> float:
-        """Return how far inserts would be ahead after so many more."""
+        """Return the difference after further inserts and samples."""
         ahead = self._ratio * (self.inserted + inserts) - (self.sampled + samples)
         return ahead - self._offset

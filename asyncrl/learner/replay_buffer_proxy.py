@@ -1,7 +1,7 @@
 """The learner's receiving thread: from the link, past the limiter, into the buffer.
 
-The only writer of the replay buffer, and the door through which the learner samples it; so the
-buffer and the limiter need no locks of their own. Does not optimise anything.
+It is the only writer of the replay buffer, and the learner samples through it. So the buffer and
+the limiter need no locks. Does not optimise anything.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ _PART_BYTES = 32 << 10
 part of 32 KiB takes about as long as a batch; smaller ones cost more than they shorten the wait."""
 
 _UNSAMPLED_PARTS = 8
-"""Parts that are stored at once as long as nothing has been sampled."""
+"""Parts that are stored at once before the first sample."""
 
 _KEPT_BYTES = 32 << 20
-"""As much of what is overwritten while it is being saved is kept for that; no actor waits."""
+"""Memory for rows that are overwritten while they are being saved, so that no actor waits."""
 
 _MOMENT_S = 0.25
-"""The thread gets as long to end where waiting for it was interrupted."""
+"""Seconds that the thread gets to end after the wait for it was interrupted."""
 
 _HELD_S = 5.0
-"""A checkpoint waits so long for the buffer where the thread that may have it hangs."""
+"""Seconds that a checkpoint waits for the buffer while the thread is stuck."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayBufferProxyConfig:
-    """How experience is taken in."""
+    """How experience is received."""
 
     overflow: Literal["block", "drop"] = "block"
     """What happens to a message that the rate limiter does not accept. `block` keeps it and its
@@ -66,11 +66,11 @@ class ReplayBufferProxyConfig:
 
 
 class ReplayBufferProxy:
-    """Takes experience in as fast as the limiter allows; credit goes back once it is stored.
+    """Receives experience as fast as the limiter allows; returns credit once it is stored.
 
-    Actors act for messages that the limiter has room for, see `grants.py`. One that may not be
-    inserted yet all the same is held, unacknowledged: its actor runs out of credit and waits,
-    unless it is to be dropped. Nothing else bounds memory, and nothing else needs to.
+    Actors act for messages that the limiter has room for, see `grants.py`. A message that may not
+    be inserted yet is held without acknowledgement: its actor runs out of credit and waits
+    (backpressure). With `overflow=drop` it is discarded instead. This bounds memory.
     """
 
     def __init__(
@@ -83,19 +83,19 @@ class ReplayBufferProxy:
         *,
         window: int = 8,
     ) -> None:
-        """Take part in a run; `window` is how many messages an actor may have unacknowledged."""
+        """Connect the parts of a run; `window` limits an actor's unacknowledged messages."""
         self._link = link
         self.buffer = buffer
-        """For looking at; only the proxy's own methods may be called while it runs."""
+        """Read-only: while the thread runs, only the proxy's own methods may call it."""
         self._drops = config is not None and config.overflow == "drop"
         self._limiter = limiter
         self._interrupter = interrupter
         self._changed = threading.Condition()
-        self._turnstile = threading.Lock()  # who stores a long message stays out while it is taken
+        self._turnstile = threading.Lock()  # lets a waiting sample go first
         self._held: deque[Experience] = deque()
         self._grants = Grants(limiter.max_insert, window)
         self.ended: deque[Peer] = deque()
-        """Actors that are gone, for anybody to add to: others then act in their place."""
+        """Actors that have ended. Any thread may append; their grants go to others."""
         self._room_for_next = float("inf")
         self._stock_for_next = 0.0
         self._consumption = PeakRate()
@@ -110,21 +110,21 @@ class ReplayBufferProxy:
         self.ledger = Ledger()
         self.actors = ActorTable()
         self.hangs = False
-        """Whether its thread did not end in time: then the link is not to be closed under it."""
+        """Whether its thread did not end in time; the link must then stay open."""
         self.on_experience: Callable[[Experience], bool] = lambda _: False
-        """Called with each message as it arrives, in the receiving thread; whether it is too old.
-        Fewer messages are granted ahead then."""
+        """Called with each message on arrival, in the receiving thread. Returns whether its model
+        is too old; fewer messages are then granted ahead."""
         self.on_stored: Callable[[Experience], object] = lambda _: None
-        """Hears of each message that is stored, in the same thread."""
+        """Called with each message that was stored, in the same thread."""
         self.on_room: Callable[[], object] = lambda: None
-        """Called by `sample` when actors are about to go on: they would like a new model."""
+        """Called by `sample` when actors are about to continue, to publish a new model first."""
 
     def start(self) -> None:
         """Start receiving."""
         start_thread(self._thread)
 
     def wait_may_sample(self, batch_size: int, timeout_s: float) -> bool:
-        """Wait until the limiter allows a batch; False if it did not in time."""
+        """Wait until the limiter allows a batch; False after `timeout_s`."""
         with self._changed:
             if timeout_s > 0 and not self._may_sample(batch_size):
                 self._waits_for = batch_size
@@ -136,7 +136,7 @@ class ReplayBufferProxy:
             return self._may_sample(batch_size)
 
     def sample(self, batch_size: int) -> Columns:
-        """Sample a batch, which `wait_may_sample` has allowed."""
+        """Sample a batch that `wait_may_sample` has allowed."""
         with self._turnstile, self._changed:
             batch = self.buffer.sample(batch_size)
             self._limiter.on_sample(batch_size)
@@ -150,17 +150,17 @@ class ReplayBufferProxy:
         return batch
 
     def update_priorities(self, index: IntArray, td_error: Array) -> None:
-        """Tell a prioritized buffer how wrong the agent was about rows of a batch."""
-        assert isinstance(self.buffer, TakesPriorities)  # noqa: S101  # it has given out an index
+        """Pass the TD errors of a batch's rows to a prioritized buffer."""
+        assert isinstance(self.buffer, TakesPriorities)  # noqa: S101  # it has returned an index
         with self._turnstile, self._changed:
             self.buffer.update_priorities(index, td_error)
 
     def state(self, *, save_replay: bool) -> tuple[dict[str, Arrays], dict[str, Any]]:
         """Return what a resumed run needs of this part: arrays by group, and plain numbers.
 
-        The limiter's counts are about the replay, so they go with it. A large replay is not copied
-        here: whoever saves takes it piece by piece, while all goes on. Raises `CheckpointError` if
-        a receiving thread that hangs keeps the buffer.
+        The limiter's counts refer to the replay, so they are saved with it. A large replay is not
+        copied here; the saver reads it piece by piece during training. Raises `CheckpointError` if
+        a stuck receiving thread holds the buffer.
         """
         counts: dict[str, float] = {}
         with self._turnstile, self._buffer_to_save():
@@ -173,7 +173,7 @@ class ReplayBufferProxy:
         return groups, {**told, "limiter": counts}
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from what `state` returned, the numbers being those of its run; before `start`."""
+        """Restore what `state` returned; call it before `start`."""
         parts = {f.name: checkpoint.count(f"run.ledger.{f.name}") for f in fields(Balance)}
         self.ledger.go_on(Balance(**parts), env_steps=checkpoint.count("run.env_steps"))
         self.actors.episodes_before = checkpoint.count("run.episodes")
@@ -192,14 +192,14 @@ class ReplayBufferProxy:
         return taken
 
     def drain(self) -> None:
-        """From now on store what arrives whatever the limiter says: actors are finishing."""
+        """From now on store all that arrives, whatever the limiter says: actors are finishing."""
         self._draining = True
         self._link.wake()
 
     def close(self, timeout_s: float = 30.0) -> None:
-        """Take in what has already arrived, then end the thread; may be called again.
+        """Store what has already arrived, then end the thread; may be called again.
 
-        Raises `TransportError` if it does not end, with where it hangs.
+        Raises `TransportError` if the thread does not end; it names where the thread is stuck.
         """
         self._closing.set()
         self._link.wake()
@@ -209,8 +209,9 @@ class ReplayBufferProxy:
             self.hangs = not self._has_ended(_MOMENT_S)
         if self.hangs:
             raise TransportError(
-                f"the thread that receives experience did not end within {timeout_s:g} s, and is "
-                f"left behind with what it had not stored; it stands in {self._stands_in()}"
+                f"the thread that receives experience did not end within {timeout_s:g} s and is "
+                "abandoned with the experience that it had not stored; it is stuck in "
+                f"{self._stands_in()}"
             )
 
     def record(self) -> Record:
@@ -234,8 +235,8 @@ class ReplayBufferProxy:
     def _buffer_to_save(self) -> Iterator[None]:
         if not self._changed.acquire(timeout=_HELD_S if self.hangs else -1):
             raise CheckpointError(
-                "the last checkpoint was given up, since the thread that receives experience hangs "
-                "while it stores some; those that were saved before are whole"
+                "the last checkpoint was not saved, since the thread that receives experience is "
+                "stuck while it stores some; earlier checkpoints are intact"
             )
         try:
             yield
@@ -246,7 +247,7 @@ class ReplayBufferProxy:
         return self._thread.ident is None or self._thread.has_ended(timeout_s)
 
     def _stands_in(self) -> str:
-        # The one way to ask where another thread stands.
+        # The only way to read another thread's stack.
         frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001
         if frame is None:
             return "nothing any more"
@@ -283,7 +284,7 @@ class ReplayBufferProxy:
             case Hello():
                 if message.schema_hash:
                     self._grants.on_arrival(message.peer)
-                logger.debug("actor %s has arrived", message.peer)
+                logger.debug("actor %s has connected", message.peer)
 
     def _take_experience(self, message: Experience) -> None:
         self.ledger.on_received(
@@ -320,7 +321,7 @@ class ReplayBufferProxy:
             self._watch.lap("push")
 
     def _grant_more(self) -> None:
-        """Let actors act whose experience there is room for."""
+        """Grant messages that there is room for."""
         while self.ended:
             self._grants.on_end(self.ended.popleft())
         held = sum(message.transitions for message in self._held)
@@ -350,7 +351,7 @@ class ReplayBufferProxy:
         return waits or self._limiter.is_warming_up()
 
     def _store(self, message: Experience) -> None:
-        """Push a message, in parts between which others may sample or save; each counts at once."""
+        """Push a message in parts; between parts other threads may sample or save."""
         segment_bytes = sum(column[0].nbytes for column in message.columns.values())
         parts = 1 if self._limiter.sampled else _UNSAMPLED_PARTS
         step = max(1, parts * _PART_BYTES // segment_bytes)

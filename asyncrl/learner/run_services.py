@@ -1,7 +1,7 @@
-"""What every trainer does beside training: evaluate, record, save, and know when to stop.
+"""What every trainer does beside training: evaluate, record, save, and check stop conditions.
 
-Called once a turn with the counters; almost always nothing is due, and that costs a microsecond.
-Does not train.
+Called after every training step. Almost always nothing is due, which costs a microsecond. Does not
+train.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from asyncrl.metrics.verdict import Setup
 
 
 def take_snapshot(agent: SyncModel, *, opt_steps: int, env_steps: int) -> ModelInfo:
-    """Return the agent's model as it is now; the counts are the run's, not the agent's own."""
+    """Return the agent's current model. The counts are the run's, not the agent's own."""
     params = agent.model_info().params
     for name, value in params.items():
         if not np.isfinite(value).all():
             raise NonFiniteModel(
                 f"parameter {name!r} is not finite after {opt_steps} optimisation steps; the model "
-                "was neither published nor evaluated nor saved. A lower learning rate or gradient "
-                "clipping may help; the last checkpoint is from before"
+                "was not published, evaluated or saved. Try a lower learning rate or gradient "
+                "clipping; the last checkpoint is from before"
             )
     return ModelInfo(version=ModelVersion(opt_steps), params=params, env_steps=env_steps)
 
@@ -129,13 +129,13 @@ class RunServicesConfig:
         by_evaluations = BestBy.parse(self.save.best_by).of_evaluations
         if not (by_evaluations or self.record.interval_s or self.record.interval_opt_steps):
             raise ConfigError(
-                f"save.best_by={self.save.best_by!r} is about records, and there are none: set "
+                f"save.best_by={self.save.best_by!r} needs records, but they are off: set "
                 "record.interval_s or record.interval_opt_steps"
             )
 
 
 class RunServices:
-    """Evaluates, records, saves and stops a run, each when it is due."""
+    """Evaluates, records and saves at intervals, and stops the run when a condition holds."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class RunServices:
         self._system = SystemMeter()
 
     def start(self, config: Mapping[str, object], sources: Sequence[Callable[[], Record]]) -> None:
-        """Begin a run: from here on time counts. `sources` are asked now, and at each record."""
+        """Start the clock and the recorder. `sources` are read now and for each record."""
         self._sources = sources
         self._run_config = plain_config(config)
         self._record_every_s = EverySeconds(self._config.record.interval_s, self._clock())
@@ -191,7 +191,7 @@ class RunServices:
         self.watch.start()
 
     def turn(self, agent_record: Callable[[], Mapping[str, SupportsFloat]]) -> None:
-        """Do what is due; `agent_record` is asked for the newest numbers of the agent."""
+        """Do what is due; `agent_record` returns the agent's newest metrics."""
         opt_steps = self.counts.opt_steps
         if self._pace.turn() and self._saver:
             self._saver.make_room()
@@ -209,9 +209,9 @@ class RunServices:
         self._check_stop(self._pace.axes())
 
     def finish(self) -> None:
-        """Evaluate the last model, unless that was done or the run failed or is interrupted.
+        """Evaluate the last model, unless that was done, or the run failed or is interrupted.
 
-        Learning is over: from here on, time counts in no share.
+        Learning is over: the time shares end here.
         """
         self._pace.end()
         site, timeout_s = self._evaluation, self._config.evaluate.final_timeout_s
@@ -219,7 +219,7 @@ class RunServices:
         if not site or not wanted or self._interrupter.urgent:
             return
         deadline = self._clock() + timeout_s
-        logger.info("waiting for the evaluation of the last model, %.0f s at most", timeout_s)
+        logger.info("waiting for the evaluation of the last model, at most %.0f s", timeout_s)
         if self._evaluated_opt_steps != self.counts.opt_steps and self.counts.opt_steps:
             self._wait_until_free(site, deadline)
             if not site.busy:
@@ -228,18 +228,18 @@ class RunServices:
         self._take_scores(site)
         if site.busy and not self._interrupter.urgent:
             logger.warning(
-                "the evaluation of the last model took longer than evaluate.final_timeout_s=%g and "
-                "was given up",
+                "the evaluation of the last model took longer than evaluate.final_timeout_s=%g "
+                "and was abandoned",
                 timeout_s,
             )
         self.watch.lap("eval")
 
     def evaluate(self, timeout_s: float) -> float | None:
-        """Evaluate the newest model as soon as may be; return its score if it comes in time."""
+        """Evaluate the newest model; return its score, or None after the timeout."""
         site, deadline = self._evaluation, self._clock() + timeout_s
         if site is None:
             raise ConfigError(
-                "nothing evaluates in this run: evaluate.where is off, or no evaluator was given"
+                "this run has no evaluation: evaluate.where is off, or no evaluator was passed"
             )
         self._eval_due = True
         self._evaluate(site)
@@ -251,7 +251,7 @@ class RunServices:
         return self._last_score
 
     def save(self) -> bool:
-        """Save a checkpoint to go on from; return False if there is nowhere to save one."""
+        """Save a checkpoint to resume from; return False if the run saves no checkpoints."""
         if not self._saver:
             return False
         counts, state = self.counts, self._state()
@@ -270,7 +270,7 @@ class RunServices:
         return True
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Let the agent and the counts go on from a checkpoint; the trainer restores its own."""
+        """Restore agent and counters from a checkpoint; the trainer restores its own state."""
         self.counts.env_steps = checkpoint.count("env_steps")
         self.counts.opt_steps = checkpoint.count("opt_steps")
         self._pace.go_on(checkpoint.number("wall_s"), checkpoint.number("train_s"))
@@ -281,21 +281,21 @@ class RunServices:
         self._set_intervals(start=self.counts.opt_steps)
 
     def has_ended(self, metrics: Record) -> bool:
-        """Tell, before `start`, whether a run that is resumed has reached its end, and say why.
+        """Return, before `start`, whether a resumed run is already at its end; log the reason.
 
-        `told` is what sources tell of where it is.
+        `metrics` are those of the sources.
         """
         if not self.counts.opt_steps or not self._check_stop({**metrics, **self._pace.axes()}):
             return False
         logger.warning(
-            "nothing is left to train: %s; raise that limit to go on", self._interrupter.reason
+            "nothing is left to train: %s; raise that limit to continue", self._interrupter.reason
         )
         return True
 
     def close(self, agent_record: Callable[[], Mapping[str, SupportsFloat]]) -> None:
-        """Write the last record, which may tell that the last model is the best one.
+        """Write the last record, which may show that the last model is the best one.
 
-        The recorder is closed; the saver is not, as it may have that model to write.
+        The recorder is closed. The saver is not, as it may have that model to write.
         """
         failed = self._interrupter.error is not None
         try:
@@ -306,7 +306,7 @@ class RunServices:
             if not self.counts.opt_steps and not self._interrupter.urgent:
                 logger.warning(
                     "the run has learned nothing: %s, and %d environment steps were too few for "
-                    "an optimisation step. Raise that limit, or have learning begin sooner: lower "
+                    "an optimisation step. Raise that limit, or start learning earlier: lower "
                     "limiter.min_size, or trainer.warmup_env_steps of a synchronous run",
                     self._interrupter.reason or "the loop ended",
                     self.counts.env_steps,
@@ -318,7 +318,7 @@ class RunServices:
     def close_saver(self, *, wait: bool = True) -> None:
         """Wait until the last checkpoint is on disk; raise if it could not be written.
 
-        Who does not wait gets it written as long as the process lives.
+        Without `wait` it is written in the background while the process runs.
         """
         if self._saver and wait:
             self._saver.close(self._config.save.timeout_s)
@@ -326,7 +326,7 @@ class RunServices:
             self._saver.leave()
 
     def result(self) -> TrainResult:
-        """Sum the run up, as far as the learner knows it."""
+        """Return a summary of the run, as far as the learner knows it."""
         return TrainResult(
             stop_reason=self._interrupter.reason or "the loop ended",
             env_steps=self.counts.env_steps,
@@ -357,7 +357,7 @@ class RunServices:
         self.watch.lap("eval")
 
     def _snapshot(self) -> ModelInfo:
-        """Return the agent's model, numbered by the run's counts; refuse one that is not finite."""
+        """Return the agent's model with the run's counts; refuse one that is not finite."""
         counts = self.counts
         return take_snapshot(self._agent, opt_steps=counts.opt_steps, env_steps=counts.env_steps)
 
@@ -375,12 +375,12 @@ class RunServices:
         if self._best.score is not None and self._best.by == BestBy("eval_reward"):
             record["eval/best"] = self._best.score
         self._write(record)
-        self._check_stop(self._pace.axes())  # a limit that was reached meanwhile is not the bar
+        self._check_stop(self._pace.axes())  # a limit reached meanwhile is not the bar
         if self._check_stop(record):
             self._stop_bar_s = self._pace.wall_s
 
     def _judge(self, record: Record) -> None:
-        """Keep the learner's model if this record, of no evaluation, tells that it is the best."""
+        """Keep the learner's model if this training record shows that it is the best."""
         if not self.counts.opt_steps:
             self._best.pass_over(record)
         elif not self._best.by.of_evaluations:

@@ -1,7 +1,7 @@
-"""How old the policies behind experience are, and whether that is too old. Publishes nothing.
+"""Policy lag: how old the models behind experience are, and whether too old. Publishes nothing.
 
-Sampled batches are dated for the records alone: a replay holds experience of old models on purpose.
-What arrives should be of new ones, so that is where limits are.
+The lag of sampled batches is only recorded: a replay contains experience of old models on purpose.
+Experience that arrives should come from new models, so the limits apply to it.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from asyncrl.core.types import ActorId, Array, Columns, IntArray, ModelVersion
 logger = logging.getLogger(__name__)
 
 _KEPT = 100_000
-"""Publications that are remembered: at a hundred a second, those of a quarter of an hour."""
+"""Number of publications kept: at a hundred per second they cover 17 minutes."""
 
 _CALM_S = 60.0
-"""Between two warnings about the same actor."""
+"""Minimum seconds between two warnings about the same actor."""
 
 
 class Lag(NamedTuple):
-    """How far a model is behind the newest one that was published, or how far it may be."""
+    """How far a model is behind the newest published one, or the limit for that."""
 
     seconds: float
-    """Since a newer one has been there; of a limit, 0 is off."""
+    """Seconds since a newer model was published. As a limit, 0 disables."""
 
     opt_steps: int
-    """That the newest one is ahead; of a limit, 0 is off."""
+    """Optimisation steps behind the newest model. As a limit, 0 disables."""
 
 
 def complaint(actor_id: ActorId, lag: Lag, limit: Lag) -> str | None:
-    """Say that an actor's experience is of too old a model, and what to do; None if it is not."""
+    """Return a warning that an actor's model is too old, with what to do; None if it is not."""
     exceeded = [
         f"trainer.{name}={most:g}"
         for name, is_, most in (
@@ -51,11 +51,11 @@ def complaint(actor_id: ActorId, lag: Lag, limit: Lag) -> str | None:
     if not exceeded:
         return None
     return (
-        f"experience of actor {actor_id} is of a model that is {lag.seconds:.3g} s and "
+        f"experience of actor {actor_id} comes from a model that is {lag.seconds:.3g} s and "
         f"{lag.opt_steps} opt steps behind the newest one, more than {' and '.join(exceeded)}; "
-        "have less under way (lower transport.window, segment.length or envs_per_actor), see "
-        f"whether that actor is slower than others (actor/{actor_id}/env_steps_per_s), or raise "
-        "the limit"
+        "keep less experience in flight (lower transport.window, segment.length or "
+        "envs_per_actor), check whether that actor is slower than others "
+        f"(actor/{actor_id}/env_steps_per_s), or raise the limit"
     )
 
 
@@ -65,7 +65,8 @@ _NO_LIMIT = Lag(0.0, 0)
 class _Publications:
     """When the last models were published.
 
-    All memory is taken, and touched, in the beginning: taken bit by bit it would look like a leak.
+    All memory is allocated and touched at the start. Allocated bit by bit, it would look like a
+    leak.
     """
 
     def __init__(self) -> None:
@@ -75,11 +76,11 @@ class _Publications:
 
     @property
     def newest(self) -> int:
-        """The version of the newest model; -1 if there is none."""
+        """The version of the newest model; -1 before the first one."""
         return int(self._versions[self._count - 1]) if self._count else -1
 
     def add(self, version: ModelVersion, now: float) -> None:
-        """Note a model that is newer than all before it."""
+        """Add a model that is newer than all before it."""
         if self._count == len(self._versions):
             self._forget_half()
         self._versions[self._count] = version
@@ -93,7 +94,7 @@ class _Publications:
         self._count = kept
 
     def of(self, versions: IntArray, otherwise: float) -> Array:
-        """Return when these were published; older ones than are known count as the oldest."""
+        """Return when these were published; unknown old versions count as the oldest known one."""
         if not self._count:
             return np.full(len(versions), otherwise)
         found = np.searchsorted(self._versions[: self._count], versions)
@@ -101,7 +102,7 @@ class _Publications:
         return at
 
     def lag_of(self, version: ModelVersion, now: float) -> Lag:
-        """Say how long there has been a newer one, and how far ahead the newest is."""
+        """Return how long there has been a newer model, and how far ahead the newest is."""
         newer = int(np.searchsorted(self._versions[: self._count], version, "right"))
         if newer == self._count:
             return Lag(0.0, 0)
@@ -110,7 +111,7 @@ class _Publications:
 
 
 class _Sum(NamedTuple):
-    """How far behind models were when their experience was stored, in optimisation steps."""
+    """Statistics of the lag of stored experience, in optimisation steps."""
 
     n: int = 0
     total: float = 0.0
@@ -123,9 +124,9 @@ class _Sum(NamedTuple):
 
 
 class Staleness:
-    """Remembers when each model was published, and dates batches and messages by it.
+    """Keeps when each model was published, and computes the lag of batches and messages.
 
-    Warns of actors whose experience is of too old models. Safe to use from two threads.
+    Warns about actors whose models are too old. Safe to use from two threads.
     """
 
     def __init__(self, limit: Lag = _NO_LIMIT, clock: Callable[[], float] = time.monotonic) -> None:
@@ -138,14 +139,14 @@ class Staleness:
         self._all_stored = _Sum()
 
     def on_publish(self, version: ModelVersion) -> None:
-        """Note that a model was published now; each one is newer than the one before."""
+        """Note that a model was published now; its version must be higher than the last one."""
         with self._lock:
             self._published.add(version, self._clock())
 
     def on_experience(self, message: Experience) -> bool:
-        """Return whether a message that has arrived now is of too old a model, and warn of it.
+        """Return whether the model of a message is too old on arrival.
 
-        An actor is warned of once a minute at the most.
+        Warns about its actor at most once a minute.
         """
         if self._limit == _NO_LIMIT:
             return False
@@ -159,12 +160,12 @@ class Staleness:
         return words is not None
 
     def is_behind(self, opt_steps: int) -> bool:
-        """Whether the newest model that was published is older than this."""
+        """Whether the newest published model is older than this."""
         with self._lock:
             return self._published.newest < opt_steps
 
     def on_stored(self, message: Experience, opt_steps: int) -> None:
-        """Note how far behind the models are that acted in a message which is stored now."""
+        """Add the lag of the models behind a message that is stored now."""
         versions = message.columns.get("model_version")
         if versions is None:
             versions = np.array([message.model_version])

@@ -1,12 +1,12 @@
-"""When a run has reached what it was started for, as conditions that combine with `&` and `|`.
+"""When a run ends, as conditions that combine with `&` and `|`.
 
     stop = ReachesUpperBound("eval_reward", 475) | MaxSeconds(3600)
 
-A condition sees every record and stops nothing itself. Not every record carries every metric
-(`eval_reward` comes with evaluations only), so a verdict stands until the next value of its
-metric: `a & b` holds when both hold for the newest values known, which need not come in one
-record, and no longer holds once a newer value says otherwise. NaN is no value and changes
-nothing. A condition remembers what it saw, so an object belongs to one place in one run.
+A condition sees every record and stops nothing itself. Not every record contains every metric:
+`eval_reward` is in those of evaluations only. So a condition holds, or not, until the next value of
+its metric: `a & b` holds when both hold for their newest values, which need not be in one record.
+NaN is not a value and changes nothing. A condition has state, so use each object in one place of
+one run.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ logger = logging.getLogger(__name__)
 
 
 class StopCondition(Protocol):
-    """Looks at records and says when to stop, and why."""
+    """Looks at records and decides when to stop, and why."""
 
     def update(self, record: Record) -> str | None:
-        """Take one record in; return the reason to stop, in words, or None to go on."""
+        """Take in one record; return the reason to stop, in words, or None to continue."""
         ...
 
     def reset(self) -> None:
@@ -39,12 +39,12 @@ class StopCondition(Protocol):
         ...
 
     def limits(self) -> Mapping[str, float]:
-        """Return at which values of which metrics it stops for certain, for progress bars."""
+        """Return the values of metrics at which it certainly stops, for progress bars."""
         ...
 
 
 class _Condition(StopCondition):
-    """Combines with others, and alone has no limits."""
+    """Combines with others, and has no limits by default."""
 
     def limits(self) -> Mapping[str, float]:
         return {}
@@ -63,7 +63,7 @@ class _Condition(StopCondition):
 
 
 class _OnMetric(_Condition):
-    """Judges each value of one metric as it comes, and keeps the verdict until the next."""
+    """Judges each value of one metric, and keeps the result until the next value."""
 
     metric: str
     _verdict: str | None = None
@@ -127,7 +127,7 @@ class MaxSamples(_CountLimit):
 class MaxSeconds(_Limit):
     """Stops `s` seconds after the first environment step; offline, the first optimisation step.
 
-    Of a run that is resumed, the seconds of its parts count together, each from its first step.
+    The seconds of all parts of a resumed run add up, each part from its first step.
     """
 
     s: float
@@ -138,8 +138,8 @@ class MaxSeconds(_Limit):
     def __post_init__(self) -> None:
         if not 0 < self.s < math.inf:
             raise ConfigError(
-                f"MaxSeconds needs a positive number of seconds, got {self.s!r}; for a run "
-                "without a time limit leave it out"
+                f"MaxSeconds needs a positive number of seconds, got {self.s!r}; omit it for no "
+                "time limit"
             )
         self._limit = self.s
 
@@ -171,7 +171,7 @@ class ReachesLowerBound(_Bound):
 
 @dataclass
 class _Trend(_OnMetric):
-    """Holds once `patience` finite values in a row have brought nothing new."""
+    """Holds after `patience` finite values in a row without a change of the kind it looks for."""
 
     metric: str
     patience: int = 5
@@ -203,7 +203,7 @@ class _Trend(_OnMetric):
 
 
 class StopsRising(_Trend):
-    """Holds once `patience` values in a row have not been above the highest one before them."""
+    """Holds after `patience` values in a row, none above the highest one before them."""
 
     def _is_new(self, value: float, anchor: float) -> bool:
         return value > anchor
@@ -213,7 +213,7 @@ class StopsRising(_Trend):
 
 
 class StopsFalling(_Trend):
-    """Holds once `patience` values in a row have not been below the lowest one before them."""
+    """Holds after `patience` values in a row, none below the lowest one before them."""
 
     def _is_new(self, value: float, anchor: float) -> bool:
         return value < anchor
@@ -224,10 +224,10 @@ class StopsFalling(_Trend):
 
 @dataclass
 class Plateaus(_Trend):
-    """Holds once `patience` values in a row have stayed within `rtol` of the one before them.
+    """Holds after `patience` values in a row within `rtol` of the one before them.
 
-    Each is compared with the value at which the plateau began, so a slow drift is none. A metric
-    that is 0 until the agent first succeeds looks like a plateau: combine it with a bound.
+    Each is compared with the value at which the plateau began, so a slow drift is not a plateau. A
+    metric that is 0 until the agent first succeeds looks like a plateau: combine it with a bound.
     """
 
     rtol: float = 1e-3
@@ -252,15 +252,15 @@ class _Several(_Condition):
     conditions: tuple[StopCondition, ...]
 
     def __init__(self, *several: StopCondition, conditions: Sequence[StopCondition] = ()) -> None:
-        """Combine them; by name is how a saved config gives them."""
+        """Combine conditions; the keyword is for saved configs."""
         self.conditions = (*several, *conditions)
         if not self.conditions:
             raise ConfigError(f"{type(self).__name__} needs at least one condition")
         for condition in self.conditions:
             if not hasattr(condition, "update"):
                 raise ConfigError(
-                    f"{type(self).__name__} combines stop conditions, and {condition!r} is none: "
-                    "it has no method `update`"
+                    f"{type(self).__name__} combines stop conditions, and {condition!r} is not "
+                    "one: it has no method `update`"
                 )
 
     def reset(self) -> None:
@@ -268,7 +268,7 @@ class _Several(_Condition):
             condition.reset()
 
     def _verdicts(self, record: Record) -> list[str | None]:
-        # All of them, always: each must see every record.
+        # Update all of them: each must see every record.
         return [condition.update(record) for condition in self.conditions]
 
 
@@ -279,7 +279,7 @@ class AnyOf(_Several):
         return next((verdict for verdict in self._verdicts(record) if verdict), None)
 
     def limits(self) -> Mapping[str, float]:
-        """Return the lowest limit for each metric."""
+        """Return the lowest limit of each metric."""
         lowest: dict[str, float] = {}
         for condition in self.conditions:
             for metric, value in condition.limits().items():
@@ -288,7 +288,7 @@ class AnyOf(_Several):
 
 
 class AllOf(_Several):
-    """Holds while all of its conditions do. It has no limits: each alone stops nothing."""
+    """Holds while all of its conditions do. It has no limits: no single condition stops the run."""
 
     def update(self, record: Record) -> str | None:
         verdicts = [verdict for verdict in self._verdicts(record) if verdict]
@@ -298,11 +298,11 @@ class AllOf(_Several):
 def check_can_hold(
     stop: StopCondition | None, off: Mapping[str, bool], name: str = "the stop condition"
 ) -> None:
-    """Refuse what is no condition, or waits for evaluations that a setting has switched off."""
+    """Refuse an object that is not a condition, or a condition on evaluations that are off."""
     if stop is not None and not has_methods(stop, "update", "reset", "limits"):
         raise ConfigError(
-            f"stop must be a stop condition, got {stop!r:.80}; give for instance "
-            "stop=MaxEnvSteps(100_000), and join several with | or &"
+            f"stop must be a stop condition, got {stop!r:.80}; pass for instance "
+            "stop=MaxEnvSteps(100_000), and combine conditions with | or &"
         )
     if (setting := next(filter(off.get, off), "")) and _waits_for_evaluations(stop):
         raise ConfigError(f"{name} waits for evaluations, but {setting} is off: set one of the two")
@@ -335,7 +335,7 @@ def _at_least_one(owner: object, name: str, value: object) -> int:
 
 
 _TYPO = 0.8
-"""How alike two names are of which one may be meant for the other; 1 is the same."""
+"""Minimum similarity of two names to suggest one for the other; 1 means equal."""
 
 
 def _check_metric(owner: object, metric: str) -> None:
@@ -343,10 +343,10 @@ def _check_metric(owner: object, metric: str) -> None:
         raise ConfigError(f"{type(owner).__name__} needs the name of a metric, got {metric!r}")
     close = difflib.get_close_matches(metric, METRICS, n=1, cutoff=_TYPO)
     if describe(metric) is None and close:
-        # No error: evaluators of the user's own may record any name.
+        # Not an error: custom evaluators may record any name.
         logger.warning(
-            "no metric of asyncrl's is called %r; did you mean %r? One that an evaluator of your "
-            "own records may be called so",
+            "asyncrl has no metric %r; did you mean %r? Ignore this if a custom evaluator records "
+            "it",
             metric,
             close[0],
         )

@@ -1,4 +1,4 @@
-"""How a run ended, and what became of its time. Measures nothing."""
+"""How a run ended, and how its time was spent. Measures nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TrainResult:
     env_steps: int
     opt_steps: int
     best_by: str = "eval_reward"
-    """The metric that told which model is best, as `save.best_by` says it."""
+    """The metric that selected the best model, as in `save.best_by`."""
 
     best_score: float | None
     """Its best value."""
@@ -26,30 +26,31 @@ class TrainResult:
     best_opt_steps: int | None
     last_score: float | None
     seconds_to_stop_bar: float | None
-    """Until an evaluation fulfilled the stop condition; None if something else ended the run."""
+    """Seconds until an evaluation met the stop condition; None if something else ended the run."""
 
     resumed_at_s: float = 0.0
-    """What `wall_s` was when the run was resumed; 0 if it was not. Times, shares and actors below
-    are of what came after."""
+    """`wall_s` at which the run was resumed; 0 if it was not. Times, shares and actors below cover
+    only the part after it."""
 
     start_up_s: float = 0.0
-    """Until the first optimisation step was done."""
+    """Seconds until the first optimisation step was done."""
 
     end_s: float = 0.0
-    """After the last one: the last evaluation, the ends of actors, the last checkpoint."""
+    """Seconds after the last optimisation step: last evaluation, exit of actors, last
+    checkpoint."""
 
     samples_per_insert: float = 0.0
     cpu_percent: float = 0.0
-    """Of one core, by the learner's process."""
+    """CPU use of the learner's process, in percent of one core."""
 
     machine_cpu_percent: float = 0.0
-    """Of all cores that it may use, by everything."""
+    """CPU use of all processes, in percent of all cores that the run may use."""
 
     children_cpu_percent: float | None = None
-    """Of one core, by the processes that it started; None if there were none."""
+    """CPU use of the child processes, in percent of one core; None without child processes."""
 
     throttled_percent: float | None = None
-    """Of the periods of a CPU quota, those in which it was used up; None without a quota."""
+    """Percent of the periods of a CPU quota in which it was used up; None without a quota."""
 
     lag_at_insert: float | None = None
     """Mean optimisation steps by which the model that acted was behind when experience was stored;
@@ -60,10 +61,11 @@ class TrainResult:
 
     setup: Setup = field(default_factory=Setup)
     learner_shares: Mapping[str, float]
-    """Parts of its time by phase, from the first optimisation step to the last one."""
+    """The learner's time by phase, from the first optimisation step to the last one; adds up to
+    1."""
 
     actor_shares: Mapping[str, float] = field(default_factory=dict)
-    """Parts of their time by phase, until the last optimisation step."""
+    """The actors' time by phase, until the last optimisation step; adds up to 1."""
 
     ledger: Mapping[str, int] = field(default_factory=dict)
     actors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -100,7 +102,7 @@ class TrainResult:
         return judge(facts)
 
     def summary(self) -> dict[str, Any]:
-        """Return plain values, rates and verdict included."""
+        """Return plain values, including rates and verdict."""
         return asdict(self) | {
             "env_steps_per_s": self.env_steps_per_s,
             "opt_steps_per_s": self.opt_steps_per_s,

@@ -1,12 +1,13 @@
-"""The loop that all trainers share: take a batch, learn, run the services. Knows no source.
+"""The loop that all trainers share: take a batch, learn, run the services.
 
     with trainer:                          # begins the run, and ends it however the loop ends
-        for batch in trainer.batches():    # until the run is to end
+        for batch in trainer.batches():    # until the run ends
             trainer.learn(batch)
     print(trainer.result().stop_reason)
 
-Where batches come from is what trainers differ in: actor processes (`AsyncTrainer`), environments
-stepped in between (`Trainer`), or experience that is there already (`OfflineTrainer`).
+Does not know where batches come from. In this the trainers differ: actor processes
+(`AsyncTrainer`), environments stepped between batches (`Trainer`), or existing experience
+(`OfflineTrainer`).
 """
 
 from __future__ import annotations
@@ -38,44 +39,44 @@ from asyncrl.metrics.verdict import Setup
 
 
 class CommonParts(TypedDict, total=False):
-    """What every way to train passes on to its trainer."""
+    """Arguments that every training function passes on to its trainer."""
 
     recorder: Recorder | None
-    """Who keeps the numbers."""
+    """Where metrics are written."""
 
     callbacks: Sequence[Callback]
-    """What else is done in the course of the run; see `core/callback.py`."""
+    """Custom code that runs during training; see `core/callback.py`."""
 
     run_config: Mapping[str, object] | None
     """Plain values for the recorder and for checkpoints."""
 
 
 class TrainerParts(CommonParts, total=False):
-    """What every trainer takes beside its own."""
+    """Arguments that every trainer takes beside its own."""
 
     services: RunServicesConfig
     """When to evaluate, record and save."""
 
     checkpointer: Checkpointer | None
-    """Where checkpoints go; without it none are saved."""
+    """Where checkpoints go. None saves none."""
 
     stop: StopCondition | None
-    """When to stop; without it only the interrupter or an error ends the run."""
+    """When to stop. With None only the interrupter or an error ends the run."""
 
     checkpoint: Checkpoint | None
-    """What to go on from."""
+    """What to resume from."""
 
     adaptive_threads: bool
     """Whether torch may compute with more threads than one, as `agent.threads` of `auto` has it."""
 
     closing: ExitStack
-    """What is the trainer's to release, when its run is over."""
+    """What the trainer closes when its run is over."""
 
 
 def check_parts(parts: CommonParts, taken: Iterable[str]) -> None:
-    """Refuse arguments that nobody takes, which Python lets through where there are `parts`.
+    """Refuse unknown arguments, which Python accepts in `**parts`.
 
-    So are a recorder and callbacks that are none: before anything starts.
+    Also refuse a recorder or callbacks of the wrong type, before anything starts.
     """
     known = sorted({*taken, *TrainerParts.__optional_keys__})
     for name in parts:
@@ -84,25 +85,25 @@ def check_parts(parts: CommonParts, taken: Iterable[str]) -> None:
     recorder, callbacks = parts.get("recorder"), parts.get("callbacks", ())
     if recorder is not None and not has_methods(recorder, "start", "write", "close"):
         raise ConfigError(
-            f"recorder must be an object that keeps records, got {recorder!r:.80}; give for "
-            'instance recorder=JsonlRecorder(Path("metrics.jsonl")), of asyncrl.recorders.jsonl'
+            f"recorder must be a Recorder, got {recorder!r:.80}; pass for instance "
+            'recorder=JsonlRecorder(Path("metrics.jsonl")) from asyncrl.recorders.jsonl'
         )
     if not isinstance(callbacks, Sequence):
         kind = callbacks if isinstance(callbacks, type) else type(callbacks)
         name = kind.__name__ if issubclass(kind, Callback) else "MyCallback"
         raise ConfigError(
-            f"callbacks must be a list, got {callbacks!r:.80}; give a list: callbacks=[{name}()]"
+            f"callbacks must be a list, got {callbacks!r:.80}; pass a list: callbacks=[{name}()]"
         )
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise ConfigError(
-                f"callbacks takes objects of classes derived from asyncrl.Callback, and "
-                f"{callback!r:.80} is none"
+                "callbacks must be instances of classes derived from asyncrl.Callback, got "
+                f"{callback!r:.80}"
             )
 
 
 class BaseTrainer(ABC):
-    """Optimises an agent on batches from somewhere, and runs the services, until the run ends."""
+    """Optimises an agent on batches, and runs the services, until the run ends."""
 
     def __init__(
         self,
@@ -113,7 +114,7 @@ class BaseTrainer(ABC):
         setup: Setup | None = None,
         parts: TrainerParts,
     ) -> None:
-        """Make a trainer, last of all in a constructor: with a checkpoint it goes on from there."""
+        """Make a trainer. Call it last in a constructor: it restores the checkpoint, if any."""
         check_parts(parts, ())  # again, for trainers that no builder has made
         self.agent = agent
         services = parts.get("services") or RunServicesConfig()
@@ -156,7 +157,7 @@ class BaseTrainer(ABC):
     @property
     @abstractmethod
     def _priorities(self) -> TakesPriorities | object:
-        """Who hears how wrong the agent was about a batch, if it takes priorities."""
+        """The object that takes TD errors, if it is a `TakesPriorities`."""
 
     @abstractmethod
     def _take(self, turns_left: int | None) -> Columns | None:
@@ -164,35 +165,35 @@ class BaseTrainer(ABC):
 
     @abstractmethod
     def _metrics(self) -> Record:
-        """Return what the source of batches has to record, since the call before."""
+        """Return the metrics of the source of batches since the last call."""
 
     @abstractmethod
     def _state(self, *, save_replay: bool) -> RunState:
-        """Return what a checkpoint holds of it."""
+        """Return the source's part of a checkpoint."""
 
     @abstractmethod
     def _restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from what `_state` returned."""
+        """Restore what `_state` returned."""
 
     repeats: ClassVar[bool] = True
     """Whether two runs of one seed compute the same bits."""
 
     def _begin(self) -> None:  # noqa: B027  # nothing, where a source needs nothing
-        """Let experience arrive; the services have started."""
+        """Start the source of batches; the services have started."""
 
     def _learned(self) -> None:  # noqa: B027  # nothing, where a source needs nothing
-        """Do what follows an optimisation step."""
+        """Hook after each optimisation step."""
 
     def _end_learning(self) -> None:  # noqa: B027  # nothing, where a source needs nothing
-        """Take note that the loop is over, before the last model is evaluated."""
+        """Hook after the loop, before the last model is evaluated."""
 
     def _ends(self) -> Iterator[Callable[[], object]]:
-        """Yield the steps of the end, with `_save_last` where it belongs among them."""
+        """Yield the steps that end the run, with `_save_last` at its place among them."""
         if not self.interrupter.error:
             yield self._save_last
 
     def _release(self) -> Iterator[Callable[[], object]]:
-        """Yield the steps that release what it holds, where nothing was begun."""
+        """Yield the steps that release resources if the run never began."""
         yield from ()
 
     # --- a run ------------------------------------------------------------------------------------
@@ -204,20 +205,20 @@ class BaseTrainer(ABC):
 
     @property
     def should_stop(self) -> bool:
-        """Whether the run is to end: a stop condition, a signal, the user, or a failure."""
+        """Whether the run must end: a stop condition, a signal, the user, or a failure."""
         return self.interrupter.is_set
 
     def train(self) -> TrainResult:
-        """Train until the run is to end; raise the first error of any part."""
+        """Train until the run ends; raise the first error of any part."""
         with self:
             if self._runs:
                 self._loop()
         return self.result()
 
     def __enter__(self) -> Self:
-        """Begin the run; one that is resumed at its end has nothing to do, and is left as it is."""
+        """Begin the run. A resumed run that is already at its end is not started."""
         if self._has_begun:
-            raise ConfigError("this trainer has trained already; build another one for another run")
+            raise ConfigError("this trainer has been used; build another one for another run")
         if self.has_ended():
             self.close()
             return self
@@ -258,17 +259,17 @@ class BaseTrainer(ABC):
         return batch is not None
 
     def sample(self, turns_left: int | None = None) -> Columns | None:
-        """Return a batch to learn from; None, soon, if there is none yet.
+        """Return a batch to learn from; None after a short wait without one.
 
-        No more are drawn at once than there are `turns_left`, this one included, if that is given.
-        Raises the error of whichever part of the run has failed, so that no loop goes on alone.
+        `turns_left`, if given, limits how many batches are sampled ahead, this one included. Raises
+        the error of any failed part of the run, so that no loop continues alone.
         """
         self._check_runs()
         self.interrupter.raise_if_failed()
         return self._take(turns_left)
 
     def learn(self, batch: Columns) -> None:
-        """Do one optimisation step, and count it."""
+        """Do one optimisation step and count it."""
         self._batch = batch
         if self._scheduled is not None:
             self._scheduled.env_steps = max(self._scheduled.env_steps, self.env_steps)
@@ -282,7 +283,7 @@ class BaseTrainer(ABC):
         self._learned()
 
     def run_services(self) -> None:
-        """Call callbacks; evaluate, record, save and stop, whatever of it is due."""
+        """Call callbacks; evaluate, record, save and stop if due."""
         self.services.counts.env_steps = self.env_steps
         if self._callbacks:
             self._callbacks.step()
@@ -291,22 +292,22 @@ class BaseTrainer(ABC):
         self.services.watch.lap("other")
 
     def evaluate(self, timeout_s: float = 0.0) -> float | None:
-        """Evaluate the model as it is now; return its score, which may make it the best one.
+        """Evaluate the current model; return its score, which may make it the best one.
 
-        Beside a process that evaluates, the score comes later: it is waited for as long as
-        `timeout_s`, and None is returned where it is not there by then. It is recorded, and may
-        make the model the best one, all the same.
+        With an evaluating process the score comes later. Wait up to `timeout_s` seconds for it, and
+        return None if it has not arrived by then. It is still recorded, and may still make the
+        model the best one.
         """
         self._check_runs()
         return self.services.evaluate(timeout_s)
 
     def save(self) -> None:
-        """Save a checkpoint of the run as it is now, beside those that are due at intervals.
+        """Save a checkpoint now, beside those at intervals.
 
-        It is copied here and written in the background; one that still waits to be written when a
-        newer one is saved is dropped. Call it after `learn`, not between `sample` and `learn`.
-        Where the trainer steps environments itself, it ends their episodes, as every checkpoint
-        does: environments cannot be saved, so the run goes on with new episodes.
+        It is copied here and written in the background. A checkpoint that is still waiting to be
+        written when a newer one is saved is dropped. Call it after `learn`, not between `sample`
+        and `learn`. If the trainer steps environments itself, their episodes are cut, as in every
+        checkpoint: environments cannot be saved, so the run continues with new episodes.
 
         Raises `ConfigError` if the run has no directory for checkpoints, and `NonFiniteModel`.
         """
@@ -319,19 +320,19 @@ class BaseTrainer(ABC):
             )
 
     def newest_record(self) -> dict[str, SupportsFloat]:
-        """Return the agent's numbers of the newest optimisation step."""
+        """Return the agent's metrics of the newest optimisation step."""
         return {f"agent/{name}": value for name, value in self._agent_record.items()}
 
     def has_ended(self) -> bool:
-        """Tell, before it begins, whether a run that is resumed has reached its end; say why."""
+        """Return, before the run begins, whether a resumed run is already at its end; log why."""
         return self.services.has_ended(self._metrics())
 
     def result(self) -> TrainResult:
-        """Sum the run up."""
+        """Return a summary of the run."""
         return self.services.result()
 
     def close(self) -> None:
-        """Release what a trainer holds that is not to train; one that has trained holds nothing."""
+        """Release the resources of a trainer that will not train; without effect after a run."""
         if not self._has_begun:
             self._has_begun = True
             self.interrupter.take_steps(
@@ -358,7 +359,7 @@ class BaseTrainer(ABC):
             self.learn(batch)
 
     def _end(self, error: BaseException | None) -> None:
-        """End in the order that loses nothing; each step is taken whatever became of the others."""
+        """End in the order that loses nothing; each step runs even if others fail."""
         if error is None:
             self.interrupter.take_steps(self._finish)
         else:
@@ -374,7 +375,7 @@ class BaseTrainer(ABC):
         try:
             self.interrupter.raise_if_failed()
         except BaseException as first:
-            if first is not error:  # which goes on by itself, with the others as its notes
+            if first is not error:  # which is being raised already; the others become its notes
                 raise
 
     def _finish(self) -> None:
@@ -387,8 +388,8 @@ class BaseTrainer(ABC):
         self.interrupter.stop("the loop ended")
 
     def _save_last(self) -> None:
-        """Save what was learned; never a model that is not finite."""
-        self.services.watch.lap("other")  # what came before is the end's, not the checkpoint's
+        """Save the last model, unless it is not finite."""
+        self.services.watch.lap("other")  # time so far is not the checkpoint's
         self.services.counts.env_steps = self.env_steps
         if not isinstance(self.interrupter.error, NonFiniteModel):
             self.services.save()
@@ -398,5 +399,5 @@ class BaseTrainer(ABC):
         self.services.close(self._numbers)
 
     def _close_saver(self) -> None:
-        """Wait for the last checkpoint to be on disk; half of one is never seen by anybody."""
+        """Wait until the last checkpoint is on disk; no incomplete one is ever visible."""
         self.services.close_saver(wait=not self.interrupter.hurry)

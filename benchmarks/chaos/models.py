@@ -32,7 +32,9 @@ from benchmarks.chaos.stage import DEADLINE_S, Stage
 _SHARE = 0.3
 _MOST_BEHIND = 2
 _LIMIT_S = 2.0
-_TOLD = re.compile(r"experience of actor (?P<actor>\d+) is of a model that is (?P<lag_s>[\d.]+) s")
+_TOLD = re.compile(
+    r"experience of actor (?P<actor>\d+) comes from a model that is (?P<lag_s>[\d.]+) s"
+)
 _RAISED_S = 1.0
 
 

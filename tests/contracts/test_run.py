@@ -179,7 +179,7 @@ def test_run_takes_place_once(make: Make) -> None:
     trainer = make(stop=MaxOptSteps(1))
     with trainer:
         assert trainer.run_step() in {True, False}
-    with pytest.raises(ConfigError, match="has trained already"):
+    with pytest.raises(ConfigError, match="has been used"):
         trainer.train()
 
 
@@ -620,5 +620,5 @@ def test_evaluation_on_demand_tells_its_score_and_may_make_the_model_the_best(ma
 @pytest.mark.parametrize("make", [with_environments, with_data])
 def test_evaluation_is_refused_where_nothing_evaluates(make: Make) -> None:
     trainer = make(evaluator=None)
-    with trainer, pytest.raises(ConfigError, match="nothing evaluates in this run"):
+    with trainer, pytest.raises(ConfigError, match="this run has no evaluation"):
         trainer.evaluate()

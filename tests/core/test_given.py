@@ -111,17 +111,17 @@ BUILDERS = pytest.mark.parametrize("build", [build_async_trainer, build_sync_tra
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"stop": 20}, "stop must be a stop condition, got 20; give .*MaxEnvSteps"),
-        ({"stop": [MaxOptSteps(1)]}, r"stop must be a stop condition, got \[.*join several"),
+        ({"stop": 20}, "stop must be a stop condition, got 20; pass .*MaxEnvSteps"),
+        ({"stop": [MaxOptSteps(1)]}, r"stop must be a stop condition, got \[.*combine conditions"),
         ({"stop": lambda _: None}, "stop must be a stop condition, got <function"),
         ({"stop": MaxOptSteps}, "stop must be a stop condition, got <class"),
-        ({"recorder": "x.jsonl"}, "recorder must be .* got 'x.jsonl'; give .*JsonlRecorder"),
+        ({"recorder": "x.jsonl"}, "recorder must be .* got 'x.jsonl'; pass .*JsonlRecorder"),
         (
             {"callbacks": Callback()},
             r"callbacks must be a list, got .*: callbacks=\[Callback\(\)\]",
         ),
         ({"callbacks": Callback}, r"callbacks must be a list, got .*: callbacks=\[Callback\(\)\]"),
-        ({"callbacks": [3]}, "callbacks takes objects of classes derived .*, and 3 is none"),
+        ({"callbacks": [3]}, "callbacks must be instances of classes derived .*, got 3"),
         ({"checkpoint_dir": 3}, "checkpoint_dir must be the path of a directory, got 3"),
         ({"config": 3}, r"config must be \w+Config\(\.\.\.\) here, got 3; .* takes SyncConfig"),
     ],

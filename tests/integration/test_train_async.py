@@ -363,7 +363,7 @@ def test_trainer_that_is_never_trained_lets_go_of_everything(tmp_path: Path) -> 
     closed.close()
     closed.close()
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ConfigError, match="has trained already"):
+    with pytest.raises(ConfigError, match="has been used"):
         closed.train()
 
 

@@ -80,7 +80,7 @@ def test_best_by_another_metric_begins_anew_and_says_so(caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING):
         after.restore(Checkpoint({}, before.meta()))
     assert after.score is None
-    assert "judged by fps before, and is by min:fps from now on" in caplog.text
+    assert "chosen by fps before, and is chosen by min:fps from now on" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,12 @@ def test_setting_names_a_metric_and_which_end_of_it(text: str, metric: str, less
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("eval_rewards", r"names no metric that a run records; did you mean eval_reward"),
+        ("eval_rewards", r"is not the name of a recorded metric; did you mean eval_reward"),
         ("min:lag/version_mean", r"did you mean lag/versions_mean"),
         ("return_mean", r"did you mean episode/return_mean"),
-        ("accuracy", r"'accuracy' names no metric.*agent/<name>"),
-        ("", r"must name a recorded metric.*got ''"),
-        ("min:", r"names no metric"),
+        ("accuracy", r"'accuracy' is not the name of a recorded metric.*agent/<name>"),
+        ("", r"must be the name of a recorded metric.*got ''"),
+        ("min:", r"is not the name of a recorded metric"),
     ],
 )
 def test_name_that_nobody_records_is_refused_with_those_near_it(text: str, said: str) -> None:

@@ -358,7 +358,7 @@ def test_best_by_another_metric_goes_on_when_resumed() -> None:
         ),
         (
             {"save_best_by": "fps", "record_interval_s": 0.0},
-            r"is about records, and there are none",
+            r"needs records, but they are off",
         ),
     ],
 )
@@ -867,7 +867,7 @@ def test_evaluation_that_never_ends_holds_nobody_up(caplog: pytest.LogCaptureFix
     assert 30.0 <= run.now_s - before <= 35.0
     assert run.site.requested == [2], "one at a time, also at the end"
     assert result.last_score is None
-    assert "longer than evaluate.final_timeout_s=30 and was given up" in caplog.text
+    assert "longer than evaluate.final_timeout_s=30 and was abandoned" in caplog.text
 
 
 def test_evaluation_on_demand_waits_for_the_one_before_and_for_its_own_score() -> None:
