@@ -14,7 +14,7 @@ import pytest
 from tests.test_architecture import ROOT, SOURCES, name_of, tree_of
 
 # Rooms whose docstrings, comments and messages are done. Add a room when it is.
-DONE = ("actor", "agents", "datasets", "envs", "export", "learner", "replay")
+DONE = ("actor", "agents", "datasets", "envs", "export", "learner", "replay", "transport")
 
 # Phrase -> what to write instead.
 ODD = {

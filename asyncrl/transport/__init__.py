@@ -1,4 +1,4 @@
-"""Messages on their way: who may speak, bytes, ZeroMQ, in-process.
+"""Delivery of messages: admission, encoding, ZeroMQ, in-process.
 
 Must not know: what columns mean. Open first: `zeromq.py`.
 """

@@ -1,6 +1,6 @@
-"""Transport within one process, for tests and for looking on: same rules, no bytes.
+"""Transport within one process, for tests and demonstrations: same rules, no encoding.
 
-Checks no array and copies none but a model's: what an actor sends is handed over as it is.
+Checks no arrays, and copies none but a model's: experience is passed by reference.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from asyncrl.transport.protocol import PeerTable
 
 @dataclass(slots=True)
 class _Mailbox:
-    """What the learner has told one actor."""
+    """What the learner has sent to one actor."""
 
     welcomed: bool = False
     refusal: str | None = None
@@ -33,7 +33,7 @@ class _Mailbox:
 
 @dataclass(slots=True)
 class _Shared:
-    """What both ends can see; `changed` guards all of it and is notified of every change."""
+    """State of both ends; `changed` guards it and is notified of every change."""
 
     changed: threading.Condition = field(default_factory=threading.Condition)
     inbox: deque[Message] = field(default_factory=deque)
@@ -44,7 +44,7 @@ class _Shared:
 
 
 class LocalTransport:
-    """Connects threads, or the parts of one thread, of this process."""
+    """Connects threads, or parts of one thread, of this process."""
 
     def __init__(self, schema: SegmentSchema, *, window: int = 8) -> None:
         """`window` is as in `ZmqTransportConfig`."""
@@ -57,7 +57,7 @@ class LocalTransport:
         raise TransportError("a LocalTransport cannot be sent to another process")
 
     def listen(self) -> LocalLearnerLink:
-        """Open the learner's end. Called once."""
+        """Open the learner's end. Call it once."""
         if self._listens:
             raise TransportError("already listening")
         self._listens = True
@@ -80,11 +80,11 @@ class LocalLearnerLink:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """Messages that did not count, by reason. Any thread."""
+        """Messages that were not accepted, by reason. Any thread."""
         return dict(self._table.counters)
 
     def admit(self, peer: Peer, *, evaluates: bool = False) -> LocalTransport:
-        """Return what this life of an actor is to connect to. Any thread."""
+        """Return what this incarnation of an actor connects to. Any thread."""
         if evaluates:
             self._table.evaluators.add(peer.actor_id)
         return self.address
@@ -119,16 +119,16 @@ class LocalLearnerLink:
                 self._shared.changed.notify_all()
 
     def refuse(self, peer: Peer, reason: str) -> None:
-        """Turn a peer away."""
+        """Disconnect a peer for good."""
         with self._shared.changed:
             self._check_usable()
             self._table.refuse(peer, reason)
             self._carry_out_refusals()
 
     def publish(self, model: ModelInfo, topic: Topic) -> None:
-        """Make this the newest model of a topic, unless one as new is there. Any thread.
+        """Make this the newest model of a topic if it is newer than the current one. Any thread.
 
-        The parameters have been copied when it returns.
+        The parameters are copied before it returns.
         """
         params = {name: np.array(array) for name, array in model.params.items()}
         for array in params.values():
@@ -141,19 +141,19 @@ class LocalLearnerLink:
             self._shared.changed.notify_all()
 
     def wake(self) -> None:
-        """Make a `poll` that is waiting return. Any thread."""
+        """Make a waiting `poll` return. Any thread."""
         with self._shared.changed:
             self._shared.rung = True
             self._shared.changed.notify_all()
 
     def stop_actors(self) -> None:
-        """Ask every actor, also those that connect later, to finish. Any thread."""
+        """Ask every actor to finish, including those that connect later. Any thread."""
         with self._shared.changed:
             self._shared.finish = True
             self._shared.changed.notify_all()
 
     def close(self) -> None:
-        """Let go of the link; may be called again."""
+        """Close the link; may be called again."""
         self._closed = True
 
     def _check_usable(self) -> None:
@@ -194,7 +194,7 @@ class LocalActorLink:
             self._mailbox = shared.mailboxes.setdefault(peer, _Mailbox())
 
     def hello(self, message: Hello, timeout_s: float = 0.0) -> bool:
-        """Introduce oneself; False if the learner has not let one in in time, and may yet."""
+        """Introduce this actor; False if the learner has not answered within `timeout_s`."""
         self._check_usable()
         if not self._introduced:
             self._introduced = True
@@ -206,7 +206,7 @@ class LocalActorLink:
         return self._wait(lambda: seq <= self._mailbox.granted, timeout_s)
 
     def send(self, message: Experience | Report, timeout_s: float) -> bool:
-        """Send, or return False if there was no credit in time (reports need none)."""
+        """Send, or return False if there was no credit within `timeout_s` (reports need none)."""
         if isinstance(message, Experience):
             if not self._wait(lambda: self._has_credit(message.seq), timeout_s):
                 return False
@@ -243,7 +243,7 @@ class LocalActorLink:
         )
 
     def close(self) -> None:
-        """Let go of the link; may be called again."""
+        """Close the link; may be called again."""
         self._closed = True
 
     def _put(self, message: Message) -> None:
@@ -262,7 +262,7 @@ class LocalActorLink:
         return mailbox.welcomed and seq - mailbox.acknowledged <= self._transport.window
 
     def _wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait for a condition, or until this link is of no more use."""
+        """Wait for a condition; raise if this link can no longer be used."""
         with self._shared.changed:
             self._shared.changed.wait_for(
                 lambda: condition() or self._mailbox.refusal is not None, max(0.0, timeout_s)

@@ -1,7 +1,7 @@
-"""What a transport says for itself, and which messages a learner lets in.
+"""The messages of the transport itself, and which messages a learner accepts.
 
-Touches no socket and no bytes: a link feeds the table what has arrived and carries out what it
-is told to.
+Touches no sockets and no bytes: a link passes in what has arrived, and carries out what the table
+decides.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Learner to actor: experience up to `seq` is dealt with, reports up to `reports` are read."""
+    """Learner to actor: experience up to `seq` is handled, reports up to `reports` are read."""
 
     seq: int
     reports: int = 0
     models: int = 0
-    """Models that were sent to this actor before: what has not come by now is lost."""
+    """Models sent to this actor before this message: those that have not arrived by now are
+    lost."""
 
     granted: int = 0
     """The last message of experience that the actor may act for."""
@@ -45,30 +46,30 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Learner to actor: come to an end."""
+    """Learner to actor: finish and exit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Learner to actor: go away."""
+    """Learner to actor: you are refused; disconnect."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """Actor to learner: one model of this topic, as soon as there is one above `have`."""
+    """Actor to learner: send one model of this topic, as soon as there is one newer than `have`."""
 
     peer: Peer
     topic: Topic
     have: int
     models: int = 0
-    """Models of which it knows what became of them: they have come, or are lost."""
+    """Number of models whose outcome the actor knows: they have arrived or are lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Learner to actor: the model that was asked for."""
+    """Learner to actor: the requested model."""
 
     topic: Topic
     model: ModelInfo
@@ -76,19 +77,19 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Actor to learner: this is the last I have sent, what of it have you got?"""
+    """Actor to learner: these are my last messages, which of them have you received?"""
 
     peer: Peer
     sent: int
-    """The last message of experience before it."""
+    """Number of the last message of experience."""
 
     reports: int = 0
-    """The last report before it."""
+    """Number of the last report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resend:
-    """Learner to actor: what came after these has been lost on its way, send it again."""
+    """Learner to actor: what you sent after these was lost, send it again."""
 
     seq: int
     reports: int = 0
@@ -96,7 +97,7 @@ class Resend:
 
 @dataclass(slots=True)
 class _PeerState:
-    """What is known of one incarnation."""
+    """What is known about one incarnation."""
 
     peer: Peer
     sends_experience: bool
@@ -110,45 +111,46 @@ class _PeerState:
 
     @property
     def lacks(self) -> Resend:
-        """What to ask for when something is missing."""
+        """Request for everything after what has been received."""
         return Resend(self.received, self.reports)
 
 
 @dataclass(slots=True)
 class PeerTable:
-    """Decides whose messages count. Keeps one life for each actor id, the newest.
+    """Decides which messages are accepted. Keeps the newest incarnation of each actor.
 
-    A message counts if its sender has said a `Hello` that agrees with us, has not been turned
-    away, and is not an earlier life of an actor that has come back since. Whoever is out is told
-    so each time it speaks, for it may not have heard it. Experience counts once, and in order, and
-    so do reports: what follows a gap is left for the actor to send again.
+    A message is accepted if its sender has sent a `Hello` that fits this run, has not been refused,
+    and has not been replaced by a newer incarnation. A peer that was refused gets the refusal again
+    each time it sends something, since the first one may have been lost. Experience is accepted
+    once and in order, and so are reports: what follows a gap is dropped, and the actor sends it
+    again.
     """
 
     schema_hash: str
     window: int
     counters: Counter[str] = field(default_factory=Counter)
-    """Messages that did not count, by reason."""
+    """Messages that were not accepted, by reason."""
 
     refusals: deque[tuple[Peer, str]] = field(default_factory=deque)
-    """Who is to be turned away, and why; whoever carries it out takes it off."""
+    """Peers to refuse, and why; the link takes entries off as it carries them out."""
 
     resends: deque[tuple[Peer, Resend]] = field(default_factory=deque)
-    """Who is to send something again; whoever carries it out takes it off."""
+    """Peers that must send something again; the link takes entries off as it carries them out."""
 
     evaluators: set[ActorId] = field(default_factory=set)
-    """Whose evaluations count. Whoever lets somebody in says so, and not who comes."""
+    """Actors whose evaluations are accepted. The learner decides this, not the peer."""
 
     _states: dict[ActorId, _PeerState] = field(default_factory=dict)
     _refused: dict[ActorId, tuple[int, str]] = field(default_factory=dict)
-    """The last life that was turned away, and why."""
+    """The last incarnation that was refused, and why."""
 
     @property
     def peers(self) -> list[Peer]:
-        """Those who have been let in and not been replaced or turned away since."""
+        """Admitted peers that have not been replaced or refused since."""
         return [state.peer for state in self._states.values()]
 
     def hears(self, peer: Peer) -> bool:
-        """Whether this very life has been let in; counted if it has not."""
+        """Whether exactly this incarnation is admitted; counts a message of any other one."""
         state = self._states.get(peer.actor_id)
         if state is not None and state.peer == peer:
             return True
@@ -157,7 +159,7 @@ class PeerTable:
         return False
 
     def admits(self, message: Message) -> bool:
-        """Decide on one message, in the order of arrival; a repeated `Hello` is let in again."""
+        """Decide on one message, in order of arrival; a repeated `Hello` is accepted again."""
         if isinstance(message, Hello):
             return self._admits_hello(message)
         if not self.hears(message.peer):
@@ -167,14 +169,14 @@ class PeerTable:
             return self._admits_experience(state, message)
         if isinstance(message, EvaluationReport) and state.peer.actor_id not in self.evaluators:
             self.counters["refused"] += 1
-            self.refuse(state.peer, "an evaluation from a peer that is not to evaluate")
+            self.refuse(state.peer, "an evaluation from a peer that is not an evaluator")
             return False
         return self._admits_report(state, message)
 
     def acknowledges(self, peer: Peer, seq: int, granted: int = 0) -> bool:
-        """Note that messages up to `seq` are dealt with, and those up to `granted` may be begun.
+        """Record that messages up to `seq` are handled, and those up to `granted` may be started.
 
-        False if that is no news, or there is nobody to tell.
+        Return False if that changes nothing, or the peer is not connected.
         """
         state = self._states.get(peer.actor_id)
         if state is None or state.peer != peer:
@@ -186,34 +188,34 @@ class PeerTable:
         return (state.acknowledged, state.granted) != before
 
     def ack(self, peer: Peer) -> Ack:
-        """Return how far the messages of a peer that is heard have got."""
+        """Return the acknowledgement for an admitted peer."""
         state = self._states[peer.actor_id]
         return Ack(state.acknowledged, state.reports, state.models, state.granted)
 
     def may_be_sent(self, request: ModelRequest) -> bool:
-        """Whether a peer that is heard may be sent the model that it asks for.
+        """Whether an admitted peer may be sent the model that it requests.
 
-        Not if it has been sent one, and does not know yet what became of it: it may be slow, and
-        need not be sent again. If it is lost, an acknowledgement says so, which comes behind it.
+        Not if one was sent already and its outcome is unknown to the peer, which may just be slow.
+        If that model is lost, an acknowledgement that follows it says so.
         """
         state = self._states[request.peer.actor_id]
         return request.models >= state.newest_model.get(request.topic, 0)
 
     def delivers(self, peer: Peer, topic: Topic) -> None:
-        """Note that a peer is being sent a model, for the first time or again."""
+        """Record that a model is sent to a peer, for the first time or again."""
         state = self._states.get(peer.actor_id)
         if state is not None and state.peer == peer:
             state.models += 1
             state.newest_model[topic] = state.models
 
     def syncs(self, message: Sync) -> None:
-        """Ask a peer that is heard for what never came."""
+        """Request from an admitted peer what never arrived."""
         state = self._states[message.peer.actor_id]
         if state.received < message.sent or state.reports < message.reports:
             self.resends.append((message.peer, state.lacks))
 
     def refuse(self, peer: Peer, reason: str) -> None:
-        """Turn a peer away, for as long as this life of it lasts."""
+        """Refuse a peer, for the rest of this incarnation."""
         state = self._states.get(peer.actor_id)
         if state is not None and state.peer == peer:
             del self._states[peer.actor_id]
@@ -237,7 +239,7 @@ class PeerTable:
         return True
 
     def _objection(self, hello: Hello) -> str:
-        """Return why a peer is not let in, or nothing."""
+        """Return why a peer is refused, or an empty string."""
         actor_id = hello.peer.actor_id
         if hello.software != SOFTWARE:
             return (
@@ -250,7 +252,7 @@ class PeerTable:
                 f" the learner stores {self.schema_hash}: their settings or environments differ"
             )
         if actor_id not in self._states and len(self._states) >= _MOST_PEERS:
-            return f"{len(self._states)} actors are here already"
+            return f"{len(self._states)} actors are connected already, which is the maximum"
         return ""
 
     def _admits_experience(self, state: _PeerState, message: Experience) -> bool:
@@ -259,7 +261,7 @@ class PeerTable:
             self.counters["duplicate"] += 1
             return False
         if not state.sends_experience or seq > state.acknowledged + self.window:
-            said = "said it would send none" if not state.sends_experience else "has no credit"
+            said = "announced none" if not state.sends_experience else "has no credit"
             self.counters["refused"] += 1
             self.refuse(state.peer, f"message {seq} of experience from a peer that {said}")
             return False
@@ -280,14 +282,14 @@ class PeerTable:
         return True
 
     def _on_gap(self, state: _PeerState) -> None:
-        """Ask for what is missing, once, and not again for each message that follows the gap."""
+        """Request what is missing once, not again for each message after the gap."""
         self.counters["after_gap"] += 1
         if state.asked_after != state.lacks:
             state.asked_after = state.lacks
             self.resends.append((state.peer, state.lacks))
 
     def _is_out(self, peer: Peer) -> bool:
-        """Whether one who is not in may not come in; it is counted, and told why."""
+        """Whether a peer was refused or replaced; counts the message and repeats the refusal."""
         state = self._states.get(peer.actor_id)
         last, reason = self._refused.get(peer.actor_id, (-1, ""))
         if state is not None and peer.incarnation < state.peer.incarnation:

@@ -1,10 +1,10 @@
-"""Messages to frames and back: a small msgpack header, and arrays as they lie in memory.
+"""Encodes messages as frames and back: a small msgpack header, and arrays as they are in memory.
 
-Touches no socket. Bytes are not trusted: every size is checked before anything is built from it,
-and whatever is not a message of ours raises `WireError`, never anything else.
+Touches no sockets. Bytes are not trusted: every size is checked before anything is built from it,
+and malformed bytes raise `WireError`, never any other error.
 
-A message is a header frame and array frames. A header is a flat list,
-`[protocol, kind, run_id, *fields]`, with the fields in the order of the class.
+A message is a header frame and array frames. A header is a flat list, `[protocol, kind, run_id,
+*fields]`, with the fields in the order of the class.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ WireMessage = (
     | Delivery
     | Resend
 )
-"""Everything that may be said on the wire, by either side."""
+"""All messages of both sides."""
 
 DTYPES = {
     name: np.dtype(name)
@@ -64,17 +64,18 @@ DTYPES = {
         *("float16", "float32", "float64"),
     )
 }
-"""All that may be in an array that travels."""
+"""Dtypes that arrays of messages may have."""
 
 MAX_EPISODES = 1 << 20
-"""The most episodes one report may list."""
+"""Maximum number of episodes in one report."""
 
 MAX_COUNT = 1 << 48
-"""The most steps, transitions or episodes that one life of an actor may tell of: at ten million a
-second it takes ten months. The sum over all actors stays far below what a model can tell."""
+"""Maximum number of steps, transitions or episodes that one incarnation may report. At ten million
+per second it takes ten months. The sum over all actors stays far below what a model's fields can
+hold."""
 
 MAX_REASON = 1000
-"""Characters of a refusal; more is cut off."""
+"""Maximum length of a refusal's reason in characters; the rest is cut off."""
 
 _MOST_SECONDS = 1e9
 
@@ -83,7 +84,7 @@ Entry = tuple[str, str, tuple[int, ...]]
 
 
 class Fields:
-    """The fields of a header, taken in order, each checked for type and range."""
+    """The fields of a header, read in order, each checked for type and range."""
 
     def __init__(self, values: Iterable[Any]) -> None:
         self.kind = "message"
@@ -91,47 +92,47 @@ class Fields:
 
     def _next(self, name: str, kind: type | tuple[type, ...]) -> Any:  # noqa: ANN401 (from msgpack)
         value = next(self._values, None)
-        # `True` is an int to isinstance, but not to us.
+        # isinstance(True, int) is true, but True is not a valid integer here.
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise WireError(f"{self.kind}: {name} is missing or has type {type(value).__name__}")
         return value
 
     def integer(self, name: str, low: int = 0, high: int = 2**63 - 1) -> int:
-        """Take an integer within a range."""
+        """Read an integer within a range."""
         value: int = self._next(name, int)
         if not low <= value <= high:
             raise WireError(f"{self.kind}: {name} is {value}, outside {low} to {high}")
         return value
 
     def count(self, name: str, low: int = 0) -> int:
-        """Take how much a life of an actor has done."""
+        """Read a count of what an incarnation has done."""
         return self.integer(name, low, MAX_COUNT)
 
     def text(self, name: str) -> str:
-        """Take a string."""
+        """Read a string."""
         return cast(str, self._next(name, str))
 
     def number(self, name: str) -> float:
-        """Take a number."""
+        """Read a number."""
         return float(self._next(name, (int, float)))
 
     def flag(self, name: str) -> bool:
-        """Take a boolean."""
+        """Read a boolean."""
         return cast(bool, self._next(name, bool))
 
     def peer(self) -> Peer:
-        """Take who speaks."""
+        """Read the sender."""
         actor_id, incarnation = self.integer("actor_id", -(2**63)), self.integer("incarnation")
         return Peer(actor_id=ActorId(actor_id), incarnation=incarnation)
 
     def topic(self) -> Topic:
-        """Take a topic that exists."""
+        """Read a topic; it must exist."""
         if (topic := self.text("topic")) not in get_args(Topic):
-            raise WireError(f"{self.kind}: no such topic, {topic[:40]!r}")
+            raise WireError(f"{self.kind}: there is no topic {topic[:40]!r}")
         return cast(Topic, topic)
 
     def numbers(self, name: str) -> dict[str, float]:
-        """Take a mapping of names to numbers."""
+        """Read a mapping of names to numbers."""
         values: dict[Any, Any] = self._next(name, dict)
         for key, value in values.items():
             if not isinstance(key, str) or type(value) not in {int, float}:
@@ -139,7 +140,7 @@ class Fields:
         return {key: float(value) for key, value in values.items()}
 
     def layout(self, limit: int) -> list[Entry]:
-        """Take names, dtypes and shapes of arrays that fit into `limit` bytes together."""
+        """Read names, dtypes and shapes of arrays of at most `limit` bytes in total."""
         entries: dict[str, Entry] = {}
         for value in self._next("params", list):
             match value:
@@ -149,20 +150,20 @@ class Fields:
                     raise WireError(f"{self.kind}: a parameter is not [name, dtype, *shape]")
             if not all(type(extent) is int and 0 <= extent <= limit for extent in shape):
                 raise WireError(f"{self.kind}: parameter {name[:40]!r} has an impossible shape")
-            # An extent of 0 must not hide others that numpy cannot multiply.
+            # An extent of 0 must not hide others whose product numpy cannot compute.
             limit -= prod(extent or 1 for extent in shape) * DTYPES[dtype].itemsize
             if limit < 0:
-                raise WireError(f"{self.kind}: larger than allowed at {name[:40]!r}")
+                raise WireError(f"{self.kind}: exceeds the size limit at {name[:40]!r}")
         return list(entries.values())
 
     def end(self) -> None:
-        """Insist that nothing is left over."""
+        """Raise if there are further fields."""
         if next(self._values, self) is not self:
-            raise WireError(f"{self.kind}: its header is too long")
+            raise WireError(f"{self.kind}: its header has too many fields")
 
 
 def view(name: str, data: memoryview, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """Return a frame as a read-only array, if it has just the right size."""
+    """Return a frame as a read-only array; its size must match exactly."""
     if data.nbytes != (size := prod(shape) * dtype.itemsize):
         raise WireError(f"column {name!r}: {data.nbytes} bytes, not {size}")
     return part(data, dtype, shape, 0)
@@ -179,7 +180,7 @@ def part(data: memoryview, dtype: np.dtype[Any], shape: tuple[int, ...], at: int
 
 
 def put_peer(peer: Peer) -> tuple[int, int]:
-    """Return the fields that say who speaks."""
+    """Return the fields of the sender."""
     return int(peer.actor_id), int(peer.incarnation)
 
 
@@ -188,7 +189,7 @@ def _put_numbers(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def put_actor_report(m: ActorReport, most: int) -> tuple[list[Any], list[memoryview]]:
-    """Return the fields and arrays of a report, of `most` episodes at the most, the newest."""
+    """Return the fields and arrays of a report, with at most `most` episodes, the newest."""
     if len(m.episode_returns) != len(m.episode_lengths):
         raise WireError(
             f"ActorReport: {len(m.episode_returns)} returns and {len(m.episode_lengths)} lengths"
@@ -202,7 +203,7 @@ def put_actor_report(m: ActorReport, most: int) -> tuple[list[Any], list[memoryv
 
 
 def _take_shares(fields: Fields) -> dict[str, float]:
-    """Take the seconds spent in phases, which are added up over the run, by phase."""
+    """Read the seconds spent per phase, which are summed over the run."""
     shares = fields.numbers("shares")
     for phase, seconds in shares.items():
         if phase not in ACTOR_PHASES or not 0 <= seconds <= _MOST_SECONDS:
@@ -211,7 +212,7 @@ def _take_shares(fields: Fields) -> dict[str, float]:
 
 
 def take_actor_report(fields: Fields, arrays: list[memoryview]) -> ActorReport:
-    """Take a report from its fields and arrays."""
+    """Decode a report from its fields and arrays."""
     peer, seq = fields.peer(), fields.integer("seq", 1)
     produced, env_steps = fields.count("produced"), fields.count("env_steps")
     episodes = fields.count("episodes")
@@ -240,7 +241,7 @@ def take_actor_report(fields: Fields, arrays: list[memoryview]) -> ActorReport:
 
 
 def put(m: WireMessage) -> list[Any]:
-    """Return the fields of a message that is a header and nothing else."""
+    """Return the fields of a message that consists of a header only."""
     fields: list[Any] = []
     match m:
         case Hello():
@@ -290,10 +291,10 @@ TAKE: dict[str, Callable[[Fields], WireMessage]] = {
     "Finish": lambda _: Finish(),
     "Refusal": lambda f: Refusal(f.text("reason")),
 }
-"""How to take the messages that are a header and nothing else."""
+"""Decoders of the messages that consist of a header only."""
 
 PROTOCOL = 8
-"""Raised whenever the layout of any message changes."""
+"""Protocol version. Raise it whenever the layout of any message changes."""
 
 Frame = bytes | bytearray | memoryview
 
@@ -302,14 +303,14 @@ MAX_TEXT = 4096
 MAX_ENTRIES = 1024
 _ALIGNMENT = 8
 
-# A header of so many bytes, as those of experience have, can do no harm: a third of it may be lists
-# within lists, of at most as many values each, for which msgpack makes room before it has read any.
+# A header up to this size, as those of experience have, cannot do harm: at most a third of it can
+# be nested lists, each of at most that many values, for which msgpack allocates memory in advance.
 FREE_BYTES = 384
-# So many values of a header do no harm, whatever they are. More of them must be few enough for all
-# to take at most eight times the memory of the message.
+# Up to this number of values in a header are harmless, whatever they are. Beyond it, all values
+# together may take at most eight times the memory of the message.
 _FREE_VALUES = 4096
 _BYTES_PER_VALUE = 20
-# Bytes from one value of msgpack to the next, by its first byte: small strings are in themselves,
+# Bytes from one msgpack value to the next, by its first byte. Small strings include their content;
 # the contents of lists and maps are values of their own.
 _STEP = [1] * 256
 _STEP[0xA0:0xC0] = range(1, 33)
@@ -323,11 +324,11 @@ for _tag, _step in {
 
 
 class ForeignRun(WireError):
-    """A message of ours, but of another run: most often an actor that outlived its learner."""
+    """A valid message of another run: usually from an actor that outlived its learner."""
 
 
 class ForeignProtocol(WireError):
-    """A message of another version of asyncrl, whose layout is not known here."""
+    """A message of another version of asyncrl, whose layout is unknown here."""
 
 
 _KINDS: tuple[type[WireMessage], ...] = get_args(WireMessage)
@@ -336,7 +337,7 @@ _KIND_OF = {cls: kind for kind, cls in enumerate(_KINDS)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireFormat:
-    """The bytes of one run. Both sides build it from the same schema, run id and limits."""
+    """The encoding of one run. Both sides build it from the same schema, run id and limits."""
 
     schema: SegmentSchema
     run_id: str
@@ -352,24 +353,25 @@ class WireFormat:
                 )
         if self.max_segments < 1:
             raise ConfigError(
-                f"one segment has {self.schema.segment_bytes} bytes, more than"
-                f" max_message_bytes = {self.max_message_bytes}"
+                f"one segment has {self.schema.segment_bytes} bytes, more than "
+                f"max_message_bytes={self.max_message_bytes}; raise that limit or lower "
+                "segment.length"
             )
         if not 0 < len(self.run_id) <= 128:
-            raise ConfigError(f"a run id has 1 to 128 characters, got {len(self.run_id)}")
+            raise ConfigError(f"a run id must have 1 to 128 characters, got {len(self.run_id)}")
 
     @property
     def max_segments(self) -> int:
-        """The most segments that fit into one message."""
+        """Maximum number of segments in one message."""
         return self.max_message_bytes // max(1, self.schema.segment_bytes)
 
     @property
     def max_episodes(self) -> int:
-        """The most episodes that one report lists, each in 8 bytes of each of its frames."""
+        """Maximum number of episodes in one report; each takes 8 bytes in each of its frames."""
         return min(MAX_EPISODES, max(1, self.max_message_bytes // 8))
 
     def encode(self, message: WireMessage) -> list[Frame]:
-        """Return the frames of a message; arrays are not copied, but for those of a model."""
+        """Return the frames of a message; arrays are not copied, except those of a model."""
         try:
             fields: list[Any]
             arrays: Sequence[Frame] = ()
@@ -404,7 +406,7 @@ class WireFormat:
         arrays = [memoryview(frame) for frame in frames[1:]]
         if take is not None:
             if arrays:
-                raise WireError(f"{cls}: {len(arrays)} frames too many")
+                raise WireError(f"{cls}: {len(arrays)} unexpected frames")
             message = take(fields)
         elif cls == "Experience":
             message = self._take_experience(fields, arrays)
@@ -418,7 +420,7 @@ class WireFormat:
     def _put_experience(self, m: Experience) -> tuple[list[Any], list[memoryview]]:
         n, schema = len(m.rows), self.schema
         if not 1 <= n <= self.max_segments:
-            raise WireError(f"Experience: {n} segments; 1 to {self.max_segments} fit a message")
+            raise WireError(f"Experience: {n} segments, expected 1 to {self.max_segments}")
         if len(m.columns) != len(schema.columns):
             raise WireError(f"Experience: columns {sorted(m.columns)} are not those of the schema")
         arrays = [_raw("rows", m.rows, DTYPES["int64"], (n,))]
@@ -516,11 +518,11 @@ def _unpack(header: Frame, arrays: Sequence[Frame]) -> Fields:
 
 
 def _check_values(header: Frame, arrays: Sequence[Frame]) -> None:
-    """Refuse a header of more values than the message's bytes justify, and lists that are too long.
+    """Refuse a header with too many values, or too long lists, for the message's size.
 
-    An empty list takes one byte there and 64 here, and one within another that announces thousands
-    of values takes three bytes there and room for all of them here. Steps from value to value
-    without building any; what is malformed is left to msgpack.
+    An empty list takes one byte there and 64 here. A nested list that announces thousands of values
+    takes three bytes there, and memory for all of them here. Steps from value to value without
+    building any; malformed headers are left to msgpack.
     """
     if memoryview(header).nbytes <= FREE_BYTES:
         return
@@ -531,23 +533,21 @@ def _check_values(header: Frame, arrays: Sequence[Frame]) -> None:
     while at < len(header) and count <= most and announced <= len(header):
         tag = header[at]
         at += _STEP[tag]
-        if 0xD9 <= tag <= 0xDB:  # a string that says its length in 1, 2 or 4 bytes
+        if 0xD9 <= tag <= 0xDB:  # a string with its length in 1, 2 or 4 bytes
             at += int.from_bytes(header[at - (1 << tag - 0xD9) : at])
         elif 0x90 <= tag <= 0x9F:
             announced += tag & 0xF
-        elif 0xDC <= tag <= 0xDD:  # a list that says its length in 2 or 4 bytes
+        elif 0xDC <= tag <= 0xDD:  # a list with its length in 2 or 4 bytes
             announced += int.from_bytes(header[at - (2 << tag - 0xDC) : at])
         count += 1
     if count > most:
         raise WireError(f"a header with more than {most} values, too many for its size")
     if announced > len(header):
-        raise WireError(
-            f"a header of {len(header)} bytes whose lists are to have {announced} values"
-        )
+        raise WireError(f"a header of {len(header)} bytes whose lists announce {announced} values")
 
 
 def _offsets(layout: Sequence[Entry]) -> tuple[list[int], int]:
-    """Where each array begins in a model's block, and the size of the block."""
+    """Return where each array begins in a model's block, and the size of the block."""
     offsets, at = [], 0
     for _, dtype, shape in layout:
         offsets.append(at)

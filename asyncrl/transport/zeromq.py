@@ -1,12 +1,11 @@
 """Transport between processes over ZeroMQ: one ROUTER in the learner, a DEALER in each actor.
 
-Opens nothing to other hosts unless it is told to: by default an ipc path in a private directory
-or, where there is no ipc, TCP on this host's loopback. What other hosts can reach is encrypted,
-and lets in only those who were given a key (`zeromq_guard.py`). Knows no columns, and no rule of
-who may speak (`protocol.py`).
+Opens nothing to other hosts by default: it uses an ipc path in a private directory or, without ipc,
+TCP on this host's loopback. What other hosts can reach is encrypted, and only accepts peers with a
+key (`zeromq_guard.py`). Knows no columns, and not which messages are accepted (`protocol.py`).
 
-Nothing waits inside libzmq. An actor has credit for `window` messages; a model is sent when an
-actor has asked for one, so at most one is under way and the newest is what it gets.
+Messages do not queue inside libzmq. An actor has credit for `window` messages. A model is sent on
+an actor's request, so at most one is in flight, and it is the newest.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ _LOOPBACK = "tcp://127.0.0.1:"
 
 @dataclass(frozen=True, slots=True)
 class ZmqTransport:
-    """The address of a learner, and what both sides must agree on.
+    """The address of a learner, and the settings that both sides must share.
 
-    Actors are given what `admit` of the link returns, which `listen` returns: only there is a port
-    known that was left open, and where keys are needed, the actor's key is in it.
+    Actors are given the address that `admit` returns, a method of the link that `listen` returns:
+    it contains the port if that was chosen automatically, and the actor's key if one is needed.
     """
 
     endpoint: str
@@ -50,14 +49,14 @@ class ZmqTransport:
         private = self.endpoint.startswith(("ipc:///", _LOOPBACK))
         if not private and not (self.curve and self.endpoint.startswith("tcp://")):
             raise ConfigError(
-                f"endpoint {self.endpoint!r}: without keys only ipc:///... and {_LOOPBACK}PORT are"
-                " offered, because anything wider needs authentication; see ZmqTransport.tcp"
+                f"endpoint {self.endpoint!r}: without keys only ipc:///... and {_LOOPBACK}PORT are "
+                "supported, because anything wider needs authentication; see ZmqTransport.tcp"
             )
         self._wire()
 
     @classmethod
     def of(cls, directory: Path, *, schema: SegmentSchema, config: ZmqTransportConfig) -> Self:
-        """Return what `config.bind` asks for."""
+        """Return the transport that `config.bind` asks for."""
         if config.bind == "ipc":
             return cls.ipc(directory, schema=schema, config=config)
         return cls.tcp(config.bind, schema=schema, config=config)
@@ -66,7 +65,7 @@ class ZmqTransport:
     def ipc(
         cls, directory: Path, *, schema: SegmentSchema, config: ZmqTransportConfig | None = None
     ) -> Self:
-        """Return the private default: a socket file in a directory of the user's own (0700)."""
+        """Return the private default: a socket file in a directory of the user's (0700)."""
         if not zmq.has("ipc"):
             return cls.loopback(schema=schema, config=config)
         endpoint = f"ipc://{directory.absolute()}/learner"
@@ -76,20 +75,20 @@ class ZmqTransport:
     def loopback(
         cls, port: int = 0, *, schema: SegmentSchema, config: ZmqTransportConfig | None = None
     ) -> Self:
-        """Return TCP on this host only; every user of the host can connect. Port 0: any."""
+        """Return TCP on this host only; every user of it can connect. Port 0 chooses a free one."""
         endpoint = f"{_LOOPBACK}{port or '*'}"
         return cls(endpoint, schema=schema, config=config or ZmqTransportConfig())
 
     @classmethod
     def tcp(cls, bind: str, *, schema: SegmentSchema, config: ZmqTransportConfig) -> Self:
-        """Return TCP on one address, encrypted, for those alone whom the learner's link admits."""
+        """Return encrypted TCP on one address; only actors with a key from `admit` can connect."""
         endpoint = tcp_endpoint(bind, every_interface=config.bind_every_interface)
         return cls(endpoint, schema=schema, config=config, curve=Curve.make())
 
     def listen(self) -> ZmqLearnerLink:
-        """Open the learner's end. Called once."""
+        """Open the learner's end. Call it once."""
         if self.curve is not None and self.curve.public != self.curve.server:
-            raise TransportError("these are an actor's keys: a learner listens with its own")
+            raise TransportError("these are an actor's keys; a learner listens with its own")
         return ZmqLearnerLink(
             self.endpoint, self._wire(), self.config, self._address_at, curve=self.curve
         )
@@ -97,13 +96,16 @@ class ZmqTransport:
     def connect(self, peer: Peer) -> ZmqActorLink:
         """Open an actor's end."""
         if self.endpoint.endswith("*"):
-            raise TransportError("connect to the address of a learner's link: this has no port")
+            raise TransportError("connect to the address of a learner's link: this one has no port")
         if self.curve is not None and not self.curve.secret:
-            raise TransportError(f"connect {peer} to what the learner's link admits it to: no key")
+            raise TransportError(
+                f"connect {peer} to the address that the learner's `admit` "
+                "returned: this one has no key"
+            )
         return ZmqActorLink(self.endpoint, self._wire(), self.config, peer, curve=self.curve)
 
     def _address_at(self, endpoint: str, curve: Curve | None) -> Self:
-        """Return what actors of this host connect to, with a key of theirs."""
+        """Return what actors of this host connect to, with their key."""
         for every, here in (("//0.0.0.0:", "//127.0.0.1:"), ("//[::]:", "//[::1]:")):
             endpoint = endpoint.replace(every, here)
         return replace(self, endpoint=endpoint, curve=curve)

@@ -1,10 +1,10 @@
 """An actor's end of the ZeroMQ transport. Decides nothing about experience or models.
 
-Every call first takes in what has arrived, which costs about a microsecond when nothing has.
+Every call first handles what has arrived, which costs about a microsecond if nothing has.
 
-A connection may break, and libzmq makes a new one: what was under way then is lost without a word.
-So experience and reports are kept until they are acknowledged, and whatever is waited for too long
-is asked for again: an answer to the `Hello`, an acknowledgement, a model.
+After a broken connection libzmq makes a new one, and silently loses what was in flight. So
+experience and reports are kept until they are acknowledged, and requests are repeated after a
+timeout: the `Hello`, acknowledgements, models.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from asyncrl.transport.zeromq_socket import (
 )
 
 _log = logging.getLogger(__name__)
-# Reports that nobody reads. Actors give one a second, and none while they wait for credit.
+# Limit of unread reports. Actors send one per second, and none while they wait for credit.
 _MOST_UNREAD = 256
 
 
 class ZmqActorLink:
-    """One actor's connection. Belongs to one thread of the process that made it."""
+    """One actor's connection. Must be used by one thread of the process that made it."""
 
     def __init__(
         self,
@@ -92,11 +92,11 @@ class ZmqActorLink:
         self._asked_at = 0.0
         self._models: dict[Topic, ModelInfo] = {}
         self._models_known = 0
-        """Those that have come, and those that are known to be lost."""
+        """Number of models that have arrived or are known to be lost."""
         self._requested_at: dict[Topic, float] = {}
 
     def hello(self, message: Hello, timeout_s: float = 0.0) -> bool:
-        """Introduce oneself; False if the learner has not let one in in time, and may yet."""
+        """Introduce this actor; False if the learner has not answered within `timeout_s`."""
         self._take_in()
         if self._hello is None:
             self._hello = message
@@ -112,7 +112,7 @@ class ZmqActorLink:
 
     def may_begin(self, seq: int, timeout_s: float = 0.0) -> bool:
         """Wait until message `seq` is granted; False after `timeout_s` or if a model came first."""
-        if seq <= self._granted:  # at each step: without a look at the socket
+        if seq <= self._granted:  # at each step: without reading the socket
             return True
         self._take_in()
         if not self._waits_to_begin and not self._unacknowledged and not self._unread:
@@ -129,10 +129,10 @@ class ZmqActorLink:
         return True
 
     def send(self, message: Experience | Report, timeout_s: float) -> bool:
-        """Send, or return False if there was no credit in time (reports need none).
+        """Send, or return False if there was no credit within `timeout_s` (reports need none).
 
-        The arrays have been copied when it returns. Raises `Refused` if the learner has turned
-        this actor away.
+        The arrays are copied before it returns. Raises `Refused` if the learner has refused this
+        actor.
         """
         if not isinstance(message, Experience):
             message = replace(message, seq=self._reports + 1)
@@ -142,8 +142,8 @@ class ZmqActorLink:
             self._take_in()
             credit = self._has_credit(message)
             if credit:
-                # libzmq's own memory: to lend it arrays costs a thread that watches for their
-                # return, and was no faster at any size that experience has.
+                # A copy into libzmq's own memory. Zero-copy needs a thread that waits for the
+                # arrays' return, and was no faster at any size of experience.
                 frames = frames or [zmq.Frame(f, copy=True) for f in self._wire.encode(message)]
                 if self._put(frames):
                     break
@@ -198,19 +198,19 @@ class ZmqActorLink:
                 return False
 
     def close(self) -> None:
-        """Let go of the link; what has not been drained may be lost. May be called again."""
+        """Close the link; what was not drained may be lost. May be called again."""
         if not self._socket.closed and os.getpid() == self._pid:
             self._connections.close()
             self._socket.close(0)
             self._context.term()
 
     def _take_in(self) -> None:
-        """Handle all that has arrived, then raise if this link is of no more use."""
+        """Handle all that has arrived, then raise if this link can no longer be used."""
         if self._socket.closed:
             raise TransportClosed(f"the link of {self._peer} is closed")
         if os.getpid() != self._pid:
             raise TransportError(f"a link made in process {self._pid} is used in another")
-        # Asking for the events is half the price of a receive that finds nothing.
+        # Reading the events costs half of a receive that finds nothing.
         while self._events() & zmq.POLLIN:
             frames = receive(self._socket)
             if frames is None:
@@ -238,10 +238,10 @@ class ZmqActorLink:
             case Refusal(reason):
                 self._refusal = reason
             case _:
-                raise WireError(f"a learner does not say {type(message).__name__}")
+                raise WireError(f"a learner does not send {type(message).__name__}")
 
     def _on_progress(self, message: Ack | Resend) -> None:
-        """Take in what the learner says of what was sent."""
+        """Process an acknowledgement or a request to send again."""
         for kept, seq in ((self._unacknowledged, message.seq), (self._unread, message.reports)):
             if isinstance(message, Resend):
                 for frames in [frames for number, frames in kept if number > seq]:
@@ -254,12 +254,12 @@ class ZmqActorLink:
             self._acknowledged = max(self._acknowledged, message.seq)
             self._granted = max(self._granted, message.granted)
             if message.models > self._models_known:
-                # One was sent before this was, and has not come: ask again.
+                # A model was sent before this message and has not arrived: request it again.
                 self._models_known = message.models
                 self._requested_at.clear()
 
     def _ask_again(self, hello: Hello) -> None:
-        """Say the `Hello` again, or ask what has arrived, if there was no answer for too long."""
+        """Repeat the `Hello`, or ask what has arrived, after an interval without an answer."""
         waits = self._unacknowledged or self._unread or self._waits_to_begin
         if self._welcomed and not waits:
             return
@@ -274,33 +274,33 @@ class ZmqActorLink:
                 self._put(self._wire.encode(hello))
 
     def _sync(self) -> bool:
-        """Ask the learner how much it has of what was sent so far."""
+        """Ask the learner which messages it has received so far."""
         return self._put(self._wire.encode(Sync(self._peer, self._sent, self._reports)))
 
     def _look_at_silence(self, now: float) -> None:
-        """Give up where that is all there is to do; else say now and then why one may wait."""
+        """Raise if the learner rejects the key; else log at intervals the likely reason."""
         self._connections.read()
         if self._connections.counts["denied"]:
             raise Refused(
-                f"the learner at {self._endpoint} does not admit the key of {self._peer}, which was"
-                " revoked or is of another run"
+                f"the learner at {self._endpoint} does not accept the key of {self._peer}, which "
+                "was revoked or belongs to another run"
             )
         if now >= self._warn_at:
             self._warn_at = now + self._config.silence_warning_s
             _log.warning("%s", self._silence())
 
     def _silence(self) -> str:
-        """Say what is known of why the learner has not answered."""
+        """Return the likely reason why the learner has not answered."""
         counts = self._connections.counts
         if counts["failed"]:
             cause = (
-                "nobody there proves to have this run's key: the learner is stopped, or it is the"
-                " learner of another run, or another program"
+                "the listener there does not prove to have this run's key: the learner is "
+                "stopped, or belongs to another run, or another program listens there"
             )
         elif counts["connected"]:
-            cause = "it can be reached: it is busy elsewhere, stopped, or too many connect to it"
+            cause = "it is reachable but busy, stopped, or has too many connections"
         else:
-            cause = "nobody accepts connections there: it has ended, or a firewall is in between"
+            cause = "no connection is accepted there: it has exited, or a firewall blocks them"
         return (
             f"the learner at {self._endpoint} has not answered {self._peer} for"
             f" {self._config.silence_warning_s:g} s; {cause}"
@@ -328,7 +328,7 @@ class ZmqActorLink:
         return True
 
     def _wait(self, deadline: float, events: int) -> bool:
-        """Wait for an event; False if it is too late for that."""
+        """Wait for an event; return False after the deadline."""
         left = deadline - self._clock()
         if left <= 0:
             return False

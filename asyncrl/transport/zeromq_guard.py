@@ -1,8 +1,8 @@
-"""Who may connect over TCP, and what is known of those who tried.
+"""Which peers may connect over TCP, and what became of connection attempts.
 
-libzmq asks a `Gatekeeper` about every key before it lets a message of its owner through, and tells
+libzmq asks a `Gatekeeper` about every key before it passes on its owner's messages, and reports to
 a `ConnectionLog` what became of each connection. Both belong to the thread that owns the socket,
-but for `admit` and `revoke`.
+except for `admit` and `revoke`. Does not know what messages contain.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from zmq.utils.monitor import parse_monitor_message
 from asyncrl.transport.zeromq_socket import ZAP_DOMAIN, Curve, is_readable, open_gate, open_monitor
 
 _log = logging.getLogger(__name__)
-# So that messages are not kept waiting by a flood of connections.
+# So that a flood of connections does not delay messages.
 _MOST_AT_ONCE = 256
-# Connections beyond those of known actors, from which on it is a flood.
+# Number of connections beyond those of known actors that counts as a flood.
 _MANY_STRANGERS = 32
 _LOG_INTERVAL_S = 10.0
 _VERSION = b"1.0"
@@ -37,9 +37,9 @@ _EVENTS = {
 
 
 class Complaints:
-    """Counts what was not accepted, and logs one line of a flood, not one for each.
+    """Counts what was rejected, and logs one line per flood instead of one per event.
 
-    Each reason has lines of its own, so that none hides another behind it.
+    Each reason has its own lines, so that no reason hides another one.
     """
 
     def __init__(self, counters: Counter[str], clock: Callable[[], float]) -> None:
@@ -48,29 +48,29 @@ class Complaints:
         self._log_after: dict[str, float] = {}
 
     def note(self, reason: str, what: str, times: int = 1) -> None:
-        """Count something, and log it unless its reason has been just before."""
+        """Count a rejection, and log it unless its reason was logged just before."""
         self._counters[reason] += times
         if (now := self._clock()) >= self._log_after.get(reason, 0.0):
             self._log_after[reason] = now + _LOG_INTERVAL_S
             count = self._counters[reason]
-            _log.warning("did not accept, %s number %d: %s", reason, count, what)
+            _log.warning("rejected, %s number %d: %s", reason, count, what)
 
 
 class Gatekeeper:
     """Answers libzmq's question whether the owner of a key may connect (ZAP).
 
-    Whoever it does not answer in time is not let in, and neither is anybody once it is closed.
+    A peer without an answer in time is not admitted. After `close` no peer is.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], server: bytes) -> None:
         self._server = server
         self.socket = open_gate(context)
-        """Readable when there is somebody at the gate."""
+        """Readable when a connection waits for an answer."""
         self._lock = threading.Lock()
         self._users: dict[bytes, str] = {}
 
     def admit(self, user: str) -> Curve:
-        """Make a key for a user, in place of any it had. Any thread."""
+        """Make a key for a user; it replaces any earlier one. Any thread."""
         curve = Curve.make(self._server)
         with self._lock:
             self._forget(user)
@@ -78,12 +78,12 @@ class Gatekeeper:
         return curve
 
     def revoke(self, user: str) -> None:
-        """Let nobody in with the key of this user any more. Any thread."""
+        """Stop accepting the key of this user. Any thread."""
         with self._lock:
             self._forget(user)
 
     def answer(self) -> None:
-        """Answer those who are at the gate."""
+        """Answer the waiting connections."""
         for _ in range(_MOST_AT_ONCE):
             if not is_readable(self.socket):
                 return
@@ -93,11 +93,11 @@ class Gatekeeper:
             self.socket.send_multipart([*request[:2], _VERSION, request[3], *verdict, b""])
 
     def close(self) -> None:
-        """Answer nobody any more, so that nobody is let in."""
+        """Stop answering, so that no further peer is admitted."""
         self.socket.close(0)
 
     def _user_of(self, request: list[bytes]) -> str | None:
-        """Return whose key it is that somebody has shown, if it is one of ours."""
+        """Return the user whose key was presented, if the key is known."""
         match request:
             case [_, _, version, _, domain, _, _, b"CURVE", key]:
                 if version == _VERSION and domain == ZAP_DOMAIN and len(key) == 32:
@@ -116,21 +116,21 @@ class ConnectionLog:
     def __init__(self, watched: zmq.Socket[bytes]) -> None:
         self._watched = watched
         self.socket = open_monitor(watched, sum(_EVENTS))
-        """Readable when there is something to count."""
+        """Readable when there are events to count."""
         self.counts: Counter[str] = Counter()
         """`connected`, `accepted`, `agreed`, `denied`, `failed`, `disconnected`."""
         self._open: set[int] = set()
 
     @property
     def open(self) -> int:
-        """Connections that have been accepted and not ended, whether they have said who they are.
+        """Connections that were accepted and have not ended, authenticated or not.
 
-        Told apart by their descriptors, of which an ended connection may be told late.
+        Identified by file descriptor; the end of a connection may be reported late.
         """
         return len(self._open)
 
     def read(self) -> Counter[str]:
-        """Count what has happened since the last call, and return that."""
+        """Count the events since the last call, and return the counts."""
         news: Counter[str] = Counter()
         for _ in range(_MOST_AT_ONCE):
             if not is_readable(self.socket):
@@ -146,19 +146,19 @@ class ConnectionLog:
         return news
 
     def complaints(self, known: int) -> Iterator[tuple[str, int, str]]:
-        """Count what has happened; yield what, how often and why is wrong with it.
+        """Count the events; yield each problem with its reason, number and description.
 
-        `known` are the connections that there should be.
+        `known` is the expected number of connections.
         """
         news = self.read()
         if failed := news["denied"] + news["failed"]:
-            yield "handshake_failed", failed, "a connection without the right key, or broken off"
+            yield "handshake_failed", failed, "a connection without the right key, or aborted"
         strangers = self.open - known
         if news["accepted"] and strangers > _MANY_STRANGERS:
-            yield "flood", news["accepted"], f"{strangers} connections that no actor has"
+            yield "flood", news["accepted"], f"{strangers} connections of no actor"
 
     def close(self) -> None:
-        """Look no longer; before the watched socket is closed. May be called again."""
+        """Stop watching. Call it before the watched socket is closed. May be called again."""
         if not self.socket.closed:
             self.read()
             self._watched.disable_monitor()

@@ -1,7 +1,7 @@
-"""The learner's end of the ZeroMQ transport. Who may speak is decided by `protocol.PeerTable`.
+"""The learner's end of the ZeroMQ transport. `protocol.PeerTable` decides which messages count.
 
-One thread receives, and owns the socket. Other threads leave what they want in a few fields
-under a lock, and wake it.
+One thread receives and owns the socket. Other threads leave their requests in a few fields under a
+lock, and wake it.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from asyncrl.transport.zeromq_socket import (
 )
 
 _log = logging.getLogger(__name__)
-# So that acknowledgements and models are not kept waiting by a flood.
+# So that a flood does not delay acknowledgements and models.
 _MOST_AT_ONCE = 64
 
 
 class ZmqLearnerLink:
-    """The socket all actors are connected to."""
+    """The socket that all actors connect to."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class ZmqLearnerLink:
         self._complaints = Complaints(self._table.counters, clock)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
-            # In this order, and closed in the opposite one: nobody finds an open door unguarded.
+            # In this order, closed in reverse: the socket is never open without a gatekeeper.
             self._gate = Gatekeeper(self._context, curve.server) if curve else None
             self._socket = make_learner_socket(self._context, endpoint, config, curve)
             self._connections = ConnectionLog(self._socket)
@@ -81,17 +81,17 @@ class ZmqLearnerLink:
         except Exception:
             self._context.destroy(0)
             raise
-        # A link that nobody closes must not wait in the garbage collection for its own sockets:
-        # the context itself has forgotten those that are garbage.
+        # If a link is not closed, the garbage collector must not block on its sockets: the context
+        # no longer knows those that are garbage.
         held = [each.socket for each in (self._connections, self._gate) if each] + [self._socket]
         self._release = weakref.finalize(self, release, held, self._context)
         self._release.atexit = False
         self._make_address = partial(make_address, self._endpoint)
         self.address = self._make_address(curve and replace(curve, secret=b""))
-        """Where the learner is; a key to it comes from `admit`."""
+        """The learner's address; `admit` adds a key."""
         self._prefix = routing_prefix(wire.run_id)
         self._requests: dict[tuple[Peer, Topic], int] = {}
-        # The one thing that a poller takes on every platform and any thread may write to.
+        # A socket pair: every platform can poll it, and any thread may write to it.
         self._bell, self._button = socket.socketpair()
         self._bell.setblocking(False)
         self._button.setblocking(False)
@@ -105,27 +105,27 @@ class ZmqLearnerLink:
         self._news = False
         self._finish = False
         self._told_to_finish: set[Peer] = set()
-        self._leaving: set[bytes] = set()  # or gone: answers need not reach them
+        self._leaving: set[bytes] = set()  # or have exited: they need no answers
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """Messages and connections that did not count, by reason. Any thread."""
+        """Messages and connections that were not accepted, by reason. Any thread."""
         return dict(self._table.counters)
 
     def admit(self, peer: Peer, *, evaluates: bool = False) -> Transport:
-        """Return what this life of an actor is to connect to, its key included. Any thread."""
+        """Return what this incarnation connects to, including its key. Any thread."""
         if evaluates:
             self._table.evaluators.add(peer.actor_id)
         return self._make_address(self._gate.admit(self._name(peer).hex()) if self._gate else None)
 
     def revoke(self, peer: Peer) -> None:
-        """Note that this life of an actor is over: its key opens no connection more. Any thread."""
+        """Note that this incarnation has ended: its key opens no further connection. Any thread."""
         self._leaving.add(self._name(peer))
         if self._gate:
             self._gate.revoke(self._name(peer).hex())
 
     def poll(self, timeout_s: float, waited: Callable[[], object] = lambda: None) -> list[Message]:
-        """Return what has arrived, or nothing after `timeout_s`, a `wake` or a `publish`.
+        """Return what has arrived, or an empty list after `timeout_s`, a `wake` or a `publish`.
 
         Malformed and unwanted messages are counted and logged, and never raise.
         """
@@ -149,19 +149,19 @@ class ZmqLearnerLink:
             self._send(peer, self._table.ack(peer))
 
     def refuse(self, peer: Peer, reason: str) -> None:
-        """Turn a peer away."""
+        """Disconnect a peer for good."""
         self._check_usable()
         self._table.refuse(peer, reason)
         self._tell_peers()
 
     def publish(self, model: ModelInfo, topic: Topic) -> None:
-        """Make this the newest model of a topic, unless one as new is there. Any thread.
+        """Make this the newest model of a topic if it is newer than the current one. Any thread.
 
-        The parameters have been copied when it returns. Raises `WireError` if they cannot be
-        sent.
+        The parameters are copied before it returns. Raises `WireError` if they cannot be sent.
         """
         header, block = self._wire.encode(Delivery(topic, model))
-        # libzmq's own memory, counted by libzmq: sent to every actor without another copy.
+        # In libzmq's own reference-counted memory, so it is sent to every actor without another
+        # copy.
         frames: list[Frame | zmq.Frame] = [header, zmq.Frame(block, copy=True)]
         with self._lock:
             if topic in self._models and self._models[topic][0] >= model.version:
@@ -171,20 +171,20 @@ class ZmqLearnerLink:
         self.wake()
 
     def wake(self) -> None:
-        """Make a `poll` that is waiting return. Any thread."""
+        """Make a waiting `poll` return. Any thread."""
         with self._lock:
             if not self._rung and not self._closed:
                 self._rung = True
                 self._button.send(b"\0")
 
     def stop_actors(self) -> None:
-        """Ask every actor, also those that connect later, to finish. Any thread."""
+        """Ask every actor to finish, including those that connect later. Any thread."""
         with self._lock:
             self._finish = self._news = True
         self.wake()
 
     def close(self) -> None:
-        """Let go of the link; may be called again."""
+        """Close the link; may be called again."""
         with self._lock:
             if self._closed or os.getpid() != self._pid:
                 return
@@ -205,7 +205,7 @@ class ZmqLearnerLink:
         if self._closed:
             raise TransportClosed(f"the link on {self._endpoint} is closed")
         if os.getpid() != self._pid:
-            raise TransportError(f"a link made in process {self._pid} is used in another")
+            raise TransportError(f"a link made in process {self._pid} is used in another process")
 
     def _wait(self, timeout_s: float) -> bool:
         """Wait until there is something to do; return whether `wake` was called."""
@@ -217,14 +217,14 @@ class ZmqLearnerLink:
         return rung
 
     def _look_at_connections(self) -> None:
-        """Answer those who want in, and count those who did not get in or are too many."""
+        """Answer waiting connections; count those that failed or are too many."""
         if self._gate:
             self._gate.answer()
         for reason, times, what in self._connections.complaints(len(self._table.peers)):
             self._complaints.note(reason, what, times)
 
     def _serve(self) -> None:
-        """Send what other threads have asked for since the last time."""
+        """Send what other threads have requested since the last call."""
         with self._lock:
             if not self._news:
                 return
@@ -246,11 +246,11 @@ class ZmqLearnerLink:
         return messages
 
     def _read(self, first: zmq.Frame, frames: list[memoryview]) -> _FromActor | None:
-        """Decode a message; None if it is not one that its sender may send."""
+        """Decode a message; return None if its sender may not send it."""
         name = first.bytes
         if self._gate and sender(first) != name.hex():
             self._complaints.note(
-                "impostor", f"a message from {sender(first)} in the name of {name.hex()}"
+                "impostor", f"a message from {sender(first)} under the name of {name.hex()}"
             )
             return None
         try:
@@ -259,14 +259,14 @@ class ZmqLearnerLink:
             self._complaints.note("foreign_run", str(error))
         except ForeignProtocol as error:
             self._complaints.note("foreign_protocol", str(error))
-            # It does not understand this answer, but its own error then says as much.
+            # The peer does not understand this answer, but its own error then says so.
             self._send_frames(name, self._wire.encode(Refusal(str(error))))
         except WireError as error:
             self._on_malformed(name, str(error))
         else:
             if isinstance(message, _FromActor) and name == self._name(message.peer):
                 return message
-            self._on_malformed(name, f"{type(message).__name__} from one who may not say it")
+            self._on_malformed(name, f"{type(message).__name__} from a peer that may not send it")
         return None
 
     def _on_malformed(self, name: bytes, error: str) -> None:
@@ -276,7 +276,7 @@ class ZmqLearnerLink:
                 self.refuse(peer, f"the learner could not read a message: {error}")
 
     def _handle(self, message: _FromActor) -> Message | None:
-        """Do what a message asks of the link itself; return it if it is for the caller."""
+        """Handle what a message asks of the link itself; return it if it is for the caller."""
         if isinstance(message, ModelRequest | Sync):
             if self._table.hears(message.peer):
                 self._respond(message)
@@ -295,7 +295,7 @@ class ZmqLearnerLink:
         return message if admitted else None
 
     def _respond(self, message: ModelRequest | Sync) -> None:
-        """Answer, and say again what may have been lost since this peer was last heard."""
+        """Answer, and repeat what may have been lost since this peer's last message."""
         if self._finish:
             self._send(message.peer, Finish())
         if isinstance(message, Sync):
@@ -307,7 +307,7 @@ class ZmqLearnerLink:
         self._send(message.peer, self._table.ack(message.peer))
 
     def _answer(self, peer: Peer, topic: Topic, have: int) -> None:
-        """Send the newest model if it is newer; else the request stands until one is."""
+        """Send the newest model if it is newer; otherwise keep the request until one is."""
         with self._lock:
             version, frames = self._models.get(topic, (have, []))
         if version > have:
@@ -326,7 +326,7 @@ class ZmqLearnerLink:
             self._send(*self._table.resends.popleft())
         while self._table.refusals:
             peer, reason = self._table.refusals.popleft()
-            _log.info("turning %s away: %s", peer, reason)
+            _log.info("refusing %s: %s", peer, reason)
             self._send(peer, Refusal(reason))
             self._forget_requests(peer)
 
@@ -341,7 +341,8 @@ class ZmqLearnerLink:
         try:
             self._socket.send_multipart([name, *frames], zmq.NOBLOCK)
         except zmq.ZMQError as error:
-            # Gone, or deaf for a thousand messages; an actor that comes back asks again.
+            # It has exited, or has not read a thousand messages; an actor that comes back asks
+            # again.
             if error.errno not in {zmq.EHOSTUNREACH, zmq.EAGAIN}:
                 raise
             if name not in self._leaving:

@@ -1,4 +1,4 @@
-"""Sockets as this package wants them. The only place where a socket option is set."""
+"""Creates configured sockets. The only place where a socket option is set. Knows no messages."""
 
 from __future__ import annotations
 
@@ -22,30 +22,31 @@ from asyncrl.core.errors import ConfigError, TransportError
 from asyncrl.core.messages import Peer
 
 ZAP_DOMAIN = b"asyncrl"
-"""What the learner's socket tells its gatekeeper that it guards."""
+"""Name under which the learner's socket is known to its gatekeeper."""
 
 MAX_FRAMES = 256
-"""Frames of one message; beyond, it is thrown away unread, once libzmq has taken in all of it."""
+"""Maximum number of frames per message. libzmq receives a longer one completely; it is then
+dropped."""
 
 _HANDSHAKE_MS, _CONNECT_MS, _LEARNER_LINGER_MS = 3000, 2000, 200
 _HIGH_WATER_MARK = 1000
-# sun_path has 104 bytes on the BSDs and macOS, 108 on Linux, with the closing zero.
+# sun_path has 104 bytes on the BSDs and macOS, 108 on Linux, including the final zero.
 _MAX_IPC_PATH = 103
-# Events that nobody has read. Beyond that libzmq waits, which is still better than no bound.
+# Limit of unread events. Beyond it libzmq blocks, which is better than unbounded memory.
 _MAX_EVENTS = 20_000
 _SPARE_DESCRIPTORS = 16
-# As plain numbers, which are quicker than members of an enum.
+# As plain integers, which are faster than enum members.
 _EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
 _OLDEST_LIBZMQ = (4, 3, 5)
 
 
 def check_libzmq(version: tuple[int, ...]) -> None:
-    """Refuse a libzmq that the advice on its security holes tells to replace."""
+    """Refuse a version of libzmq with known security holes."""
     if version < _OLDEST_LIBZMQ:
         raise ImportError(
-            f"libzmq {'.'.join(map(str, version))} is too old: asyncrl needs"
-            f" {'.'.join(map(str, _OLDEST_LIBZMQ))} or newer, because peers can do harm to older"
-            " ones. Install a newer pyzmq, whose wheels contain it"
+            f"libzmq {'.'.join(map(str, version))} is too old: asyncrl needs "
+            f"{'.'.join(map(str, _OLDEST_LIBZMQ))} or newer, because older ones have security "
+            "holes. Install a newer pyzmq, whose wheels contain it"
         )
 
 
@@ -107,33 +108,33 @@ class Curve:
     """The learner's public key."""
 
     public: bytes
-    """This end's own; the learner's has the same twice."""
+    """This end's own public key; for the learner it equals `server`."""
 
     secret: bytes = field(repr=False)
-    """Empty in an address that is not yet anybody's."""
+    """Empty in an address that is not assigned to an actor yet."""
 
     @classmethod
     def make(cls, server: bytes = b"") -> Self:
-        """Make the keys of somebody who connects to this server, or of a new server."""
+        """Make the keys of a peer of this server, or of a new server."""
         public, secret = zmq.curve_keypair()
         return cls(server=server or public, public=public, secret=secret)
 
 
 def tcp_endpoint(bind: str, *, every_interface: bool = False) -> str:
-    """Return what to bind a socket to, or raise `ConfigError`."""
+    """Return the endpoint to bind to, or raise `ConfigError`."""
     wanted = "an IP address of this host, as in tcp://10.0.0.5, tcp://10.0.0.5:7777 or tcp://[::1]"
     form = re.fullmatch(r"tcp://(?:\[(.+)\]|([^:]+))(?::([0-9]{1,5}))?", bind)
     address = _address(form[1] or form[2]) if form else None
     port = int(form[3] or 0) if form else 0
     if address is None or port >= 1 << 16:
-        raise ConfigError(f"bind is {bind!r}: it must be 'ipc', or name {wanted}")
+        raise ConfigError(f"bind must be 'ipc' or {wanted}; got {bind!r}")
     if address.is_unspecified and not every_interface:
         raise ConfigError(
-            f"bind is {bind!r}, which listens on every network of this host: name {wanted}, or"
-            " set bind_every_interface if that is meant"
+            f"bind is {bind!r}, which listens on every network of this host: use {wanted}, or set "
+            "bind_every_interface if that is intended"
         )
     if every_interface and not address.is_unspecified:
-        raise ConfigError(f"bind_every_interface is set, but bind names one address, {bind!r}")
+        raise ConfigError(f"bind_every_interface is set, but bind is a single address, {bind!r}")
     if not zmq.has("curve"):
         raise ConfigError(f"bind is {bind!r}, but this libzmq was built without encryption (CURVE)")
     shown = f"[{address}]" if address.version == 6 else str(address)
@@ -148,16 +149,16 @@ def _address(text: str) -> IPv4Address | IPv6Address | None:
 
 
 def routing_prefix(run_id: str) -> bytes:
-    """Return what all names of a run begin with.
+    """Return the common prefix of all names of a run.
 
-    An actor left over from another run thus cannot take the name of one of ours. A first byte of
-    zero would be libzmq's own.
+    So an actor left over from another run cannot take the name of an actor of this run. It must not
+    begin with a zero byte, which libzmq reserves.
     """
     return b"\x01" + sha256(run_id.encode()).digest()[:8]
 
 
 def routing_id(prefix: bytes, peer: Peer) -> bytes:
-    """Return the name under which the learner's socket knows a peer."""
+    """Return the name of a peer in the learner's socket."""
     return prefix + pack(">qq", peer.actor_id, peer.incarnation)
 
 
@@ -167,7 +168,7 @@ def make_learner_socket(
     config: ZmqTransportConfig,
     curve: Curve | None = None,
 ) -> zmq.Socket[bytes]:
-    """Make the learner's socket; with `curve`, somebody must be at the gate before `listen`."""
+    """Make the learner's socket. With `curve`, start a gatekeeper before `listen`."""
     _check_descriptors()
     path = ipc_path(endpoint)
     if path is not None:
@@ -176,12 +177,12 @@ def make_learner_socket(
     if curve is not None:
         _encrypt(socket, curve, config)
         socket.setsockopt(zmq.CURVE_SERVER, 1)
-        # Both, always: without the second, libzmq lets everybody in when nobody is at the gate.
+        # Both are needed: without the second, libzmq admits every peer if there is no gatekeeper.
         socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
     socket.setsockopt(zmq.LINGER, _LEARNER_LINGER_MS)
-    # Say so when a peer is gone, instead of dropping in silence; and let one that comes back
-    # have its name again before the loss of its old connection has been noticed.
+    # Report a lost peer as an error instead of dropping its messages silently. And let a peer that
+    # reconnects take over its name before the end of its old connection is noticed.
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
     if path is not None and sys.platform == "linux":
@@ -190,7 +191,7 @@ def make_learner_socket(
 
 
 def listen(socket: zmq.Socket[bytes], endpoint: str) -> str:
-    """Open a socket to others; return what it is bound to."""
+    """Bind a socket; return its endpoint."""
     path = ipc_path(endpoint)
     socket.setsockopt(zmq.IPV6, "[" in endpoint)
     try:
@@ -209,21 +210,22 @@ def make_actor_socket(
     config: ZmqTransportConfig,
     curve: Curve | None = None,
 ) -> zmq.Socket[bytes]:
-    """Make an actor's socket, still to be connected to `endpoint`."""
+    """Make an actor's socket; the caller connects it to `endpoint`."""
     socket = _make_socket(context, zmq.DEALER, config.max_model_bytes)
     socket.setsockopt(zmq.IPV6, "[" in endpoint)
     socket.setsockopt(zmq.ROUTING_ID, name)
     if curve is not None:
         _encrypt(socket, curve, config)
         socket.setsockopt(zmq.CURVE_SERVERKEY, curve.server)
-        # Else the system, which asks at growing intervals, goes on with an attempt from within a
-        # partition: after one of 30 s, actors were back 12 s later, and in less than 1 s like this.
+        # Without it the system's own retries, at growing intervals, continue an attempt that began
+        # in a partition: after one of 30 s, actors were back 12 s later, and with it in less than 1
+        # s.
         socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_MS)
     return socket
 
 
 def open_gate(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
-    """Open the socket on which libzmq asks who may connect; before anybody can."""
+    """Open the socket on which libzmq asks who may connect; call it before any peer can."""
     socket = context.socket(zmq.ROUTER)
     socket.setsockopt(zmq.LINGER, 0)
     socket.bind("inproc://zeromq.zap.01")
@@ -231,7 +233,7 @@ def open_gate(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
 
 
 def open_monitor(watched: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
-    """Open the socket on which libzmq tells of another socket's connections."""
+    """Open the socket on which libzmq reports events of another socket's connections."""
     endpoint = f"inproc://monitor-{id(watched)}"
     watched.monitor(endpoint, events)
     socket: zmq.Socket[bytes] = watched.context.socket(zmq.PAIR)
@@ -247,7 +249,7 @@ def sender(frame: zmq.Frame) -> str:
 
 
 def release(sockets: Iterable[zmq.Socket[bytes]], context: zmq.Context[zmq.Socket[bytes]]) -> None:
-    """Close sockets, and then their context, which would wait for them."""
+    """Close sockets, then their context, which would wait for them."""
     for socket in sockets:
         socket.close(0)
     context.term()
@@ -259,7 +261,7 @@ def is_readable(socket: zmq.Socket[bytes]) -> bool:
 
 
 def receive(socket: zmq.Socket[bytes]) -> list[zmq.Frame] | None:
-    """Return the frames of the next message, without a copy, or None if there is none."""
+    """Return the frames of the next message without a copy, or None."""
     try:
         frame = socket.recv(zmq.NOBLOCK, copy=False)
     except zmq.Again:
@@ -280,7 +282,7 @@ def ipc_path(endpoint: str) -> Path | None:
 def _make_socket(
     context: zmq.Context[zmq.Socket[bytes]], kind: int, max_frame_bytes: int
 ) -> zmq.Socket[bytes]:
-    """Open a socket with what both sides need; libzmq heeds most of it only before bind."""
+    """Create a socket with the options of both sides; most have no effect after bind."""
     socket = context.socket(kind)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
@@ -288,14 +290,14 @@ def _make_socket(
     # Credit bounds memory; this only stops a peer that ignores it.
     socket.setsockopt(zmq.SNDHWM, _HIGH_WATER_MARK)
     socket.setsockopt(zmq.RCVHWM, _HIGH_WATER_MARK)
-    # Every call here is non-blocking; should one ever not be, it fails instead of waiting.
+    # All calls here are non-blocking; if one is not, it fails instead of waiting.
     socket.setsockopt(zmq.SNDTIMEO, 0)
     socket.setsockopt(zmq.RCVTIMEO, 0)
     return socket
 
 
 def _encrypt(socket: zmq.Socket[bytes], curve: Curve, config: ZmqTransportConfig) -> None:
-    """Give a socket its own keys, and what a connection through a network needs besides."""
+    """Set a socket's keys, and the options that a connection over a network needs."""
     socket.setsockopt(zmq.CURVE_PUBLICKEY, curve.public)
     socket.setsockopt(zmq.CURVE_SECRETKEY, curve.secret)
     interval_ms = max(1, round(1000 * config.heartbeat_interval_s))
@@ -304,25 +306,30 @@ def _encrypt(socket: zmq.Socket[bytes], curve: Curve, config: ZmqTransportConfig
 
 
 def _check_descriptors() -> None:
-    """Refuse to start where a few connections would take the last file descriptors."""
+    """Refuse to start if a few connections would use up the file descriptors."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     used = len(list(Path("/dev/fd").iterdir()))
     if limit != resource.RLIM_INFINITY and limit - used < _SPARE_DESCRIPTORS:
         raise TransportError(
-            f"{used} of the {limit} files that this process may have open are in use, which leaves"
-            " too few for connections; raise the limit (ulimit -n)"
+            f"{used} of the {limit} files that this process may open are in use, which leaves too "
+            "few for connections; raise the limit (ulimit -n)"
         )
 
 
 def _check_private(path: Path) -> None:
-    """Refuse a path that others may reach, or that somebody listens on: bind would steal it."""
+    """Refuse a path that others can access, or that is in use: bind would take it over."""
     if len(os.fsencode(path)) > _MAX_IPC_PATH:
-        raise ConfigError(f"ipc path longer than {_MAX_IPC_PATH} bytes: {path}")
+        raise ConfigError(
+            f"the ipc path is longer than {_MAX_IPC_PATH} bytes: {path}; use a shorter directory"
+        )
     try:
         directory = path.parent.stat()
     except OSError as error:
         raise ConfigError(f"the directory for {path} cannot be used: {error}") from error
     if directory.st_uid != os.getuid() or stat.S_IMODE(directory.st_mode) & 0o077:
-        raise ConfigError(f"{path.parent} must be this user's own and closed to others (0700)")
+        raise ConfigError(f"{path.parent} must belong to this user and be closed to others (0700)")
     if path.exists():
-        raise TransportError(f"{path} exists: another learner listens there, or died there")
+        raise TransportError(
+            f"{path} exists: another learner listens there, or was killed there; "
+            "delete it if none is running"
+        )

@@ -214,7 +214,7 @@ def test_environments_are_made_anew_each_with_a_seed_of_its_own(
     assert [env.closed for env in envs] == [True] * 3
     first, second = caplog.messages
     assert "the environments failed: ValueError: the wheel came off" in first
-    assert "all 2 are made anew in 0.0 s, and the episodes in them are cut" in second
+    assert "all 2 are rebuilt in 0.0 s, and their episodes are cut" in second
     assert 'raise ValueError("the wheel came off")' in second, "the traceback"
 
 

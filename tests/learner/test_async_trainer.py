@@ -522,7 +522,7 @@ def test_experience_of_too_old_a_model_is_warned_of_at_once(
 
     strategy.after = send_old_experience
     stage.train()
-    words = "actor 0 is of a model that is"
+    words = "actor 0 comes from a model that is"
     assert any(words in record.message for record in caplog.records) is warned
 
 

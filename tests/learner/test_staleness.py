@@ -180,7 +180,7 @@ def test_experience_of_a_model_long_replaced_is_warned_of_as_it_arrives(
     assert staleness.on_experience(message(0))
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert "actor 5 is of a model that is 3.5 s and 100 opt steps behind" in record.message
+    assert "actor 5 comes from a model that is 3.5 s and 100 opt steps behind" in record.message
 
 
 @pytest.mark.fault("F31")

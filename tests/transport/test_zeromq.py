@@ -263,9 +263,7 @@ def test_a_learner_does_not_begin_with_its_descriptors_almost_spent(
 ) -> None:
     used = len(list(Path("/dev/fd").iterdir()))
     monkeypatch.setattr(resource, "getrlimit", lambda _: (used + 10, used + 10))
-    said = (
-        rf"of the {used + 10} files that this process may have open.*raise the limit \(ulimit -n\)"
-    )
+    said = rf"of the {used + 10} files that this process may open are in use.*\(ulimit -n\)"
     with pytest.raises(TransportError, match=said):
         ZmqTransport.ipc(directory, schema=SCHEMA, config=CONFIG).listen()
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)

@@ -258,7 +258,7 @@ def test_a_revoked_actor_gives_up(learner: ZmqLearnerLink) -> None:
 
     wait_until(gave_up, DEADLINE_S, "an actor to give up")
     actor.close()
-    assert "revoked or is of another run" in reasons[0]
+    assert "revoked or belongs to another run" in reasons[0]
     assert transport.endpoint in reasons[0]
 
 
@@ -267,7 +267,7 @@ def test_an_actor_with_another_learner_says_what_may_be_wrong(
 ) -> None:
     transport = replace(admitted(learner, PEER), curve=Curve.make(Curve.make().public))
     with silent_learner():
-        assert "the learner of another run" in silence(learner, transport, caplog, "failed")
+        assert "or belongs to another run" in silence(learner, transport, caplog, "failed")
 
 
 @contextmanager
@@ -285,7 +285,7 @@ def silent_learner() -> Iterator[None]:
 def test_an_actor_whose_learner_does_nothing_says_so(
     learner: ZmqLearnerLink, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert "busy elsewhere" in silence(None, admitted(learner, PEER), caplog, "connected")
+    assert "reachable but busy" in silence(None, admitted(learner, PEER), caplog, "connected")
 
 
 def test_an_actor_without_a_learner_says_so(
@@ -293,7 +293,7 @@ def test_an_actor_without_a_learner_says_so(
 ) -> None:
     transport = admitted(learner, PEER)
     learner.close()
-    assert "nobody accepts connections" in silence(None, transport, caplog, "")
+    assert "no connection is accepted" in silence(None, transport, caplog, "")
 
 
 def test_an_address_without_a_key_is_no_use(learner: ZmqLearnerLink) -> None:
@@ -351,7 +351,7 @@ def test_what_names_no_address_is_refused(bind: str) -> None:
 def test_every_network_must_be_spelled_out(bind: str) -> None:
     with pytest.raises(ConfigError, match="bind_every_interface"):
         ZmqTransportConfig(bind=bind)
-    with pytest.raises(ConfigError, match="names one address"):
+    with pytest.raises(ConfigError, match="is a single address"):
         ZmqTransportConfig(bind="tcp://10.0.0.1", bind_every_interface=True)
     with pytest.raises(ConfigError, match="bind_every_interface needs"):
         ZmqTransportConfig(bind_every_interface=True)

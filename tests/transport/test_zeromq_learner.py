@@ -119,7 +119,7 @@ def test_a_flood_of_connections_is_counted_and_told_once(
     site.works()
     flood = [socket.create_connection(site.address) for _ in range(60)]
     site.until(lambda: site.learner.counters.get("flood", 0) > 0, "the alarm")
-    assert "connections that no actor has" in caplog.text
+    assert "connections of no actor" in caplog.text
     site.works()
     for link in flood:
         link.close()
@@ -140,10 +140,10 @@ def test_one_line_is_told_of_each_reason_and_none_hides_another(
         complaints.note("malformed", "noise")
         complaints.note("flood", "33 connections that no actor has", 33)
     first = ["malformed number 1: noise", "flood number 33: 33 connections that no actor has"]
-    assert caplog.messages == [f"did not accept, {words}" for words in first]
+    assert caplog.messages == [f"rejected, {words}" for words in first]
     now[0] = 11.0
     complaints.note("malformed", "noise")
-    assert caplog.messages[2:] == ["did not accept, malformed number 4: noise"]
+    assert caplog.messages[2:] == ["rejected, malformed number 4: noise"]
 
 
 _LEARNER_WITH_FEW_DESCRIPTORS = """
