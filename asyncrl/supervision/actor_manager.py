@@ -1,6 +1,6 @@
-"""The actors' lives: start, watch, restart within a budget, stop with a deadline.
+"""Supervises actors: start, watch, restart within a budget, stop with a deadline.
 
-Runs in a thread of its own, so that a dead actor is noticed while the learner optimises. Decides
+Runs in a separate thread, so that it notices a dead actor while the learner optimises. It decides
 nothing itself: `restart_policy.py` does. Does not know what actors do.
 """
 
@@ -39,18 +39,19 @@ from asyncrl.supervision.restart_policy import (
 logger = logging.getLogger(__name__)
 
 MakeBody = Callable[[Peer], ActorBody]
-"""Makes what one life of an actor runs."""
+"""Makes what one incarnation of an actor runs."""
 
 _WATCH_S = 0.05
 _SAME_SIGNAL_S = 1.0
-"""Time for the learner to hear of a signal to the whole job, too: it may be in native code."""
+"""Seconds to wait for a signal that was sent to the whole job; the learner may be in native
+code."""
 
 _LET_GO_S = 30.0
-"""Time for a launcher to end what it has, beside that for actors to die of being killed."""
+"""Timeout for a launcher to close, in addition to the time for killed actors to die."""
 
 _LONGEST_LOOK_S = 1.0
-"""Of the time between two looks at the actors, so much at most counts as theirs. More than that,
-and this process did not run either: it was stopped, or the machine slept, and so did they."""
+"""Maximum time between two checks that counts towards an actor's timeout. After a longer gap this
+process did not run either: it was stopped or the machine was asleep, and so were the actors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +109,9 @@ class _Slot:
 
 
 class ActorManager:
-    """Keeps every slot filled until it is told to stop, or the restart policy gives up.
+    """Keeps every slot running until it is stopped or the restart policy gives up.
 
-    Slots that have a name, as the evaluator's has, are no actors'.
+    Slots with a name, such as the evaluator's, are not actors.
     """
 
     def __init__(
@@ -148,27 +149,27 @@ class ActorManager:
         self._thread = CrashForwardingThread(interrupter, self._run, name="asyncrl-manager")
 
     def start(self) -> None:
-        """Start every actor, and watch them."""
+        """Start every actor and begin to watch."""
         start_thread(self._thread)
 
     @property
     def next_incarnation(self) -> int:
-        """One more than that of any life so far: where a resumed run's actors begin."""
+        """The next unused incarnation: with it a resumed run's actors begin."""
         return 1 + max((slot.incarnation for slot in self._slots.values()), default=-1)
 
     @property
     def alive(self) -> int:
-        """Actors whose processes run now."""
+        """Number of actors whose processes are running."""
         return sum(slot.alive for slot in self._slots.values())
 
     def expect_ends(self) -> None:
-        """From now on actors end because they were asked to, and are not started again."""
+        """From now on actors exit because they were asked to, and are not restarted."""
         self._finishing.set()
 
     def stop(self, timeout_s: float | None = None) -> None:
-        """Wait until all actors have ended, kill those that have not in time; idempotent.
+        """Wait until all actors have exited; kill the rest after the timeout; may be called again.
 
-        Raises `ActorFailed` if a launcher hangs and does not let go of them.
+        Raises `ActorFailed` if a launcher is stuck and does not release them.
         """
         self.expect_ends()
         if self._thread.ident is None:
@@ -178,7 +179,7 @@ class ActorManager:
         try:
             if self._thread.is_alive():
                 self._thread.join(wait_s)
-        except BaseException:  # a second signal: no actor is to blame for being killed now
+        except BaseException:  # a second signal: actors killed now have not failed
             self._blames = False
             raise
         finally:
@@ -188,12 +189,12 @@ class ActorManager:
             self._thread.join(limit_s)
         if self._thread.is_alive():
             raise ActorFailed(
-                f"the thread that watches actors did not end within {limit_s:g} s after they were "
-                "to be killed, and is left behind; see that all methods of the launcher return"
+                f"the thread that watches actors did not end within {limit_s:g} s after the order "
+                "to kill them, and is abandoned; make sure that all methods of the launcher return"
             )
 
     def _run(self) -> None:
-        """Watch until every actor has ended, then let go of the launcher, whatever happens."""
+        """Watch until every actor has exited, then close the launcher in any case."""
         try:
             while not self._stop_now.is_set():
                 if self._finishing.is_set() and not self.alive:
@@ -235,7 +236,7 @@ class ActorManager:
         slot = self._slots[ended.peer.actor_id]
         self._on_exit(ended)
         who = self._name(ended.peer.actor_id)
-        killed_because = slot.killed_because if ended.code < 0 else None  # else it was quicker
+        killed_because = slot.killed_because if ended.code < 0 else None  # else it exited first
         cause = killed_because or cause_of(ended)
         text = f"\n\n{ended.text}" if ended.text else ""
         if self._ends_well():
@@ -260,19 +261,19 @@ class ActorManager:
             case Drop():
                 slot.dropped = True
                 self._on_drop(ended.peer.actor_id)
-                done = f"the run goes on without it, with {left} others"
+                done = f"the run continues without it, with {left} others"
             case restart:
-                done = f"it is started again in {restart.after_s:.1f} s"
+                done = f"it is restarted in {restart.after_s:.1f} s"
                 slot.restart_at = now + restart.after_s
         logger.warning("%s %s; %s. %s%s", who, cause.how, done, cause.advice, text)
 
     def _ends_well(self) -> bool:
-        """Whether actors may end now without harm: asked to, or by the signal that ends the run."""
+        """Whether exits are expected now: actors were asked to finish, or a signal ends the run."""
         hurries = self._interrupter.urgent and self._interrupter.error is None
         return hurries or self._finishing.is_set()
 
     def _others_left(self, actor_id: ActorId) -> int | None:
-        """Return how many other actors live or will live again; None if this is no actor."""
+        """Return how many other actors run or will be restarted; None if this is not an actor."""
         if actor_id in self._names:
             return None
         return sum(
@@ -290,13 +291,13 @@ class ActorManager:
                 yield Peer(actor_id=actor_id, incarnation=slot.incarnation), slot
 
     def _time_passed_s(self) -> float:
-        """Return how much of the time since the last call counts as the actors'."""
+        """Return how much of the time since the last call counts towards actors' timeouts."""
         now = self._clock()
         passed_s, self._looked_at = min(now - self._looked_at, _LONGEST_LOOK_S), now
         return passed_s
 
     def _end_hanging(self, passed_s: float) -> None:
-        """Kill actors that have given no sign of life, neither a step nor a wait, for too long."""
+        """Kill actors without a heartbeat, a step or a wait, for longer than the timeout."""
         if self._finishing.is_set():
             return
         for peer, slot in self._living():
@@ -322,7 +323,7 @@ class ActorManager:
         return hung(silent_s, limit_s, starts=starts)
 
     def _replace_large(self, passed_s: float) -> None:
-        """Ask actors to finish that hold more memory than they may."""
+        """Ask actors above the memory limit to finish."""
         limit_bytes = self._config.memory_limit_bytes
         if not limit_bytes or self._finishing.is_set():
             return
@@ -342,7 +343,7 @@ class ActorManager:
                 self._launcher.kill(peer)
 
     def _replace(self, peer: Peer, slot: _Slot, held_bytes: int) -> None:
-        """Ask an actor to finish at the memory limit, unless starting others costs too much."""
+        """Ask an actor to finish at the memory limit; end the run if restarts take too long."""
         who = self._name(peer.actor_id)
         found = at_limit(held_bytes, self._config.memory_limit_bytes)
         slot.held_bytes, slot.silent_s = held_bytes, 0.0
@@ -355,8 +356,8 @@ class ActorManager:
         self._memory_told = True
         logger.log(
             level,
-            "%s %s; it finishes and is replaced, without loss. It %s. Replacements are counted as "
-            "actor/<id>/memory_restarts; further ones are not logged. %s",
+            "%s %s; it finishes and is restarted, without loss. It %s. These restarts are counted "
+            "as actor/<id>/memory_restarts; further ones are not logged. %s",
             who,
             found,
             slot.memory.growth(held_bytes),
@@ -364,7 +365,7 @@ class ActorManager:
         )
 
     def _end_slow(self) -> None:
-        """Kill actors that are much slower than the others."""
+        """Kill actors that are much slower than the median."""
         if not self._config.min_pace or self._finishing.is_set():
             return
         told = {
@@ -387,8 +388,8 @@ class ActorManager:
         for peer, _ in self._living():
             if self._blames:
                 logger.warning(
-                    "%s did not end in time and is killed; what it had not sent is lost. If its "
-                    "environments need longer, raise supervision.stop_timeout_s, now %g",
+                    "%s did not exit in time and is killed; what it had not sent is lost. If its "
+                    "environments need more time, raise supervision.stop_timeout_s, now %g",
                     self._name(peer.actor_id),
                     self._config.stop_timeout_s,
                 )

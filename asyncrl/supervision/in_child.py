@@ -1,9 +1,9 @@
-"""Runs one function in a child process and returns its answer, or says how the child ended.
+"""Runs one function in a child process; returns its result, or reports how the child ended.
 
-For code of the user's that may do anything to its process: constructors of environments, above
-all. The child is a launcher's, as actors are: what it starts is killed with it, its log and its
-stacks reach the parent, and it cannot outlive the parent. The answer is JSON in a file of the
-launcher's private directory, and nothing of it is unpickled.
+For user code that may do anything to its process, above all constructors of environments. A
+launcher starts the child, as it starts actors: processes that it starts are killed with it, its log
+and stacks reach the parent, and it cannot outlive the parent. The result is JSON in a file of the
+launcher's private directory; it is not unpickled. Does not know what the function does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from asyncrl.supervision.restart_policy import SEE_STACKS, cause_of
 logger = logging.getLogger(__name__)
 
 CHILD_ID = ActorId(-1)
-"""No actor has this number."""
+"""Not the number of any actor."""
 
 _CHILD = Peer(actor_id=CHILD_ID, incarnation=0)
 
@@ -49,20 +49,20 @@ def run_in_child(
     timeout_setting: str = "",
     launcher: LocalLauncher | None = None,
     preload: Sequence[str] = (),
-) -> Any:  # noqa: ANN401  # whatever JSON can hold
-    """Run a function in a child process, and return what it returns.
+) -> Any:  # noqa: ANN401  # whatever JSON can represent
+    """Run a function in a child process and return its result.
 
     Args:
-        body: What runs. It is pickled by cloudpickle. It returns what JSON can hold.
+        body: The function. It is pickled by cloudpickle, and returns what JSON can represent.
         what: What it does, for messages: "building the environment".
-        timeout_s: Seconds after which the child is killed, with the stacks of its threads shown.
-        timeout_setting: The setting that holds this timeout, for messages.
-        launcher: Starts the child before its preloaded modules are all there. By default one is
-            made, and closed at the end.
-        preload: Modules for a launcher that is made.
+        timeout_s: Seconds after which the child is killed and the stacks of its threads are shown.
+        timeout_setting: The setting of this timeout, for messages.
+        launcher: Starts the child before all its modules are preloaded. None makes one, and closes
+            it at the end.
+        preload: Modules for a launcher that is made here.
 
-    An `AsyncRLError` of the child is raised here, as the same class. Any other end without an
-    answer raises `ActorFailed`, with the child's traceback or stacks.
+    An `AsyncRLError` of the child is raised here with the same class. Any other end without a
+    result raises `ActorFailed`, with the child's traceback or stacks.
     """
     with ExitStack() as undo:
         early = launcher is not None
@@ -77,7 +77,7 @@ def run_in_child(
 
 
 class _Wait:
-    """Waits for the end of the child, says so from time to time, and kills it when it is late."""
+    """Waits for the child to exit, logs that at intervals, and kills it after the timeout."""
 
     def __init__(
         self, launcher: LocalLauncher, what: str, timeout_s: float, timeout_setting: str
@@ -88,7 +88,7 @@ class _Wait:
         self._setting = timeout_setting
 
     def until_ended(self) -> ActorExit:
-        """Return how the child ended by itself."""
+        """Return how the child exited by itself."""
         began, next_word_s = time.monotonic(), _FIRST_WORD_S
         while not (ends := self._launcher.exits(_POLL_S)):
             passed_s = time.monotonic() - began
@@ -103,18 +103,18 @@ class _Wait:
         return ends[0]
 
     def _give_up(self) -> NoReturn:
-        """Kill the child, and say where its threads stood."""
+        """Kill the child, and raise with the stacks of its threads."""
         self._launcher.kill(_CHILD, with_stacks=True)
         stacks = "".join(ended.text for ended in self._launcher.exits(_KILL_S))
         raise ActorFailed(
             f"{self._what} took more than {self._timeout_s:g} s, and its process was killed. If it "
-            f"may take so long, raise {self._setting}; else {SEE_STACKS}"
+            f"needs more time, raise {self._setting}; else {SEE_STACKS}"
             + (f"\n\n{stacks}" if stacks else "")
         )
 
 
 def _answer(body: Callable[[], Any], path: Path, _: Progress) -> None:
-    """Run in the child, and leave the answer, or what was raised, in a file."""
+    """Run the body in the child; write its result, or what it raised, to a file."""
     try:
         answer = {"answer": body()}
     except Exception as error:
@@ -128,29 +128,30 @@ def _answer(body: Callable[[], Any], path: Path, _: Progress) -> None:
     data = json.dumps(answer).encode()
     draft = path.with_name(f".{path.name}")
     draft.write_bytes(data)
-    draft.chmod(0o600)  # whatever umask the body has left
+    draft.chmod(0o600)  # whatever umask the body has set
     draft.rename(path)
 
 
 def _ours_of(error: Exception) -> Iterator[str]:
-    """Yield our own classes of an exception, the nearest first."""
+    """Yield asyncrl's classes of an exception, the most specific first."""
     for kind in type(error).__mro__:
         if kind.__module__ == errors.__name__:
             yield kind.__name__
 
 
 def _read(path: Path, ended: ActorExit, what: str) -> Any:  # noqa: ANN401
-    """Return the answer, or raise what the child raised, or how it ended without an answer."""
+    """Return the result; raise what the child raised, or how it exited without a result."""
     if not path.is_file():
         how, advice, _ = cause_of(ended)
         if ended.code == 0:
-            how = "ended with exit code 0 before it was done"
+            how = "exited with code 0 before it was done"
         text = f"\n\n{ended.text}" if ended.text else ""
         raise ActorFailed(f"{what} failed: its process {how}. {advice}{text}")
     size = path.stat().st_size
     if size > _MOST_ANSWER_BYTES:
         raise ActorFailed(
-            f"{what} failed: its answer has {size} bytes, and {_MOST_ANSWER_BYTES} are allowed"
+            f"{what} failed: its result has {size} bytes, more than the limit of "
+            f"{_MOST_ANSWER_BYTES}"
         )
     answer = json.loads(path.read_bytes())
     if "error" in answer:

@@ -1,12 +1,12 @@
 """Actors as processes of this machine, which cannot outlive the learner.
 
-`LocalLauncher` is the learner's side; `local_helper.py` is the helper process that starts actors,
-`local_child.py` what runs in an actor, `local_files.py` the files between them, and how an actor
-gets what it is to run, which is in no file. `local_output.py` is about what actors print; it goes
-to this process's stderr, each line after the name of its actor.
+`LocalLauncher` is the learner's side. `local_helper.py` is the helper process that starts actors,
+`local_child.py` is what runs in an actor, `local_files.py` has the files between them and passes an
+actor its body, which is in no file. `local_output.py` reads what actors print; it goes to this
+process's stderr, each line after the name of its actor. Does not know what actors do.
 
-Why not `multiprocessing`: its children import the user's main script again, its fork server takes
-a signal meant for the learner, and its children outlive a learner that is killed.
+Why not `multiprocessing`: its children import the user's main script again, its fork server
+receives signals meant for the learner, and its children outlive a learner that is killed.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ StartMethod = Literal["auto", "forkserver", "spawn"]
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
-"""Actors share the cores by being several; threads of their own would only be in the way."""
+"""Actors use the cores by their number; threads of their own would compete for them."""
 
 _CLOSE_S = 10.0
 _LAST_WORD_S = 1.0
-"""Time for a helper process that has let go of its socket to end with a code of its own."""
+"""Seconds for a helper process that has closed its socket to exit with a code of its own."""
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class _Child:
     log: LogReader
     pid: int | None = None
     statm: Path = Path()
-    """Where the system tells of its memory."""
+    """The file with its memory use."""
 
     def pass_log_on(self) -> None:
         """Log here what the actor has logged since the last call."""
@@ -81,11 +81,11 @@ class LocalLauncher:
     """Starts actors through one helper process; use it in a `with` block, or close it.
 
     Args:
-        preload: Modules that actors need; loaded once, not by each of them. What is launched
-            early needs the first of them only.
-        start_method: `forkserver` starts an actor in a few milliseconds, `spawn` in as long as
-            Python takes to load all modules. `auto` is `forkserver` under Linux, and `spawn`
-            where system libraries do not bear a fork.
+        preload: Modules that actors need; loaded once, not by each of them. An early launch needs
+            only the first of them.
+        start_method: `forkserver` starts an actor in a few milliseconds. `spawn` takes as long as
+            Python needs to load all modules. `auto` is `forkserver` under Linux, and `spawn` where
+            system libraries do not survive a fork.
         names: Names of processes that are not actors, for what they print and for `ps`.
     """
 
@@ -115,9 +115,9 @@ class LocalLauncher:
                 undo.callback(shutil.rmtree, self._directory, ignore_errors=True)
             self._control, theirs = socket.socketpair()
             undo.callback(self._control.close)
-            self._news = select.poll()  # `select` takes no descriptor above 1023
+            self._news = select.poll()  # `select` accepts no descriptor above 1023
             self._news.register(self._control, select.POLLIN)
-            with theirs, uninterrupted():  # until it leaves signals to the learner, it could die
+            with theirs, uninterrupted():  # a signal could kill it until it ignores them
                 self._server = _start_server(
                     theirs, self._alive, self._directory, start_method, preload
                 )
@@ -125,14 +125,14 @@ class LocalLauncher:
 
     @property
     def directory(self) -> Path:
-        """A directory that only this user can read, and that is gone after `close`."""
+        """A directory that only this user can read; `close` removes it."""
         return self._directory
 
     def launch(self, peer: Peer, body: ActorBody, *, early: bool = False) -> None:
         """Start an actor and return at once.
 
-        `early` does not wait until all modules are preloaded; their loading goes on once the
-        process has ended.
+        `early` does not wait until all modules are preloaded; loading continues after the process
+        has exited.
         """
         files = IncarnationFiles.of(self._directory, peer)
         if files.name in self._children:
@@ -144,7 +144,7 @@ class LocalLauncher:
                 descriptor = make_body(data)
                 undo.callback(os.close, descriptor)
                 board = ProgressBoard(files.path("progress"), create=True)
-            except OSError as error:  # a full disk, or a limit that was reached
+            except OSError as error:  # a full disk, or a limit was reached
                 self._check_directory(error)
                 files.remove()
                 why = describe_error(error)
@@ -156,9 +156,9 @@ class LocalLauncher:
             self._order(order, descriptor)
 
     def exits(self, timeout_s: float) -> list[ActorExit]:
-        """Return the actors that have ended, each once; wait at most `timeout_s` for one.
+        """Return the actors that have exited, each once; wait at most `timeout_s` for one.
 
-        What actors have logged is logged here meanwhile, and what they print goes to stderr.
+        Meanwhile logs here what actors have logged, and writes what they print to stderr.
         """
         deadline = time.monotonic() + timeout_s
         ended, self._never_begun = self._never_begun, []
@@ -174,36 +174,37 @@ class LocalLauncher:
         return ended
 
     def progress(self, peer: Peer) -> ProgressReport:
-        """Return what a living actor has left word of."""
+        """Return what a running actor has last reported."""
         return self._children[IncarnationFiles.of(self._directory, peer).name].board.read()
 
     def memory_bytes(self, peer: Peer) -> int:
-        """Return the memory that a living actor holds now; 0 where the system does not tell."""
+        """Return the memory that a running actor holds now; 0 if the system does not report it."""
         statm = self._children[IncarnationFiles.of(self._directory, peer).name].statm
         try:
             return int(statm.read_text().split()[1]) * mmap.PAGESIZE
-        except OSError:  # it has just ended, or has not begun
+        except OSError:  # it has just exited, or not started
             return 0
 
     def finish(self, peer: Peer) -> None:
-        """Ask a living actor to send what it has and end with code 0; do not wait for it."""
+        """Ask a running actor to send what it has and exit with code 0; do not wait for it."""
         self._children[IncarnationFiles.of(self._directory, peer).name].board.finish()
 
     def kill(self, peer: Peer, *, with_stacks: bool = False) -> None:
-        """End an actor and all it has started; its exit follows in `exits`."""
+        """Kill an actor and all processes it has started; its exit follows in `exits`."""
         name = IncarnationFiles.of(self._directory, peer).name
         if name in self._children:
             self._order({"kill": name, "stacks": with_stacks})
 
     def close(self) -> None:
-        """Kill what is left, release everything; may be called again."""
-        # The server sees the end, kills all actors and ends, also while a process that the learner
-        # has forked holds a copy of the socket, which a mere close leaves open.
+        """Kill what still runs and release everything; may be called again."""
+        # The helper sees the end of the connection, kills all actors and exits. Unlike `close`,
+        # this works while a process that the learner has forked holds a copy of the socket.
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
         self._control.close()
         try:
-            # One that has nobody to end may be loading modules for seconds yet, and need not.
+            # A helper without actors may still be loading modules for seconds; do not wait for
+            # that.
             self._server.wait(_CLOSE_S if self._launched or self._children else 0.0)
         except subprocess.TimeoutExpired:
             self._kill_everything()
@@ -222,12 +223,12 @@ class LocalLauncher:
         self.close()
 
     def _check_directory(self, error: OSError | None = None) -> None:
-        """Raise `ActorFailed` if somebody has removed the directory."""
+        """Raise `ActorFailed` if the directory was removed."""
         if not self._directory.is_dir():
             raise ActorFailed(
                 f"{self._directory}, with the sockets and files of this run's actors, was removed, "
-                "so no actor can start any more. Have whatever cleans its parent leave asyncrl-* "
-                "alone, or set TMPDIR to a directory that nobody cleans"
+                "so no actor can start any more. Exclude asyncrl-* from whatever cleans its "
+                "parent directory, or set TMPDIR to a directory that is not cleaned"
             ) from error
 
     def _order(self, order: dict[str, object], *descriptors: int) -> None:
@@ -268,9 +269,9 @@ class LocalLauncher:
         return []
 
     def _print(self) -> None:
-        """Write what actors have printed, in one piece: the live view is drawn again each time."""
+        """Write what actors have printed in one piece: each write redraws the live view."""
         printed, self._printed = self._printed, ""
-        # Whoever read it may have gone; `sys.stderr` is None where it was closed from the start.
+        # The reader may have exited; `sys.stderr` is None if it was closed from the start.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             sys.stderr.write(printed)
 
@@ -278,14 +279,14 @@ class LocalLauncher:
         return self._names.get(actor_id, f"actor {actor_id}")
 
     def _mourn_server(self, error: OSError | None) -> NoReturn:
-        """Kill the actors, which nobody looks after any more, and say what happened."""
+        """Kill the actors, which nothing supervises any more, and raise."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._server.wait(_LAST_WORD_S)
         self._kill_everything()
         code = self._server.returncode
         raise ActorFailed(
-            f"the process that starts actors has gone (exit code {code}); all actors were killed, "
-            "and the run ends. If the machine ran out of memory, run fewer actors, or fewer "
+            f"the process that starts actors has exited (code {code}); all actors were killed, and "
+            "the run ends. If the machine ran out of memory, run fewer actors, or fewer "
             "environments in each"
         ) from error
 
@@ -307,7 +308,7 @@ def _start_server(
     preload: Sequence[str],
 ) -> subprocess.Popen[bytes]:
     arguments = (str(directory), start_method, str(os.getpid()), json.dumps(list(preload)))
-    return subprocess.Popen(  # noqa: S603  # our own interpreter and our own words
+    return subprocess.Popen(  # noqa: S603  # our own interpreter and arguments
         command("local_helper", str(control.fileno()), str(alive), *arguments),
         stdin=subprocess.DEVNULL,
         pass_fds=[control.fileno(), alive],
@@ -317,23 +318,23 @@ def _start_server(
 
 
 def pickled(body: object) -> bytes:
-    """Return what is to run in an actor's process as it travels there, or raise `ConfigError`."""
-    # In a process that multiprocessing has spawned, this is the user's script; actors know none.
+    """Pickle an actor's body for its process, or raise `ConfigError`."""
+    # In a process spawned by multiprocessing this is the user's script, which actors do not load.
     if script := sys.modules.get("__mp_main__"):
         cloudpickle.register_pickle_by_value(script)
     try:
         data: bytes = cloudpickle.dumps(body)
     except Exception as error:
         raise ConfigError(
-            f"what an actor is to run cannot be sent to its process: {type(error).__name__}: "
-            f"{error}. Give factories and configs, which build environments, sockets and locks "
-            "there, in place of such objects themselves"
+            f"the body of an actor cannot be sent to its process: {type(error).__name__}: {error}. "
+            "Pass factories and configs, which build environments, sockets and locks in that "
+            "process, instead of such objects"
         ) from error
     return data
 
 
 def _exit_of(child: _Child, code: int, peak_bytes: int, why: str) -> ActorExit:
-    """Return how a life ended; `why` is why it never began, or nothing."""
+    """Return how a child exited; `why` is the reason if it never started, or empty."""
     child.pass_log_on()
     error, text, began = (why, "", False) if why else child.files.read_error()
     if code in UNTOLD:

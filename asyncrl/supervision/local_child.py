@@ -1,4 +1,4 @@
-"""What runs in an actor's own process, from its first line to its exit."""
+"""What runs in an actor's process, from start to exit. Does not know what the body does."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ from asyncrl.supervision.local_files import IncarnationFiles, LogFile, ProgressB
 from asyncrl.supervision.process_name import set_title
 
 STACKS_SIGNAL = signal.SIGUSR2
-"""Asks an actor to write down where its threads stand."""
+"""Asks an actor to write the stacks of its threads."""
 
 UNTOLD = (113, 114)
-"""Exit codes of one that could not write its error into its file: before it began, and after."""
+"""Exit codes of an actor that could not write its error into its file: before it began, and
+after."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Be an actor in a fresh interpreter."""
+    """Run an actor in a new interpreter."""
     directory, name, lifeline, body = arguments
     os._exit(live(IncarnationFiles(Path(directory), name), int(lifeline), int(body)))
 
 
 def live(files: IncarnationFiles, lifeline: int, body: int) -> int:
-    """Run the body, and return the exit code; what it raised is in the files."""
-    # The learner hears of Ctrl-C, and tells its actors to finish.
+    """Run the body and return the exit code; what it raised is in the files."""
+    # Ctrl-C reaches the learner, which asks its actors to finish.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Schedulers send their warning to all processes of a job; it is the learner that saves.
+    # Schedulers send their warning to all processes of a job; only the learner saves.
     signal.signal(signal.SIGUSR1, lambda *_: None)
     began = False
     try:
@@ -47,7 +48,7 @@ def live(files: IncarnationFiles, lifeline: int, body: int) -> int:
         set_title(title)
         run(ProgressBoard(files.path("progress")))
     except BaseException as error:
-        # BaseException: `sys.exit` in an environment is no reason to end without a word.
+        # BaseException: `sys.exit` in an environment must be reported, too.
         return 1 if _tell(files, error, began=began) else UNTOLD[began]
     finally:
         _flush()
@@ -55,7 +56,7 @@ def live(files: IncarnationFiles, lifeline: int, body: int) -> int:
 
 
 def _prepare(files: IncarnationFiles, lifeline: int) -> None:
-    """Take from the system what an actor needs, whatever it is to run."""
+    """Set up signals, output and the lifeline, whatever the body is."""
     _print_whole_lines()
     stacks = files.path("stacks").open("w", encoding="utf-8")
     faulthandler.enable(stacks)
@@ -67,9 +68,9 @@ def _prepare(files: IncarnationFiles, lifeline: int) -> None:
 
 
 def _print_whole_lines() -> None:
-    """Write each printed line to the pipe of `local_output.py` at once, whatever is in it."""
+    """Write each printed line to the pipe of `local_output.py` at once, whatever it contains."""
     for number, name in ((1, "stdout"), (2, "stderr")):
-        stream = open(  # noqa: SIM115  # for the life of the process
+        stream = open(  # noqa: SIM115  # open until the process exits
             number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
         )
         for place in (name, f"__{name}__"):
@@ -77,13 +78,13 @@ def _print_whole_lines() -> None:
 
 
 def _have_ended_with(lifeline: int) -> None:
-    """Have the system do what `_end_with` does, also to a process that is stopped or held up.
+    """Let the system do what `_end_with` does, also to a stopped or blocked process.
 
-    As a thread cannot run while native code holds the interpreter's lock. Asynchronous I/O signals
-    what happens to a pipe, its end included; here to the whole group, and in no uncertain way.
+    A thread cannot run while native code holds the interpreter's lock. Asynchronous I/O sends a
+    signal on every event of a pipe, including its end; here SIGKILL to the whole group.
     """
     if sys.platform == "linux":
-        # Opened anew, since the settings belong to an opening, and actors share the other one.
+        # Opened again, since these settings belong to one opening, and actors share the other one.
         own = os.open(f"/proc/self/fd/{lifeline}", os.O_RDONLY | os.O_NONBLOCK)
         fcntl.fcntl(own, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(own, fcntl.F_SETSIG, signal.SIGKILL)
@@ -91,17 +92,16 @@ def _have_ended_with(lifeline: int) -> None:
 
 
 def _end_with(lifeline: int) -> None:
-    """Kill this process and all it has started once the launcher's server is gone.
+    """Kill this process and all that it has started once the launcher's helper is gone.
 
-    Only the server holds the other end of this pipe, and it never writes: to read is to wait for
-    its end.
+    Only the helper holds the other end of this pipe, and it never writes: a read waits for its end.
     """
     os.read(lifeline, 1)
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
 def _tell(files: IncarnationFiles, error: BaseException, *, began: bool) -> bool:
-    """Leave the error in its file; else, on a full disk for instance, on stderr, and return so."""
+    """Write the error to its file; return False and print it to stderr if that fails."""
     text = traceback.format_exc()
     try:
         files.write_error(describe_error(error), text, began=began)
@@ -116,5 +116,5 @@ def _flush() -> None:
         if isinstance(handler, LogFile):
             handler.close()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # whoever read it has gone
+        with contextlib.suppress(OSError, ValueError):  # the reader has exited
             stream.flush()

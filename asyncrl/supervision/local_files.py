@@ -1,12 +1,12 @@
-"""The files that one life of an actor leaves in the launcher's private directory.
+"""The files of one incarnation of an actor in the launcher's private directory.
 
     0-3.progress   its counters and the request to finish, mapped into memory by both sides
     0-3.error      class and message of the exception that ended it, then its traceback
-    0-3.stacks     where its threads stood when it crashed, or when it was asked
+    0-3.stacks     the stacks of its threads at a crash, or on request
     0-3.log        what it logged, a line of JSON each, for the learner's own log
 
-They are files so that they outlive the actor, however it ends. What it is to run, and its key with
-that, is in none of them: it is passed by descriptor, see `make_body`.
+They are files so that they outlive the actor, however it exits. Its body, which includes its key,
+is in none of them: it is passed by descriptor, see `make_body`. Does not know what actors do.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ _MOST_LOG_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class IncarnationFiles:
-    """Where the files of one life are."""
+    """Paths of the files of one incarnation."""
 
     directory: Path
     name: str
 
     @classmethod
     def of(cls, directory: Path, peer: Peer) -> IncarnationFiles:
-        """Return the files of an actor's life."""
+        """Return the files of an incarnation."""
         return cls(directory, f"{peer.actor_id}-{peer.incarnation}")
 
     def path(self, ending: str) -> Path:
-        """Return one of the files."""
+        """Return the path of one of the files."""
         return self.directory / f"{self.name}.{ending}"
 
     def write_error(self, error: str, text: str, *, began: bool) -> None:
-        """Keep what ended it, or kept it from beginning; whole or not at all."""
+        """Write the error that ended it, or kept it from beginning; completely or not at all."""
         draft = self.path("error-draft")
         draft.write_text(json.dumps([error, text, began]), encoding="utf-8")
         draft.rename(self.path("error"))
 
     def read_error(self) -> tuple[str, str, bool]:
-        """Return class and message in one line, traceback or stacks, and whether it has begun."""
+        """Return class and message in one line, traceback or stacks, and whether it had begun."""
         if self.path("error").is_file():
             error, text, began = json.loads(self.path("error").read_text(encoding="utf-8"))
             return str(error), str(text), bool(began)
@@ -73,10 +73,10 @@ class IncarnationFiles:
 
 
 class LogReader:
-    """Reads a life's log as it grows.
+    """Reads an incarnation's log as it grows.
 
-    It is asked many times a second, and has one path for that: CPython remembers each part of a
-    path that is made, in a table of 4 MB that is built anew when it has seen enough of them.
+    It is called many times per second and reuses one path object: CPython interns each part of a
+    new path, in a table of 4 MB that it rebuilds after enough of them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -84,28 +84,28 @@ class LogReader:
         self._start = 0
 
     def read(self) -> list[tuple[int, str, str]]:
-        """Return level, logger and message of whole lines since the last call."""
+        """Return level, logger and message of the complete lines since the last call."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._start)
                 data = file.read()
-        except FileNotFoundError:  # it has had nothing to say
+        except FileNotFoundError:  # nothing was logged
             return []
         whole = data[: data.rfind(b"\n") + 1]
         self._start += len(whole)
         lines: list[tuple[int, str, str]] = []
         for line in whole.splitlines():
-            with suppress(ValueError):  # on a full disk, the end of one may be missing
+            with suppress(ValueError):  # on a full disk the end of a line may be missing
                 lines.append(tuple(json.loads(line)))
         return lines
 
 
 class LogFile(logging.Handler):
-    """Leaves what a process logs in its life's file, up to a limit.
+    """Writes what a process logs to its incarnation's file, up to a limit.
 
-    On the terminal that it shares with the learner it would break into the learner's live view.
-    Messages beyond the limit are counted. The file says so at the 1st, 10th, 100th, ... of them,
-    and `close` says how many there were.
+    On the terminal, which it shares with the learner, it would break the learner's live view.
+    Messages beyond the limit are counted. The file reports the 1st, 10th, 100th, ... of them, and
+    `close` reports their number.
     """
 
     def __init__(self, path: Path) -> None:
@@ -114,10 +114,10 @@ class LogFile(logging.Handler):
         self._left_bytes = _MOST_LOG_BYTES
         self._dropped = 0
         self._told = 0
-        """How many were dropped when the file last said so."""
+        """Dropped messages at the last report in the file."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Append a line, in one piece."""
+        """Append a line in one write."""
         try:
             line = self._line(record)
             self._left_bytes -= len(line)
@@ -131,7 +131,7 @@ class LogFile(logging.Handler):
             self.handleError(record)
 
     def close(self) -> None:
-        """Say how many messages were dropped."""
+        """Log how many messages were dropped."""
         with suppress(OSError):
             if self._dropped > self._told:
                 self._tell_dropped()
@@ -139,7 +139,7 @@ class LogFile(logging.Handler):
 
     def _tell_dropped(self) -> None:
         self._told = self._dropped
-        words = "log messages dropped so far: %d; one process may log %d MiB"
+        words = "log messages dropped so far: %d; the limit for one process is %d MiB"
         args = (self._dropped, _MOST_LOG_BYTES >> 20)
         self._append(
             self._line(logging.LogRecord(__name__, logging.WARNING, "", 0, words, args, None))
@@ -156,7 +156,7 @@ class LogFile(logging.Handler):
 class ProgressBoard:
     """A few numbers of 8 bytes, each written by one process and read by another.
 
-    Aligned numbers of 8 bytes are read and written in one piece, so there is no lock.
+    Aligned numbers of 8 bytes are read and written atomically, so no lock is needed.
     """
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
@@ -167,12 +167,12 @@ class ProgressBoard:
         self._cells = memoryview(self._map).cast("Q")
 
     def turn(self, produced: int) -> None:
-        """Note the end of one turn."""
+        """Count a finished step."""
         self._cells[1] = produced
         self._cells[0] += 1
 
     def waiting(self, waiting: bool) -> None:
-        """Note that the actor waits for the learner, or no longer does."""
+        """Record that the actor waits for the learner, or no longer does."""
         self._cells[2] = waiting
         self._cells[3] += 1
 
@@ -185,18 +185,18 @@ class ProgressBoard:
         return bool(self._cells[4])
 
     def read(self) -> ProgressReport:
-        """Return what was noted."""
+        """Return the current numbers."""
         turns, produced, waiting, waits, _ = self._cells
         return ProgressReport(turns, produced, bool(waiting), waits)
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         self._cells.release()
         self._map.close()
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file; an error names it, which that of a full disk does not by itself."""
+    """Write a file; the error names the file, which a full disk's error does not."""
     try:
         path.write_bytes(data)
     except OSError as error:
@@ -208,12 +208,12 @@ if sys.platform == "linux":
 
 
 def make_body(data: bytes) -> int:
-    """Return a descriptor of which these bytes can be read once; others cannot come by them."""
+    """Return a descriptor from which these bytes can be read once; no other user can read them."""
     descriptor = _nameless()
     try:
         with open(descriptor, "wb", closefd=False) as file:
             file.write(data)
-        os.lseek(descriptor, 0, os.SEEK_SET)  # all copies of a descriptor read on from one place
+        os.lseek(descriptor, 0, os.SEEK_SET)  # all copies of a descriptor share one offset
         if sys.platform == "linux":
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
     except BaseException:
@@ -223,12 +223,12 @@ def make_body(data: bytes) -> int:
 
 
 def identity(descriptor: int) -> int:
-    """Return a number by which a descriptor is known in any process, while one of it is open."""
+    """Return a number that identifies a descriptor in any process, while one copy of it is open."""
     return os.fstat(descriptor).st_ino
 
 
 def take_body(descriptor: int) -> bytes:
-    """Return what is to run, and close the descriptor."""
+    """Return the body, and close the descriptor."""
     with open(descriptor, "rb") as file:
         return file.read()
 
@@ -236,7 +236,7 @@ def take_body(descriptor: int) -> bytes:
 def _nameless() -> int:
     if sys.platform == "linux":
         return os.memfd_create("asyncrl-body", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    # Elsewhere a file that has lost its name before anything is written to it.
+    # On other systems: a file that is unlinked before anything is written to it.
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 
@@ -252,14 +252,14 @@ def marked(environment: dict[str, str], directory: Path) -> dict[str, str]:
 
 
 def incarnation_mark(directory: Path, name: str) -> dict[str, str]:
-    """Return what marks processes as belonging to one life of an actor."""
+    """Return an environment variable that marks processes as belonging to one incarnation."""
     return {_INCARNATION: f"{directory}/{name}"}
 
 
 def incarnation_of(pid: int, directory: Path) -> str | None:
-    """Return the life that a process of a launcher's belongs to, or None if that is not known."""
+    """Return the incarnation that a launcher's process belongs to, or None if unknown."""
     mark = os.fsencode(f"{_INCARNATION}={directory}/")
-    with suppress(OSError):  # it is another user's
+    with suppress(OSError):  # it belongs to another user
         for variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             if variable.startswith(mark):
                 return os.fsdecode(variable.removeprefix(mark))
@@ -267,7 +267,7 @@ def incarnation_of(pid: int, directory: Path) -> str | None:
 
 
 def kill_marked(directory: Path) -> None:
-    """Kill every process of this user that is marked with a directory, but not this one."""
+    """Kill every process of this user that is marked with a directory, except this one."""
     for _ in range(_MOST_ROUNDS):  # one of them may have started another meanwhile
         killed = sum(_kill_if_marked(entry, directory) for entry in Path("/proc").glob("[0-9]*"))
         if not killed:
@@ -278,10 +278,10 @@ def _kill_if_marked(entry: Path, directory: Path) -> bool:
     pid = int(entry.name)
     if pid == os.getpid():
         return False
-    with suppress(OSError):  # it is somebody else's, or has just ended
+    with suppress(OSError):  # it belongs to another user, or has just exited
         process = os.pidfd_open(pid)
         try:
-            # Read after the process was taken hold of: nobody else can have got its number.
+            # Read after the process was opened: no other process can have got its number.
             environment = (entry / "environ").read_bytes().split(b"\0")
             ours = entry.stat().st_uid == os.geteuid()
             if ours and os.fsencode(f"{_VARIABLE}={directory}") in environment:
@@ -293,20 +293,20 @@ def _kill_if_marked(entry: Path, directory: Path) -> bool:
 
 
 ALIVE = ".alive"
-"""The file whose lock says that somebody uses the directory; it also marks it as one of ours."""
+"""The file whose lock shows that the directory is in use; it also marks it as one of asyncrl's."""
 
 _PREFIX = "asyncrl-"
 _LONGEST_TEMP = 70
 _DRAFT_S = 3600.0
-"""A directory that has been in the making for so long is being made by nobody."""
+"""An unfinished directory of this age has been abandoned."""
 
 WAITING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that wait in `uninterrupted`, and in a process that is started in it."""
+"""Signals that are blocked in `uninterrupted`, and in a process that is started in it."""
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let signals wait whose handlers might raise before what was made can be undone."""
+    """Block signals whose handlers might raise before what was made can be undone."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, WAITING)
     try:
         yield
@@ -317,7 +317,7 @@ def uninterrupted() -> Iterator[None]:
 def make_directory() -> tuple[Path, int]:
     """Return a new directory that only this user can read, and a descriptor that holds its lock.
 
-    Raises `ConfigError` where none can be made.
+    Raises `ConfigError` if none can be made.
     """
     parent = temp_directory()
     try:
@@ -326,13 +326,13 @@ def make_directory() -> tuple[Path, int]:
         too_long = f" (TMPDIR has more than {_LONGEST_TEMP} bytes)" if parent != _usual() else ""
         raise ConfigError(
             f"cannot make a directory for sockets and files of actors in {parent}{too_long}: "
-            f"{error.strerror}; set TMPDIR to a directory that can be written, in at most "
+            f"{error.strerror}; set TMPDIR to a writable directory with a path of at most "
             f"{_LONGEST_TEMP} bytes"
         ) from error
 
 
 def temp_directory() -> Path:
-    """Return where the directory is to be; a socket in it must have a path of at most 100 bytes."""
+    """Return the parent directory; a socket in it must have a path of at most 100 bytes."""
     usual = _usual()
     return Path("/tmp") if len(os.fsencode(usual)) > _LONGEST_TEMP else usual  # noqa: S108
 
@@ -343,16 +343,15 @@ def _usual() -> Path:
     except FileNotFoundError as error:
         tried = str(error.strerror).partition("['")[2].removesuffix("']").replace("', '", ", ")
         raise ConfigError(
-            f"no directory for temporary files can be written, of {tried}; set TMPDIR to one that "
-            "can"
+            f"no directory for temporary files is writable, of {tried}; set TMPDIR to one that is"
         ) from error
 
 
 def _make_directory(parent: Path) -> tuple[Path, int]:
     for path in parent.glob(f"{_PREFIX}*/{ALIVE}"):
-        with suppress(OSError):  # it has gone meanwhile, or somebody else may remove it
+        with suppress(OSError):  # removed meanwhile, or being removed
             _remove_if_abandoned(path)
-    # It gets the name under which others look only when the lock is taken.
+    # It is renamed to a name that others look for only after the lock is taken.
     draft = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=parent))
     for path in parent.glob(f".{_PREFIX}*"):
         with suppress(OSError):

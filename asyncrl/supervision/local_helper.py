@@ -1,15 +1,15 @@
-"""The launcher's helper process: starts actors, tells of their ends, and outlives nobody.
+"""The launcher's helper process: starts actors, reports their exits, and leaves no process behind.
 
-It has loaded what actors need, so that a fork of it is an actor at once; and as it runs in a
-session of its own it sees the learner's end, however that comes, and then kills every actor with
-all that they have started, and removes the private directory.
+It has loaded what actors need, so that a forked actor starts at once. It runs in a separate session
+and sees the learner's end, whatever its cause. Then it kills every actor with all that they have
+started, and removes the private directory. Does not know what actors do.
 
 One line of JSON each. From the learner: `{"launch": NAME, "body": ID, "early": BOOL}`, with a
-descriptor of what is to run (`local_files.py`), and `{"kill": NAME, "stacks": BOOL}`. Orders wait
-until all modules are loaded. An early launch waits for the first module only, and loading pauses
-until that process has ended. To the learner:
-`{"started": NAME, "pid": PID}`, `{"said": NAME, "line": TEXT}` for what it prints, and
-`{"ended": NAME, "code": CODE, "peak_bytes": BYTES, "error": WHY_IT_NEVER_BEGAN}`.
+descriptor of the body (`local_files.py`), and `{"kill": NAME, "stacks": BOOL}`. Orders wait until
+all modules are loaded. An early launch waits for the first module only, and loading pauses until
+that process has exited. To the learner: `{"started": NAME, "pid": PID}`, `{"said": NAME, "line":
+TEXT}` for what it prints, and `{"ended": NAME, "code": CODE, "peak_bytes": BYTES, "error":
+WHY_IT_NEVER_BEGAN}`.
 """
 
 from __future__ import annotations
@@ -49,38 +49,38 @@ _BOOT = (
 )
 
 _LOOK_S = 0.5
-"""Between two looks whether the learner still lives, should its end of the socket be kept open by
-a process that it has forked."""
+"""Seconds between two checks whether the learner still runs, in case a process that it has forked
+keeps its end of the socket open."""
 
 _TO_ALL = (signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP)
-"""What schedulers and service managers send to all processes of a job."""
+"""Signals that schedulers and service managers send to all processes of a job."""
 
 _STACKS_S = 0.5
 _MOST_BODIES = 16
-"""That are received at once; the system keeps the others for the next time."""
+"""Maximum number of descriptors received at once; the system keeps the others for the next call."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 _CHILDREN = Path("/proc/thread-self/children")
 _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
-"""In which the system tells how much memory a process held."""
+"""Unit in which the system reports the peak memory of a process."""
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """Return what runs one of our modules in a new interpreter, found on this one's own path.
+    """Return the command that runs an asyncrl module in a new interpreter, with this one's path.
 
-    Nothing is found in the current directory, where others may have put files, unless it is there.
+    The current directory, where others may have put files, is searched only if it is on that path.
     """
     search_path = json.dumps([os.fspath(path) for path in sys.path])
     return [sys.executable, "-P", "-c", _BOOT.format(module=module), search_path, *arguments]
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve until the learner is gone."""
+    """Serve until the learner has exited."""
     _leave_signals_to_learner()
     set_title("asyncrl helper")
     control, alive, directory, start_method, learner, preload = arguments
     with contextlib.suppress(OSError):  # stderr may be closed
-        os.dup2(2, 1)  # modules that are preloaded may print
+        os.dup2(2, 1)  # preloaded modules may print
     _adopt_orphans()
     modules = json.loads(preload) if start_method == "forkserver" else []
     for module in modules[:1]:
@@ -97,16 +97,16 @@ def main(arguments: Sequence[str]) -> None:
     finally:
         server.kill_all()
         shutil.rmtree(directory, ignore_errors=True)
-    # The learner waits for this process to end. Nothing is left to do for the interpreter, which
-    # would take down torch, module by module.
+    # The learner waits for this process to exit. Skip the interpreter's shutdown, which would
+    # finalise torch module by module.
     os._exit(0)
 
 
 def _leave_signals_to_learner() -> None:
-    """Do nothing at signals that are sent to a whole job: the learner saves, or ends the run."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # which actors inherit, and leave as it is
+    """Ignore signals that are sent to a whole job: the learner saves, or ends the run."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # actors inherit this and keep it
     for number in _TO_ALL:
-        if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` has it
+        if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` does
             signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, WAITING)
 
@@ -122,7 +122,7 @@ class _Server:
         self._pids: dict[str, int] = {}
         self._kill_at: dict[str, float] = {}
         self._bodies: dict[int, int] = {}
-        """Descriptors of what is to run by identity, until the order that goes with each."""
+        """Descriptors of bodies by identity, until their launch order arrives."""
         self._to_load: deque[str] = deque()
         self._later: list[dict[str, object]] = []
         """Orders that wait until all modules are loaded."""
@@ -136,10 +136,10 @@ class _Server:
         self._writable = select.poll()
         self._writable.register(self._control, select.POLLOUT)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # it only has to wake the poll
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # it only needs to wake the poll
 
     def run(self, learner: int, modules: Sequence[str] = ()) -> None:
-        """Do as told until the learner has closed its end, or has gone without doing so.
+        """Carry out orders until the learner closes its end or has exited without doing so.
 
         Between orders it loads modules.
         """
@@ -170,7 +170,7 @@ class _Server:
         return bool(self._to_load) and not self._pids
 
     def _load_next(self) -> None:
-        """Load a module, if one is left and no process runs; after the last, obey what waits."""
+        """Load the next module, if no process runs; after the last, carry out waiting orders."""
         if self._loads:
             _load(self._to_load.popleft())
             if not self._to_load:
@@ -180,13 +180,13 @@ class _Server:
                     self._obey(order)
 
     def kill_all(self) -> None:
-        """Kill every actor and whatever they have started, also in sessions of its own."""
+        """Kill every actor and all that they have started, including those in other sessions."""
         for pid in self._pids.values():
             _kill_group(pid)
         for pid in self._pids.values():
             os.waitpid(pid, 0)
         self._pids.clear()
-        # Killing one may orphan others; each round gets a generation of them.
+        # Killing one may orphan others; each round finds the next generation.
         while strays := self._strays():
             for pid in strays:
                 _kill_group(pid)
@@ -195,7 +195,7 @@ class _Server:
     def _receive(self) -> bytes:
         data, bodies, _, _ = socket.recv_fds(self._control, 65536, _MOST_BODIES)
         for body in bodies:
-            os.set_inheritable(body, False)  # as it comes, some systems let it be
+            os.set_inheritable(body, False)  # some systems do not report it
             self._bodies[identity(body)] = body
         return data
 
@@ -229,8 +229,8 @@ class _Server:
         self._tell({"started": name, "pid": pid})
 
     def _begin(self, name: str, body_id: int) -> int:
-        """Start a process, which alone keeps the descriptor of what it is to run."""
-        if body_id not in self._bodies:  # the system drops one that it has no number for
+        """Start a process; only it keeps the descriptor of its body."""
+        if body_id not in self._bodies:  # the system dropped it, for lack of descriptors
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         body = self._bodies.pop(body_id)
         try:
@@ -266,20 +266,20 @@ class _Server:
             for held in (self._control, self._woken, self._wake):
                 held.close()
             os.close(self._lifeline_server)
-            os.close(self._alive)  # else the directory would be in use for as long as this lives
+            os.close(self._alive)  # otherwise the directory would stay in use until it exits
             for foreign in (output, *self._bodies.values(), *self._outputs.readers()):
                 os.close(foreign)
             os.environ.update(incarnation_mark(self._directory, name))
             code = local_child.live(IncarnationFiles(self._directory, name), self._lifeline, body)
         finally:
-            # Never back into the server's own frames, whatever happened.
+            # Never return into the helper's own frames, whatever happened.
             os._exit(code)
 
     def _spawn(self, name: str, body: int, output: int) -> int:
         child = command("local_child", str(self._directory), name, str(self._lifeline), str(body))
         for inherited in (self._lifeline, body):
             os.set_inheritable(inherited, True)
-        # Popen would wait for processes that it has lost sight of; these are ours to wait for.
+        # Popen would wait for processes that it no longer tracks; these are waited for here.
         environment = {**os.environ, **incarnation_mark(self._directory, name)}
         to_pipe = [(os.POSIX_SPAWN_DUP2, output, number) for number in (1, 2)]
         return os.posix_spawn(sys.executable, child, environment, setpgroup=0, file_actions=to_pipe)
@@ -303,14 +303,14 @@ class _Server:
         for pid in self._strays():
             reaped, _ = os.waitpid(pid, os.WNOHANG)
             if not reaped and incarnation_of(pid, self._directory) not in {None, *self._pids}:
-                _kill_group(pid)  # its end wakes this process to look at what it leaves in turn
+                _kill_group(pid)  # its exit wakes this process to look at its orphans in turn
 
     def _strays(self) -> set[int]:
         """Return orphans of actors, which have become this process's children."""
         return _children() - set(self._pids.values())
 
     def _say(self, name: str, line: str) -> None:
-        """Pass a line on; this process must not block, also if the learner has stopped reading."""
+        """Pass a line on; never block, even if the learner has stopped reading."""
         if self._writable.poll(0):
             self._tell({"said": name, "line": line})
         else:
@@ -322,9 +322,9 @@ class _Server:
 
 
 def _reap(pid: int) -> tuple[int, int] | None:
-    """Return an ended process's code and peak memory, after killing what is left of its group."""
+    """Return the code and peak memory of a process that has exited; kill the rest of its group."""
     if hasattr(os, "waitid"):
-        # While the dead process is not yet waited for, nobody else can get its number.
+        # Until the dead process is waited for, its number is not reused.
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         if os.waitid(os.P_PID, pid, flags) is None:
             return None
@@ -333,7 +333,7 @@ def _reap(pid: int) -> tuple[int, int] | None:
     if not ended:
         return None
     if not hasattr(os, "waitid"):
-        # Its number is free now, but not as a group's while the group has members.
+        # Its number is free now, but not as a group's number while the group has members.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
     return os.waitstatus_to_exitcode(status), _RSS_UNIT_BYTES * used.ru_maxrss
@@ -346,7 +346,7 @@ def _kill_group(pid: int) -> None:
 
 
 def _children() -> set[int]:
-    """Return this process's children; empty where the system does not tell."""
+    """Return this process's children; empty where the system does not report them."""
     try:
         return {int(pid) for pid in _CHILDREN.read_text().split()}
     except OSError:
@@ -359,12 +359,12 @@ def _adopt_orphans() -> None:
 
 
 def _load(module: str) -> None:
-    """Import what actors will need; what fails fails again in the actor, with a report."""
+    """Import what actors will need; a failure is repeated, and reported, in the actor."""
     with contextlib.suppress(Exception):
         importlib.import_module(module)
 
 
 def _freeze() -> None:
-    """Keep the collector from pages that forks share."""
+    """Keep the garbage collector from writing to memory that forks share."""
     gc.collect()
     gc.freeze()

@@ -1,8 +1,9 @@
-"""What actors print, on its way from a pipe to the learner's stderr; the helper process reads it.
+"""Passes what actors print from a pipe to the learner's stderr; runs in the helper process.
 
 Descriptors 1 and 2 of an actor are the write end of a pipe. The helper drains the pipe, whatever
 the actor and the learner do: output does not block an actor for long, and takes no disk space. The
-last line survives an actor that is killed. Lines beyond a rate are counted, not shown.
+last line is shown even if the actor is killed. Lines beyond a rate are counted, not shown. Does not
+know what the lines mean.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from contextlib import suppress
 _MOST_LINES = 100
 _MOST_REPEATS = 5
 _WINDOW_S = 60.0
-"""From one actor, so many lines are shown in a window, and each text so often."""
+"""Window of the limits per actor: number of lines shown, and repetitions of the same text."""
 
 _MOST_EXAMINED = 1000
-"""Lines of a window that are compared with earlier ones; more are counted only."""
+"""Lines per window that are compared with earlier ones; further lines are only counted."""
 
 _LAST_LINES = 20
 """Hidden lines that are shown if the actor fails: they may say why."""
@@ -33,13 +34,13 @@ _MOST_PARTIAL_BYTES = 8192
 _PIPE_BYTES = 1 << 18
 _READ_BYTES = 1 << 16
 _MOST_READS = 16
-"""Between two looks at other descriptors."""
+"""Maximum reads of one pipe before other descriptors are checked."""
 
 _PAUSE_S = 0.01
-"""Between two reads: many short lines are then read at once."""
+"""Pause between two reads, so that many short lines are read at once."""
 
 _CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
-"""Colours, cursor movements and the like; the learner's live view is on the same terminal."""
+"""Colours, cursor movements and other control codes; the live view is on the same terminal."""
 
 
 class Lines:
@@ -56,7 +57,7 @@ class Lines:
         self._last: deque[bytes] = deque(maxlen=_LAST_LINES)
 
     def feed(self, data: bytes) -> list[str]:
-        """Return the lines to show, after a note about the window before if that is over."""
+        """Return the lines to show, preceded by a note about hidden lines if a window is over."""
         lines = (self._partial + data).replace(b"\r", b"\n").split(b"\n")
         self._partial = lines.pop()
         if len(self._partial) > _MOST_PARTIAL_BYTES:
@@ -78,7 +79,7 @@ class Lines:
         return shown
 
     def tick(self) -> list[str]:
-        """Return a note if a window is over in which lines were hidden."""
+        """Return a note if a window with hidden lines is over."""
         if self._clock() - self._began < _WINDOW_S:
             return []
         note = [f"[{self._hidden:,} more lines within a minute]"] if self._hidden else []
@@ -89,7 +90,7 @@ class Lines:
         return note
 
     def end(self, *, failed: bool) -> list[str]:
-        """Return what is left: the last line, and if the actor failed the last hidden lines."""
+        """Return the remaining lines: the last one and, after a failure, the last hidden ones."""
         shown = self.feed(b"\n")
         if self._hidden:
             last = list(filter(None, map(_text, dict.fromkeys(self._last)))) if failed else []
@@ -97,7 +98,7 @@ class Lines:
         return shown
 
     def hide(self, lines: Sequence[bytes]) -> None:
-        """Count lines in place of showing them."""
+        """Count lines instead of showing them."""
         self._hidden += len(lines)
         self._last.extend(lines[-_LAST_LINES:])
 
@@ -108,7 +109,7 @@ def _text(line: bytes) -> str:
 
 
 class Outputs:
-    """The pipes of all living actors, by name, and what comes out of them."""
+    """The output pipes of all running actors, by name."""
 
     def __init__(self, poll: select.poll, clock: Callable[[], float] = time.monotonic) -> None:
         self._poll = poll
@@ -116,7 +117,7 @@ class Outputs:
         self._lines: dict[str, Lines] = {}
         self._readers: dict[str, int] = {}
         self._paused_until = 0.0
-        """When the pipes are polled again; 0 while they are."""
+        """When the pipes are polled again; 0 while they are polled."""
 
     def open(self, name: str) -> int:
         """Return the write end of a new pipe, for descriptors 1 and 2 of an actor."""
@@ -136,7 +137,7 @@ class Outputs:
 
     @property
     def wait_s(self) -> float:
-        """How long nobody needs to look at the pipes."""
+        """Return how long the pipes need not be checked."""
         return max(0.0, self._paused_until - self._clock()) if self._paused_until else _WINDOW_S
 
     def look(self, ready: dict[int, int]) -> Iterator[tuple[str, str]]:
@@ -161,7 +162,7 @@ class Outputs:
             self._lines[name].hide([line.encode()])
 
     def end(self, name: str, *, failed: bool) -> list[str]:
-        """Return the last lines of an actor that has ended, and close its pipe."""
+        """Return the last lines of an actor that has exited, and close its pipe."""
         shown = self._read(name) if name in self._readers else []
         self._close(name)
         return shown + self._lines.pop(name).end(failed=failed)

@@ -1,4 +1,4 @@
-"""What `ps` and `top` show of a process. Under Linux; elsewhere nothing changes."""
+"""Sets what `ps` and `top` show for a process. Under Linux; elsewhere it has no effect."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from contextlib import suppress
 from pathlib import Path
 
 _MOST_BYTES = 15
-"""That Linux keeps of a name."""
+"""Length of a process name under Linux."""
 
 _SELF = Path("/proc/self")
 _ARG_START = 45
-"""Where the address of the command line is in `/proc/self/stat`, counted after the name."""
+"""Position of the command line's address in `/proc/self/stat`, counted after the name."""
 
 
 def set_name(name: str) -> None:
-    """Have `top` and `ps -e` show a name, cut to 15 bytes; a number at its end stays whole."""
+    """Set the name in `top` and `ps -e`, cut to 15 bytes; a number at its end is kept."""
     words, _, number = name.rpartition(" ")
     if number.isdigit():
         name = f"{words[: _MOST_BYTES - 1 - len(number)]} {number}"
@@ -23,10 +23,10 @@ def set_name(name: str) -> None:
 
 
 def set_title(title: str) -> None:
-    """Have `ps -ef` show a title in place of the command line, too.
+    """Set the title in `ps -ef`, which replaces the command line, too.
 
-    The kernel reads the command line from the memory of the process, which is overwritten here, if
-    it holds what is expected. A package for this, setproctitle, would be one more dependency.
+    The kernel reads the command line from the memory of the process. It is overwritten here if it
+    has the expected content. The package setproctitle would be a further dependency.
     """
     set_name(title)
     with suppress(OSError, ValueError, IndexError):

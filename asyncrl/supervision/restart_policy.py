@@ -1,17 +1,17 @@
-"""What becomes of actors that die and of environments that fail. Pure: no clock, no process.
+"""What to do about actors that die and environments that fail. Pure: no clock, no process.
 
-Back-off grows with each death of the same slot, and each slot has a budget over a window of time:
-one that crashes again and again ends the run with the reason, in place of crashing for ever, and
-many actors may fail now and then without that. A slot's window stands still while it hangs, or one
-that always does would never spend its budget.
+The backoff grows with each failure of the same slot, and each slot has a budget of restarts within
+a window of time. An actor that crashes again and again ends the run with the reason instead of
+crashing for ever. Many actors may each fail now and then. A slot's window does not advance while
+its actor hangs; otherwise an actor that always hangs would never use up its budget.
 
-An exception is a case of its own, `RestartPolicyConfig.on_exception`:
+Exceptions are handled by `RestartPolicyConfig.on_exception`:
 
     raise         the run ends
-    restart       a crash like any other: the actor's process is started again
-    restart_env   the process lives on, and only its environments are made anew; an exception that
-                  comes from elsewhere, or once too often, ends the run
-    drop_actor    the run goes on without the actor, as long as `min_actors` are left
+    restart       the actor's process is restarted, as after a crash
+    restart_env   the process continues, and only its environments are rebuilt; an exception from
+                  elsewhere, or beyond the budget, ends the run
+    drop_actor    the run continues without the actor, while `min_actors` are left
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from asyncrl.core.launcher import ActorExit
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
 
-_MEND = "Mend what raised it."
-SEE_STACKS = "look at where its threads stood, which is told below if they could still tell."
+_MEND = "Fix what raised it."
+SEE_STACKS = "look at the stacks of its threads below, if it could still write them."
 """Advice that ends a sentence, before the stacks."""
 _OR_BEAR = (
-    ", or, if it may happen at times, set supervision.restart.on_exception to restart_env, restart "
-    "or drop_actor."
+    ", or, if it is known to fail at times, set supervision.restart.on_exception to restart_env, "
+    "restart or drop_actor."
 )
 RAISE_LIMIT = "Raise the limit, or run fewer environments in each actor."
 _NEED_LESS = "Run fewer actors, or fewer environments in each."
 _MAKE_ROOM = (
     "Run fewer actors, or raise the system's limit of processes, of open files or of memory; if a "
-    "disk is full, make room on it, or set TMPDIR to a directory on another one."
+    "disk is full, free space on it, or set TMPDIR to a directory on another one."
 )
 
 OnException = Literal["raise", "restart", "restart_env", "drop_actor"]
@@ -92,28 +92,28 @@ class RestartPolicyConfig:
 
 
 class Cause(NamedTuple):
-    """Why an actor's life is over."""
+    """Why an actor ended."""
 
     how: str
-    """To follow the actor's name in a sentence."""
+    """Continues a sentence that begins with the actor's name."""
 
     advice: str
     """What to do about it: a sentence."""
 
     wasted_s: float = 0.0
-    """How long it had done nothing, or not enough, when that was found."""
+    """Seconds without progress, or with too little, before this was noticed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Start the slot, or make its environments, again."""
+    """Restart the slot, or rebuild its environments."""
 
     after_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Go on without the slot."""
+    """Continue without the slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +121,14 @@ class GiveUp:
     """End the run."""
 
     why: str
-    """What else is to be said than how the actor's life ended; may be empty."""
+    """Why the run ends, beyond why the actor ended; may be empty."""
 
     advice: str
     """What to do about it: a sentence."""
 
 
 class RestartPolicy:
-    """Remembers recent deaths, and decides."""
+    """Remembers recent failures and decides what to do."""
 
     def __init__(self, config: RestartPolicyConfig, seed: int) -> None:
         self._config = config
@@ -144,13 +144,13 @@ class RestartPolicy:
         others_left: int | None = None,
         cause: Cause | None = None,
     ) -> Restart | Drop | GiveUp:
-        """Decide what an end that nobody asked for leads to.
+        """Decide what follows an unexpected exit.
 
         Args:
-            ended: The end.
-            now: When it came.
+            ended: The exit.
+            now: Its time.
             others_work: Whether any other actor has made a step.
-            others_left: How many other actors the run has; None if the dead process is no actor.
+            others_left: Number of other actors in the run; None if the process is not an actor.
             cause: Why, if `cause_of` cannot know.
         """
         self._ever_lived |= others_work or ended.last.turns > 0
@@ -164,23 +164,23 @@ class RestartPolicy:
             return GiveUp(why, advice)
         spent, wait_s = self._recent.add(ended.peer.actor_id, now, wasted_s)
         if spent > self._config.max_restarts:
-            return GiveUp(_spent(f"its death number {spent}", self._config), advice)
+            return GiveUp(_spent(f"its failure number {spent}", self._config), advice)
         return Restart(wait_s)
 
     def on_replacement(self) -> None:
-        """Note that an actor that has worked is replaced, which is no death."""
+        """Reset the backoff after an actor that worked was replaced, which is not a failure."""
         self._ever_lived = True
 
     def _on_exception(
         self, ended: ActorExit, advice: str, others_left: int | None
     ) -> Drop | GiveUp | None:
-        """Decide what an exception leads to; None if it is a crash like any other."""
+        """Decide what follows an exception; None if it is treated as a crash."""
         match self._config.on_exception:
             case "raise":
                 return GiveUp("", advice.removesuffix(".") + _OR_BEAR)
             case "restart_env" if others_left is not None and ended.last.turns:
-                # Before its first step there was nothing to be made anew: it has not started.
-                return GiveUp("making environments anew does not help against that", advice)
+                # Before its first step it had no environments to rebuild: it never started.
+                return GiveUp("rebuilding environments does not help against that", advice)
             case "drop_actor" if others_left is not None:
                 fewest = self._config.min_actors
                 if others_left >= fewest:
@@ -191,18 +191,18 @@ class RestartPolicy:
 
 
 class EnvRestartPolicy:
-    """Remembers recent failures of one actor's environments, and decides: `restart_env`."""
+    """Decides about failures of one actor's environments: `restart_env`."""
 
     def __init__(self, config: RestartPolicyConfig, seed: int) -> None:
         self._config = config
         self._recent = _Recent(config, seed)
 
     def on_failure(self, *, now: float, env_steps: int) -> Restart | GiveUp:
-        """Decide whether environments are made anew.
+        """Decide whether environments are rebuilt.
 
         Args:
             now: When they failed.
-            env_steps: How many steps they have made in this life of the actor.
+            env_steps: Steps that this incarnation of the actor has made.
         """
         if not env_steps:
             why = "that was before their first step, so others would fail too"
@@ -216,7 +216,7 @@ class EnvRestartPolicy:
 
 
 class _Recent:
-    """Deaths within the window, each slot's for itself."""
+    """Failures within the window, counted per slot."""
 
     def __init__(self, config: RestartPolicyConfig, seed: int) -> None:
         self._config = config
@@ -225,7 +225,7 @@ class _Recent:
         self._wasted_s: defaultdict[ActorId, float] = defaultdict(float)
 
     def add(self, slot: ActorId, now: float, wasted_s: float = 0.0) -> tuple[int, float]:
-        """Return how many the slot has had with this one, and how long it waits."""
+        """Add a failure; return the slot's number of recent failures, and its backoff."""
         self._wasted_s[slot] += wasted_s
         now -= self._wasted_s[slot]
         deaths = self._deaths[slot]
@@ -236,36 +236,36 @@ class _Recent:
 
     def _backoff_s(self, deaths: int) -> float:
         config = self._config
-        # 64 deaths reach any limit, and no power of so few overflows.
+        # 64 failures reach any limit, and the power cannot overflow.
         wait = config.backoff_s * config.backoff_factor ** min(deaths - 1, 64)
         return min(config.backoff_max_s, wait) * (1.0 - config.jitter * self._random.random())
 
 
 def cause_of(ended: ActorExit) -> Cause:
-    """Say in words how an actor ended, and what to do about it."""
+    """Describe how an actor exited, and what to do about it."""
     if not ended.began:
-        return Cause(f"could not begin: {ended.error.rstrip('.')}", _MAKE_ROOM)
+        return Cause(f"could not start: {ended.error.rstrip('.')}", _MAKE_ROOM)
     if ended.error:
-        failed = f"failed: {ended.error.rstrip('.')}"  # a sentence goes on behind it
-        if not ended.error.partition(":")[0].endswith("MemoryError"):  # numpy has one of its own
+        failed = f"failed: {ended.error.rstrip('.')}"  # the sentence continues after it
+        if not ended.error.partition(":")[0].endswith("MemoryError"):  # numpy has one, too
             return Cause(failed, _MEND)
         return Cause(failed + (f" ({held})" if (held := _held(ended)) else ""), _NEED_LESS)
     when = f" after {ended.last.turns} steps" if ended.last.turns else ""
     if ended.code < 0:
         guess, advice = _guess(ended)
-        return Cause(f"was ended by {signal_name(-ended.code)}{when}{guess}", advice)
+        return Cause(f"was killed by {signal_name(-ended.code)}{when}{guess}", advice)
     look = "Look for os._exit in the environment, or in what it uses."
     if ended.code == 0:
-        return Cause(f"ended{when} without being asked to", look)
-    return Cause(f"exited with code {ended.code}{when}, which none of asyncrl does", look)
+        return Cause(f"exited{when} without being asked to", look)
+    return Cause(f"exited with code {ended.code}{when}, which asyncrl does not use", look)
 
 
 def hung(silent_s: float, limit_s: float, *, starts: bool) -> Cause:
-    """Say why an actor was killed that gave no sign of life."""
+    """Describe an actor that was killed after a timeout without a heartbeat."""
     what, setting = ("first step", "start") if starts else ("step", "step")
     return Cause(
         f"made no {what} for {silent_s:.0f} s and was killed",
-        f"If one may take so long, raise supervision.{setting}_timeout_s, now {limit_s:g}; else "
+        f"If it needs more time, raise supervision.{setting}_timeout_s, now {limit_s:g}; else "
         + SEE_STACKS,
         wasted_s=silent_s,
     )
@@ -274,30 +274,30 @@ def hung(silent_s: float, limit_s: float, *, starts: bool) -> Cause:
 def lagged(
     steps_per_s: float, median_steps_per_s: float, *, min_pace: float, window_s: float
 ) -> Cause:
-    """Say why an actor was killed that was much slower than the others."""
+    """Describe an actor that was killed because it was much slower than the others."""
     return Cause(
-        f"made {steps_per_s:.3g} steps/s over {window_s:g} s where the median actor made "
+        f"made {steps_per_s:.3g} steps/s over {window_s:g} s, the median actor "
         f"{median_steps_per_s:.3g}, and was killed",
-        f"If its environments are meant to be slower, lower supervision.min_pace, now "
+        "If its environments are expected to be slower, lower supervision.min_pace, now "
         f"{min_pace:g}; else {SEE_STACKS}",
         wasted_s=window_s,
     )
 
 
 def too_large_to_start(held_bytes: int, limit_bytes: int) -> Cause:
-    """Say why an actor was killed that reached its memory limit before it made a step."""
+    """Describe an actor that was killed at its memory limit before its first step."""
     return Cause(
-        f"{at_limit(held_bytes, limit_bytes)}, before its first step, and was killed",
+        f"{at_limit(held_bytes, limit_bytes)} before its first step, and was killed",
         f"A new actor needs more than that. {RAISE_LIMIT}",
     )
 
 
 def overstayed(held_bytes: int, limit_bytes: int, silent_s: float, timeout_s: float) -> Cause:
-    """Say why an actor was killed that was asked to finish at its memory limit."""
+    """Describe an actor that was killed since it did not finish at its memory limit."""
     return Cause(
         f"{at_limit(held_bytes, limit_bytes)}, did not finish within {silent_s:.0f} s and was "
         "killed",
-        f"If a step may take so long, raise supervision.stop_timeout_s, now {timeout_s:g}; else "
+        f"If a step needs more time, raise supervision.stop_timeout_s, now {timeout_s:g}; else "
         + SEE_STACKS,
         wasted_s=silent_s,
     )
@@ -305,12 +305,12 @@ def overstayed(held_bytes: int, limit_bytes: int, silent_s: float, timeout_s: fl
 
 _LIVES_COMPARED = 3
 _MOST_STARTING = 0.5
-"""Share of the time of so many lives in a row. Above it the run ends."""
+"""Maximum share of the time of the last incarnations spent on starting. Above it the run ends."""
 
 
 @dataclass(slots=True)
 class MemoryWatch:
-    """How the processes of one slot grow up to the memory limit, and what replacing them costs."""
+    """Memory growth of one slot's processes up to the limit, and the cost of replacing them."""
 
     _replaces: bool = False
     _fresh_bytes: int = 0
@@ -319,14 +319,14 @@ class MemoryWatch:
     _past: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_LIVES_COMPARED))
 
     def begin(self, *, replaces: bool) -> None:
-        """Begin a life; `replaces` says that the one before had reached the limit."""
+        """Begin an incarnation; `replaces` says that the previous one reached the limit."""
         self._replaces = replaces
         self._fresh_bytes, self._starting_s, self._working_s = 0, 0.0, 0.0
         if not replaces:
             self._past.clear()
 
     def look(self, passed_s: float, held_bytes: int, *, works: bool, waits: bool) -> None:
-        """Note what it holds now, and what it did since the last look; look often."""
+        """Record its memory now, and what it did since the last call; call it often."""
         if works:
             self._fresh_bytes = self._fresh_bytes or held_bytes
             self._working_s += passed_s
@@ -334,14 +334,14 @@ class MemoryWatch:
             self._starting_s += passed_s
 
     def growth(self, held_bytes: int) -> str:
-        """Say in words how this life has grown to what it holds now."""
+        """Describe how this incarnation's memory has grown."""
         per_min = (held_bytes - self._fresh_bytes) / max(self._working_s, 1e-9) * 60.0
         return f"held {_mib(self._fresh_bytes)} at its first step and grew by {_mib(per_min)}/min"
 
     def on_limit(self, held_bytes: int) -> GiveUp | None:
-        """Decide whether the run ends, since it would go on starting this actor; ask once a life.
+        """Decide whether this actor mostly restarts, so the run ends; call once per incarnation.
 
-        The first life does not count: its start may include the loading of modules.
+        The first incarnation does not count: its start may include the loading of modules.
         """
         if self._replaces:
             self._past.append((self._starting_s, self._working_s))
@@ -352,17 +352,17 @@ class MemoryWatch:
         if share <= _MOST_STARTING:
             return None
         return GiveUp(
-            f"its last {_LIVES_COMPARED} replacements spent {share:.0%} of their time starting; "
+            f"its last {_LIVES_COMPARED} replacements spent {share:.0%} of their time on starting; "
             f"the last one {self.growth(held_bytes)}",
-            f"{RAISE_LIMIT} If it is a leak, mend it.",
+            f"{RAISE_LIMIT} If it is a leak, fix it.",
         )
 
 
 def at_limit(held_bytes: int, limit_bytes: int) -> str:
-    """Say that an actor has reached its memory limit; to follow its name in a sentence."""
+    """Describe an actor at its memory limit; continues a sentence that begins with its name."""
     return (
-        f"held {_mib(held_bytes)} of memory where supervision.memory_limit_bytes allows "
-        f"{_mib(limit_bytes)}"
+        f"held {_mib(held_bytes)} of memory, more than supervision.memory_limit_bytes allows "
+        f"({_mib(limit_bytes)})"
     )
 
 
@@ -378,7 +378,7 @@ def _spent(what: str, config: RestartPolicyConfig) -> str:
 
 
 def signal_name(number: int) -> str:
-    """Return what a signal is called, as `SIGKILL`."""
+    """Return the name of a signal, such as `SIGKILL`."""
     try:
         return signal.Signals(number).name
     except ValueError:  # real-time signals have no names
@@ -390,29 +390,29 @@ def _held(ended: ActorExit) -> str:
 
 
 def _guess(ended: ActorExit) -> tuple[str, str]:
-    """Return what is behind a signal, in parentheses, and what to do about it."""
+    """Return the likely reason for a signal, in parentheses, and what to do about it."""
     match -ended.code:
         case signal.SIGKILL:
             peak = f"; {held}" if (held := _held(ended)) else ""
             return (
-                f" (killed from outside; the system does so when memory runs out{peak})",
-                "If it was for memory, run fewer actors, or fewer environments in each.",
+                f" (killed from outside; the system does this when memory runs out{peak})",
+                "If memory ran out, run fewer actors, or fewer environments in each.",
             )
         case signal.SIGSEGV | signal.SIGBUS | signal.SIGILL | signal.SIGABRT | signal.SIGFPE:
             return (
                 " (a crash in native code)",
-                "Look for it in what the environment calls; where threads stood is told below.",
+                "Look for it in what the environment calls; the stacks of its threads are below.",
             )
         case _:
-            return "", "Look for who sends it: a scheduler, a person, or the environment itself."
+            return "", "Find out what sent it: a scheduler, a person, or the environment itself."
 
 
 _FEWEST = 3
-"""Of two, nobody could say which one is slow and which one fast."""
+"""With two actors, neither can be called slow."""
 
 
 class Slow(NamedTuple):
-    """How slow an actor was, beside how fast the one in the middle was."""
+    """An actor's pace and the median actor's."""
 
     steps_per_s: float
     median_steps_per_s: float
@@ -420,10 +420,10 @@ class Slow(NamedTuple):
 
 @dataclass(slots=True)
 class Stragglers:
-    """Compares lives of actors over one window of time after the other."""
+    """Compares the actors' paces in one time window after another."""
 
     min_share: float
-    """Of the median actor's steps, for an actor not to count as slow."""
+    """Share of the median actor's steps below which an actor counts as slow."""
 
     window_s: float
     _since_s: float = float("-inf")
@@ -434,13 +434,13 @@ class Stragglers:
     def look(
         self, now_s: float, steps: Mapping[Peer, int], waiting: Collection[Peer] = ()
     ) -> dict[Peer, Slow]:
-        """Return who has been slow in the window that is over, if one is; look often.
+        """Return the slow actor of a window that is over, or None; call it often.
 
-        `steps` are those that each life has made so far; not what has become of them, since whole
-        trajectories are held back until they are over. A life that had made none when the window
-        began is not judged by it: it may have been starting. Of the time in which it was seen to be
-        `waiting`, for the learner or until it may make its environments anew, no steps are wanted,
-        and the one that may be under way behind a wait counts as made.
+        `steps` counts those that each incarnation has made, not those stored, since whole
+        trajectories are held back until they are complete. An incarnation without steps at the
+        window's start is not judged: it may have been starting. Time spent `waiting`, for the
+        learner or for the backoff before environments are rebuilt, is excluded, and a step that may
+        be in progress around a wait counts as made.
         """
         for peer in waiting:
             since_s = max(self._looked_s, self._since_s)

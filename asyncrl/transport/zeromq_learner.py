@@ -81,8 +81,8 @@ class ZmqLearnerLink:
         except Exception:
             self._context.destroy(0)
             raise
-        # If a link is not closed, the garbage collector must not block on its sockets: the context
-        # no longer knows those that are garbage.
+        # Garbage collection of an unclosed link must not block on its sockets, of which the
+        # context has forgotten those that are garbage.
         held = [each.socket for each in (self._connections, self._gate) if each] + [self._socket]
         self._release = weakref.finalize(self, release, held, self._context)
         self._release.atexit = False

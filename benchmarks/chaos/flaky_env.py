@@ -128,7 +128,7 @@ def _not_borne(directory: Path) -> list[Finding]:
     budget = replace(_BACKOFF, max_restarts=_BUDGET)
     refusing = replace(_BACKOFF, on_exception="raise")
     ends = {
-        "a budget of few restarts": (budget, f"death number {_BUDGET + 1} within"),
+        "a budget of few restarts": (budget, f"failure number {_BUDGET + 1} within"),
         "a run that bears no exception": (refusing, _WORDS),
     }
     return [

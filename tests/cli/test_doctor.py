@@ -140,8 +140,8 @@ def test_bad_environment_is_not(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("do", "how"),
     [
-        ("segfault", r"was ended by SIGSEGV .*; at .*deeds\.py:\d+ in .*"),
-        ("fork and crash", r"was ended by SIGSEGV .*; at .*patients\.py:\d+ in _fork"),
+        ("segfault", r"was killed by SIGSEGV .*; at .*deeds\.py:\d+ in .*"),
+        ("fork and crash", r"was killed by SIGSEGV .*; at .*patients\.py:\d+ in _fork"),
         ("exit-3", "exited with code 3, .*"),
         ("exit-0", UNASKED),
     ],

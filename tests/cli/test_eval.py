@@ -61,7 +61,7 @@ def test_model_that_plays_is_the_one_that_was_saved(
     [
         ("thread+chdir+deaf+umask+bear+print", 0, "environment: a word of the environment\n"),
         ("exit-0", 1, "asyncrl: error: the evaluation failed: its process ended with exit code 0"),
-        ("abort", 1, "asyncrl: error: the evaluation failed: its process was ended by SIGABRT"),
+        ("abort", 1, "asyncrl: error: the evaluation failed: its process was killed by SIGABRT"),
     ],
 )
 def test_environment_that_does_odd_things_is_played_in_a_child(

@@ -308,7 +308,7 @@ def test_actors_own_error_ends_the_run(debug: bool, tmp_path: Path) -> None:
         assert f"asyncrl.core.errors.ActorFailed: {sentence}" in done.stderr
     else:
         hint = f"{tmp_path}/x/error.txt holds the traceback"
-        assert done.stderr.startswith(f"asyncrl: error: {sentence}; the run ends. Mend what ")
+        assert done.stderr.startswith(f"asyncrl: error: {sentence}; the run ends. Fix what ")
         assert done.stderr.endswith(f" ({hint})\n")
         assert done.stderr.count("\n") == 1
     written = (tmp_path / "x/error.txt").read_text("utf-8")

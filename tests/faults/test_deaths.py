@@ -44,9 +44,9 @@ def end_of(body: Callable[[Progress], None]) -> ActorExit:
 # --- ends that nobody asked for ------------------------------------------------------------------
 
 ENDS = {
-    "segfault": r"actor \d was ended by SIGSEGV after \d+ steps \(a crash in native code\)",
-    "abort": r"actor \d was ended by SIGABRT after \d+ steps \(a crash in native code\)",
-    "exit-0": r"actor \d ended after \d+ steps without being asked to",
+    "segfault": r"actor \d was killed by SIGSEGV after \d+ steps \(a crash in native code\)",
+    "abort": r"actor \d was killed by SIGABRT after \d+ steps \(a crash in native code\)",
+    "exit-0": r"actor \d exited after \d+ steps without being asked to",
     "exit-3": r"actor \d exited with code 3 after \d+ steps",
     "sys-exit": r"actor \d failed: SystemExit: 0",
 }
@@ -76,7 +76,7 @@ def test_actors_that_end_in_any_way_come_back_and_the_log_says_how(
 @pytest.mark.fault("F2", "F7")
 def test_actors_that_die_again_and_again_end_the_run_and_the_tries_are_counted() -> None:
     restart = RestartPolicyConfig(max_restarts=2, backoff_s=0.01)
-    with pytest.raises(ActorFailed, match=r"ended after 5 steps .* its death number 3 within"):
+    with pytest.raises(ActorFailed, match=r"exited after 5 steps .* its failure number 3 within"):
         run(
             config(supervision=ActorManagerConfig(restart=restart)),
             make_env=partial(Falling, "exit-0", after=5),
@@ -172,7 +172,7 @@ def test_run_goes_on_without_actors_that_failed(
     assert adds_up(trainer)
     assert [actor["restarts"] for actor in result.actors.values()] == [0, 0, 0]
     assert sorted(actor["dropped"] for actor in result.actors.values()) == [0, 1, 1]
-    assert "ValueError: the wheel came off; the run goes on without it" in caplog.text
+    assert "ValueError: the wheel came off; the run continues without it" in caplog.text
 
 
 # --- memory --------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ def test_actors_that_hang_in_any_way_are_replaced_and_their_stacks_told(
     ways = {
         "sleep": r"made no step for \d+ s and was killed.*\n(.*\n)+.* in wait\n",
         "hold": r"made no step for \d+ s and was killed.*\n(.*\n)+.* in match\n",
-        "stop": r"made no step for \d+ s and was killed; it is started again .* still tell\.$",
+        "stop": r"made no step for \d+ s and was killed; it is restarted .* still write them\.$",
     }
     came_back = CameBack(len(ways))
 

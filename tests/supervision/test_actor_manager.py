@@ -249,8 +249,8 @@ def test_run_fails_when_the_budget_of_restarts_is_spent() -> None:
         error = str(stage.interrupter.error)
         assert isinstance(stage.interrupter.error, ActorFailed)
         assert error == (
-            "actor 0 was ended by SIGKILL (killed from outside; the system does so when memory "
-            "runs out); that is its death number 3 within 600 s, and "
+            "actor 0 was killed by SIGKILL (killed from outside; the system does so when memory "
+            "runs out); that is its failure number 3 within 600 s, and "
             "supervision.restart.max_restarts is 2; the run ends. If it was for memory, run fewer "
             "actors, or fewer environments in each.\n\nwhere it stood"
         )
@@ -267,9 +267,9 @@ def test_exception_in_an_actor_fails_the_run_with_the_actors_traceback() -> None
         wait_until(lambda: stage.interrupter.error, DEADLINE_S, "the run to fail")
         assert isinstance(stage.interrupter.error, ActorFailed)
         expected = (
-            "actor 1 failed: ValueError: no such joint; the run ends. Mend what raised it, or, if "
-            "it may happen at times, set supervision.restart.on_exception to restart_env, restart "
-            f"or drop_actor.\n\n{text}"
+            "actor 1 failed: ValueError: no such joint; the run ends. Fix what raised it, or, if "
+            "it is known to fail at times, set supervision.restart.on_exception to restart_env, "
+            f"restart or drop_actor.\n\n{text}"
         )
         assert str(stage.interrupter.error) == expected
         stage.clock.now += 100.0
@@ -292,8 +292,10 @@ def test_actors_that_fail_are_dropped_down_to_the_fewest(caplog: pytest.LogCaptu
         assert peer(1, 1) not in stage.launcher.launched
         assert stage.manager.alive == 3
         assert stage.interrupter.error is None
-        dropped = "actor 1 failed: ValueError: no joint; the run goes on without it, with 2 others"
-        assert f"{dropped}. Mend what raised it.\n\nits traceback" in caplog.text
+        dropped = (
+            "actor 1 failed: ValueError: no joint; the run continues without it, with 2 others"
+        )
+        assert f"{dropped}. Fix what raised it.\n\nits traceback" in caplog.text
         stage.launcher.end(peer(0), KILLED)
         stage.launcher.wait_rounds()
         stage.launcher.end(peer(2), RAISED, text="the last straw", error="ValueError: no joint")
@@ -331,9 +333,9 @@ def test_actor_that_hangs_is_killed_with_its_stacks_and_replaced(
         assert stage.exits[0].text == "its stacks"
         (told,) = caplog.messages
         assert told == (
-            "actor 1 made no step for 61 s and was killed; it is started again in 1.0 s. If one "
-            "may take so long, raise supervision.step_timeout_s, now 60; else look at where its "
-            "threads stood, which is told below if they could still tell.\n\nits stacks"
+            "actor 1 made no step for 61 s and was killed; it is restarted in 1.0 s. If it "
+            "needs more time, raise supervision.step_timeout_s, now 60; else look at the stacks of "
+            "its threads below, if it could still write them.\n\nits stacks"
         )
         assert stage.interrupter.error is None
 
@@ -444,9 +446,10 @@ def test_actor_at_its_memory_limit_finishes_and_is_replaced_which_is_no_death(
         assert stage.interrupter.error is None
         (told,) = caplog.messages
         assert re.sub(r"\d+ MiB/min", "#", told) == (
-            "actor 1 held 150 MiB of memory where supervision.memory_limit_bytes allows 100 MiB; "
-            "it finishes and is replaced, without loss. It held 60 MiB at its first step and grew "
-            "by #. Replacements are counted as actor/<id>/memory_restarts; further ones are not "
+            "actor 1 held 150 MiB of memory, more than supervision.memory_limit_bytes allows "
+            "(100 MiB); "
+            "it finishes and is restarted, without loss. It held 60 MiB at its first step and grew "
+            "by #. These restarts are counted as actor/<id>/memory_restarts; further ones are not "
             "logged. Raise the limit, or run fewer environments in each actor."
         )
 
@@ -470,10 +473,10 @@ def test_actor_that_is_asked_to_finish_is_killed_once_it_gives_no_sign_of_life(
         assert stage.launcher.killed == [(peer(1), True)]
         assert (stage.restarts, stage.memory_restarts) == ([1], [])
         assert re.sub(r"within \d+ s", "within # s", caplog.messages[0]) == (
-            "actor 1 held 150 MiB of memory where supervision.memory_limit_bytes allows 100 MiB, "
-            "did not finish within # s and was killed; it is started again in 1.0 s. If a step may "
-            "take so long, raise supervision.stop_timeout_s, now 15; else look at where its "
-            "threads stood, which is told below if they could still tell.\n\nits stacks"
+            "actor 1 held 150 MiB of memory, more than supervision.memory_limit_bytes allows "
+            "(100 MiB), did not finish within # s and was killed; it is restarted in 1.0 s. "
+            "If a step needs more time, raise supervision.stop_timeout_s, now 15; else look at "
+            "the stacks of its threads below, if it could still write them.\n\nits stacks"
         )
 
 
@@ -483,10 +486,10 @@ def test_limit_below_what_a_new_actor_needs_ends_the_run_at_once() -> None:
         stage.launcher.memory[peer(0)] = 150 << 20
         wait_until(lambda: stage.interrupter.error, DEADLINE_S, "the run to fail")
         assert str(stage.interrupter.error) == (
-            "actor 0 held 150 MiB of memory where supervision.memory_limit_bytes allows 100 MiB, "
-            "before its first step, and was killed; no actor had made a single step before, so a "
-            "restart would not help; the run ends. A new actor needs more than that. Raise the "
-            "limit, or run fewer environments in each actor."
+            "actor 0 held 150 MiB of memory, more than supervision.memory_limit_bytes allows "
+            "(100 MiB) before its first step, and was killed; no actor had made a single step "
+            "before, so a restart would not help; the run ends. A new actor needs more than that. "
+            "Raise the limit, or run fewer environments in each actor."
         )
 
 
@@ -525,10 +528,11 @@ def test_leak_that_keeps_an_actor_starting_ends_the_run() -> None:
         assert stage.launcher.asked == [peer(0, life) for life in range(3)]
         error = re.sub(r"\d+%|\d+ MiB/min", "#", str(stage.interrupter.error))
         assert error == (
-            "actor 0 held 110 MiB of memory where supervision.memory_limit_bytes allows 100 MiB; "
-            "its last 3 replacements spent # of their time starting; the last one held 80 MiB at "
-            "its first step and grew by #; the run ends. Raise the limit, or run fewer "
-            "environments in each actor. If it is a leak, mend it."
+            "actor 0 held 110 MiB of memory, more than supervision.memory_limit_bytes allows "
+            "(100 MiB); "
+            "its last 3 replacements spent # of their time on starting; the last one held 80 MiB "
+            "at its first step and grew by #; the run ends. Raise the limit, or run fewer "
+            "environments in each actor. If it is a leak, fix it."
         )
 
 
@@ -556,11 +560,11 @@ def test_actor_that_is_much_slower_than_the_others_is_replaced_if_that_is_asked_
         stage.clock.now += 1.0
         stage.wait_for(peer(2, 1))
         assert stage.launcher.killed == [(peer(2), True)], "no other, and not the evaluator"
-        told = re.sub(r"[\d.]+ steps/s|median actor made [\d.]+", "#", caplog.messages[0])
+        told = re.sub(r"[\d.]+ steps/s|median actor [\d.]+", "#", caplog.messages[0])
         assert told == (
-            "actor 2 made # over 10 s where the #, and was killed; it is started again in 1.0 s. "
-            "If its environments are meant to be slower, lower supervision.min_pace, now 0.1; else "
-            "look at where its threads stood, which is told below if they could still tell."
+            "actor 2 made # over 10 s, the #, and was killed; it is restarted in 1.0 s. "
+            "If its environments are expected to be slower, lower supervision.min_pace, now 0.1; "
+            "else look at the stacks of its threads below, if it could still write them."
             "\n\nits stacks"
         )
 
@@ -630,7 +634,7 @@ def test_ends_that_were_asked_for_are_not_answered(caplog: pytest.LogCaptureFixt
         assert [r.levelno for r in caplog.records] == [logging.WARNING]
         assert caplog.messages == [
             "actor 1 failed: ValueError: late, at the end of the run; what it had not sent is "
-            "lost. Mend what raised it.\n\na traceback"
+            "lost. Fix what raised it.\n\na traceback"
         ]
 
 
@@ -757,7 +761,7 @@ def test_stop_kills_actors_that_do_not_end_in_time(caplog: pytest.LogCaptureFixt
         assert [ended.peer for ended in stage.exits] == [peer(0), peer(1)]
         assert stage.manager.alive == 0
         assert stage.launcher.closed == 1
-        assert "actor 1 did not end in time and is killed; what it had not sent" in caplog.text
+        assert "actor 1 did not exit in time and is killed; what it had not sent" in caplog.text
         assert "raise supervision.stop_timeout_s, now " in caplog.text
 
 
@@ -789,7 +793,7 @@ def test_stop_may_be_called_again_and_without_start() -> None:
 
 @pytest.mark.fault("F10")
 def test_launcher_that_fails_is_closed_and_fails_the_run() -> None:
-    error = ActorFailed("the process that starts actors has gone")
+    error = ActorFailed("the process that starts actors has exited")
     stage = Stage(1, ActorManagerConfig())
     stage.launcher.error = error
     stage.manager.start()

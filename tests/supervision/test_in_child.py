@@ -65,7 +65,7 @@ def test_what_it_does_to_its_process_does_no_harm(way: str) -> None:
     ("way", "words"),
     [
         ("exit-0", "ended with exit code 0 before it was done. Look for os._exit in the env"),
-        ("abort", r"was ended by SIGABRT \(a crash in native code\)"),
+        ("abort", r"was killed by SIGABRT \(a crash in native code\)"),
         ("sys-exit", "failed: SystemExit: 0"),
     ],
 )
@@ -106,7 +106,7 @@ def test_hang_is_told_with_words_on_the_way_and_its_stack(
 
 def test_answer_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_child, "_MOST_ANSWER_BYTES", 100)
-    with pytest.raises(ActorFailed, match="its answer has 1014 bytes, and 100 are allowed"):
+    with pytest.raises(ActorFailed, match="its result has 1014 bytes, more than the limit of 100"):
         call(lambda: "x" * 1000)
 
 

@@ -221,7 +221,7 @@ def test_what_an_actor_logs_without_end_is_cut_with_a_note(
     logged = told.count("x" * 1000)
     assert 500 < logged < 1100
     assert told[logged:] == [
-        f"log messages dropped so far: {n}; one process may log 1 MiB"
+        f"log messages dropped so far: {n}; the limit for one process is 1 MiB"
         for n in (1, 10, 100, 1000, 3000 - logged)
     ]
 
@@ -278,7 +278,7 @@ def test_without_its_helper_process_it_says_so_and_kills_all(
         wait_until(lambda: launcher.progress(peer()).turns, DEADLINE_S, "a first turn")
         (actor,) = its_server().children()
         its_server().kill()
-        with pytest.raises(ActorFailed, match="process that starts actors has gone"):
+        with pytest.raises(ActorFailed, match="process that starts actors has exited"):
             wait_until(lambda: launcher.exits(1.0), DEADLINE_S, "the news")
         wait_until(lambda: not alive(actor.pid), DEADLINE_S, "the actor gone")
 
@@ -302,7 +302,7 @@ def test_helper_process_that_ends_by_itself_tells_its_own_exit_code(
         launcher.launch(peer(), bodies.waits)
         wait_until(lambda: launcher.progress(peer()).turns, DEADLINE_S, "a first turn")
         its_server().send_signal(signal.SIGUSR2)
-        with pytest.raises(ActorFailed, match=r"has gone \(exit code 3\)"):
+        with pytest.raises(ActorFailed, match=r"has exited \(code 3\)"):
             wait_until(lambda: launcher.exits(1.0), DEADLINE_S, "the news")
 
 
@@ -318,7 +318,7 @@ def test_what_actors_have_started_does_not_survive_the_helper_process(
         wait_until(notes.is_file, DEADLINE_S, "the actor's helpers")
         family = its_server().children(recursive=True)
         its_server().kill()
-        with pytest.raises(ActorFailed, match="process that starts actors has gone"):
+        with pytest.raises(ActorFailed, match="process that starts actors has exited"):
             wait_until(lambda: launcher.exits(1.0), DEADLINE_S, "the news")
         wait_until(lambda: not any(alive(p.pid) for p in family), DEADLINE_S, "all of them gone")
     assert int(notes.read_text().split()[-1]) in {p.pid for p in family}

@@ -84,7 +84,7 @@ def test_a_spent_budget_ends_the_run_with_the_numbers() -> None:
     given_up = policy.on_exit(KILLED, now=2.0)
     assert isinstance(given_up, GiveUp)
     assert given_up.why == (
-        "that is its death number 3 within 60 s, and supervision.restart.max_restarts is 2"
+        "that is its failure number 3 within 60 s, and supervision.restart.max_restarts is 2"
     )
     assert given_up.advice == cause_of(KILLED).advice
 
@@ -166,7 +166,7 @@ def test_a_start_that_the_system_refuses_is_tried_again_once_others_have_worked(
     policy.on_exit(KILLED, now=0.0)
     assert policy.on_exit(refused, now=0.0, others_left=1) == Restart(0.2)
     assert cause_of(refused).how == (
-        "could not begin: BlockingIOError: [Errno 11] Resource temporarily unavailable"
+        "could not start: BlockingIOError: [Errno 11] Resource temporarily unavailable"
     )
 
 
@@ -233,7 +233,7 @@ def test_evaluator_that_fails_is_started_again(on_exception: OnException) -> Non
 def test_exception_that_new_environments_do_not_mend_ends_the_run() -> None:
     end = answer("restart_env", 2)
     assert isinstance(end, GiveUp)
-    assert "making environments anew does not help" in end.why
+    assert "rebuilding environments does not help" in end.why
     assert isinstance(answer("restart_env", 2, RAISED_AT_START), Restart), "nothing was made yet"
     assert isinstance(answer("restart_env", 2, KILLED), Restart)
 
@@ -284,20 +284,20 @@ def test_any_wait_lies_between_nothing_and_the_limit(seed: int, deaths: int, jit
         (
             -signal.SIGKILL,
             "",
-            "was ended by SIGKILL after 100 steps (killed from outside",
-            "If it was for memory, run fewer",
+            "was killed by SIGKILL after 100 steps (killed from outside",
+            "If memory ran out, run fewer",
         ),
         (
             -signal.SIGSEGV,
             "",
-            "was ended by SIGSEGV after 100 steps (a crash in native code)",
+            "was killed by SIGSEGV after 100 steps (a crash in native code)",
             "Look for it in what the",
         ),
-        (-signal.SIGTERM, "", "was ended by SIGTERM after 100 steps", "Look for who sends it"),
-        (-63, "", "was ended by signal 63 after 100 steps", "Look for who sends it"),
-        (0, "", "ended after 100 steps without being asked to", "Look for os._exit"),
-        (1, "KeyError: 'x'", "failed: KeyError: 'x'", "Mend what raised it"),
-        (1, "ValueError: no.", "failed: ValueError: no", "Mend what raised it"),
+        (-signal.SIGTERM, "", "was killed by SIGTERM after 100 steps", "Find out what sent it"),
+        (-63, "", "was killed by signal 63 after 100 steps", "Find out what sent it"),
+        (0, "", "exited after 100 steps without being asked to", "Look for os._exit"),
+        (1, "KeyError: 'x'", "failed: KeyError: 'x'", "Fix what raised it"),
+        (1, "ValueError: no.", "failed: ValueError: no", "Fix what raised it"),
         (3, "", "exited with code 3 after 100 steps", "Look for os._exit"),
     ],
 )
@@ -311,7 +311,7 @@ def test_ends_in_words_and_what_to_do(code: int, error: str, words: str, advice:
 @pytest.mark.fault("F2")
 def test_end_before_the_first_step_counts_none() -> None:
     stillborn = replace(KILLED, last=ProgressReport(0, 0, waiting=False))
-    assert cause_of(stillborn).how.startswith("was ended by SIGKILL (killed from outside")
+    assert cause_of(stillborn).how.startswith("was killed by SIGKILL (killed from outside")
 
 
 @pytest.mark.fault("F3")
@@ -328,7 +328,7 @@ def test_python_without_memory_says_how_much_there_was_and_what_to_do() -> None:
     assert cause_of(ended).advice == "Run fewer actors, or fewer environments in each."
     end = RestartPolicy(STEADY, seed=0).on_exit(ended, now=0.0)
     assert isinstance(end, GiveUp)
-    assert end.advice.startswith("Run fewer actors, or fewer environments in each, or, if it may")
+    assert end.advice.startswith("Run fewer actors, or fewer environments in each, or, if it is")
     numpys = replace(ended, error="_ArrayMemoryError: Unable to allocate 9 GiB", peak_bytes=0)
     assert cause_of(numpys).how == "failed: _ArrayMemoryError: Unable to allocate 9 GiB"
     assert cause_of(numpys).advice == cause_of(ended).advice
