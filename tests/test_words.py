@@ -17,10 +17,12 @@ from tests.test_architecture import ROOT, SOURCES, name_of, tree_of
 DONE = (
     "actor",
     "agents",
+    "checkpoint",
     "datasets",
     "envs",
     "export",
     "learner",
+    "metrics",
     "replay",
     "supervision",
     "transport",

@@ -1,12 +1,13 @@
-"""Named arrays in a file of the safetensors format, written piece by piece and hashed on the way.
+"""Arrays in a file of the safetensors format, written and hashed piece by piece.
 
-The library packs all arrays into one string first, which for a full replay would take its memory
-twice. The format is a header in JSON, after its length in 8 bytes, and then the arrays' bytes:
-https://github.com/huggingface/safetensors#format. Reading is left to the library, or, for what is
-too large to be in memory twice, to the system's memory map.
+The library packs all arrays into one string first, so a full replay would take its memory twice.
+The format is the length of the header in 8 bytes, the header in JSON, then the arrays' bytes:
+https://github.com/huggingface/safetensors#format. The library reads the files; those too large to
+be in memory twice are mapped into memory.
 
-A stream's pieces have rows of all its arrays, which lie apart in the file. So they are written to
-where they belong, the header comes last, and what is hashed is read back.
+The pieces of a stream have rows of all its arrays, which lie apart in the file. So each row is
+written at its place, the header is written last, and the file is read back for its hash. Does not
+know what the arrays are.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Digest = dict[str, Any]
 _CHUNK_BYTES = 4 << 20
 
 _MORE_HEADER_BYTES = 8 << 10
-"""Kept free in the header of a stream for the arrays that come after its pieces."""
+"""Bytes reserved in the header of a stream for the arrays that follow its pieces."""
 
 _NAMES = {
     "bool": "BOOL",
@@ -52,34 +53,36 @@ _NAMES = {
     "float32": "F32",
     "float64": "F64",
 }
-"""numpy's names of the dtypes that may be saved, and the format's."""
+"""numpy's names of the dtypes that may be saved, with those of the format."""
 
 _DTYPES = {code: np.dtype(name) for name, code in _NAMES.items()}
 
 
 def check_finite(group: str, arrays: Params) -> None:
-    """Raise `CheckpointError` if a group's arrays have numbers that are not finite."""
+    """Raise `CheckpointError` if a group's arrays contain numbers that are not finite."""
     for name, value in arrays.items():
         array = np.asarray(value)
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise CheckpointError(f"cannot save {group}/{name}: it has NaN or infinite numbers")
+            raise CheckpointError(
+                f"cannot save {group}/{name}: it contains NaN or infinite numbers"
+            )
 
 
 def write_group(path: Path, arrays: Arrays) -> Digest:
-    """Write a group as a new file; of a stream, refuse numbers that are not finite as they come."""
+    """Write a group as a new file; check each piece of a stream for numbers that are not finite."""
     if isinstance(arrays, Mapping):
         return write_arrays(path, arrays)
     return write_stream(path, arrays, partial(check_finite, path.stem))
 
 
 def write_arrays(path: Path, arrays: Params) -> Digest:
-    """Write a new file, on disk when this returns; raise `CheckpointError` on what cannot be."""
+    """Write a new file and flush it to disk; raise `CheckpointError` for unsupported arrays."""
     plain = {name: _checked(f"{path.stem}/{name}", arrays[name]) for name in arrays}
     return write_file(path, _pieces(plain))
 
 
 def write_file(path: Path, pieces: Iterator[bytes | memoryview]) -> Digest:
-    """Write a new file, readable by its owner alone and on disk when this returns."""
+    """Write a new file that only its owner can read, and flush it to disk."""
     sha256, size = hashlib.sha256(), 0
     with _new_file(path) as file:
         for piece in pieces:
@@ -92,7 +95,7 @@ def write_file(path: Path, pieces: Iterator[bytes | memoryview]) -> Digest:
 def write_stream(
     path: Path, stream: ArrayStream, check: Callable[[Params], object] = lambda _: None
 ) -> Digest:
-    """Write a stream as a new file, on disk when this returns; `check` may refuse what comes."""
+    """Write a stream as a new file and flush it to disk; `check` may raise to refuse a piece."""
     for name, (_, dtype) in stream.shapes.items():
         _checked(f"{path.stem}/{name}", np.empty(0, dtype))
     header, end = _layout(stream.shapes, 0)
@@ -119,7 +122,7 @@ def write_stream(
 
 
 def collected(stream: ArrayStream) -> dict[str, Array]:
-    """Return all the arrays of a stream, copied; close it."""
+    """Return copies of all arrays of a stream; close it."""
     try:
         arrays = {name: np.empty(shape, dtype) for name, (shape, dtype) in stream.shapes.items()}
         for first, piece in stream.pieces():
@@ -131,7 +134,7 @@ def collected(stream: ArrayStream) -> dict[str, Array]:
 
 
 def digest_of(path: Path) -> Digest:
-    """Return size and hash of a file as it is now."""
+    """Return the current size and hash of a file."""
     sha256, size = hashlib.sha256(), 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -145,22 +148,22 @@ def read_arrays(path: Path) -> dict[str, Array]:
     try:
         arrays: dict[str, Array] = safetensors.numpy.load_file(path)
     except (SafetensorError, AttributeError, KeyError, TypeError, ValueError) as error:
-        # Among these is what the library makes of dtypes that numpy does not have.
-        raise CheckpointError(f"{path.name} does not hold arrays: {error}") from error
+        # Among these are errors of the library about dtypes that numpy does not have.
+        raise CheckpointError(f"{path.name} does not contain arrays: {error}") from error
     for name, array in arrays.items():
-        if array.dtype not in _DTYPES.values():  # another package has taught it to numpy
-            raise CheckpointError(f"{path.name} does not hold arrays: {name} is {array.dtype}")
+        if array.dtype not in _DTYPES.values():  # another package has added it to numpy
+            raise CheckpointError(f"{path.name} does not contain arrays: {name} is {array.dtype}")
     return arrays
 
 
 def map_arrays(path: Path) -> dict[str, Array]:
-    """Return the arrays of a file whose digest has been checked, read-only and left in the file.
+    """Return the arrays of a file whose digest has been checked, mapped read-only.
 
     They take memory as they are read, until `let_go`. The file may be deleted meanwhile.
     """
     try:
         with safetensors.safe_open(path, framework="numpy"):
-            pass  # a header that contradicts itself, or the file's size, is refused
+            pass  # a header that contradicts itself, or the file's size
         with path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         start = 8 + int.from_bytes(mapped[:8], "little")
@@ -168,11 +171,11 @@ def map_arrays(path: Path) -> dict[str, Array]:
         header.pop("__metadata__", None)
         return {name: _mapped(mapped, start, entry) for name, entry in header.items()}
     except (SafetensorError, KeyError, ValueError) as error:
-        raise CheckpointError(f"{path.name} does not hold arrays: {error}") from error
+        raise CheckpointError(f"{path.name} does not contain arrays: {error}") from error
 
 
 def let_go(arrays: Iterable[Array]) -> None:
-    """Take mapped arrays out of this process's memory; what is read of them comes back."""
+    """Drop mapped arrays from this process's memory; reading loads them again."""
     for array in arrays:
         base: object = array
         while isinstance(base, np.ndarray):
@@ -186,7 +189,7 @@ def let_go(arrays: Iterable[Array]) -> None:
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[BinaryIO]:
-    """Make a file that only its owner may read; it is on disk when the context ends."""
+    """Make a file that only its owner can read; it is flushed to disk when the context ends."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         yield file
@@ -218,10 +221,10 @@ def _pieces(arrays: Params) -> Iterator[bytes | memoryview]:
 
 
 def _layout(shapes: Shapes, end: int) -> tuple[dict[str, dict[str, Any]], int]:
-    """Return the header's entries of arrays that follow what ends there, and where they end.
+    """Return the header's entries for arrays that begin at `end`, and where they end.
 
-    The format wants each array to begin where the one before ended. In this order, each that
-    follows the header does so at a multiple of its item.
+    The format requires that each array begins where the previous one ends. In this order, each
+    array after the header begins at a multiple of its item size.
     """
     header: dict[str, dict[str, Any]] = {}
     for name in sorted(shapes, key=lambda name: (-np.dtype(shapes[name][1]).itemsize, name)):
@@ -236,7 +239,7 @@ def _layout(shapes: Shapes, end: int) -> tuple[dict[str, dict[str, Any]], int]:
 
 
 def _packed(header: Mapping[str, Any], n_bytes: int = 0) -> bytes:
-    """Return the header as it begins the file, filled up to so many bytes."""
+    """Return the header with its length, padded to `n_bytes` bytes."""
     text = json.dumps(header, separators=(",", ":")).encode()
     size = max(n_bytes - 8, len(text))
     text = text.ljust(size + -size % 8)

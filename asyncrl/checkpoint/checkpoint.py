@@ -1,12 +1,12 @@
-"""Saving and loading named arrays on disk, so that a crash at any moment leaves a whole checkpoint.
+"""Saves and loads named arrays, so that a crash at any moment leaves a complete checkpoint.
 
 A checkpoint `NAME` is a folder of `<group>.safetensors` files and a `manifest.json` with their
-sizes and hashes. The folder itself is hidden, `.asyncrl-...`; `NAME` is a symbolic link to it,
-which is switched only when all the data has reached the disk, and the old data is deleted only
-after that. What no link points to is left over from a crash, and is deleted by the next save.
+sizes and hashes. The folder itself is hidden, `.asyncrl-...`. `NAME` is a symbolic link to it. The
+link is switched only when all data has reached the disk, and the old data is deleted only after
+that. A hidden folder without a link is left over from a crash; the next save deletes it.
 
-One writes to a directory at a time, under its lock; any number may read. Files of other kinds may
-lie there, too. Nothing is ever unpickled.
+One run at a time writes to a directory, under its lock; any number may read. Other files may be
+there, too. Nothing is ever unpickled. Does not know what the arrays are.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ MANIFEST = "manifest.json"
 """Its file."""
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", re.ASCII)
-"""What checkpoints and their files may be called: it leads nowhere else."""
+"""Valid names of checkpoints and files. They cannot lead to another directory."""
 
 _FORMAT = 1
 
 
 def pack_manifest(meta: Mapping[str, Any], files: Mapping[str, Any]) -> bytes:
-    """Return one text for one content, with its own hash, so that any change to it shows."""
+    """Return a manifest. Equal content gives equal text, and it has its own hash against damage."""
     content = {"format": _FORMAT, "meta": dict(meta), "files": files}
     try:
         text = json.dumps(content, sort_keys=True, allow_nan=False)
@@ -59,7 +59,7 @@ def pack_manifest(meta: Mapping[str, Any], files: Mapping[str, Any]) -> bytes:
 
 
 def read_manifest(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the plain values and the files' digests; raise `CheckpointError` on any other text."""
+    """Return the plain values and the files' digests; raise `CheckpointError` if damaged."""
     if not path.is_file():
         raise CheckpointError(f"{path.name} is missing")
     raw = path.read_bytes()
@@ -77,15 +77,15 @@ def read_manifest(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         )
     except (AttributeError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(
-            f"{path.name} is damaged, or no manifest: {type(error).__name__}: {error}"
+            f"{path.name} is damaged, or not a manifest: {type(error).__name__}: {error}"
         ) from error
     if not whole:
-        raise CheckpointError(f"{path.name} is damaged: its content is not what was saved")
+        raise CheckpointError(f"{path.name} is damaged: its hash does not match its content")
     return meta, files
 
 
 def _refuse_misfit(name: str, value: Any) -> None:  # noqa: ANN401
-    """Raise `CheckpointError` that names the first value which JSON has no word for."""
+    """Raise `CheckpointError` naming the first value that JSON cannot represent."""
     inner = value if isinstance(value, Mapping) else dict(enumerate(value))
     for key, item in inner.items():
         if isinstance(item, Mapping | list | tuple):
@@ -102,14 +102,14 @@ logger = logging.getLogger(__name__)
 _SUFFIX = ".safetensors"
 _HIDDEN = ".asyncrl-"
 _OURS = re.compile(r"\.asyncrl-[a-z0-9_]{8}(\.link)?", re.ASCII)
-"""What a save has made, well or not."""
+"""Names that a save creates, finished or not."""
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What was given to `Checkpointer.save`."""
+    """The arrays and values that were passed to `Checkpointer.save`."""
 
     groups: Mapping[str, Params]
     meta: Mapping[str, Any]
@@ -117,23 +117,23 @@ class Checkpoint:
     """Where it was loaded from."""
 
     def group(self, name: str) -> Params:
-        """Return arrays that must be there."""
+        """Return a group of arrays; raise if it is missing."""
         if name not in self.groups:
             held = ", ".join(sorted(self.groups)) or "nothing"
-            raise CheckpointError(f"it should hold {name}, and holds {held}")
+            raise CheckpointError(f"it should contain {name}, but contains {held}")
         return self.groups[name]
 
     def number(self, name: str) -> float:
-        """Return a number of `meta` that must be there; dots lead into what is inside."""
+        """Return a number of `meta`; raise if it is missing. Dots separate nested names."""
         return float(self._plain(name, "a number", lambda v: type(v) in {int, float}))
 
     def count(self, name: str) -> int:
-        """Return a whole number of `meta` that must be there, and not negative."""
+        """Return a whole number of `meta` that is not negative; raise if it is missing."""
         return int(self._plain(name, "a count", lambda v: type(v) is int and v >= 0))
 
     @contextmanager
     def naming(self, purpose: str, advice: str) -> Iterator[None]:
-        """Have errors about what it holds tell which one it was, and what to do."""
+        """Add to errors about the content which checkpoint it is, and what to do."""
         try:
             yield
         except (CheckpointError, ConfigError) as error:
@@ -147,7 +147,7 @@ class Checkpoint:
             value = value.get(part) if isinstance(value, Mapping) else None
         if not fits(value):
             said = "does not" if value is None else f"says {str(value)[:80]!r}"
-            raise CheckpointError(f"its manifest should say {name}, {what}, and {said}")
+            raise CheckpointError(f"its manifest should contain {name}, {what}, but {said}")
         return value
 
 
@@ -155,8 +155,9 @@ class Checkpointer:
     """Saves and loads the checkpoints of one run.
 
     Args:
-        directory: Where they go; made by the first save.
-        keep_last: How many numbered checkpoints to keep; 0 keeps all. Others are never deleted.
+        directory: Where they go; created by the first save.
+        keep_last: Number of numbered checkpoints to keep; 0 keeps all. Checkpoints with other names
+            are never deleted.
     """
 
     def __init__(self, directory: Path, keep_last: int = 0) -> None:
@@ -166,12 +167,12 @@ class Checkpointer:
         self._keep_last = keep_last
         self._lock: DirectoryLock | None = None
         self._found: os.stat_result | None = None
-        """The directory, when it was locked."""
+        """The directory when it was locked."""
 
     def lock(self) -> None:
-        """Keep other runs from writing here, until `unlock`.
+        """Prevent other runs from writing here, until `unlock`.
 
-        Raises `ConfigError` if one does, or if no checkpoint can be saved here.
+        Raises `ConfigError` if another run has the lock, or if checkpoints cannot be saved here.
         """
         if self._lock:
             return
@@ -184,7 +185,7 @@ class Checkpointer:
             raise
 
     def unlock(self) -> None:
-        """Let others write here; may be called again."""
+        """Allow other runs to write here; may be called again."""
         if self._lock:
             self._lock.release()
             self._lock = None
@@ -192,16 +193,16 @@ class Checkpointer:
     def save(self, name: str, groups: Mapping[str, Arrays], meta: Mapping[str, Any]) -> Path:
         """Save under `name`, a number of optimisation steps or a word such as `best`.
 
-        If this raises, what was saved before, also under the same name, is still whole. Takes the
-        lock meanwhile, if it is not held. A directory that was removed or renamed since it was
-        locked is made again.
+        If this raises, earlier checkpoints, including one of the same name, are still complete.
+        Takes the lock for the call if it is not held. A directory that was removed or renamed since
+        it was locked is created again.
         """
         path = self._directory / _checked("checkpoint", name)
         files = {_checked("group", group) + _SUFFIX: groups[group] for group in groups}
         for group, params in groups.items():
             if isinstance(params, Mapping):
                 check_finite(group, params)
-        pack_manifest(meta, {})  # what cannot be saved is refused before anything is written
+        pack_manifest(meta, {})  # refuse unsupported values before anything is written
         try:
             with self._locked():
                 self._sweep()
@@ -216,10 +217,10 @@ class Checkpointer:
         return path
 
     def load(self, name: str, *, mapped: Collection[str] = ()) -> Checkpoint:
-        """Load a checkpoint if all of it is as it was saved; raise `CheckpointError` otherwise.
+        """Load a checkpoint if it is complete and undamaged; raise `CheckpointError` otherwise.
 
-        Groups that are to be `mapped` stay in their files: their arrays are read-only, and in
-        memory only as far as they are being read.
+        Groups in `mapped` are mapped from their files: their arrays are read-only, and take memory
+        only as they are read.
         """
         path = self._directory / _checked("checkpoint", name)
         if name not in self.names():
@@ -230,33 +231,33 @@ class Checkpointer:
                 return _read(data, mapped, path)
             except (OSError, CheckpointError) as error:
                 if _behind(path) != data:
-                    continue  # a newer one took its place while it was being read
+                    continue  # a newer one replaced it while it was being read
                 raise CheckpointError(
                     f"cannot load checkpoint {path}: {error}; {self._others(name)}"
                 ) from error
 
     def load_latest(self, *, mapped: Collection[str] = ()) -> Checkpoint:
-        """Load the highest-numbered checkpoint that is whole, and warn of those that are not."""
-        newest = " its run has saved none; begin a new one"
+        """Load the highest-numbered complete checkpoint; warn about incomplete ones."""
+        newest = " its run has saved none; start a new run"
         numbered = self._numbered()
         for name in reversed(numbered):
             try:
                 return self.load(name, mapped=mapped)
             except CheckpointError as error:
-                logger.warning("%s; going back to the one before", error)
+                logger.warning("%s; falling back to the previous one", error)
                 newest = f" {error}" if name == numbered[-1] else newest
         if self._numbered()[-1:] != numbered[-1:]:
-            return self.load_latest(mapped=mapped)  # a newer one took their place meanwhile
+            return self.load_latest(mapped=mapped)  # newer ones replaced them meanwhile
         raise CheckpointError(
-            f"{self._directory} holds no whole numbered checkpoint to go on from:{newest}"
+            f"{self._directory} contains no complete numbered checkpoint to resume from:{newest}"
         )
 
     def latest(self) -> str | None:
-        """Return the highest-numbered name, whole or not."""
+        """Return the highest-numbered name, complete or not."""
         return next(reversed(self._numbered()), None)
 
     def names(self) -> list[str]:
-        """Return the names of all checkpoints, whole or not: numbers in order, then words."""
+        """Return the names of all checkpoints, complete or not: numbers in order, then words."""
         if not self._directory.is_dir():
             return []
         found = [
@@ -279,10 +280,10 @@ class Checkpointer:
             lock.release()
 
     def _keep_lock(self, lock: DirectoryLock) -> None:
-        """Take the lock again if its file is gone, and make the directory again if it is gone."""
+        """Take the lock again if its file is gone; create the directory again if it is gone."""
         if lock.is_there:
             return
-        make_directory(self._directory.parent)  # of a run: for its user alone, too
+        make_directory(self._directory.parent)  # as for a new run: for its user only
         with ExitStack() as undo:
             again = DirectoryLock(self._directory)
             undo.callback(again.release)
@@ -295,20 +296,20 @@ class Checkpointer:
         self._lock, self._found = again, found
         if is_new:
             logger.warning(
-                "%s was removed or renamed, and is made again; checkpoints that were saved before, "
-                "and the best model if there was one, are not in it",
+                "%s was removed or renamed, and is created again; earlier checkpoints, and the "
+                "best model if there was one, are not in it",
                 self._directory,
             )
 
     def _kept(self) -> str:
-        """Say what is left where a save has failed."""
+        """Describe which checkpoints are left after a failed save."""
         try:
             names = self.names()
         except OSError as error:
-            return f"what was saved before cannot be read: {error.strerror}"
+            return f"earlier checkpoints cannot be read: {error.strerror}"
         if not names:
-            return "no other checkpoint is there"
-        return "checkpoints that were saved before are untouched"
+            return "there is no other checkpoint"
+        return "earlier checkpoints are unchanged"
 
     def _numbered(self) -> list[str]:
         return [name for name in self.names() if _NUMBER.fullmatch(name)]
@@ -320,7 +321,7 @@ class Checkpointer:
     def _write(self, files: Mapping[str, Arrays], meta: Mapping[str, Any], path: Path) -> None:
         data = Path(tempfile.mkdtemp(prefix=_HIDDEN, dir=self._directory))
         try:
-            # Streams come first: the sooner they are read, the less is kept for them.
+            # Streams first: the sooner they are read, the fewer overwritten rows are kept for them.
             order = sorted(files, key=lambda name: isinstance(files[name], Mapping))
             digests = {name: write_group(data / name, files[name]) for name in order}
             write_file(data / MANIFEST, iter([pack_manifest(meta, digests)]))
@@ -328,8 +329,8 @@ class Checkpointer:
             link = data.with_name(f"{data.name}.link")
             link.symlink_to(data.name)
             if path.is_dir() and not path.is_symlink():
-                # Somebody copied the run without its links. No rename replaces a folder, so it
-                # steps aside under a name that can still be loaded.
+                # A run was copied without its links. A rename cannot replace a folder, so it gets
+                # another name under which it can still be loaded.
                 path.rename(path.with_name(f"{path.name}.old-{data.name.removeprefix(_HIDDEN)}"))
             link.replace(path)
         except (OSError, CheckpointError):
@@ -345,7 +346,7 @@ class Checkpointer:
             _remove(self._directory / name)
 
     def _sweep(self) -> None:
-        """Delete what no link points to, once it is certain that no crash brings a link back."""
+        """Delete folders without a link, once no crash can restore an old link."""
         sync(self._directory)
         linked = self._linked()
         for path in list(self._directory.iterdir()):
@@ -363,14 +364,14 @@ class Checkpointer:
 def _checked(what: str, name: str) -> str:
     if not NAME.fullmatch(name):
         raise CheckpointError(
-            f"the name of a {what} must be up to 100 letters, digits, '_', '-' and '.', and begin "
-            f"with none of the last two, got {name!r}"
+            f"the name of a {what} must have up to 100 letters, digits, '_', '-' and '.', and must "
+            f"not begin with '-' or '.', got {name!r}"
         )
     return name
 
 
 def _behind(path: Path) -> Path:
-    """Return where a link leads; unlike `Path.resolve`, also where it leads to itself."""
+    """Return the target of a link; unlike `Path.resolve`, also of a link to itself."""
     return Path(os.path.realpath(path))
 
 
@@ -392,11 +393,11 @@ def _verify(path: Path, digest: Digest) -> None:
     if size != expected:
         raise CheckpointError(f"{path.name} has {size} bytes, but {expected} were saved")
     if digest_of(path) != digest:
-        raise CheckpointError(f"{path.name} is damaged: its sha256 is not what was saved")
+        raise CheckpointError(f"{path.name} is damaged: its sha256 has changed")
 
 
 def _try_link(directory: Path) -> None:
-    """Make a link, as each save does, and remove it."""
+    """Create a link, as each save does, and remove it."""
     link = directory / f"{_HIDDEN}linkable.link"
     try:
         link.unlink(missing_ok=True)
@@ -404,8 +405,8 @@ def _try_link(directory: Path) -> None:
         link.unlink()
     except OSError as error:
         raise ConfigError(
-            f"{directory} can hold no symbolic links, which checkpoints need: {error.strerror}; "
-            "give a directory on another disk"
+            f"{directory} does not support symbolic links, which checkpoints need: "
+            f"{error.strerror}; use a directory on another disk"
         ) from error
 
 

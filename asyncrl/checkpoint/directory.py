@@ -1,7 +1,8 @@
-"""One run at a time writes to a directory; who comes second is told who was first.
+"""Locks a directory, so that one run at a time writes to it.
 
-The system holds the lock for as long as the process lives that took it, so a run that was killed
-keeps nobody out. A child that was forked from it has no part in the lock: it may outlive the run.
+The system releases the lock when the process that took it ends, so a run that was killed blocks no
+other. A child forked from that process does not share the lock: it may outlive the run. Does not
+know what is in the directory.
 """
 
 from __future__ import annotations
@@ -17,20 +18,19 @@ from asyncrl.core.errors import ConfigError
 
 
 def make_directory(directory: Path, *, new: bool = False) -> None:
-    """Make a directory for its user alone, and what is missing above it; on disk on return.
+    """Create a directory and its missing parents, for this user only, and flush it to disk.
 
-    One that is there already stays as it is; where a `new` one is asked for, `FileExistsError` is
-    raised.
+    An existing directory is left unchanged; with `new` it raises `FileExistsError`.
     """
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(mode=0o700, parents=True, exist_ok=not new)
     for path in missing:
-        with suppress(PermissionError):  # new names may be allowed there, and reading not
+        with suppress(PermissionError):  # a parent may be writable but not readable
             sync(path.parent)
 
 
 def sync(path: Path) -> None:
-    """Wait until a file's content, or the names in a directory, are on disk."""
+    """Wait until a file's content, or a directory's entries, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -43,12 +43,12 @@ _held: set[DirectoryLock] = set()
 
 
 class DirectoryLock:
-    """Taken when it is made, and given back by `release`."""
+    """A lock, held from construction to `release`."""
 
     def __init__(self, directory: Path) -> None:
-        """Take the lock, making the directory if need be.
+        """Take the lock; create the directory if needed.
 
-        Raises `ConfigError` if another has it, or nobody can.
+        Raises `ConfigError` if another process holds it, or if it cannot be taken.
         """
         self._directory = directory
         self._path = directory / _NAME
@@ -65,19 +65,19 @@ class DirectoryLock:
         except OSError as error:
             self.release()
             raise ConfigError(
-                f"cannot lock {self._path}: {error.strerror}; give a directory of your own on a "
-                "local disk that is not full"
+                f"cannot lock {self._path}: {error.strerror}; use your own directory on a local "
+                "disk that is not full"
             ) from error
 
     @property
     def is_there(self) -> bool:
-        """Whether its file is still where others look for it; not if the directory was removed."""
+        """Whether its file still exists at its path; not after the directory was removed."""
         with suppress(FileNotFoundError, NotADirectoryError):
             return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
         return False
 
     def release(self) -> None:
-        """Give the lock back; a directory made for it goes if it is empty. May be called again."""
+        """Release the lock; remove a directory made for it if it is empty. May be called again."""
         if self._descriptor < 0:
             return
         try:
@@ -90,8 +90,8 @@ class DirectoryLock:
                 self._directory.rmdir()
 
     def abandon(self) -> None:
-        """Have no part in the lock any more; whoever else has its descriptor still holds it."""
-        # In this order: a child that is forked meanwhile must not close a stranger's descriptor.
+        """Close this process's descriptor; a process that shares it keeps the lock."""
+        # In this order: a child that is forked meanwhile must not close an unrelated descriptor.
         _held.discard(self)
         descriptor, self._descriptor = self._descriptor, -1
         os.close(descriptor)
@@ -100,7 +100,7 @@ class DirectoryLock:
         """Return a descriptor that holds the lock, or -1 if its file was removed meanwhile."""
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-        except FileNotFoundError:  # the directory went with its last holder
+        except FileNotFoundError:  # its last holder removed the directory
             return -1
         with ExitStack() as undo:
             undo.callback(os.close, descriptor)
@@ -108,10 +108,10 @@ class DirectoryLock:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise ConfigError(
-                    f"{self._directory} is in use by another run, {_holder(descriptor)}; wait for "
-                    "its end, or give another directory"
+                    f"{self._directory} is in use by another run, {_holder(descriptor)}; wait "
+                    "until it ends, or use another directory"
                 ) from error
-            # Its last holder may have removed the file between our opening and our locking it.
+            # Its last holder may have removed the file between open and lock.
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), self._path.stat()):
                     undo.pop_all()
@@ -132,4 +132,4 @@ def _holder(descriptor: int) -> str:
         words = json.loads(os.pread(descriptor, 1000, 0))
         return f"process {int(words['pid'])} on {str(words['host'])[:100]}"
     except (ValueError, KeyError, TypeError):
-        return "which has just begun"
+        return "which has just started"

@@ -1,4 +1,4 @@
-"""What a run can go on from, and what is different now."""
+"""Loads what a run resumes from, and reports changed settings. Does not know how a run trains."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from asyncrl.core.replay_buffer import REPLAY
 logger = logging.getLogger(__name__)
 
 Resume = bool | Literal["without replay"]
-"""Whether to go on from the newest whole checkpoint, and if so, whether to load its replay."""
+"""Whether to resume from the newest complete checkpoint, and if so, whether to load its replay."""
 
 _MISSING = "nothing"
 
 
 def load_to_resume(checkpoint_dir: Path, config: Mapping[str, object] | None = None) -> Checkpoint:
-    """Return the newest whole checkpoint of a run, and warn of settings that it did not have.
+    """Return the newest complete checkpoint of a run; warn about settings that have changed.
 
     Args:
         checkpoint_dir: Where the run has saved them.
-        config: Plain values of the settings to go on with, as they are given to recorders.
+        config: Plain values of the new settings, as recorders receive them.
     """
     checkpoint = Checkpointer(checkpoint_dir).load_latest(mapped=[REPLAY])
     if "run" not in checkpoint.meta:
         raise CheckpointError(
-            f"the newest checkpoint in {checkpoint_dir} does not say how far its run had come, so "
-            "nothing can go on from it; its model can still be evaluated"
+            f"the newest checkpoint in {checkpoint_dir} does not contain the counters of its run, "
+            "so it cannot be resumed; its model can still be evaluated"
         )
     before = checkpoint.meta.get("config")
     if changed := differences(before, plain_config(config or {})) if before else []:
-        logger.warning("resumed with other settings than before: %s", "; ".join(changed))
+        logger.warning("resumed with changed settings: %s", "; ".join(changed))
     return checkpoint
 
 
@@ -49,28 +49,29 @@ def open_checkpoints(
     resume: Resume,
     config: Mapping[str, object] | None,
 ) -> tuple[Checkpointer | None, Checkpoint | None]:
-    """Return who saves to a directory, now locked, and what to go on from if that is wanted.
+    """Return a locked checkpointer for a directory, and the checkpoint to resume from, if wanted.
 
-    `keep` is the number of checkpoints that are kept, 0 for all. Without `resume`, a directory with
-    checkpoints is refused: by their numbers, those of an earlier run that had come further would be
-    kept in place of a new run's, and taken for its newest, and its best model would be replaced.
+    `keep` is the number of checkpoints to keep, 0 for all. Without `resume`, a directory with
+    checkpoints is refused. Otherwise checkpoints of a longer earlier run would have higher numbers:
+    they would be kept instead of the new run's, and loaded as its newest. Its best model would be
+    overwritten.
     """
     if resume not in (True, False, "without replay"):
         raise ConfigError(f'resume must be True, False or "without replay", got {resume!r:.80}')
     if checkpoint_dir is None:
         if resume:
-            raise ConfigError("resume=True needs a checkpoint_dir to go on from")
+            raise ConfigError("resume=True needs a checkpoint_dir to resume from")
         return None, None
     if not isinstance(checkpoint_dir, str | PathLike):
         raise ConfigError(
-            f"checkpoint_dir must be the path of a directory, got {checkpoint_dir!r:.80}; give for "
+            f"checkpoint_dir must be the path of a directory, got {checkpoint_dir!r:.80}; pass for "
             'instance checkpoint_dir="runs/mine"'
         )
     checkpoint_dir = Path(checkpoint_dir)
     checkpointer = Checkpointer(checkpoint_dir, keep_last=keep)
     if resume and not checkpoint_dir.is_dir():
-        load_to_resume(checkpoint_dir)  # says that there is nothing, and makes no directory
-    checkpointer.lock()  # first: what another run is still writing is nothing to go on from
+        load_to_resume(checkpoint_dir)  # raises if there is nothing; creates no directory
+    checkpointer.lock()  # first: never resume from what another run is writing
     try:
         if resume:
             checkpoint = load_to_resume(checkpoint_dir, config)
@@ -90,20 +91,20 @@ def _without_replay(checkpoint: Checkpoint) -> Checkpoint:
 def _check_unused(checkpointer: Checkpointer, checkpoint_dir: Path) -> None:
     if there := checkpointer.latest():
         raise ConfigError(
-            f"{checkpoint_dir} holds checkpoints of an earlier run, up to {there}, and a new run's "
-            "must not be mixed with them; give another directory, or go on with that run (resume)"
+            f"{checkpoint_dir} contains checkpoints of an earlier run, up to {there}, and a new "
+            "run must not mix its own with them; use another directory, or resume that run"
         )
     if names := checkpointer.names():
         raise ConfigError(
-            f"{checkpoint_dir} holds the checkpoint {', '.join(names)} of an earlier run, which a "
-            "new run's would replace; give another directory, or move it away"
+            f"{checkpoint_dir} contains the checkpoint {', '.join(names)} of an earlier run, which "
+            "a new run would overwrite; use another directory, or move it away"
         )
 
 
 def first_incarnation(checkpoint: Checkpoint | None) -> int:
-    """Return the number of the first lives that actors may live.
+    """Return the first incarnation of a run's actors.
 
-    Seeds depend on it, so no life is lived twice.
+    Random seeds depend on it, so no incarnation number is used twice.
     """
     if not checkpoint:
         return 0
@@ -112,18 +113,18 @@ def first_incarnation(checkpoint: Checkpoint | None) -> int:
 
 
 def going_on_from(checkpoint: Checkpoint) -> AbstractContextManager[None]:
-    """Have errors about what a checkpoint holds tell that nothing can go on from it, and why."""
+    """Add to errors about a checkpoint's content that it cannot be resumed from, and why."""
     return checkpoint.naming(
-        "go on from",
-        "Go on with the settings, the kind of run and the version of asyncrl that saved it, or "
-        "begin a new run",
+        "resume from",
+        "Resume with the settings, the kind of run and the version of asyncrl that saved it, or "
+        "start a new run",
     )
 
 
 def plain_config(config: Mapping[str, object]) -> dict[str, object]:
-    """Return settings as they come back from a checkpoint: lists for tuples, text for paths.
+    """Return settings as a checkpoint restores them: lists for tuples, text for paths.
 
-    Numbers that JSON has no word for, as infinity, are text, too: checkpoints hold none of them.
+    Numbers that JSON cannot represent, such as infinity, become text.
     """
     text = json.dumps(dict(config), default=str)
     plain: dict[str, object] = json.loads(text, parse_constant=str)
@@ -131,7 +132,7 @@ def plain_config(config: Mapping[str, object]) -> dict[str, object]:
 
 
 def differences(before: object, now: object, name: str = "") -> list[str]:
-    """Say which plain values are not what they were, each as `name: before -> now`."""
+    """Return the plain values that have changed, each as `name: before -> now`."""
     return list(_differences(before, now, name))
 
 

@@ -1,12 +1,12 @@
-"""Writes checkpoints in a thread of its own, so that learning does not wait for the disk.
+"""Writes checkpoints in a separate thread, so that learning does not wait for the disk.
 
-Where the system refuses a thread, whoever saves writes the checkpoint, and waits for the disk.
+If the system refuses a thread, `save` writes the checkpoint itself and waits for the disk.
 
-What is to be saved must be a copy, or a stream of what was there. Of two checkpoints of the same
-kind, numbered or of one word, that wait to be written, the newer one is enough. A disk that is full
-ends no run: what was saved before is whole, the failure is told and counted, and the next
-checkpoint is another try. Where that one goes well, what found no room under a word before, as the
-best model, is tried again.
+What is saved must be a copy, or a stream of the state at that time. Of two waiting checkpoints of
+the same kind, numbered or with the same word, only the newer one is written. A full disk does not
+end a run: earlier checkpoints are complete, the failure is logged and counted, and the next
+checkpoint is another attempt. After one that succeeds, a failed checkpoint with a word as its name,
+such as the best model, is retried. Does not know what the arrays are.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ logger = logging.getLogger(__name__)
 
 
 class RunState(NamedTuple):
-    """What a trainer wants saved, besides the agent."""
+    """The state of a trainer in a checkpoint, besides the agent's."""
 
     groups: Mapping[str, Arrays]
     """Copies of arrays, and streams."""
 
     numbers: Mapping[str, Any]
-    """Plain values, as JSON has them."""
+    """Plain values, as in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +50,19 @@ class _Job:
 
     @property
     def may_be_kept(self) -> bool:
-        """Whether no newer one will do as well, and it keeps nothing from anybody."""
+        """Whether it can be retried later: it is not superseded, and holds no shared memory."""
         streams = [group for group in self.groups.values() if not isinstance(group, Mapping)]
         return self.kind != "numbered" and not streams and "agent" not in self.groups
 
     def close(self) -> None:
-        """Have nothing kept for it any more."""
+        """Release the memory that is kept for it."""
         for group in self.groups.values():
             if not isinstance(group, Mapping):
                 group.close()
 
 
 class Saver:
-    """Takes checkpoints at once, and writes them one after another."""
+    """Accepts checkpoints at once, and writes them one after another."""
 
     def __init__(
         self, checkpointer: Checkpointer, interrupter: Interrupter, agent: Agent | None = None
@@ -79,18 +79,18 @@ class Saver:
         self._failures = 0
         self._errors: dict[str, CheckpointError] = {}
         self._logged: tuple[object, ...] | None = None
-        """The kind of error whose traceback was logged; None once a checkpoint is written."""
+        """The kind of error whose traceback was logged; None after a successful write."""
         self._write_s = 0.0
 
     def make_room(self) -> None:
-        """Have memory for a copy of the agent's state, so that no checkpoint waits for it."""
+        """Allocate memory for a copy of the agent's state, so that no checkpoint waits for it."""
         if isinstance(self._agent, ReusesMemory):
             self._agent.spare = self._agent.state()
 
     def save(self, name: str, groups: Mapping[str, Arrays], meta: Mapping[str, Any]) -> None:
-        """Have a checkpoint written; arrays must not change any more, and streams are closed.
+        """Write a checkpoint in the background. Its arrays must not change; streams are closed.
 
-        The group `agent` goes back to the agent once nobody reads it, to be written over.
+        Once the group `agent` has been written, the agent may overwrite its arrays.
         """
         job = _Job(name, groups, meta)
         with self._changed:
@@ -106,17 +106,17 @@ class Saver:
             self._write_next()
 
     def best(self) -> Checkpoint | None:
-        """Return the best model that is on disk; None if there is none, or it is not whole."""
+        """Return the best model on disk; None if it is missing or not complete."""
         if "best" not in self._checkpointer.names():
             return None
         try:
             return self._checkpointer.load("best", mapped=["model"])
         except CheckpointError as error:
-            logger.warning("%s; the next model that is the best one replaces it", error)
+            logger.warning("%s; the next best model replaces it", error)
             return None
 
     def close(self, timeout_s: float) -> None:
-        """Wait until all is on disk, and let others write there.
+        """Wait until all is on disk, and allow other runs to write there.
 
         Raises if the newest checkpoint of a kind could not be written.
         """
@@ -125,14 +125,14 @@ class Saver:
             in_time = self._changed.wait_for(lambda: not self._running, timeout_s)
         if not in_time:
             raise CheckpointError(
-                f"the last checkpoint was not on disk after {timeout_s:g} s and was given up; "
-                "those that were saved before are whole"
+                f"the last checkpoint was not on disk after {timeout_s:g} s and was abandoned; "
+                "earlier checkpoints are complete"
             )
         for error in self._errors.values():
             raise error
 
     def leave(self) -> None:
-        """Wait for nothing: once all is on disk, others may write there."""
+        """Return without waiting; once all is on disk, other runs may write there."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -140,13 +140,13 @@ class Saver:
                 self._checkpointer.unlock()
 
     def record(self) -> Record:
-        """Return how often saving failed, and how long the newest checkpoint took to write."""
+        """Return the number of failed saves, and how long the newest checkpoint took to write."""
         if not self._has_begun:
             return {}
         return {"checkpoint/failures": float(self._failures), "checkpoint/write_s": self._write_s}
 
     def _started(self) -> bool:
-        """Start the thread; tell whether the system allows one."""
+        """Start the thread; return whether the system allows one."""
         try:
             CrashForwardingThread(self._interrupter, self._run, "asyncrl-saver").start()
         except RuntimeError as error:
@@ -161,7 +161,7 @@ class Saver:
 
     def _run(self) -> None:
         try:
-            while self._write_next():  # nothing that was saved stays in memory until the next one
+            while self._write_next():  # release the memory of a written checkpoint before waiting
                 pass
         finally:
             with self._changed:
@@ -175,7 +175,7 @@ class Saver:
                 self._end(job)
 
     def _write_next(self) -> bool:
-        """Wait for what is to be written, and write it; tell whether there was any more."""
+        """Wait for a checkpoint and write it; return False when there will be no more."""
         job = self._next()
         if job is None:
             return False
@@ -198,14 +198,14 @@ class Saver:
             return self._waiting.pop(next(iter(self._waiting)))
 
     def _end(self, job: _Job) -> None:
-        """Let go of what was kept for a checkpoint; the next one may have its memory."""
+        """Release what was kept for a checkpoint; the next one may use its memory."""
         job.close()
         state = job.groups.get("agent")
         if isinstance(state, Mapping) and isinstance(self._agent, ReusesMemory):
             self._agent.spare = state
 
     def _write(self, job: _Job) -> bool:
-        """Return whether it failed, and is kept to be tried again after one that does not."""
+        """Write it; return whether it failed and should be retried after the next success."""
         try:
             self._checkpointer.save(job.name, job.groups, job.meta)
         except CheckpointError as error:
@@ -230,7 +230,7 @@ class Saver:
         kind = (type(cause), getattr(cause, "errno", None))
         is_new, self._logged = kind != self._logged, kind
         logger.error(
-            "training goes on without checkpoint %s (%d not written so far): %s",
+            "training continues without checkpoint %s (%d not written so far): %s",
             name,
             self._failures + 1,
             error,

@@ -1,4 +1,4 @@
-"""What a run reports of itself: names and units, time by phase, use of the machine, the verdict.
+"""What a run reports about itself: names and units, time by phase, use of the machine, the verdict.
 
 Must not know: who records it. Open first: `metrics.py`.
 """

@@ -1,8 +1,8 @@
-"""What limits this process: its control groups, and the resource limits of its user.
+"""Limits of this process: its control groups, and the resource limits of its user.
 
-Control groups of version 1 and 2 are read, also where a container sees only its own. A limit that
-is set on any group between the process's own and the root counts. Where nothing can be read, as on
-systems other than Linux, there is no limit.
+Control groups of version 1 and 2 are read, including those that a container sees as its own. A
+limit on any group from the process's own up to the root counts. If nothing can be read, as on
+systems other than Linux, there is no limit. Knows no runs.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ import psutil
 
 _GROUP = "limit of the control group"
 _NONE_BYTES = 1 << 60
-"""Version 1 writes a limit that is not set as the largest number of pages, in bytes."""
+"""Version 1 represents an unset limit as the largest number of pages, in bytes."""
 
 
 class Need(NamedTuple):
-    """What a run takes of something that is limited."""
+    """What a run needs of a limited resource."""
 
     at_rest: int
     per_actor: int
 
     def of(self, actors: int) -> int:
-        """Return what a run of that many actors takes."""
+        """Return what a run with this number of actors needs."""
         return self.at_rest + actors * self.per_actor
 
     def actors_within(self, allowed: int) -> int:
-        """Return how many actors fit; 0 if none does."""
+        """Return the number of actors that fit; 0 if none does."""
         return max(0, (allowed - self.at_rest) // self.per_actor)
 
 
 TASKS = Need(at_rest=15, per_actor=4)
-"""Processes and threads of a run: the learner has 10, its helper 1, and the evaluator 4, too."""
+"""Processes and threads of a run: the learner has 10, its helper 1, and the evaluator 4."""
 
 DESCRIPTORS = Need(at_rest=30, per_actor=2)
-"""Open files of the learner's process, which has most of them: 28 and a reserve of 2."""
+"""Open files of the learner's process, which has most: 28 and a reserve of 2."""
 
 ACTOR_BYTES = 300 << 20
 """Memory of an actor with a small environment."""
@@ -53,18 +53,18 @@ class Quota(NamedTuple):
     """CPU seconds per second."""
 
     cpu: Path
-    """Directory of the group, which has `cpu.stat`."""
+    """Directory of the group, which contains `cpu.stat`."""
 
     cpuacct: Path | None
-    """Directory of the same group where version 1 counts the CPU time; None for version 2."""
+    """Directory of the same group where version 1 counts CPU time; None for version 2."""
 
     def throttled(self) -> Throttled:
-        """Read how often the group has used its quota up."""
+        """Read how often the group has used up its quota."""
         stat = _table(self.cpu / "cpu.stat")
         return Throttled(stat.get("nr_periods", 0), stat.get("nr_throttled", 0))
 
     def used_s(self) -> float | None:
-        """Read the CPU time of the group up to now; None where it is not counted."""
+        """Read the CPU time of the group so far; None if it is not counted."""
         if self.cpuacct:
             used_ns = _number(self.cpuacct / "cpuacct.usage")
             return None if used_ns is None else used_ns / 1e9
@@ -73,24 +73,24 @@ class Quota(NamedTuple):
 
 
 class Throttled(NamedTuple):
-    """Counters of a CPU quota; only differences between two of them mean anything."""
+    """Counters of a CPU quota; only differences between two readings have a meaning."""
 
     periods: int
-    """In which the group wanted CPU time."""
+    """Periods in which the group used CPU time."""
 
     throttled: int
-    """In which it had to wait for the next one."""
+    """Periods in which it used up its quota and had to wait."""
 
 
 class Room(NamedTuple):
-    """What a limit allows."""
+    """What a limit still allows."""
 
     limit: int
     left: int
-    """Of the limit; 0 if it is used up."""
+    """Unused part of the limit; 0 if it is used up."""
 
     by: str = ""
-    """What sets the limit, in words for messages; empty where it is the machine itself."""
+    """What sets the limit, in words for messages; empty if it is the machine itself."""
 
 
 class ControlGroups:
@@ -110,18 +110,18 @@ class ControlGroups:
         self._same_path = paths.get("cpu") == paths.get("cpuacct")
 
     def quota(self) -> Quota | None:
-        """Return the smallest CPU quota; None if there is none."""
+        """Return the smallest CPU quota; None without a quota."""
         quotas = [*self._quotas_v1(), *self._quotas_v2()]
         return min(quotas, default=None, key=lambda quota: quota.cores)
 
     def memory(self) -> Room | None:
-        """Return the memory limit that leaves least; None if there is none."""
+        """Return the memory limit with the least left; None without a limit."""
         rooms = [_memory_v1(group) for group in self._chain("memory")]
         rooms += [_memory_v2(group) for group in self._chain("")]
         return min(filter(None, rooms), default=None, key=lambda room: room.left)
 
     def tasks(self) -> Room | None:
-        """Return the limit on processes and threads that leaves least; None if there is none."""
+        """Return the limit on processes and threads with the least left; None without a limit."""
         rooms = []
         for group in (*self._chain("pids"), *self._chain("")):
             limit, used = _number(group / "pids.max"), _number(group / "pids.current")
@@ -134,7 +134,7 @@ class ControlGroups:
 
     def _quotas_v1(self) -> Iterator[Quota]:
         groups, counted = self._chain("cpu"), self._chain("cpuacct")
-        # Mounted apart, the two may hold different processes.
+        # Mounted separately, the two may contain different processes.
         same = self._same_path and len(groups) == len(counted)
         for group, where in zip(groups, counted if same else groups, strict=True):
             quota_us = _number(group / "cpu.cfs_quota_us")
@@ -150,7 +150,7 @@ class ControlGroups:
 
 
 def memory(groups: ControlGroups | None = None) -> Room:
-    """Return the memory of the machine, or the limit of this process that leaves less."""
+    """Return the memory of the machine, or a limit of this process if that has less left."""
     machine = psutil.virtual_memory()
     rooms = [Room(machine.total, machine.available), (groups or ControlGroups()).memory()]
     addresses = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -161,9 +161,9 @@ def memory(groups: ControlGroups | None = None) -> Room:
 
 
 def tasks(groups: ControlGroups | None = None) -> Room | None:
-    """Return how many processes and threads a run may have; None if there is no limit.
+    """Return how many processes and threads a run may have; None without a limit.
 
-    What this process has counts as left, because a run begins with it.
+    Those of this process count as left, because they become part of a run.
     """
     rooms = [(groups or ControlGroups()).tasks(), _tasks_of_user()]
     room = min(filter(None, rooms), default=None, key=lambda room: room.left)
@@ -172,7 +172,7 @@ def tasks(groups: ControlGroups | None = None) -> Room | None:
 
 
 def descriptors() -> int | None:
-    """Return how many files and sockets a process may have open; None if there is no limit."""
+    """Return how many files and sockets a process may open; None without a limit."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return None if limit == resource.RLIM_INFINITY else limit
 
@@ -189,7 +189,7 @@ def most_actors(groups: ControlGroups | None = None) -> int:
 
 
 def _tasks_of_user() -> Room | None:
-    """Return what RLIMIT_NPROC leaves; it counts the user's threads, and does not bind root."""
+    """Return what RLIMIT_NPROC leaves; it counts the user's threads, and does not apply to root."""
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if limit == resource.RLIM_INFINITY or os.getuid() == 0:
         return None
@@ -198,7 +198,7 @@ def _tasks_of_user() -> Room | None:
         try:
             if process.uids().real == os.getuid():
                 used += process.num_threads()
-        except psutil.Error:  # it has ended meanwhile
+        except psutil.Error:  # it has exited meanwhile
             continue
     return Room(limit, max(0, limit - used), "ulimit -u")
 
@@ -235,13 +235,13 @@ def _memberships(root: Path) -> Iterator[tuple[str, PurePosixPath]]:
 
 
 def _visible(mounts: list[_Mount], path: PurePosixPath) -> list[Path]:
-    """Return the directories of the group at a path, and of those above it that can be seen."""
+    """Return the visible directories of the group at a path, and of its parents."""
     for mount in mounts:
         if path.is_relative_to(mount.base) and ".." not in path.parts:
             inside = path.relative_to(mount.base)
             if (mount.point / inside).is_dir():
                 return [mount.point / inside, *(mount.point / above for above in inside.parents)]
-    # The path is that of another namespace. What is mounted here is then the container's own group.
+    # The path belongs to another namespace. What is mounted here is the container's own group.
     return [mounts[-1].point] if mounts else []
 
 
@@ -249,21 +249,21 @@ def _memory_v1(group: Path) -> Room | None:
     stat = _table(group / "memory.stat")
     limits = [
         _number(group / "memory.limit_in_bytes"),
-        stat.get("hierarchical_memory_limit"),  # also of groups above that cannot be seen
+        stat.get("hierarchical_memory_limit"),  # including parents that are not visible
     ]
     used, cached = _number(group / "memory.usage_in_bytes"), stat.get("total_inactive_file", 0)
     return _memory(limits, used, cached)
 
 
 def _memory_v2(group: Path) -> Room | None:
-    # Above `high` a process is not ended, but it is slowed down until it hardly runs.
+    # Above `high` a process is not killed, but slowed down until it hardly runs.
     limits = [_number(group / "memory.max"), _number(group / "memory.high")]
     cached = _table(group / "memory.stat").get("inactive_file", 0)
     return _memory(limits, _number(group / "memory.current"), cached)
 
 
 def _memory(limits: list[int | None], used: int | None, cached: int) -> Room | None:
-    """Return what is left; caches of files make room when memory is wanted."""
+    """Return what is left; file caches count as free."""
     limit = min((n for n in limits if n is not None), default=_NONE_BYTES)
     if limit >= _NONE_BYTES or used is None:
         return None
@@ -271,13 +271,13 @@ def _memory(limits: list[int | None], used: int | None, cached: int) -> Room | N
 
 
 def _table(path: Path) -> dict[str, int]:
-    """Return lines of a name and a number."""
+    """Parse lines of a name and a number."""
     pairs = (line.split() for line in _text(path).splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
 
 
 def _number(path: Path) -> int | None:
-    """Return the number in a file; None for "max", and where there is none."""
+    """Return the number in a file; None for "max", or without the file."""
     try:
         return int(_text(path))
     except ValueError:
@@ -292,5 +292,5 @@ def _text(path: Path) -> str:
 
 
 def _unescaped(path: str) -> str:
-    """Undo how mountinfo writes blanks."""
+    """Undo the escapes of blanks in mountinfo."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)

@@ -1,4 +1,4 @@
-"""What a run or a measurement depends on beside its settings: hardware and versions."""
+"""The hardware and versions that a run or a measurement depends on. Knows no settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGES = ("asyncrl", "torch", "numpy", "gymnasium", "pyzmq")
 
 
 def machine() -> dict[str, Any]:
-    """Return the fingerprint of this machine, as plain values."""
+    """Return the fingerprint of this machine as plain values."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
@@ -32,7 +32,7 @@ def machine() -> dict[str, Any]:
 def _version(package: str) -> str | None:
     try:
         return version(package)
-    except PackageNotFoundError:  # it is on the path without having been installed
+    except PackageNotFoundError:  # on the path without being installed
         return None
 
 

@@ -1,6 +1,6 @@
-"""Where the time of one thread goes: every moment is charged to one named phase.
+"""Divides the time of one thread among named phases.
 
-Knows no phases of its own, and measures no single call: it has one clock reading a lap.
+Knows no phases in advance, and measures no single calls: it reads the clock once per lap.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Mapping
 
 
 class Stopwatch:
-    """Charges the time since the last lap to a phase, so that phases add up to the whole.
+    """Adds the time since the last lap to a phase, so that the phases add up to the whole time.
 
-    One thread calls `start` and `lap`; `take` and `totals` may be called from another one, and
-    neither loses nor repeats a lap: `lap` alone writes the sums, each with a single store.
+    One thread calls `start` and `lap`. Another thread may call `take` and `totals` without losing
+    or repeating a lap: only `lap` writes the sums, each with a single store.
     """
 
     __slots__ = ("_clock", "_last", "_sums", "_taken")
@@ -25,11 +25,11 @@ class Stopwatch:
         self._last = clock()
 
     def start(self) -> None:
-        """Begin, or go on after a pause: the time until now is charged to nothing."""
+        """Start, or continue after a pause; the time until now counts for no phase."""
         self._last = self._clock()
 
     def lap(self, phase: str) -> float:
-        """Charge the time since the last lap to `phase`, and return it in seconds."""
+        """Add the time since the last lap to `phase`, and return it in seconds."""
         now = self._clock()
         elapsed = now - self._last
         self._last = now
@@ -38,7 +38,7 @@ class Stopwatch:
         return elapsed
 
     def take(self) -> dict[str, tuple[float, int]]:
-        """Return seconds and laps of each phase known so far, since `take` was called before."""
+        """Return seconds and laps of each phase since the last call of `take`."""
         before, self._taken = self._taken, self._sums.copy()
         return {
             phase: (seconds - before[phase][0], count - before[phase][1])
@@ -53,7 +53,7 @@ class Stopwatch:
 
 
 def ms_per_lap(laps: Mapping[str, tuple[float, int]], phases: Collection[str]) -> dict[str, float]:
-    """Return the milliseconds of one lap, as `ms/PHASE`, of those of the phases that had any."""
+    """Return the milliseconds per lap, as `ms/PHASE`, of the given phases that had laps."""
     return {
         f"ms/{phase}": 1000 * seconds / count
         for phase, (seconds, count) in laps.items()
@@ -62,7 +62,7 @@ def ms_per_lap(laps: Mapping[str, tuple[float, int]], phases: Collection[str]) -
 
 
 def shares_between(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """Return what parts of the time between two `totals` phases had; if none passed, before."""
+    """Return each phase's share of the time between two `totals`; if none passed, of `before`."""
     seconds = {phase: s - before.get(phase, 0.0) for phase, s in after.items()}
     passed_s = sum(seconds.values())
     if passed_s <= 0:

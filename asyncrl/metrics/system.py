@@ -1,4 +1,4 @@
-"""What a run takes of the machine, and what the machine has left."""
+"""What a run uses of the machine, and what is left. Knows no phases of a run."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from asyncrl.metrics.limits import ControlGroups, Throttled
 
 
 class CoreTimes(NamedTuple):
-    """Core seconds; only differences between two of them mean anything."""
+    """Core seconds; only differences between two readings have a meaning."""
 
     busy_s: float
-    """Spent by anything."""
+    """Used by all programs."""
 
     total_s: float
-    """That there were to be spent."""
+    """Available in total."""
 
 
 class Cores:
-    """The cores that this process may use: its affinity, or less where it has a CPU quota.
+    """The cores that this process may use: its affinity, or its CPU quota if that is less.
 
     Args:
-        groups: The control groups of this process; by default they are read.
+        groups: The control groups of this process; None reads them.
     """
 
     def __init__(self, groups: ControlGroups | None = None) -> None:
@@ -46,21 +46,21 @@ class Cores:
 
     @property
     def affinity(self) -> int:
-        """How many cores threads may run on."""
+        """Number of cores that threads may run on."""
         return len(self._numbers)
 
     @property
     def share(self) -> float:
-        """CPU seconds per second, in units of one core."""
+        """CPU seconds per second that the process may use."""
         return self.quota.cores if self.quota else float(self.affinity)
 
     @property
     def count(self) -> int:
-        """How many threads can be at work at once; at least 1."""
+        """Number of threads that can run at once; at least 1."""
         return math.ceil(self.share)
 
     def times(self, clock_s: float) -> CoreTimes:
-        """Read how busy they have been up to now, which `clock_s` says."""
+        """Read how busy they have been until now; `clock_s` is the time now."""
         used_s = self.quota.used_s() if self.quota else None
         if used_s is not None:
             return CoreTimes(used_s, self.share * clock_s)
@@ -78,32 +78,32 @@ def _numbers() -> list[int]:
 
 
 def _seconds(core: Any) -> float:  # noqa: ANN401 - its fields differ between systems
-    # What guests use is counted as `user` and `nice` already.
+    # `user` and `nice` already include the time of guests.
     return float(sum(core)) - getattr(core, "guest", 0.0) - getattr(core, "guest_nice", 0.0)
 
 
 _LIST_INTERVAL_S = 5.0
-"""Between two searches for children, which look at every process of the machine."""
+"""Seconds between two searches for children, which read every process of the machine."""
 
 
 class Usage(NamedTuple):
-    """Mean use of processors since a run began, in percent."""
+    """Mean CPU use since a run began, in percent."""
 
     cpu_percent: float
     """Of one core, by this process."""
 
     machine_cpu_percent: float
-    """Of all the cores that this process may use, by everything."""
+    """Of all cores that this process may use, by all programs."""
 
     children_cpu_percent: float | None
-    """Of one core, by the processes that this one started; None if there were none."""
+    """Of one core, by the processes that this one has started; None if there were none."""
 
     throttled_percent: float | None
-    """Of the periods of its CPU quota, those in which it was used up; None without a quota."""
+    """Share of the periods of its CPU quota in which it was used up; None without a quota."""
 
 
 class Gpu(Protocol):
-    """Tells how a device is used."""
+    """Reports the use of a device."""
 
     def record(self) -> Record:
         """Return its metrics."""
@@ -125,7 +125,7 @@ class SystemMeter:
         self.start()
 
     def start(self) -> None:
-        """Begin: `usage` is since now, and so is the next record."""
+        """Start: `usage` and the next record count from now."""
         self._restarts: Record = {}
         self._first = self._last = self._read()
         self._listed_at = -math.inf
@@ -133,9 +133,9 @@ class SystemMeter:
         self._children_used_s, self._children_read_at = 0.0, self._first.clock_s
 
     def record(self, among: Record | None = None) -> Record:
-        """Return the metrics; use of processors is since the last record.
+        """Return the metrics; CPU use is since the last record.
 
-        Where other metrics `among` it tell of actors that are new, children are searched at once.
+        If the other metrics of the record, `among`, show new actors, it searches for children now.
         """
         ends = ("/restarts", "/memory_restarts")
         restarts = {name: n for name, n in (among or {}).items() if name.endswith(ends)}
@@ -178,7 +178,7 @@ class SystemMeter:
         )
 
     def _read_children(self, seconds: float) -> Record:
-        """Return what the processes that this one has started take, and theirs."""
+        """Return the use of all processes that this one has started, and of their children."""
         if self._clock() - self._listed_at >= _LIST_INTERVAL_S:
             self._listed_at = self._clock()
             self._children = self._process.children(recursive=True)
@@ -189,7 +189,7 @@ class SystemMeter:
                 with child.oneshot():
                     times = child.cpu_times()
                     rss += child.memory_info().rss
-            except psutil.Error:  # it has ended meanwhile
+            except psutil.Error:  # it has exited meanwhile
                 continue
             self._children_s[child.pid] = times.user + times.system
         if not self._children_s:
@@ -199,7 +199,7 @@ class SystemMeter:
             max(s - before.get(pid, 0.0), 0.0) for pid, s in self._children_s.items()
         )
         taken: Record = {"system/children_rss_bytes": float(rss)}
-        # One that has just been found has run for a while: its first reading is only noted.
+        # A process that was just found has run for a while: its first reading is only stored.
         if self._children_s.keys() <= before.keys():
             used_s = sum(s - before[pid] for pid, s in self._children_s.items())
             percent = 100 * max(used_s, 0.0) / max(seconds, 1e-9)
@@ -216,7 +216,7 @@ def find_gpu() -> Gpu | None:
         if visible.isdecimal():
             return _NvidiaGpu(nvml, nvml.nvmlDeviceGetHandleByIndex(int(visible)))
         return _NvidiaGpu(nvml, nvml.nvmlDeviceGetHandleByUUID(visible))
-    except Exception:  # no such module, driver or device: nothing to tell, and no reason to fail
+    except Exception:  # no such module, driver or device: not an error
         return None
 
 
@@ -229,7 +229,7 @@ class _NvidiaGpu:
         try:
             used = self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used
             busy = self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu
-        except self._nvml.NVMLError:  # some devices do not tell
+        except self._nvml.NVMLError:  # some devices do not report it
             return {}
         return {"system/gpu_percent": float(busy), "system/gpu_memory_bytes": float(used)}
 
@@ -241,12 +241,12 @@ class _Reading(NamedTuple):
     throttled: Throttled | None
 
     def own_since(self, before: _Reading) -> float:
-        """Return what this process took, in percent of one core."""
+        """Return the use of this process, in percent of one core."""
         passed_s = max(self.clock_s - before.clock_s, 1e-9)
         return 100 * max(self.own_s - before.own_s, 0.0) / passed_s
 
     def busy_since(self, before: _Reading) -> float:
-        """Return what was taken of all the cores, in percent."""
+        """Return the use by all programs, in percent of all cores."""
         total_s = self.cores.total_s - before.cores.total_s
         busy = (self.cores.busy_s - before.cores.busy_s) / total_s if total_s > 0 else 0.0
         return 100 * min(max(busy, 0.0), 1.0)

@@ -1,9 +1,10 @@
 """What limits a run, in one sentence that says what to do. Pure: numbers in, a verdict out.
 
-The evidence is who waits for whom. Actors that wait have more to give than the learner can take;
-a learner that waits could take more than actors give; if nobody waits, cores are what is short,
-or the two sides fit. Within a side, the phase that takes most of the time decides. What slows both
-sides down comes first: restarts, a CPU quota, other programs on the same cores.
+The evidence is which side waits for which. If actors wait, they could do more than the learner can
+take. If the learner waits, it could take more than the actors send. If neither waits, cores are
+scarce, or the two sides are balanced. Within a side, the phase with the largest share of the time
+decides. What slows down both sides comes first: restarts, a CPU quota, other programs on the same
+cores.
 """
 
 from __future__ import annotations
@@ -19,46 +20,46 @@ from asyncrl.metrics.system import Cores
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What was set that decides a verdict."""
+    """The settings that a verdict depends on."""
 
     actors: int = 0
-    """Actor processes; 0 if the learner's own process acts, or nobody."""
+    """Actor processes; 0 if the learner's own process acts, or there are no environments."""
 
     envs_per_actor: int | None = None
     samples_per_insert: float | None = None
-    """As set; 0 is off. What is not known is None."""
+    """As set; 0 is off. None if unknown."""
 
     cores: int = field(default_factory=lambda: Cores().count)
-    """That this process may use."""
+    """Cores that this process may use."""
 
     quota: float | None = field(default_factory=lambda: Cores().quota_cores)
-    """CPU seconds per second that a control group allows; None if that is as much as the cores."""
+    """CPU seconds per second that a control group allows; None if that is not less than the
+    cores."""
 
     @property
     def share(self) -> float:
-        """CPU seconds per second that a run may take."""
+        """CPU seconds per second that a run may use."""
         return self.cores if self.quota is None else self.quota
 
 
 _ONCE = 1.0
-"""Where each transition is sampled once, it is no matter of credit how many have been."""
+"""If each transition is sampled once, the achieved ratio depends on no backlog."""
 
 
 def shortfall(asked: float | None, got: float | None) -> str:
-    """Say that transitions were sampled much less often than asked for; empty if they were not."""
+    """Say that transitions were sampled much less often than set; empty if they were not."""
     if not asked or not got or asked <= _ONCE or got >= asked / 2:
         return ""
     got_text = f"{got:.{0 if got >= 10 else 1}f}"
     return (
-        f"asked {asked:g} per insert, got {got_text}: the learner had not caught up with what came "
-        "in before its first sample; a longer run comes closer, and so does a lower "
-        "limiter.min_size"
+        f"asked {asked:g} per insert, got {got_text}: the learner had not caught up with what "
+        "arrived before its first sample; a longer run or a lower limiter.min_size comes closer"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What was measured, over a whole run or since the record before."""
+    """What was measured, over a whole run or since the last record."""
 
     setup: Setup
     actor: Mapping[str, float]
@@ -68,27 +69,27 @@ class Facts:
     """Shares of the learner's time by phase, as in `share/learner_*`."""
 
     wall_s: float
-    """That shares are of, if of a whole run; start-up is no part of it."""
+    """Duration that the shares refer to, if of a whole run, without start-up."""
 
     opt_steps: float
     start_up_s: float = 0.0
-    """Before that, until the first optimisation step."""
+    """Time before that, until the first optimisation step."""
 
     samples_per_insert: float = 0.0
     """As achieved."""
 
     restarts: int = 0
     cpu_percent: float | None = None
-    """Of one core, by the learner's process."""
+    """CPU use of the learner's process, of one core."""
 
     machine_cpu_percent: float | None = None
-    """Of all cores, by everything."""
+    """CPU use of all programs, of all cores."""
 
     children_cpu_percent: float | None = None
-    """Of one core, by the processes that the learner's started."""
+    """CPU use of the processes that the learner's has started, of one core."""
 
     throttled_percent: float | None = None
-    """Of the periods of a CPU quota, those in which it was used up."""
+    """Share of the periods of a CPU quota in which it was used up."""
 
     lag_at_insert: float | None = None
     """Mean age of the model that acted, in optimisation steps, when experience is stored."""
@@ -98,7 +99,7 @@ class Facts:
 
     @classmethod
     def of_record(cls, values: Record, setup: Setup) -> Facts:
-        """Read them from the newest values of a run's metrics."""
+        """Read the facts from the newest values of a run's metrics."""
         return cls(
             setup=setup,
             actor=_below(values, "share/actor_"),
@@ -117,24 +118,24 @@ class Facts:
 
     @property
     def actors_wait(self) -> float:
-        """The part of their time that actors wait for the learner."""
+        """Share of their time in which actors wait for the learner."""
         return self.actor.get("wait", 0.0)
 
     @property
     def learner_waits(self) -> float:
-        """The part of its time that the learner waits for actors."""
+        """Share of its time in which the learner waits for actors."""
         return self.learner.get("wait", 0.0)
 
     @property
     def cores_taken(self) -> float | None:
-        """How many cores' time the run got."""
+        """Number of cores whose time the run got."""
         if self.cpu_percent is None or (self.setup.actors and self.children_cpu_percent is None):
             return None
         return (self.cpu_percent + (self.children_cpu_percent or 0.0)) / 100
 
     @property
     def cores_wanted(self) -> float:
-        """How many cores' time the run would take if it got them: that in which nobody waits."""
+        """Number of cores that the run could use: the time in which no side waits."""
         at_work = self.setup.actors * (1 - self.actors_wait) + 1 - self.learner_waits
         return min(at_work, self.setup.share)
 
@@ -166,7 +167,7 @@ Kind = Literal[
 
 _SHORT_S = 2.0
 _WAITS = 0.25
-"""Who waits for less than this part of the time is not held up."""
+"""A side that waits for less than this share of the time is not held up."""
 
 _MOST_WAIT = 0.75
 _OVERHEAD = 0.2
@@ -176,7 +177,7 @@ _FULL_PERCENT = 95.0
 _SEVERAL_PERCENT = 150.0
 _THROTTLED_PERCENT = 25.0
 _TAKEN = 0.75
-"""Of the cores that a run wants; with less, others take them."""
+"""Share of the cores that a run could use; below it other programs take them."""
 
 _OLD_OPT_STEPS = 10.0
 _OLD_SHARE = 0.2
@@ -184,10 +185,10 @@ _OLD_SHARE = 0.2
 
 _MANY_RESTARTS = 3
 _CALM_S = 60.0
-"""Between two restarts of any actors; rarer ones cost nothing that counts."""
+"""Seconds between two restarts of any actors; rarer restarts cost little."""
 
 _MANY_ENVS = 64
-"""From here on, more environments make a step of the policy hardly cheaper for each of them."""
+"""Above it, more environments hardly lower the cost of the policy per environment."""
 
 _MOST_TIMES = 100.0
 _BOOK_INTERVALS = {
@@ -197,7 +198,7 @@ _BOOK_INTERVALS = {
     ),
     "record": ("making records", "raise record.interval_s"),
     "save": ("saving checkpoints", "raise save.interval_opt_steps"),
-    "callback": ("calling callbacks", "have them act at larger intervals"),
+    "callback": ("calling callbacks", "call them less often"),
     "publish": ("publishing models", "raise trainer.sync_interval_opt_steps"),
 }
 _LEARNER_VERBS = {"opt": "optimises", "sample": "samples batches"}
@@ -211,7 +212,7 @@ class Verdict(NamedTuple):
 
 
 def judge(facts: Facts) -> Verdict:
-    """Say what limits a run, on what evidence, and what would change it."""
+    """Return what limits a run, the evidence, and what would change it."""
     if untold := _untold(facts):
         return untold
     limit = _limit(facts)
@@ -238,19 +239,19 @@ def _limit(facts: Facts) -> Verdict:
 
 def _untold(facts: Facts) -> Verdict | None:
     if not facts.opt_steps:
-        return Verdict("too-early", "too early to tell: no optimisation step has been done yet")
+        return Verdict("too-early", "too early to say: no optimisation step has been done yet")
     if not facts.learner and not facts.actor:
         return Verdict(
             "unmeasured",
             "none: nothing was left to train when the run was resumed, so nothing was measured",
         )
     if facts.setup.actors and not facts.actor:
-        return Verdict("too-early", "too early to tell: no actor has reported yet")
+        return Verdict("too-early", "too early to say: no actor has reported yet")
     if facts.wall_s < _SHORT_S:
         return Verdict(
             "too-early",
-            f"too short to tell: it learned for {facts.wall_s:.1f} s "
-            f"after {facts.start_up_s:.1f} s of starting up",
+            f"too short to say: it learned for {facts.wall_s:.1f} s after {facts.start_up_s:.1f} s "
+            "of start-up",
         )
     return None
 
@@ -268,7 +269,7 @@ def _old(facts: Facts) -> str:
 
 
 def _alone(facts: Facts) -> Verdict | None:
-    """Judge a run in one process, where nobody can wait."""
+    """Judge a run in one process, where no side can wait."""
     if facts.setup.actors:
         return None
     act, opt = facts.learner.get("act", 0.0), facts.learner.get("opt", 0.0)
@@ -286,9 +287,8 @@ def _restarts(facts: Facts) -> Verdict | None:
         return None
     return Verdict(
         "restarts",
-        f"held up by faults: actors were started again {facts.restarts} times, once in "
-        f"{facts.wall_s / facts.restarts:.0f} s; the warnings say what ended them, and that comes "
-        "before any tuning",
+        f"held up by faults: actors were restarted {facts.restarts} times, once in "
+        f"{facts.wall_s / facts.restarts:.0f} s; fix what the warnings report before any tuning",
     )
 
 
@@ -299,20 +299,20 @@ def _throttled(facts: Facts) -> Verdict | None:
     return Verdict(
         "throttled",
         f"throttled: the CPU quota{quota} is used up in {facts.throttled_percent:.0f} % of its "
-        "periods, and then the run stands still; raise the quota (docker run --cpus, CPUQuota of "
+        "periods, and then the run pauses; raise the quota (docker run --cpus, CPUQuota of "
         "systemd, limits.cpu of Kubernetes)",
     )
 
 
 def _contended(facts: Facts) -> Verdict | None:
-    """Judge a run that gets less of the cores than it would take, because they are busy."""
+    """Judge a run that gets less CPU time than it could use, because the cores are busy."""
     taken, wanted = facts.cores_taken, facts.cores_wanted
     if taken is None or taken >= _TAKEN * wanted or not _full(facts):
         return None
     return Verdict(
         "contended",
         f"contended: other programs use {_cores(facts)}, and this run gets {taken:.1f} of the "
-        f"{wanted:.1f} that it could use; stop them, or start fewer runs at once",
+        f"{wanted:.1f} that it could use; stop them, or run fewer trainings at once",
     )
 
 
@@ -327,8 +327,8 @@ def _overhead_bound(facts: Facts) -> Verdict | None:
     times = share * (1 - _OVERHEAD_GOAL) / (_OVERHEAD_GOAL * max(1 - share, 1e-9))
     return Verdict(
         "overhead-bound",
-        f"overhead-bound: {doing} takes {_pc(share)} of the learner's time; {advice}, "
-        f"to {math.ceil(min(times, _MOST_TIMES))} times what it is for {_pc(_OVERHEAD_GOAL)}",
+        f"overhead-bound: {doing} takes {_pc(share)} of the learner's time; {advice}, to "
+        f"{math.ceil(min(times, _MOST_TIMES))} times the current value for {_pc(_OVERHEAD_GOAL)}",
     )
 
 
@@ -348,9 +348,9 @@ def _limiter_bound(facts: Facts) -> Verdict | None:
         return None
     return Verdict(
         "limiter-bound",
-        f"limiter-bound: both sides wait for each other in turns, actors {_pc(facts.actors_wait)} "
-        f"of their time and the learner {_pc(facts.learner_waits)} of its; shorten "
-        "segment.length, or widen limiter.band_transitions",
+        "limiter-bound: the two sides wait for each other alternately, actors "
+        f"{_pc(facts.actors_wait)} of their time and the learner {_pc(facts.learner_waits)} of "
+        "its; shorten segment.length, or widen limiter.band_transitions",
     )
 
 
@@ -361,8 +361,9 @@ def _learner_bound(facts: Facts) -> Verdict | None:
     if setup.samples_per_insert == 0:
         return Verdict(
             "receiver-bound",
-            f"receiver-bound: actors wait {_pc(waits)} of their time though samples per insert "
-            "are not limited, as messages are not taken in fast enough; lengthen segment.length",
+            f"receiver-bound: actors wait {_pc(waits)} of their time although samples per insert "
+            "are not limited, because messages are not received fast enough; lengthen "
+            "segment.length",
         )
     busiest = max(_LEARNER_VERBS, key=lambda name: facts.learner.get(name, 0.0))
     everything = f", with all {setup.cores} cores," if _fills_idle_cores(facts) else ""
@@ -372,11 +373,11 @@ def _learner_bound(facts: Facts) -> Verdict | None:
         f"learner{everything} {_LEARNER_VERBS[busiest]} {_pc(busy)} of its"
     )
     ratio, working = setup.samples_per_insert, round(setup.actors * (1 - waits), 3)
-    # A learner that is much too slow is not to sample much less: that would be another algorithm.
+    # Do not advise a much lower ratio to a learner that is much too slow: it changes the algorithm.
     to = f" from {ratio:g} to {ratio * (1 - waits):.2g}" if ratio and waits <= _MOST_WAIT else ""
     lower = f"lower limiter.samples_per_insert{to} for more environment steps"
     enough = math.ceil(working)
-    advice = "speed the learner up" if enough == setup.actors else f"{_actors(enough)} would do"
+    advice = "speed up the learner" if enough == setup.actors else f"{_actors(enough)} would do"
     crowded = _full(facts) and working + 1 > setup.cores and setup.actors > 1
     if crowded and (facts.cpu_percent or 100.0) < _FULL_PERCENT:
         gets = f"{facts.cpu_percent:.0f} % of a core"
@@ -413,7 +414,7 @@ def _actors_bound(facts: Facts) -> Verdict | None:
 
 
 def _wider_batches(facts: Facts, policy: float) -> str:
-    """Advise so many environments that choosing actions takes a quarter of the time."""
+    """Advise a number of environments with which choosing actions takes a quarter of the time."""
     now = facts.setup.envs_per_actor
     if now is not None and now >= _MANY_ENVS:
         return f"with {now} environments each, a smaller network helps, or else " + _more_actors(
@@ -427,7 +428,7 @@ def _wider_batches(facts: Facts, policy: float) -> str:
 
 
 def _more_actors(facts: Facts) -> str:
-    """Advise as many actors as keep the learner busy, if there are cores for them."""
+    """Advise the number of actors that keeps the learner busy, if there are cores for them."""
     setup, idle = facts.setup, 1 - facts.learner_waits
     ratio = setup.samples_per_insert
     wanted = math.ceil(round(setup.actors / max(idle, 0.05), 3))
@@ -436,13 +437,13 @@ def _more_actors(facts: Facts) -> str:
     else:
         room = int(setup.cores * (1 - facts.machine_cpu_percent / 100) + 0.25)
     if room > 0:
-        return f"{_actors(min(wanted, setup.actors + room))} would use the cores that are idle"
+        return f"{_actors(min(wanted, setup.actors + room))} would use the idle cores"
     learn = (
         f", or raise limiter.samples_per_insert from {ratio:g} to {ratio / max(idle, 0.05):.2g}"
         if ratio
         else ""
     )
-    return f"{_cores(facts)} have no room for more, so step faster (native vectorization){learn}"
+    return f"{_cores(facts)} are busy, so use faster environments (native vectorization){learn}"
 
 
 def _cores_bound(facts: Facts) -> Verdict | None:
@@ -451,8 +452,8 @@ def _cores_bound(facts: Facts) -> Verdict | None:
         return None
     return Verdict(
         "cores-bound",
-        f"cores-bound: {_actors(setup.actors)} and the learner share {_cores(facts)}, and nobody "
-        f"waits much (actors {_pc(facts.actors_wait)} of their time, the learner "
+        f"cores-bound: {_actors(setup.actors)} and the learner share {_cores(facts)}, and neither "
+        f"side waits much (actors {_pc(facts.actors_wait)} of their time, the learner "
         f"{_pc(facts.learner_waits)}); only more cores or cheaper steps make it faster",
     )
 
@@ -465,7 +466,7 @@ def _nobody_waits(facts: Facts) -> Verdict:
     if facts.setup.samples_per_insert == 0:
         return Verdict(
             "unlimited",
-            f"unlimited: {evidence}, as samples per insert are not limited; each transition was "
+            f"unlimited: {evidence}, and samples per insert are not limited; each transition was "
             f"sampled {facts.samples_per_insert:.2g} times",
         )
     return Verdict("balanced", f"balanced: {evidence}, so both sides are used")

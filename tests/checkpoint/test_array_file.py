@@ -133,7 +133,7 @@ def test_streams_that_cannot_be_saved_are_refused(tmp_path: Path) -> None:
         write_stream(tmp_path / "c", Pieces({"x": rows}, many, 1))
     nan = np.where(np.arange(3)[:, None] == 2, np.float32(np.nan), rows)
     for number, stream in enumerate((Pieces({"x": nan}, {}, 1), Pieces({}, {"x": nan}, 1))):
-        with pytest.raises(CheckpointError, match=rf"save n{number}/x: it has NaN"):
+        with pytest.raises(CheckpointError, match=rf"save n{number}/x: it contains NaN"):
             write_group(tmp_path / f"n{number}", stream)
 
 
@@ -149,9 +149,9 @@ def test_nothing_is_overwritten_and_only_the_owner_may_read(tmp_path: Path) -> N
 def test_what_is_no_such_file_is_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "wrong"
     path.write_bytes(b"no arrays in here")
-    with pytest.raises(CheckpointError, match="wrong does not hold arrays"):
+    with pytest.raises(CheckpointError, match="wrong does not contain arrays"):
         read_arrays(path)
-    with pytest.raises(CheckpointError, match="wrong does not hold arrays"):
+    with pytest.raises(CheckpointError, match="wrong does not contain arrays"):
         map_arrays(path)
 
 
@@ -197,5 +197,5 @@ def test_dtype_that_numpy_lacks_is_a_sentence(
     header = f'{{"a":{{"dtype":"{dtype}","shape":[{n}],"data_offsets":[0,8]}}}}'.encode()
     header += b" " * (-len(header) % 8)
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
-    with pytest.raises(CheckpointError, match=r"half does not hold arrays: "):
+    with pytest.raises(CheckpointError, match=r"half does not contain arrays: "):
         read(path)

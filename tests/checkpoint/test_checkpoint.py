@@ -172,7 +172,7 @@ def test_missing_checkpoint_is_a_sentence_with_those_there_are(tmp_path: Path) -
     checkpointer = Checkpointer(tmp_path)
     with pytest.raises(CheckpointError, match=r"no checkpoint .*/best; no other one is there"):
         checkpointer.load("best")
-    with pytest.raises(CheckpointError, match="no whole numbered checkpoint"):
+    with pytest.raises(CheckpointError, match="no complete numbered checkpoint"):
         checkpointer.load_latest()
     checkpointer.save("best", groups(), {})
     checkpointer.save("10", groups(), {})
@@ -212,7 +212,7 @@ def test_damage_is_found_and_the_one_before_is_loaded(
         assert checkpointer.load_latest().meta == {"opt_steps": 90}
     (told,) = caplog.messages
     assert f"/100: {file} " in told
-    assert told.endswith("; also there: 90; going back to the one before"), "both are named"
+    assert told.endswith("; also there: 90; falling back to the previous one"), "both are named"
 
 
 @pytest.mark.fault("F20")
@@ -296,13 +296,13 @@ def test_full_disk_is_a_sentence_and_leaves_nothing(
     before = hidden(tmp_path)
     full = FailsAt(os.fsync, 3, OSError(28, "No space left on device"))
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(CheckpointError, match=r"/best: No space left on device; .* untouched"):
+    with pytest.raises(CheckpointError, match=r"/best: No space left on device; .* unchanged"):
         checkpointer.save("best", groups(2), {})
     assert hidden(tmp_path) == before
     assert value_of(checkpointer, "best") == 1
     (tmp_path / "file").touch()
     with pytest.raises(
-        CheckpointError, match=r"cannot save checkpoint .*/1: .*; no other .* there"
+        CheckpointError, match=r"cannot save checkpoint .*/1: .*; there is no other"
     ):
         Checkpointer(tmp_path / "file").save("1", groups(), {})
 
@@ -421,18 +421,18 @@ def test_what_a_checkpoint_holds_is_asked_for_by_name() -> None:
 @pytest.mark.parametrize(
     ("name", "meta", "said"),
     [
-        ("steps", {}, "steps, a count, and does not"),
-        ("steps", {"steps": "many"}, "steps, a count, and says 'many'"),
+        ("steps", {}, "steps, a count, but does not"),
+        ("steps", {"steps": "many"}, "steps, a count, but says 'many'"),
         ("steps", {"steps": True}, "says 'True'"),
         ("steps", {"steps": 1.5}, "says '1.5'"),
         ("steps", {"steps": -1}, "says '-1'"),
         ("steps", {"steps": "x" * 1000}, f"says '{'x' * 80}'"),
-        ("run.stored", {"run": [1]}, "run.stored, a count, and does not"),
+        ("run.stored", {"run": [1]}, "run.stored, a count, but does not"),
         ("run.stored", {"run": {"stored": None}}, "does not"),
     ],
 )
 def test_count_that_is_not_there_is_a_sentence(name: str, meta: Any, said: str) -> None:
-    with pytest.raises(CheckpointError, match="its manifest should say") as error:
+    with pytest.raises(CheckpointError, match="its manifest should contain") as error:
         Checkpoint({}, meta).count(name)
     assert str(error.value).endswith(said)
 
@@ -440,11 +440,11 @@ def test_count_that_is_not_there_is_a_sentence(name: str, meta: Any, said: str) 
 @pytest.mark.fault("F37")
 def test_number_and_group_that_are_not_there_are_sentences() -> None:
     checkpoint = Checkpoint(groups(), {"a": "b"})
-    with pytest.raises(CheckpointError, match="should say a, a number, and says 'b'"):
+    with pytest.raises(CheckpointError, match="should contain a, a number, but says 'b'"):
         checkpoint.number("a")
-    with pytest.raises(CheckpointError, match="should hold replay, and holds agent, model"):
+    with pytest.raises(CheckpointError, match="should contain replay, but contains agent, model"):
         checkpoint.group("replay")
-    with pytest.raises(CheckpointError, match="should hold replay, and holds nothing"):
+    with pytest.raises(CheckpointError, match="should contain replay, but contains nothing"):
         Checkpoint({}, {}).group("replay")
 
 
@@ -461,7 +461,7 @@ def test_disappointment_names_the_checkpoint_and_what_to_do(
 
 
 def test_directory_without_numbers_says_so_and_one_of_the_future_why(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="has saved none; begin a new one"):
+    with pytest.raises(CheckpointError, match="has saved none; start a new run"):
         Checkpointer(tmp_path).load_latest()
     for name in ("1", "2"):
         path = Checkpointer(tmp_path).save(name, groups(), {}) / "manifest.json"
@@ -510,7 +510,7 @@ def test_stream_that_cannot_be_saved_leaves_what_was_before(tmp_path: Path) -> N
     checkpointer.save("1", groups(), {})
     before = hidden(tmp_path)
     stream = Stream(tmp_path, np.array([[1.0], [np.nan]]))
-    with pytest.raises(CheckpointError, match="cannot save replay/rows: it has NaN"):
+    with pytest.raises(CheckpointError, match="cannot save replay/rows: it contains NaN"):
         checkpointer.save("1", {**groups(2.0), "replay": stream}, {})
     assert hidden(tmp_path) == before
     assert value_of(checkpointer, "1") == 1.0

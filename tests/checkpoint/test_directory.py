@@ -127,6 +127,6 @@ def test_lock_that_cannot_be_written_into_is_given_back(
 def test_holder_that_left_no_word_is_no_riddle(tmp_path: Path) -> None:
     lock = DirectoryLock(tmp_path)
     (tmp_path / ".lock").write_text("{")
-    with pytest.raises(ConfigError, match="which has just begun"):
+    with pytest.raises(ConfigError, match="which has just started"):
         DirectoryLock(tmp_path)
     lock.release()

@@ -37,7 +37,7 @@ def test_newest_whole_checkpoint_is_taken(tmp_path: Path, caplog: pytest.LogCapt
     (damaged / "model.safetensors").write_bytes(b"damaged")
     checkpoint = load_to_resume(tmp_path, CONFIG)
     assert checkpoint.meta["opt_steps"] == 5
-    assert "going back to the one before" in caplog.text
+    assert "falling back to the previous one" in caplog.text
     assert "10" in caplog.text
     assert first_incarnation(checkpoint) == 3
 
@@ -48,7 +48,7 @@ def test_settings_that_changed_are_told(tmp_path: Path, caplog: pytest.LogCaptur
         load_to_resume(tmp_path, CONFIG)
         assert caplog.text == ""
         load_to_resume(tmp_path, {**CONFIG, "trainer": {"batch_size": 32}})
-    assert "other settings than before: trainer.batch_size: 64 -> 32" in caplog.text
+    assert "changed settings: trainer.batch_size: 64 -> 32" in caplog.text
 
 
 def test_differences_are_named_wherever_they_are() -> None:
@@ -67,13 +67,13 @@ def test_tuples_are_what_they_are_in_a_file(tmp_path: Path) -> None:
 
 
 def test_run_that_cannot_be_resumed_says_why(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="no whole numbered checkpoint"):
+    with pytest.raises(CheckpointError, match="no complete numbered checkpoint"):
         load_to_resume(tmp_path)
     save(tmp_path, "best", META)
-    with pytest.raises(CheckpointError, match="no whole numbered checkpoint"):
+    with pytest.raises(CheckpointError, match="no complete numbered checkpoint"):
         load_to_resume(tmp_path)
     save(tmp_path, "3", {"opt_steps": 3})
-    with pytest.raises(CheckpointError, match="nothing can go on from it"):
+    with pytest.raises(CheckpointError, match="it cannot be resumed"):
         load_to_resume(tmp_path)
 
 
@@ -103,7 +103,7 @@ def test_new_run_is_not_mixed_with_an_earlier_one(tmp_path: Path) -> None:
     # Its first checkpoints would be the first to go, and what goes on would be the earlier run.
     save(tmp_path, "5000", META)
     for _ in range(2):  # nor does it keep the directory to itself
-        with pytest.raises(ConfigError, match=r"earlier run, up to 5000, .* \(resume\)"):
+        with pytest.raises(ConfigError, match=r"earlier run, up to 5000, .* resume that run"):
             open_checkpoints(tmp_path, keep=2, resume=False, config=CONFIG)
     assert Checkpointer(tmp_path).names() == ["5000"]
 
@@ -111,7 +111,9 @@ def test_new_run_is_not_mixed_with_an_earlier_one(tmp_path: Path) -> None:
 @pytest.mark.fault("F21")
 def test_best_model_of_an_earlier_run_is_not_replaced_by_a_new_ones(tmp_path: Path) -> None:
     save(tmp_path, "best", META)
-    with pytest.raises(ConfigError, match="holds the checkpoint best of an earlier run, which a"):
+    with pytest.raises(
+        ConfigError, match="contains the checkpoint best of an earlier run, which a"
+    ):
         open_checkpoints(tmp_path, keep=2, resume=False, config=CONFIG)
     assert Checkpointer(tmp_path).names() == ["best"]
 
@@ -126,7 +128,7 @@ def test_run_that_still_goes_on_is_named_before_its_checkpoints_are_read(tmp_pat
 
 
 def test_directory_that_nothing_can_be_resumed_from_is_left_to_others(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="begin a new one"):
+    with pytest.raises(CheckpointError, match="start a new run"):
         open_checkpoints(tmp_path, keep=2, resume=True, config=CONFIG)
     other = Checkpointer(tmp_path)
     other.lock()
@@ -145,7 +147,9 @@ def test_directory_that_can_hold_no_links_is_refused_at_the_start(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "symlink", refuse)
-        with pytest.raises(ConfigError, match=r"run can hold no .* links.*not permitted.* another"):
+        with pytest.raises(
+            ConfigError, match=r"run does not support .* links.*not permitted.* another"
+        ):
             open_checkpoints(tmp_path / "run", keep=2, resume=resume, config=CONFIG)
     assert (tmp_path / "run").exists() == resume
     for _ in range(2):  # nor is anything in the way of the next one
@@ -157,7 +161,7 @@ def test_directory_that_can_hold_no_links_is_refused_at_the_start(
 
 def test_file_where_the_directory_should_be_is_nothing_to_resume_from(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match="begin a new one"):
+    with pytest.raises(CheckpointError, match="start a new run"):
         open_checkpoints(tmp_path / "file", keep=2, resume=True, config=CONFIG)
 
 
@@ -180,7 +184,7 @@ def test_run_of_another_kind_is_named_with_what_it_lacks(tmp_path: Path) -> None
     save(tmp_path, "5", {**META, "run": {"opt_rounds": 3}})
     checkpoint = load_to_resume(tmp_path, CONFIG)
     said = (
-        r"cannot go on from checkpoint \S*/5: .*run.incarnation.* the kind of run and the version"
+        r"cannot resume from checkpoint \S*/5: .*run.incarnation.* the kind of run and the version"
     )
     with pytest.raises(CheckpointError, match=said):
         first_incarnation(checkpoint)
@@ -210,4 +214,4 @@ def test_settings_without_a_number_in_json_are_saved_and_compared_as_text(
         load_to_resume(tmp_path, config)
         assert caplog.text == ""
         load_to_resume(tmp_path, {**config, "bar": 475.0})
-    assert "other settings than before: bar: Infinity -> 475.0" in caplog.text
+    assert "changed settings: bar: Infinity -> 475.0" in caplog.text

@@ -234,7 +234,7 @@ def test_full_disk_is_told_and_counted_and_the_next_checkpoint_is_another_try(
             wait_until(lambda n=n: tried() == n, 20, "the try")  # type: ignore[misc]
     stage.saver.close(20)
     assert checkpointer.written == ["3", "5"]
-    goes_on, why = "training goes on without checkpoint", "cannot save: no space left"
+    goes_on, why = "training continues without checkpoint", "cannot save: no space left"
     assert [(record.getMessage(), bool(record.exc_info)) for record in caplog.records] == [
         (f"{goes_on} {name} ({n} not written so far): {why}", has_traceback)
         for name, n, has_traceback in ((1, 1, True), (2, 2, False), (4, 3, True))

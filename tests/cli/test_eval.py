@@ -195,9 +195,9 @@ def test_newest_model_plays_and_is_said_to_where_none_is_the_best(
 @pytest.mark.parametrize(
     ("group", "meta", "agent", "said"),
     [
-        ("model", {"opt_steps": 1}, ConstantConfig(), "env_steps, a count, and does not"),
+        ("model", {"opt_steps": 1}, ConstantConfig(), "env_steps, a count, but does not"),
         ("model", {"opt_steps": "x", "env_steps": 1}, ConstantConfig(), "opt_steps, a count"),
-        ("agent", {"opt_steps": 1, "env_steps": 1}, ConstantConfig(), "should hold model"),
+        ("agent", {"opt_steps": 1, "env_steps": 1}, ConstantConfig(), "should contain model"),
         ("model", {"opt_steps": 1, "env_steps": 1}, DQNConfig(), "does not fit"),
         ("model", {"opt_steps": 1, "env_steps": 1}, SACConfig(), "discrete"),
     ],

@@ -40,7 +40,7 @@ def test_finished_run_goes_on_to_a_higher_limit(run_dir: Path) -> None:
     limit = before["opt_steps"] + 200
     done = run("resume", "run", "--max-opt-steps", str(limit), "--quiet", cwd=run_dir.parent)
     assert done.returncode == 0, done.stderr
-    logged = rf"{CLOCK_TIME} WARNING asyncrl\.\S+: resumed with other settings than before: max_opt"
+    logged = rf"{CLOCK_TIME} WARNING asyncrl\.\S+: resumed with changed settings: max_opt"
     assert re.search(logged, done.stderr, re.MULTILINE)
     assert parse([str(run_dir)]).agent == "dqn", "the name that train knows"
     after = json.loads((run_dir / "summary.json").read_text())
@@ -135,13 +135,13 @@ def without(meta: dict[str, Any], name: str) -> None:
 @pytest.mark.parametrize(
     ("lacks", "flags", "said"),
     [
-        ("env_steps", [], "should say env_steps, a count, and does not"),
-        ("best_score", [], "should say best_score, a number, and does not"),
-        ("run.ledger.lost", [], "should say run.ledger.lost, a count, and does not"),
-        ("run.limiter.sampled", [], "should say run.limiter.sampled"),
-        ("run.limiter.samples_per_insert", [], "should say run.limiter.samples_per_insert"),
-        ("run.incarnation", [], "should say run.incarnation"),
-        ("agent", [], "should hold agent, and holds model, replay"),
+        ("env_steps", [], "should contain env_steps, a count, but does not"),
+        ("best_score", [], "should contain best_score, a number, but does not"),
+        ("run.ledger.lost", [], "should contain run.ledger.lost, a count, but does not"),
+        ("run.limiter.sampled", [], "should contain run.limiter.sampled"),
+        ("run.limiter.samples_per_insert", [], "should contain run.limiter.samples_per_insert"),
+        ("run.incarnation", [], "should contain run.incarnation"),
+        ("agent", [], "should contain agent, but contains model, replay"),
         ("", ["--agent.hidden", "32"], r"has shape \(16, 4\), expected \(32, 4\)"),
         ("", ["--env", "Acrobot-v1"], r"has shape \(16, 4\), expected \(16, 6\)"),
         ("", ["--replay.capacity", "64"], "set replay.capacity to at least"),
@@ -162,8 +162,8 @@ def test_checkpoint_that_nothing_can_go_on_from_is_named(
     assert main(["resume", str(run_dir), "--max-opt-steps", "9999", "--quiet", *flags]) == 1
     text = capsys.readouterr().err
     assert re.search(said, text), text
-    assert f"cannot go on from checkpoint {run_dir}/checkpoints/{name}: " in text
-    assert text.endswith("that saved it, or begin a new run\n"), text
+    assert f"cannot resume from checkpoint {run_dir}/checkpoints/{name}: " in text
+    assert text.endswith("that saved it, or start a new run\n"), text
 
 
 @pytest.mark.parametrize("left", ["nothing", "a file", "an empty directory"])
@@ -177,7 +177,7 @@ def test_run_without_checkpoints_says_so(
     elif left == "an empty directory":
         checkpoints.mkdir()
     assert main(["resume", str(run_dir), "--quiet"]) == 1
-    assert f"{checkpoints} holds no whole numbered checkpoint" in capsys.readouterr().err
+    assert f"{checkpoints} contains no complete numbered checkpoint" in capsys.readouterr().err
     for command in ("eval", "export"):
         assert main([command, str(run_dir)]) == 1
         assert f"{run_dir} holds no checkpoint: its run has saved none" in capsys.readouterr().err

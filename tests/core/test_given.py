@@ -152,7 +152,7 @@ def test_settings_of_another_kind_of_run_are_refused(
 
 def test_directory_of_checkpoints_may_be_text(tmp_path: Path) -> None:
     Checkpointer(tmp_path).save("1", {}, {})
-    with pytest.raises(ConfigError, match="holds checkpoints of an earlier run, up to 1"):
+    with pytest.raises(ConfigError, match="contains checkpoints of an earlier run, up to 1"):
         build_sync_trainer(ConstantConfig(), CountingBatch, checkpoint_dir=str(tmp_path))
 
 

@@ -473,7 +473,7 @@ def test_checkpoint_is_what_a_resumed_run_goes_on_from(tmp_path: Path) -> None:
     assert after.env_steps == before.env_steps + 32
     assert after.ledger["stored"] == before.ledger["stored"] + 28
     incomplete = Checkpoint({"model": {}}, saved.meta, Path("saved"))
-    with pytest.raises(CheckpointError, match=r"cannot go on from checkpoint saved: .* hold agent"):
+    with pytest.raises(CheckpointError, match=r"resume from checkpoint saved: .* contain agent"):
         Stage(checkpoint=incomplete)
 
 

@@ -44,17 +44,17 @@ def test_verdict_is_about_the_whole_run() -> None:
 def test_start_up_and_end_are_no_time_to_judge() -> None:
     short = result(start_up_s=12.0, end_s=7.0)
     assert short.verdict.kind == "too-early"
-    assert "learned for 1.0 s after 12.0 s of starting up" in short.verdict.sentence
+    assert "learned for 1.0 s after 12.0 s of start-up" in short.verdict.sentence
 
 
 def test_part_before_a_run_was_resumed_is_no_time_to_judge() -> None:
     short = result(wall_s=520.0, resumed_at_s=500.0, start_up_s=12.0, end_s=7.0)
-    assert "learned for 1.0 s after 12.0 s of starting up" in short.verdict.sentence
+    assert "learned for 1.0 s after 12.0 s of start-up" in short.verdict.sentence
 
 
 def test_verdict_counts_every_restart() -> None:
     actors = {"0": {"restarts": 2}, "1": {"restarts": 3}}
-    assert "started again 5 times" in result(actors=actors).verdict.sentence
+    assert "restarted 5 times" in result(actors=actors).verdict.sentence
 
 
 def test_verdict_knows_what_the_machine_was_doing() -> None:

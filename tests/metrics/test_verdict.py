@@ -70,7 +70,7 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
         "alone",
         ("optimising takes 97 %",),
     ),
-    "restarts": (facts(0.6, restarts=5), "restarts", ("started again 5 times", "once in 12 s")),
+    "restarts": (facts(0.6, restarts=5), "restarts", ("restarted 5 times", "once in 12 s")),
     "few restarts in a long run": (
         facts(0.5, restarts=5, wall_s=3600.0),
         "learner-bound",
@@ -100,7 +100,7 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
             children_cpu_percent=45.0,
         ),
         "contended",
-        ("the 2 cores (100 % busy)", "gets 0.7 of the 2.0 that", "fewer runs"),
+        ("the 2 cores (100 % busy)", "gets 0.7 of the 2.0 that", "fewer trainings"),
     ),
     "others take the core of one process": (
         facts(
@@ -121,7 +121,7 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
             children_cpu_percent=45.0,
         ),
         "learner-bound",
-        ("speed the learner up",),
+        ("speed up the learner",),
     ),
     "the run itself takes the cores": (
         facts(
@@ -151,7 +151,7 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
     "slow callbacks": (
         facts(learner={"callback": 0.5, "opt": 0.5}),
         "overhead-bound",
-        ("calling callbacks takes 50 %", "have them act at larger intervals, to 19 times"),
+        ("calling callbacks takes 50 %", "call them less often, to 19 times"),
     ),
     "many models": (
         facts(learner={"publish": 0.3, "opt": 0.7}),
@@ -212,7 +212,7 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
     "one actor, slow learner": (
         facts(0.4, setup={"actors": 1}),
         "learner-bound",
-        ("speed the learner up, or lower limiter.samples_per_insert from 4 to 2.4",),
+        ("speed up the learner, or lower limiter.samples_per_insert from 4 to 2.4",),
     ),
     "slow learner, limiter unknown": (
         facts(0.5, setup={"samples_per_insert": None}),
@@ -255,7 +255,7 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
     "environments, idle cores": (
         facts(learner_waits=0.4, machine_cpu_percent=50.0),
         "env-bound",
-        ("learner waits 40 %", "step environments 70 %", "7 actors would use the cores"),
+        ("learner waits 40 %", "step environments 70 %", "7 actors would use the idle"),
     ),
     "environments, fewer idle cores than wanted": (
         facts(learner_waits=0.9, machine_cpu_percent=70.0),
@@ -270,7 +270,7 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
     "environments, load unknown": (
         facts(learner_waits=0.6, setup={"actors": 2, "cores": 2, "samples_per_insert": None}),
         "env-bound",
-        ("the 2 cores have no room", "native vectorization"),
+        ("the 2 cores are busy", "native vectorization"),
     ),
     "actors, no phase stands out": (
         facts(learner_waits=0.3, actor={"env": 0.4, "policy": 0.35, "send": 0.25}),
