@@ -18,6 +18,7 @@ DONE = (
     "actor",
     "agents",
     "checkpoint",
+    "core",
     "datasets",
     "envs",
     "export",

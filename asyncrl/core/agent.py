@@ -1,13 +1,13 @@
-"""What an algorithm promises: to act, to share its model, to learn.
+"""The contract of an algorithm: it acts, shares its model, and learns.
 
-An agent knows nothing of processes, sockets or files. Actors run its `Policy` part, the learner
+An agent knows nothing about processes, sockets or files. Actors run its `Policy` part, the learner
 runs all of it:
 
     act = policy.act(obs)                    # actor, for all its environments at once
     record = agent.opt(batch)                # learner
     info = agent.model_info(); policy.sync_model(info)
 
-`asyncrl.testing.check_agent` asks whether an agent keeps what is promised here.
+`asyncrl.testing.check_agent` checks whether an agent fulfils this contract.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from asyncrl.core.types import Array, BoolArray, Columns, Params
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What a policy answers: actions, and any columns it wants stored beside them."""
+    """The result of `act`: actions, and extra columns to store with them."""
 
     action: Array
     extras: Columns = field(default_factory=dict)
@@ -36,38 +36,38 @@ class Act:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyContext:
-    """Where a policy will act; exploration may differ from actor to actor."""
+    """Where a policy acts; exploration may differ between actors."""
 
     seed: int
-    """For every random choice the policy makes."""
+    """Seed of all random choices of the policy."""
 
     actor_id: int = 0
     n_actors: int = 1
     n_envs: int = 1
-    """Environments this policy acts in at once."""
+    """Number of environments that it acts in at once."""
 
 
 class SyncModel(Protocol):
-    """Hands its parameters over, and takes others'."""
+    """Returns its parameters, and loads those of another model."""
 
     def model_info(self) -> ModelInfo:
         """Return a snapshot that no later `opt` changes.
 
-        The trainer numbers models by its optimisation steps: whatever `version` and `env_steps` an
-        agent gives here, `sync_model` is handed those of the run. An agent need not count.
+        The trainer numbers models by its optimisation steps: it replaces the `version` and
+        `env_steps` that an agent returns here by those of the run. An agent need not count.
         """
         ...
 
     def sync_model(self, info: ModelInfo) -> None:
-        """Take all of `info.params`, or raise `ConfigError` and change nothing."""
+        """Load all of `info.params`, or raise `ConfigError` and change nothing."""
         ...
 
 
 class Policy(SyncModel, Protocol):
-    """Chooses actions for a batch of observations; `n_envs` rows of them at a time."""
+    """Chooses actions for a batch of observations, `n_envs` rows at a time."""
 
     def act(self, obs: Array) -> Act:
-        """Choose an action for each row of `obs`; explores if and only if `training`."""
+        """Choose an action for each row of `obs`; explore if and only if `training`."""
         ...
 
     @property
@@ -80,7 +80,7 @@ class Policy(SyncModel, Protocol):
         ...
 
     def record(self) -> Record:
-        """Numbers about acting, for instance `exploration_rate`; may be empty."""
+        """Return metrics about acting, for instance `exploration_rate`; may be empty."""
         ...
 
 
@@ -88,34 +88,33 @@ class Agent(Policy, Protocol):
     """A policy that learns."""
 
     def opt(self, batch: Columns) -> Mapping[str, SupportsFloat]:
-        """Do one optimisation step on a batch of `ReplayBuffer.sample` and tell about it.
+        """Do one optimisation step on a batch of `ReplayBuffer.sample`, and return its metrics.
 
-        What is told is one number for each name, or nothing: `{}`. Torch has one thread, unless
-        the agent's settings say otherwise, see `build_agent`.
+        Metrics are one number per name, or none: `{}`. Torch uses one thread, unless the agent's
+        settings say otherwise, see `build_agent`.
 
-        The values may be tensors still on their device: the trainer calls `float` on them only
-        for the steps it records, so that the others never wait for the device.
+        The values may be tensors on the agent's device: the trainer calls `float` only on those
+        that it records, so that other steps do not wait for the device.
         """
         ...
 
     def state(self) -> Params:
-        """Return everything needed to go on learning, as named arrays (a copy)."""
+        """Return a copy of everything needed to continue learning, as named arrays."""
         ...
 
     def load_state(self, state: Params) -> None:
-        """Go on from `state`; raise `CheckpointError`, and change nothing, if it does not fit."""
+        """Load `state`; raise `CheckpointError`, and change nothing, if it does not fit."""
         ...
 
 
 @runtime_checkable
 class TellsPriorities(Protocol):
-    """An agent that prioritized replay can serve."""
+    """An agent that works with prioritized replay."""
 
     def priorities(self) -> Array:
         """Return the absolute TD error of each row of the newest batch, of shape (batch,).
 
-        A batch of such a replay has a column `weight`, which each row's loss is to be multiplied
-        with.
+        A batch of such a replay has a column `weight`: multiply each row's loss by it.
         """
         ...
 
@@ -124,40 +123,40 @@ class TellsPriorities(Protocol):
 class Remembers(Protocol):
     """A policy whose actions depend on what it has seen earlier in the same episode.
 
-    What it remembers while training and while it is evaluated are two things: a synchronous run
-    evaluates the policy that acts, in the middle of that one's episodes.
+    Keep separate memories for training and evaluation: a synchronous run evaluates the acting
+    policy in the middle of its episodes.
     """
 
     def forget(self, where: BoolArray) -> None:
-        """Forget what went before in these of the environments (B,): an episode begins there."""
+        """Clear the memory of the environments in `where` (B,): an episode begins there."""
         ...
 
 
 @runtime_checkable
 class ReusesMemory(Protocol):
-    """An agent that can put its state where an older copy was.
+    """An agent that can write its state into the arrays of an older copy.
 
-    Memory that is new to the process takes longer than the copy itself: 100 MB are copied in 5 ms,
-    and in 10 to 200 ms where no copy was before.
+    Writing to newly allocated memory takes longer than the copy itself: 100 MB are copied in 5 ms
+    to memory that was used before, and in 10 to 200 ms to new memory.
     """
 
     spare: Params
-    """Arrays that `state` returned earlier and nobody needs; the next one may return them again.
+    """Arrays of an earlier `state` that are free again; the next `state` may reuse them.
 
-    Another thread may put them here at any time: take them out at once, and leave nothing.
+    Another thread may put them here at any time: take them out at once, and leave none.
     """
 
 
 @runtime_checkable
 class CountsEnvSteps(Protocol):
-    """An agent with schedules: it is told how far the run has come, before each `opt`."""
+    """An agent with schedules; the trainer sets `env_steps` before each `opt`."""
 
     env_steps: int
     """Environment steps of the whole run, as far as the agent knows."""
 
 
 def acted(policy: Policy, obs: Array) -> Act:
-    """Let a policy act, and refuse an answer that is no `Act`."""
+    """Call `act` of a policy; raise if it does not return an `Act`."""
     act = policy.act(obs)
     if not isinstance(act, Act):
         raise ConfigError(
@@ -168,29 +167,29 @@ def acted(policy: Policy, obs: Array) -> Act:
 
 
 def optimised(agent: Agent, batch: Columns) -> Mapping[str, SupportsFloat]:
-    """Let an agent do one optimisation step, and refuse an answer that has no names."""
+    """Call `opt` of an agent; raise if it does not return metrics by name."""
     metrics = agent.opt(batch)
     _require_names(
-        metrics, agent, "opt", 'return for instance {"loss": loss}, or {} to tell nothing'
+        metrics, agent, "opt", 'return for instance {"loss": loss}, or {} to record nothing'
     )
     return metrics
 
 
 def as_number(name: str, value: SupportsFloat) -> float:
-    """Return a number that an agent or a policy told; name it if it is none."""
+    """Return a metric as a float; raise an error that names it if it is not a number."""
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"{name} must be one number, got {shown(value)}; what `opt` or `record` tells is a "
-            "number or a tensor of one element: tell the mean of several, and leave text out"
+            f"{name} must be one number, got {shown(value)}; return a number or a tensor of one "
+            "element from `opt` or `record`: take the mean of several values, and leave out text"
         ) from error
 
 
 def recorded(policy: Policy) -> Record:
-    """Return what a policy tells about acting, and refuse what has no names."""
+    """Call `record` of a policy; raise if it does not return metrics by name."""
     metrics = policy.record()
-    _require_names(metrics, policy, "record", "return {} to tell nothing")
+    _require_names(metrics, policy, "record", "return {} to record nothing")
     return metrics
 
 
@@ -203,37 +202,36 @@ def _require_names(metrics: object, owner: object, method: str, advice: str) -> 
 
 
 def forget(policy: Policy, where: BoolArray) -> None:
-    """Tell a policy where episodes begin, if it is one that remembers any."""
+    """Clear a policy's memory where episodes begin, if it has one."""
     if isinstance(policy, Remembers):
         policy.forget(where)
 
 
 class AgentConfig(Protocol):
-    """Builds both sides of one algorithm; a frozen dataclass, so that it can be sent and saved."""
+    """Builds both sides of an algorithm; a frozen dataclass, so that it can be sent and saved."""
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> Agent:
-        """Make the learner's agent."""
+        """Build the learner's agent."""
         ...
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> Policy:
-        """Make an actor's policy: no optimizer, no targets."""
+        """Build an actor's policy: no optimizer, no target networks."""
         ...
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
         """Return the columns that this algorithm adds to rows.
 
-        `Act.extras` holds them, all but `discounted_return`, which the step processor fills.
+        `Act.extras` must contain them, except `discounted_return`, which the step processor fills.
         """
         ...
 
 
 def build_agent(config: AgentConfig, spec: EnvSpec, context: PolicyContext) -> Agent:
-    """Make the learner's agent, and let torch, where it is loaded, compute with few threads.
+    """Build the learner's agent, and limit torch's threads, if torch is loaded.
 
-    They are as many as the settings have in `threads` (0 leaves it to torch, `auto` begins with
-    one), or, without such a field, as many as `build` or OMP_NUM_THREADS sets, or one. Torch would
-    take all cores for itself, and one optimisation step beside busy actors then takes ten times as
-    long.
+    Their number is the setting `threads` (0 leaves it to torch, `auto` begins with one). Without
+    such a field, it is what `build` or OMP_NUM_THREADS sets, or one. By default torch would use all
+    cores, and an optimisation step beside busy actors would take ten times as long.
     """
     threads = getattr(config, "threads", None)
     if threads == "auto":
@@ -249,29 +247,29 @@ def build_agent(config: AgentConfig, spec: EnvSpec, context: PolicyContext) -> A
 
 
 BatchKind = Literal["transitions", "sequences", "trajectories"]
-"""What a replay hands out: single transitions, sequences of one episode each that are drawn again
-and again, or trajectories, each once."""
+"""What a replay returns: single transitions; sequences from one episode each, sampled repeatedly;
+or trajectories, each once."""
 
 
 @runtime_checkable
 class LearnsFrom(Protocol):
-    """An agent's config that says which kind of batches `opt` takes.
+    """An agent's config that declares which kind of batches `opt` takes.
 
-    A run with a replay that says it hands out another kind is then refused before it starts.
+    A run with a replay that returns another kind is then refused before it starts.
     """
 
     learns_from: ClassVar[BatchKind]
-    """What a replay's `hands_out` must be."""
+    """Must equal the replay's `hands_out`."""
 
 
 class PolicyWrapper:
-    """Passes everything on to another policy; a subclass changes one thing."""
+    """Passes all calls on to another policy; a subclass changes one of them."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
 
     def act(self, obs: Array) -> Act:
-        """Let it act."""
+        """Call its `act`."""
         return self._policy.act(obs)
 
     @property
@@ -284,11 +282,11 @@ class PolicyWrapper:
         return self._policy.train(mode)
 
     def forget(self, where: BoolArray) -> None:
-        """Tell it where episodes begin."""
+        """Clear its memory where episodes begin."""
         forget(self._policy, where)
 
     def record(self) -> Record:
-        """Return what it tells about acting."""
+        """Return its metrics."""
         return self._policy.record()
 
     def model_info(self) -> ModelInfo:
@@ -296,12 +294,12 @@ class PolicyWrapper:
         return self._policy.model_info()
 
     def sync_model(self, info: ModelInfo) -> None:
-        """Let it take a snapshot."""
+        """Load a snapshot into it."""
         self._policy.sync_model(info)
 
 
 def evaluation_mode(policy: Policy) -> _EvaluationMode:
-    """Switch exploration off inside a `with` block and restore the former mode after it."""
+    """Switch exploration off in a `with` block, and restore the previous mode after it."""
     return _EvaluationMode(policy)
 
 
@@ -320,17 +318,17 @@ class _EvaluationMode:
 
 
 def is_agent_config(agent: object) -> bool:
-    """Whether this has what an agent's settings have, or is the class of such."""
+    """Whether this has the methods of an agent's config, or is a class with them."""
     return all(hasattr(agent, name) for name in ("build", "build_policy", "extra_columns"))
 
 
 def require_agent_config(agent: object) -> None:
-    """Refuse what is no agent's settings."""
+    """Raise if this is not an agent's config."""
     complete = is_agent_config(agent)
     if complete and isinstance(agent, type):
-        raise ConfigError(f"the agent must be settings, got their class; write {agent.__name__}()")
+        raise ConfigError(f"the agent must be a config, got its class; write {agent.__name__}()")
     if not complete:
         raise ConfigError(
-            f"the agent must be settings such as DQNConfig(), got {agent!r:.80}, which has not the "
+            f"the agent must be a config such as DQNConfig(), got {agent!r:.80}, which lacks the "
             "methods build, build_policy and extra_columns of asyncrl/core/agent.py"
         )

@@ -1,11 +1,13 @@
-"""What users do in the course of a run, beside what it does by itself.
+"""Custom code that runs during training.
 
 class Plateau(Callback):
-    def step(self, trainer): ...     # after each turn; trainer.opt_steps tells how far it is
-    def record(self, trainer):       # its numbers, in the next record
+    def step(self, trainer): ...     # after each training step; see trainer.opt_steps
+    def record(self, trainer):       # its metrics, in the next record
         return {"mine/distance": self.distance}
 
 train_async(agent, make_env, config, callbacks=[Plateau()])
+
+Does not know how a run trains.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ from asyncrl.core.recorder import Record
 
 
 class Training(Protocol):
-    """What callbacks use of a trainer, whatever its batches come from.
+    """What callbacks may use of a trainer, whatever the source of its batches.
 
     Attributes:
-        agent: The one that learns.
+        agent: The agent that learns.
         interrupter: Ends the run: `trainer.interrupter.stop("the reason")`.
     """
 
@@ -40,57 +42,56 @@ class Training(Protocol):
         ...
 
     def evaluate(self, timeout_s: float = 0.0) -> float | None:
-        """Evaluate the model as it is now; return its score if it is there within that time."""
+        """Evaluate the current model; return its score, or None after `timeout_s`."""
         ...
 
     def save(self) -> None:
-        """Save a checkpoint of the run as it is now."""
+        """Save a checkpoint now."""
         ...
 
 
 class Callback:
-    """Takes part in a run; each method does nothing unless it is overridden.
+    """Custom code in a run; each method does nothing unless it is overridden.
 
-    They are called in the learner's thread, so whatever one does, learning waits for it. Several
-    are called in the order in which they are given, and closed in the opposite one. What one raises
-    ends the run, and bears its name.
+    Callbacks run in the learner's thread, so learning waits for them. Several are called in the
+    given order, and closed in reverse. An exception in one ends the run, and names it.
     """
 
     def begin(self, trainer: Training) -> None:
-        """Begin: recorders are open, and no experience has come yet."""
+        """Called at the start: recorders are open, and no experience has arrived yet."""
 
     def step(self, trainer: Training) -> None:
-        """Act after a turn, in which a batch was learned from or waited for in vain.
+        """Called after each training step, with or without a batch.
 
-        What is due of evaluations, records, checkpoints and the end comes after it.
+        Evaluations, records, checkpoints and stop conditions that are due follow after it.
         """
 
     def record(self, trainer: Training) -> Record:
-        """Return numbers for the record that is being made.
+        """Return metrics for the record that is being made.
 
-        Stop conditions and `best_by` see them. Names with a prefix of their own, as `mine/x`, stay
-        clear of the run's.
+        Stop conditions and `best_by` see them. A prefix, as in `mine/x`, keeps their names apart
+        from those of the run.
         """
         return {}
 
     def state(self, trainer: Training) -> Mapping[str, Any]:
-        """Return what `restore` needs; it is kept in each checkpoint.
+        """Return the state for `restore`; each checkpoint contains it.
 
-        Numbers, infinite ones too, text, None, and lists and dicts of these can be kept.
+        It may contain numbers, including infinite ones, text, None, and lists and dicts of these.
         """
         return {}
 
     def restore(self, trainer: Training, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned; before `begin`, where a run is resumed.
+        """Load what `state` returned; called before `begin` if the run is resumed.
 
-        States go by the names of classes; of several of one class, in the order of the list.
+        States are assigned by class name; for several of one class, in the order of the list.
         """
 
     def end(self, trainer: Training) -> None:
-        """Act once learning is over and the last model evaluated, before it is saved.
+        """Called after learning and the last evaluation, before the last model is saved.
 
-        Not called where there is no time for more: after a failure, or a signal.
+        Not called if there is no time for it: after a failure or a signal.
         """
 
     def close(self, trainer: Training) -> None:
-        """Release what it holds; called in any case, once, after the last record."""
+        """Release resources; always called, once, after the last record."""

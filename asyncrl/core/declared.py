@@ -1,11 +1,12 @@
-"""What a setting may be, said once, in its field: kind, range, and what 0 means.
+"""Declares in a setting's field what it may be: kind, range, and what 0 means.
 
     batch_size: Count = 128
     hidden: Annotated[Widths, COMMON] = (64, 64)
     tau: Annotated[float, Within("(0, 1]")] = 0.005
     max_lag_s: Annotated[float, Within("[0, inf)", zero="off")] = 0.0
 
-`check_declared` holds a config against its fields, with one sentence for each way to be wrong.
+`check_declared` checks a config against its fields, with one message for each kind of error. Knows
+no particular setting.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ Hint = Any  # what a field is declared as; Python has no common type for these
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """The numbers that a setting may be; of a tuple or a schedule, each of its numbers."""
+    """The range of a setting's numbers; in a tuple or a schedule, of each of its numbers."""
 
     interval: str
-    """As in mathematics: `[1, inf)`, `(0, 1]`. Infinity is never one of them."""
+    """As in mathematics: `[1, inf)`, `(0, 1]`. Infinity is never included."""
 
     zero: str = ""
-    """What 0 means, if it means something else than a small number; it is allowed then."""
+    """What 0 means, if it has a special meaning; 0 is then allowed."""
 
     why: str = ""
-    """What would go wrong otherwise, where that is not plain."""
+    """Why the range is needed, if that is not obvious."""
 
     def __contains__(self, number: float) -> bool:
         low, high = self.ends
@@ -46,7 +47,7 @@ class Within:
         return (above and below and math.isfinite(number)) or bool(self.zero and number == 0)
 
     def __str__(self) -> str:
-        """Say what a setting must do."""
+        """Return the rule as the end of a sentence with "must"."""
         low, high = self.ends
         zero = f" ({self.zero})" if self.zero else ""
         if math.isfinite(high):
@@ -62,7 +63,7 @@ class Within:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The two ends, whether they belong to it or not."""
+        """The two ends, included or not."""
         low, high = self.interval[1:-1].split(",")
         return float(low), float(high)
 
@@ -81,23 +82,23 @@ Widths: TypeAlias = Annotated[tuple[int, ...], Within("[1, inf)")]
 _PACKAGE = __name__.partition(".")[0]
 
 COMMON = object()
-"""Marks the settings that people change most, which the command line's short help shows."""
+"""Marks the most important settings, which the command line's short help shows."""
 
 
 class Member(typing.NamedTuple):
-    """One of the kinds that a setting may be, and the range of its numbers."""
+    """One of the kinds of values that a setting may have, and the range of its numbers."""
 
     kind: Hint
     within: Within | None
 
 
 def check_declared(config: object, group: str = "", *, flags: bool = False) -> None:
-    """Refuse what fields do not declare: wrong kinds, NaN, unknown words, numbers out of range.
+    """Raise for values that fields do not declare: wrong kinds, NaN, unknown words, out of range.
 
-    Sentences name a setting as `group.name`, or as the flag that it is. Fields of other kinds than
-    numbers and choices are left alone.
+    Messages name a setting as `group.name`, or as its flag. Fields of other kinds than numbers and
+    choices are not checked.
     """
-    cls: Hint = type(config)  # which mypy takes for nothing that can be hashed
+    cls: Hint = type(config)  # mypy thinks that it may not be hashable
     for name, members in declared(cls).items():
         value = getattr(config, name)
         shown = f"--{name.replace('_', '-')}" if flags else f"{group}.{name}".removeprefix(".")
@@ -115,7 +116,7 @@ def check_declared(config: object, group: str = "", *, flags: bool = False) -> N
 
 @cache
 def declared(cls: Hint) -> Mapping[str, tuple[Member, ...]]:
-    """Return the fields of a dataclass that declare numbers or choices, and what each may be."""
+    """Return the fields of a dataclass that declare numbers or choices, with what each may be."""
     hints = _hints(cls)
     found = {f.name: tuple(_members(hints[f.name])) for f in fields(cls) if f.name in hints}
     return {
@@ -124,7 +125,7 @@ def declared(cls: Hint) -> Mapping[str, tuple[Member, ...]]:
 
 
 def common(cls: type) -> set[str]:
-    """Return the names of the fields that people change most: those marked, and users' own."""
+    """Return the names of the most important fields: those marked, and all of custom classes."""
     marked = {n for n, hint in _hints(cls).items() if COMMON in getattr(hint, "__metadata__", ())}
     own = (base for base in cls.__mro__ if base.__module__.partition(".")[0] != _PACKAGE)
     return marked.union(*(inspect.get_annotations(base) for base in own))
@@ -133,7 +134,7 @@ def common(cls: type) -> set[str]:
 def _hints(cls: type) -> dict[str, Hint]:
     hints: dict[str, Hint] = {}
     for base in reversed(cls.__mro__):
-        with suppress(NameError):  # a user's own class may name what only type checkers import
+        with suppress(NameError):  # a custom class may name what only type checkers import
             hints |= inspect.get_annotations(base, eval_str=True)
     return hints
 
@@ -154,7 +155,7 @@ def _origin(hint: Hint) -> Hint:
 
 
 def _numbers(name: str, value: object) -> Iterator[tuple[str, float]]:
-    """Yield each number of a setting, and what to call it."""
+    """Yield each number of a setting with its name in messages."""
     if isinstance(value, Real):
         yield name, typing.cast("float", value)
     elif isinstance(value, Sequence) and not isinstance(value, str):

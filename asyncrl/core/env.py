@@ -1,7 +1,7 @@
-"""What actors need of an environment: several of it, stepped together.
+"""The contract of environments for actors: several of one kind, stepped together.
 
-`envs/` turns Gymnasium's environments and vector environments into this contract; nothing else
-in asyncrl knows Gymnasium, and nothing at all knows about autoreset modes.
+`envs/` adapts Gymnasium's environments and vector environments to it. No other part of asyncrl
+knows Gymnasium, and this contract has no autoreset modes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ALIGNMENT_BYTES = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoxSpec:
-    """An array of fixed shape, with bounds where there are any (else infinite)."""
+    """An array of fixed shape, with bounds if there are any (else infinite)."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -29,7 +29,7 @@ class BoxSpec:
     high: Array
 
     categorical: bool = False
-    """Whether its numbers name choices from `low` to `high`, and are no quantities."""
+    """Whether its numbers stand for choices from `low` to `high` instead of quantities."""
 
     @property
     def nbytes(self) -> int:
@@ -53,14 +53,14 @@ class BoxSpec:
 class PackedSpec:
     """Several named arrays in one row of bytes.
 
-    Whatever lies between an environment and a network sees one array of `shape` and `dtype`.
+    All code between environment and network sees one array of `shape` and `dtype`.
     """
 
     fields: tuple[tuple[str, BoxSpec], ...]
-    """Names of nested fields are joined with "/"; members of a tuple are called 0, 1, ..."""
+    """Names of nested fields are joined with "/"; members of a tuple are named 0, 1, ..."""
 
     offsets: tuple[int, ...] = field(init=False, repr=False, compare=False)
-    """Where each field starts in a row: at a multiple of its item's size, or of 8 bytes."""
+    """Offset of each field in a row: a multiple of its item size, or of 8 bytes."""
 
     row_bytes: int = field(init=False, repr=False, compare=False)
     """Bytes of a row, a multiple of 8."""
@@ -69,7 +69,7 @@ class PackedSpec:
         names = [name for name, _ in self.fields]
         if not names or len(set(names)) < len(names):
             raise ConfigError(
-                f"the fields of an observation must have names of their own, got {names or 'none'}"
+                f"the fields of an observation must have different names, got {names or 'none'}"
             )
         offsets, end = [], 0
         for _, box in self.fields:
@@ -89,7 +89,7 @@ class PackedSpec:
         return "uint8"
 
     def pack(self, columns: Mapping[str, Array]) -> Array:
-        """Return rows (..., row_bytes) of arrays (..., *shape), one for each field."""
+        """Pack arrays (..., *shape), one per field, into rows (..., row_bytes)."""
         name, box = self.fields[0]
         lead = columns[name].shape[: columns[name].ndim - len(box.shape)]
         packed = np.zeros((*lead, self.row_bytes), np.uint8)
@@ -100,7 +100,7 @@ class PackedSpec:
         return packed
 
     def unpack(self, packed: Array) -> dict[str, Array]:
-        """Return the fields of rows (..., row_bytes): views, if the bytes of a row lie together."""
+        """Return the fields of rows (..., row_bytes); views, if a row's bytes are contiguous."""
         if packed.strides[-1] != 1:
             packed = np.ascontiguousarray(packed)
         lead = packed.shape[:-1]
@@ -140,15 +140,15 @@ def _round_up(number: int, factor: int) -> int:
 
 
 SUCCESS = "success"
-"""The number in `EnvStep.info` that says whether an episode was a success: 1, or 0."""
+"""Name of the number in `EnvStep.info` that says whether an episode was a success: 1, or 0."""
 
 
 class EnvStep(NamedTuple):
-    """What B environments answered to one batch of actions; arrays are the caller's to keep."""
+    """The result of one batch of actions in B environments; the arrays belong to the caller."""
 
     obs: Array
-    """(B, ...) to act on next; where an episode ended, the first one of the next episode, or, if
-    the environment only resets in the next step, still the last one of this episode."""
+    """(B, ...) to act on next. Where an episode ended, the first one of the next episode, or, if
+    the environment resets only in the next step, still the last one of this episode."""
 
     reward: Array
     """(B,) float32."""
@@ -158,39 +158,39 @@ class EnvStep(NamedTuple):
     """(B,); both may be true."""
 
     final_obs: Array
-    """(B, ...) the true successor of the observation acted on. The same array as `obs` when no
+    """(B, ...) the true successors of the observations acted on. The same array as `obs` if no
     episode ended."""
 
     stepped: BoolArray | None = None
-    """(B,) False where the environment only reset, ignoring its action: no transition took place,
-    reward and flags are 0, and `obs` is the first one of an episode. None if nowhere."""
+    """(B,) False where the environment only reset and ignored its action: no transition took place,
+    reward and flags are 0, and `obs` is the first one of an episode. None means True everywhere."""
 
     score: Array | None = None
-    """(B,) float32 rewards as the environment counts them, where `reward` was changed for the
-    learner, as by clipping. None if they are the same."""
+    """(B,) float32 rewards of the environment, if `reward` was changed for the learner, as by
+    clipping. None if they are the same."""
 
     over: BoolArray | None = None
-    """(B,) where an episode ended as people count them: not where only the learner is told of an
-    end, as when a life of several is lost. None if that is wherever a flag is set."""
+    """(B,) where an episode really ended, if the learner also sees other ends, such as the loss of
+    one of several lives. None if it is wherever a flag is set."""
 
     info: Mapping[str, Array] | None = None
-    """Numbers of the episodes that ended, by name, each (B,) float32 with NaN where no episode
-    ended or its info has no such number. `success` is among them where the environment reports it.
-    None if there are none. They are recorded; learning does not use them."""
+    """Numbers of the episodes that ended, by name, each (B,) float32, with NaN where no episode
+    ended or its info has no such number. Contains `success` if the environment reports it. None if
+    there are none. They are recorded, and not used for learning."""
 
     @property
     def begins(self) -> BoolArray:
         """Return where `obs` may be the first one of an episode.
 
-        Certainly where an environment only reset. Where an episode ended, it is one or still the
-        last one, of which nothing but another reset comes.
+        It certainly is where an environment only reset. Where an episode ended, it is either that
+        or still the last one, which only a reset follows.
         """
         ended = self.terminated | self.truncated
         return ended if self.stepped is None else ended | ~self.stepped
 
     @property
     def counted(self) -> tuple[Array, BoolArray]:
-        """Return the rewards that make up returns, and where a return is complete."""
+        """Return the rewards that returns are summed from, and where a return is complete."""
         return (
             self.reward if self.score is None else self.score,
             (self.terminated | self.truncated) if self.over is None else self.over,
@@ -200,58 +200,58 @@ class EnvStep(NamedTuple):
 class BatchEnv(Protocol):
     """B environments of one kind, stepped together.
 
-    What one of your own gives is checked, see `env_checks.py`; what is wrong raises
-    `EnvironmentFault`, and never reaches replay. One that checks itself may say so, by a class
+    The results of a custom one are checked, see `env_checks.py`; an error raises
+    `EnvironmentFault`, and never reaches replay. One that checks itself declares it by a class
     attribute `checks_itself = True`.
 
-    One whose observations are stacks of frames, newest last, may say of how many by an attribute
-    `n_frames`, if each can be built again from the newest frames of single observations, where an
-    episode's first one stands for those before it. Rows of segments may then hold the newest alone.
+    If observations are stacks of frames, newest last, an attribute `n_frames` may declare their
+    number. Each stack must be rebuildable from the newest frames of single observations, with an
+    episode's first frame in place of earlier ones. Segments may then store only the newest frames.
     """
 
     @property
     def spec(self) -> EnvSpec:
-        """Spaces of one of them."""
+        """Observation and action spaces of one of them."""
         ...
 
     @property
     def n_envs(self) -> int:
-        """How many."""
+        """Number of environments."""
         ...
 
     def reset(self, seed: int) -> Array:
-        """Start all episodes anew, reproducibly, and return (B, ...) observations."""
+        """Reset all environments reproducibly, and return (B, ...) observations."""
         ...
 
     def step(self, action: Array) -> EnvStep:
-        """Act in all of them; NaN, infinity or a wrong shape in what is returned is a fault."""
+        """Step all of them; NaN, infinity or a wrong shape in the result is a fault."""
         ...
 
     def close(self) -> None:
-        """Release what they hold; may be called again."""
+        """Release their resources; may be called again."""
         ...
 
 
 MakeBatchEnv = Callable[[], BatchEnv]
-"""Builds a batch of environments in the process that will step it."""
+"""Builds a batch of environments in the process that steps it."""
 
 _MAKE_ENV = (
-    'give EnvConfig(id="CartPole-v1", n_envs=8).build, or for environments of your own '
-    "make_batch(MyEnv, n_envs=8), both of asyncrl.envs.gym"
+    'pass EnvConfig(id="CartPole-v1", n_envs=8).build, or for a custom environment '
+    "make_batch(MyEnv, n_envs=8), both from asyncrl.envs.gym"
 )
 
 
 def require_make_env(make_env: MakeBatchEnv, name: str = "make_env") -> None:
-    """Refuse what cannot make environments, an argument of this name, without making any."""
+    """Raise if `make_env` cannot build environments, without calling it."""
     if not callable(make_env):
         raise ConfigError(
             f"{name} must be a function, got {make_env!r:.80}, because training and evaluations "
-            f"make environments of their own; {_MAKE_ENV}"
+            f"build separate environments; {_MAKE_ENV}"
         )
 
 
 def make_batch_env(make_env: MakeBatchEnv, name: str = "make_env") -> BatchEnv:
-    """Make environments; refuse a function, an argument of this name, that makes anything else."""
+    """Build environments; raise if `make_env` returns anything else."""
     require_make_env(make_env, name)
     env = make_env()
     if not hasattr(env, "n_envs"):
@@ -264,20 +264,20 @@ def make_batch_env(make_env: MakeBatchEnv, name: str = "make_env") -> BatchEnv:
 
 
 class Seen(NamedTuple):
-    """What a run must know of its environments before it can begin."""
+    """What a run must know about its environments before it begins."""
 
     spec: EnvSpec
-    """Spaces of one of them."""
+    """Observation and action spaces of one of them."""
 
     n_envs: int
-    """How many an actor steps."""
+    """Number of environments per actor."""
 
     n_frames: int = 1
-    """Frames of an observation, where it is a stack of them."""
+    """Frames per observation, if observations are stacks."""
 
 
 def look_at(make_env: MakeBatchEnv) -> Seen:
-    """Make the environments once, in this process, and close them."""
+    """Build the environments once in this process, and close them."""
     env = make_batch_env(make_env)
     try:
         return Seen(env.spec, env.n_envs, getattr(env, "n_frames", 1))

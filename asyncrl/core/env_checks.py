@@ -1,7 +1,7 @@
-"""What is checked of every step of environments that do not check themselves. Repairs nothing.
+"""Checks every step of environments that do not check themselves. Repairs nothing.
 
-`envs/` checks what Gymnasium's environments give, each as early as it can; a `BatchEnv` of the
-user's own is checked here. Either way what does not fit ends the step, and is never in replay.
+`envs/` checks the results of Gymnasium's environments, each as early as possible; a custom
+`BatchEnv` is checked here. In both cases a faulty step raises, and is never stored in replay.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _SHOWN_VALUES = 8
 def checked(env: BatchEnv) -> BatchEnv:
     """Return environments whose every step is checked.
 
-    Those that have an attribute `checks_itself` which is true, as all in `envs/` do, are returned
-    as they are: they have done it, and can say more exactly what is wrong.
+    Environments with a true attribute `checks_itself`, such as all in `envs/`, are returned
+    unchanged: they check themselves, with more precise messages.
     """
     return env if getattr(env, "checks_itself", False) else CheckedBatch(env)
 
 
 class CheckedBatch:
-    """Passes on what another batch gives, if it is what `BatchEnv` and its spec promise.
+    """Passes on the results of another batch if they fulfil `BatchEnv` and its spec.
 
-    Arrays of another dtype of the same kind, such as rewards in float64, are converted, whole
-    numbers as far as there is room for them; anything else raises `EnvironmentFault`. A step of 64
-    small environments takes 10 microseconds longer.
+    Arrays of another dtype of the same kind, such as rewards in float64, are converted; whole
+    numbers only if they fit. Anything else raises `EnvironmentFault`. A step of 64 small
+    environments takes 10 microseconds longer.
     """
 
     checks_itself = True
@@ -49,24 +49,24 @@ class CheckedBatch:
 
     @property
     def spec(self) -> EnvSpec:
-        """Spaces of one of them."""
+        """Observation and action spaces of one of them."""
         return self._spec
 
     @property
     def n_envs(self) -> int:
-        """How many."""
+        """Number of environments."""
         return self._n_envs
 
     def reset(self, seed: int) -> Array:
-        """Start all episodes anew."""
+        """Reset all environments."""
         return self._obs("first observations", self._env.reset(seed), None)
 
     def step(self, action: Array) -> EnvStep:
-        """Act in all of them."""
+        """Step all environments."""
         out = self._env.step(action)
         if not isinstance(out, EnvStep):
             raise EnvironmentFault(
-                f"step of {self._name} returned {shown(out)}; make it return an `EnvStep`, see "
+                f"step of {self._name} returned {shown(out)}; return an `EnvStep`, see "
                 "asyncrl/core/env.py"
             )
         obs = self._obs("observations", out.obs, action)
@@ -84,7 +84,7 @@ class CheckedBatch:
         )
 
     def close(self) -> None:
-        """Release what they hold."""
+        """Release their resources."""
         self._env.close()
 
     def _obs(self, what: str, value: Any, action: Array | None) -> Array:  # noqa: ANN401
@@ -103,7 +103,7 @@ class CheckedBatch:
     def _info(self, info: Any) -> dict[str, Array]:  # noqa: ANN401  # from foreign code
         if not isinstance(info, Mapping):
             raise EnvironmentFault(
-                f"{self._name} gave info of type {type(info).__name__}; `EnvStep` promises a "
+                f"{self._name} gave info of type {type(info).__name__}; `EnvStep` requires a "
                 "mapping of names to arrays. Return that, or None."
             )
         return {
@@ -121,7 +121,7 @@ class CheckedBatch:
         dtype: np.dtype[Any],
         action: Array | None,
     ) -> Array:
-        """Return a value as an array of this shape and dtype; raise where it is of another kind."""
+        """Return a value as an array of this shape and dtype; raise if it is of another kind."""
         array = as_array(value)
         if array.shape == shape and array.dtype == dtype:
             return array
@@ -131,7 +131,7 @@ class CheckedBatch:
                 f"{'' if action is None else after(action)}; its spec, or `EnvStep`, promises "
                 f"{shape}, {dtype}. Make it return that, or correct the spec."
             )
-        with np.errstate(over="ignore"):  # what becomes infinite is found as such
+        with np.errstate(over="ignore"):  # overflow becomes infinity and is found later
             converted = array.astype(dtype)
         if dtype.kind in "iu" and not np.array_equal(converted, array):
             raise EnvironmentFault(
@@ -143,7 +143,7 @@ class CheckedBatch:
 
 
 class ValueChecks:
-    """What every batch checks of numbers in the right shape; cheap, as it is done at every step."""
+    """Checks of numbers in the right shape; cheap, since they run at every step."""
 
     def __init__(self, name: str, n_envs: int, observation: BoxSpec | PackedSpec) -> None:
         self._name = name
@@ -157,15 +157,15 @@ class ValueChecks:
         ]
 
     def place(self, env_id: int) -> str:
-        """Name an environment for people."""
+        """Return the name of an environment in messages."""
         return f"environment {env_id} of {self._n_envs} ({self._name})"
 
     def sound_obs(
         self, what: str, obs: Array, action: Array | None, env_ids: Array | None = None
     ) -> None:
-        """Raise if any value of these observations is NaN or infinite, or no choice; see `finite`.
+        """Raise if an observation has a NaN or infinite value, or an invalid choice; see `finite`.
 
-        Other numbers may lie beyond the bounds of their space, as many environments let them.
+        Other numbers may exceed the bounds of their space, as in many environments.
         """
         if isinstance(self._observation, BoxSpec):
             self._sound(what, obs, self._observation, action, env_ids)
@@ -181,13 +181,13 @@ class ValueChecks:
         """Raise `EnvironmentFault` if any value is NaN or infinite.
 
         Args:
-            what: The values' name.
-            values: A row for each environment.
-            action: What was done before; None after a reset.
-            env_ids: Of the rows, if they are not those of all environments.
+            what: Name of the values in messages.
+            values: One row per environment.
+            action: The actions before; None after a reset.
+            env_ids: Environments of the rows, if not all.
         """
-        # uint8 images are left out: there is nothing to find, and they are large.
-        # Counting takes half the time of `all` on a small array.
+        # uint8 images are skipped: they cannot be NaN, and are large. Counting takes half the time
+        # of `all` on a small array.
         if values.dtype.kind != "f" or np.count_nonzero(np.isfinite(values)) == values.size:
             return
         wrong = ~np.isfinite(values.reshape(len(values), -1))
@@ -211,21 +211,22 @@ class ValueChecks:
             return
         row, env_id = _first(wrong, env_ids)
         raise EnvironmentFault(
-            f"{self.place(env_id)} gave the {what} {shown(values[row])}"
-            f"{after(None if action is None else action[env_id])}, and its space has choices from "
-            f"{shown(spec.low)} to {shown(spec.high)}. A network takes what is none of them for "
-            "nothing at all. Make the environment return what its space says, or correct the space."
+            f"{self.place(env_id)} gave the {what} "
+            f"{shown(values[row])}{after(None if action is None else action[env_id])}, but its "
+            f"space has choices from {shown(spec.low)} to {shown(spec.high)}. A network would "
+            "encode any other number as no choice at all. Make the environment return what its "
+            "space declares, or correct the space."
         )
 
 
 def _first(wrong: BoolArray, env_ids: Array | None) -> tuple[int, int]:
-    """Return the first row with something wrong, and whose it is."""
+    """Return the first faulty row, and its environment."""
     row = int(np.flatnonzero(wrong.any(axis=1))[0])
     return row, row if env_ids is None else int(env_ids[row])
 
 
 def shown(value: Any) -> str:  # noqa: ANN401  # whatever an environment or a policy gave
-    """Return a value in one line that stays short."""
+    """Return a value as one short line."""
     array = as_array(value)
     if array.dtype.kind not in "biufc":
         text = " ".join(repr(value).split())
@@ -237,12 +238,12 @@ def shown(value: Any) -> str:  # noqa: ANN401  # whatever an environment or a po
 
 
 def as_array(value: Any) -> Array:  # noqa: ANN401  # whatever foreign code gave
-    """Return a value as an array; of objects, if nothing else is possible."""
+    """Convert a value to an array; of objects, if nothing else is possible."""
     try:
         return np.asarray(value)
     except ValueError:  # lists of different lengths
         return np.asarray(value, object)
-    except (RuntimeError, TypeError):  # tensors with gradients, elsewhere, or of foreign dtypes
+    except (RuntimeError, TypeError):  # tensors with gradients, on a device, or of unknown dtypes
         if hasattr(value, "detach") and getattr(value, "requires_grad", False):
             return as_array(value.detach())
         array = np.empty((), object)
@@ -251,5 +252,5 @@ def as_array(value: Any) -> Array:  # noqa: ANN401  # whatever foreign code gave
 
 
 def after(action: Any) -> str:  # noqa: ANN401  # a batch of actions, one of them, or none
-    """Return when something happened, to end a sentence with."""
+    """Return the end of a sentence that says after which action something happened."""
     return " after reset" if action is None else f" after action {shown(action)}"

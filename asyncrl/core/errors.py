@@ -1,16 +1,13 @@
-"""Every exception that asyncrl raises on purpose, and any exception in words.
+"""All exceptions that asyncrl raises on purpose, and exceptions as text. Raises none itself.
 
-AsyncRLError
-├── ConfigError (ValueError)     a setting that cannot work; raised before anything is started
-├── EnvironmentFault             an environment broke its contract (NaN, wrong shape, ...)
+AsyncRLError ├── ConfigError (ValueError)     a setting that cannot work; raised before anything is
+started ├── EnvironmentFault             an environment broke its contract (NaN, wrong shape, ...)
 ├── ActorFailed                  an actor, or another process of a run, failed; has its traceback
-├── TransportError
-│   ├── TransportClosed          the link was closed under a caller
-│   └── Refused                  the learner turned this actor away, and says why
-├── WireError                    bytes that are not a message of ours
-├── NonFiniteModel               a parameter became NaN or infinite
-├── OutOfMemory                  the learner's device has none left for an optimisation step
-└── CheckpointError              a checkpoint could not be written, or is not whole
+├── TransportError │   ├── TransportClosed          the link was closed during a call │   └──
+Refused                  the learner refused this actor; the message says why ├── WireError
+bytes that are not a valid message ├── NonFiniteModel               a parameter became NaN or
+infinite ├── OutOfMemory                  the learner's device has no memory for an optimisation
+step └── CheckpointError              a checkpoint could not be written, or is not complete
 """
 
 from __future__ import annotations
@@ -20,13 +17,13 @@ def describe_error(error: BaseException) -> str:
     """Return class and message of an exception in one line."""
     try:
         words = f"{type(error).__name__}: {error}"
-    except BaseException:  # the user's own class may fail to say what it is, in any way
+    except BaseException:  # the `__str__` of a custom class may raise anything
         words = type(error).__name__
     return " ".join(words.split())
 
 
 class AsyncRLError(Exception):
-    """Root of every error that asyncrl raises on purpose."""
+    """Base class of all errors that asyncrl raises on purpose."""
 
 
 class ConfigError(AsyncRLError, ValueError):
@@ -38,11 +35,11 @@ class EnvironmentFault(AsyncRLError):
 
 
 class ActorFailed(AsyncRLError):
-    """An actor, or a process that builds an environment, failed; carries that one's traceback."""
+    """An actor, or a process that builds an environment, failed; contains its traceback."""
 
 
 class TransportError(AsyncRLError):
-    """Moving messages between actors and learner failed."""
+    """Messages between actors and learner could not be delivered."""
 
 
 class TransportClosed(TransportError):
@@ -50,11 +47,11 @@ class TransportClosed(TransportError):
 
 
 class Refused(TransportError):
-    """The learner turned this actor away; the message says why."""
+    """The learner refused this actor; the message says why."""
 
 
 class WireError(AsyncRLError):
-    """Bytes that are not one of our messages."""
+    """Bytes that are not a valid message."""
 
 
 class NonFiniteModel(AsyncRLError):
@@ -66,4 +63,4 @@ class OutOfMemory(AsyncRLError):
 
 
 class CheckpointError(AsyncRLError):
-    """A checkpoint could not be written, or is not whole."""
+    """A checkpoint could not be written, or is not complete."""

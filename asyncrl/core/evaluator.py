@@ -1,4 +1,4 @@
-"""What scores a policy: the contract, and the score with its numbers."""
+"""The contract of what scores a policy. Does not know how it is scored."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from asyncrl.core.recorder import Record
 
 
 class Evaluation(NamedTuple):
-    """A score, higher is better, and what else is worth recording."""
+    """A score, higher is better, and further metrics."""
 
     score: float
     record: Record
 
 
 class Evaluator(Protocol):
-    """Policy in, score out; the same policy gets the same score each time.
+    """Scores policies; the same policy gets the same score each time.
 
-    One that lets the policy act as in training says so by an attribute `stochastic` that is true,
-    and is refused where the policy is the one in training.
+    An evaluator that lets the policy act as in training declares it by a true attribute
+    `stochastic`. It is refused for a policy that is in training.
     """
 
     def evaluate(self, policy: Policy) -> Evaluation:
-        """Score a policy in evaluation mode and leave its mode as it was."""
+        """Score a policy in evaluation mode, and restore its mode."""
         ...
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""How anything may end a run, or have it saved: a stop with a reason, a failure with its error.
+"""Ends a run, or requests a checkpoint: a stop with a reason, a failure with its error.
 
-Ends nothing itself: loops ask `is_set`, and whoever runs them calls `raise_if_failed` at the end.
+Ends nothing itself: loops check `is_set`, and their caller calls `raise_if_failed` at the end.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ _MAX_NOTES = 8
 class Interrupter:
     """One per run, shared by all its threads, its signal handlers and the user.
 
-    The first reason and the first error stay; later errors are kept beside it in `errors`.
+    The first reason and the first error are kept; later errors are added to `errors`.
     """
 
-    # A signal handler runs in the main thread, between any two of its instructions, so it must
-    # never need a lock that the main thread may hold at that moment. threading.Event does: `set`
-    # in the handler would wait for ever for the `wait` that it interrupted. So there is no lock
-    # here: list.append is atomic, and SimpleQueue.put is documented to be reentrant. One token
-    # in the queue means "set", and every waiter that takes it puts it back for the next.
+    # A signal handler runs in the main thread, between any two of its instructions, so it must not
+    # need a lock that the main thread may hold. threading.Event does: `set` in the handler would
+    # wait for ever for the `wait` that it interrupted. So there is no lock here: list.append is
+    # atomic, and SimpleQueue.put is documented to be reentrant. One token in the queue means "set";
+    # every waiter that takes it puts it back for the next.
 
     def __init__(self) -> None:
         self._reasons: list[str] = []
         self._errors: list[BaseException] = []
         self._urgent = False
         self.hurry = False
-        """Whether somebody has interrupted the end as well, and nothing is to be waited for."""
+        """Whether the end was interrupted, too: wait for nothing."""
         self.save_requested = False
-        """Set it to have a checkpoint saved soon; the run goes on."""
+        """Set it to save a checkpoint soon; the run continues."""
         self._noted = 0
         self._token: SimpleQueue[None] = SimpleQueue()
 
     def stop(self, reason: str, *, urgent: bool = False) -> None:
-        """End the run well; `urgent` says that its end must not take long.
+        """End the run normally; `urgent` means that the end must not take long.
 
-        May be called from anywhere, signal handlers included, any number of times.
+        May be called from anywhere, including signal handlers, any number of times.
         """
         if urgent:
             self._urgent = True
         self._set(reason)
 
     def fail(self, error: BaseException) -> None:
-        """End the run with an error, which `raise_if_failed` will raise."""
+        """End the run with an error; `raise_if_failed` raises it."""
         self.hurry |= self.is_set and isinstance(error, KeyboardInterrupt)
         if not any(error is known for known in self._errors):
             self._errors.append(error)
         self._set(describe_error(error))
 
     def take_steps(self, *steps: Callable[[], object]) -> None:
-        """Take each of these steps, whatever became of the one before; keep what they raise."""
+        """Call each of these steps, whether or not earlier ones failed; keep their exceptions."""
         for step in steps:
             try:
                 step()
@@ -64,17 +64,17 @@ class Interrupter:
 
     @property
     def is_set(self) -> bool:
-        """Whether the run is to end."""
+        """Whether the run must end."""
         return bool(self._reasons)
 
     @property
     def urgent(self) -> bool:
-        """Whether it is to end without taking time for niceties: after a failure, or if told."""
+        """Whether it must end quickly: after a failure, or on request."""
         return self._urgent or bool(self._errors)
 
     @property
     def reason(self) -> str | None:
-        """Why the run ends, as the first who ended it said; None while it goes on."""
+        """Why the run ends, from the first call of `stop`; None while it continues."""
         return self._reasons[0] if self._reasons else None
 
     @property
@@ -84,11 +84,11 @@ class Interrupter:
 
     @property
     def errors(self) -> tuple[BaseException, ...]:
-        """All errors, in the order in which they came."""
+        """All errors in order of time."""
         return tuple(self._errors)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the run is to end, for at most `timeout_s`; return whether it is."""
+        """Wait up to `timeout_s` for the end of the run; return whether it must end."""
         if self.is_set:
             return True
         try:
@@ -99,7 +99,7 @@ class Interrupter:
         return True
 
     def raise_if_failed(self) -> None:
-        """Raise the first error, with those that came after it as its notes."""
+        """Raise the first error, with later errors as its notes."""
         errors = self.errors
         if not errors:
             return
@@ -118,7 +118,7 @@ class Interrupter:
 
 
 def start_thread(thread: threading.Thread) -> None:
-    """Start a thread; the `RuntimeError` where the system refuses one says what to do."""
+    """Start a thread; if the system refuses one, the `RuntimeError` says what to do."""
     try:
         thread.start()
     except RuntimeError as error:
@@ -132,8 +132,7 @@ def start_thread(thread: threading.Thread) -> None:
 class CrashForwardingThread(threading.Thread):
     """A thread whose failure ends the run.
 
-    A daemon, so that one which hangs cannot keep a failed process alive; whoever starts it joins
-    it all the same.
+    A daemon, so that a stuck thread cannot keep a failed process alive. Its owner still joins it.
     """
 
     def __init__(self, interrupter: Interrupter, target: Callable[[], object], name: str) -> None:
@@ -143,16 +142,16 @@ class CrashForwardingThread(threading.Thread):
         self._ended = threading.Event()
 
     def run(self) -> None:
-        """Run the target; hand whatever it raises to the interrupter."""
+        """Run the target; pass any exception to the interrupter."""
         try:
             self._interrupter.take_steps(self._body)
         finally:
             self._ended.set()
 
     def has_ended(self, timeout_s: float) -> bool:
-        """Wait until the target has ended; False if it has not in time.
+        """Wait until the target has ended; return False after the timeout.
 
-        A signal may interrupt this. After a `join` that was interrupted, Python 3.11 takes a
-        thread that goes on for one that has ended.
+        A signal may interrupt this. After an interrupted `join`, Python 3.11 reports a running
+        thread as ended.
         """
         return self._ended.wait(timeout_s)

@@ -1,8 +1,8 @@
-"""What crosses a process border: frozen classes, and nothing about bytes (`wire.py`) or sockets.
+"""The messages between processes: frozen classes. Knows no bytes (`wire.py`) and no sockets.
 
-An actor says `Hello`, then `Experience` and `ActorReport`; an evaluating process says `Hello`,
+An actor sends `Hello`, then `Experience` and `ActorReport`. An evaluating process sends `Hello`,
 then `EvaluationReport`. The learner answers with `ModelInfo`, and with acknowledgements and the
-request to finish, which the transport keeps to itself.
+request to finish, which are internal to the transport.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from asyncrl.core.types import ActorId, Array, Columns, IntArray, ModelVersion, 
 
 
 def _version(package: str) -> str:
-    """Return the version that is installed, without loading it; not for which device."""
+    """Return the installed version without importing the package; without its device suffix."""
     try:
         return version(package).partition("+")[0]
     except PackageNotFoundError:
-        return "of no known version"
+        return "of unknown version"
 
 
 SOFTWARE = (
     f"asyncrl {_version('asyncrl')} on Python {sys.version_info.major}.{sys.version_info.minor} "
     f"with torch {_version('torch')}"
 )
-"""What this process runs, as far as it matters to those it speaks with."""
+"""The versions of this process, as far as they matter to its peers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """Who speaks: a slot, and which of its lives."""
+    """The sender of a message: an actor slot and its incarnation."""
 
     actor_id: ActorId
     incarnation: int
@@ -43,14 +43,14 @@ class Peer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """The first message of every actor: what it will send, checked before it may send any."""
+    """The first message of every actor: what it will send. Checked before admission."""
 
     peer: Peer
     schema_hash: str
-    """Of the segments this actor sends; empty for an evaluator, which sends none."""
+    """Of the segments that this actor sends; empty for an evaluator, which sends none."""
 
     software: str = SOFTWARE
-    """What it runs; only peers that run the same understand each other."""
+    """Its versions; peers must have the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +63,13 @@ class Experience:
 
     columns: Columns
     rows: IntArray
-    """(segments,) how many rows of each are filled."""
+    """(segments,) number of filled rows of each."""
 
     transitions: int
-    """Transitions that enter the ledger with this message."""
+    """Transitions that the ledger counts for this message."""
 
     produced: int
-    """Transitions this incarnation has produced so far, these included."""
+    """Transitions that this incarnation has produced so far, including these."""
 
     env_steps: int
     """Environment steps behind them."""
@@ -79,12 +79,12 @@ class Experience:
 
 
 ACTOR_PHASES = ("env", "policy", "wait", "send")
-"""What actors spend their time in."""
+"""The phases of an actor's time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorReport:
-    """An actor's own numbers, from time to time and once more, `final`, when it ends."""
+    """Metrics of an actor, sent at intervals and once more, `final`, when it finishes."""
 
     peer: Peer
     produced: int
@@ -93,26 +93,25 @@ class ActorReport:
     env_steps: int
     episodes: int
     shares: Mapping[str, float]
-    """Seconds spent since the last report, by phase."""
+    """Seconds since the last report, by phase."""
 
     episode_returns: Array = field(default_factory=lambda: np.empty(0, np.float64))
-    """(episodes,) float64, of those that ended since the last report; if they are more than fit
-    into a message, of the newest. Arrays, since a batch of small environments ends a hundred
-    thousand in a second."""
+    """(episodes,) float64, of those that ended since the last report; the newest, if a message
+    cannot hold all. Arrays, since a batch of small environments can end a hundred thousand per
+    second."""
 
     episode_lengths: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     info_sums: Mapping[str, float] = field(default_factory=dict)
     info_counts: Mapping[str, float] = field(default_factory=dict)
-    """Of the numbers that infos had of these episodes, see `EnvStep.info`: their sums, and of how
-    many episodes, by name."""
+    """Of the numbers in the infos of these episodes, see `EnvStep.info`: by name, their sums, and
+    the number of episodes that have them."""
 
     policy: Mapping[str, float] = field(default_factory=dict)
-    """What the policy says of itself, for instance its exploration rate, and what the step
-    processor does."""
+    """Metrics of the policy, for instance its exploration rate, and of the step processor."""
 
     final: bool = False
     seq: int = 0
-    """1 for the first report of an incarnation; no gaps. The link counts, nobody else need."""
+    """1 for the first report of an incarnation; no gaps. Set by the link."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,14 +135,14 @@ class ModelInfo:
 
     params: Params
     version: ModelVersion = _UNNUMBERED
-    """Optimisation steps of the run when it was taken. The trainer sets it."""
+    """Optimisation steps of the run when it was taken. Set by the trainer."""
 
     env_steps: int = 0
-    """Environment steps of the whole run when it was taken; schedules count in these."""
+    """Environment steps of the whole run when it was taken; schedules depend on them."""
 
 
 Report = ActorReport | EvaluationReport
-"""What costs no credit, and yet arrives."""
+"""Messages that need no credit, and are still delivered."""
 
 Message = Hello | Experience | ActorReport | EvaluationReport
-"""What a learner's link delivers."""
+"""Messages that a learner's link delivers."""

@@ -1,4 +1,4 @@
-"""Disjoint, reproducible random streams for every part of a run. Seeds nothing globally."""
+"""Derives separate, reproducible random streams for every part of a run. Seeds nothing globally."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Role(IntEnum):
-    """Who draws the numbers; streams of different roles never meet."""
+    """What a random stream is used for; streams of different roles are independent."""
 
     LEARNER = 0
     POLICY = 1
@@ -19,6 +19,6 @@ class Role(IntEnum):
 
 
 def derive_seed(seed: int, role: Role, *which: int) -> int:
-    """Return a 31-bit seed for one part of a run, the same for the same arguments."""
+    """Return a 31-bit seed for one part of a run; equal arguments give equal seeds."""
     sequence = np.random.SeedSequence(entropy=seed, spawn_key=(int(role), *which))
     return int(sequence.generate_state(1, np.uint32)[0] >> 1)

@@ -1,10 +1,11 @@
-"""Configs as plain values and as YAML, and back again, identical.
+"""Converts configs to plain values and YAML and back, without loss. Knows no particular setting.
 
 A config is a tree of dataclasses, lists, tuples, dictionaries, enum members, paths and scalars. A
-field declared as one dataclass is saved as that one's fields; where the declaration leaves the
-class open (a contract, a union of several), `type: module:Class` stands before them. Functions and
-classes are saved as `module:name`. What would not come back identical is refused when it is saved.
-Loading imports the modules that a config names, and so runs them: load only configs you trust.
+field declared as one dataclass is saved as the fields of that class. If the declaration leaves the
+class open (a contract, a union of several), `type: module:Class` precedes them. Functions and
+classes are saved as `module:name`. A value that would not be loaded identically is refused when it
+is saved. Loading imports the modules that a config names, and so runs them: load only configs that
+you trust.
 """
 
 from __future__ import annotations
@@ -32,35 +33,37 @@ _YAML_WORDS: dict[bool, set[str]] = {True: {"on", "yes", "true"}, False: {"off",
 
 
 def to_plain(config: object) -> dict[str, Any]:
-    """Return a dataclass as nested dictionaries, lists and scalars, in the order of its fields."""
+    """Convert a dataclass to nested dictionaries, lists and scalars, in the order of its fields."""
     if not _is_config(config):
-        raise ConfigError(f"a config is an instance of a dataclass, got {_shown(config)}")
+        raise ConfigError(f"a config must be an instance of a dataclass, got {_shown(config)}")
     plain = _save_fields(config, "")
     for path, value, back in _differences(config, from_plain(type(config), plain), ""):
         raise ConfigError(
-            f"{path}: {_shown(value)} would be loaded as {_shown(back)}; make it what the field is "
-            "declared as, or declare the field more narrowly"
+            f"{path}: {_shown(value)} would be loaded as {_shown(back)}; use the declared type, or "
+            "declare the field more narrowly"
         )
     return plain
 
 
 def from_plain(cls: type[T], data: object) -> T:
-    """Build a `cls` from what `to_plain` returned, or what a person wrote in its place.
+    """Build a `cls` from the output of `to_plain`, or from what a person wrote in that form.
 
-    Fields that are not named keep their defaults. Raises `ConfigError` with the dotted path of
-    the first setting that is unknown, missing, of a wrong type or refused by its own class.
+    Missing fields keep their defaults. Raises `ConfigError` with the dotted path of the first
+    setting that is unknown, missing, of a wrong type or refused by its own class.
     """
     return _load(data, cls, "")  # type: ignore[no-any-return]
 
 
 def load_object(path: str) -> object:
-    """Import what `module:name` names; the name may be dotted. Runs the module."""
+    """Import the object of `module:name`; the name may be dotted. Runs the module."""
     module_name, _, name = path.partition(":")
     if not all(map(str.isidentifier, [*module_name.split("."), *name.split(".")])):
-        raise ConfigError(f"{path!r} is no import path; write module:name, as in my_envs:make_env")
+        raise ConfigError(
+            f"{path!r} is not an import path; write module:name, as in my_envs:make_env"
+        )
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # whatever the module raises while it runs
+    except Exception as error:  # whatever the module raises on import
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{module_name}.".startswith(f"{missing}."):
             raise ConfigError(
@@ -77,21 +80,21 @@ def load_object(path: str) -> object:
 
 
 def _object_path(value: Value) -> str:
-    """Return the `module:name` from which `load_object` gets this very function or class."""
+    """Return the `module:name` under which `load_object` finds exactly this function or class."""
     path = f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', '')}"
     with suppress(ConfigError):
         if load_object(path) is value:
             return path
     raise ConfigError(
-        f"{_shown(value)} cannot be saved: it is neither plain nor a dataclass, nor can it be "
-        "imported by name, as what is defined with `def` or `class` at module level can"
+        f"{_shown(value)} cannot be saved: it is not a plain value, not a dataclass, and cannot be "
+        "imported by name; define it with `def` or `class` at module level"
     )
 
 
 def _save(value: Value, declared: set[Hint], path: str) -> Any:
-    """Make a value plain; a dataclass without its `type` only if nothing else is declared.
+    """Convert a value to plain data; omit a dataclass's `type` only if it is the one declared.
 
-    Saving goes by values, loading by declarations; `to_plain` checks that they agree.
+    Saving depends on values, loading on declarations; `to_plain` checks that they agree.
     """
     for kind, make_plain in _PLAIN.items():
         if isinstance(value, kind):
@@ -116,7 +119,7 @@ def _save_fields(config: Value, path: str) -> dict[str, Any]:
 
 
 def _leaves(hint: Hint) -> Iterator[Hint]:
-    """Yield what is declared inside containers and unions, scalars left out."""
+    """Yield the types declared inside containers and unions, without scalars."""
     if _kind(hint) in _CONTAINERS:
         for argument in typing.get_args(hint):
             yield from _leaves(argument)
@@ -164,7 +167,7 @@ def _load_scalar(data: Value, hint: Hint, path: str) -> Any:
 
 
 def as_whole(text: str) -> int:
-    """Return the whole number that a text stands for, as 1e6 does; raise `ValueError` if none."""
+    """Parse a whole number, such as 1e6; raise `ValueError` if it is not one."""
     with suppress(ValueError):
         return int(text)
     if not (number := float(text)).is_integer():
@@ -173,7 +176,7 @@ def as_whole(text: str) -> int:
 
 
 def _as_float(data: Value) -> float | None:
-    # YAML reads 1e-4, without a point, as text.
+    # YAML reads 1e-4, without a decimal point, as text.
     is_text = isinstance(data, str) and data[:1] in "+-.0123456789"
     if is_text or (isinstance(data, int | float) and not isinstance(data, bool)):
         with suppress(ValueError, OverflowError):
@@ -226,7 +229,7 @@ def _load_any(data: Value, hint: Hint, path: str) -> Any:
 
 
 def _load_union(data: Value, hint: Hint, path: str) -> Any:
-    # float takes whole numbers and text, too, so it comes last; but a float stays one.
+    # float accepts whole numbers and text, too, so it is tried last; but a float stays a float.
     is_float = isinstance(data, float)
     members = sorted(typing.get_args(hint), key=lambda member: (member is float) != is_float)
     expected = " or ".join(map(_name, members))
@@ -260,14 +263,14 @@ def _load_settings(data: Value, cls: type, path: str) -> Any:
 
 
 def _load_open(data: Value, hint: Hint, path: str) -> Any:
-    """Load what is given by name: a dataclass and its settings, a function or a class."""
+    """Load what is given by name: a dataclass with its settings, a function or a class."""
     kind = _kind(hint)
     named = kind in {Callable, type} or "__call__" in getattr(kind, "__dict__", ())
     if isinstance(data, Mapping) and isinstance(data.get("type"), str):
         with _located(_at(path, "type")):
             cls = load_object(data["type"])
         if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
-            raise ConfigError(f"{_at(path, 'type')}: {data['type']!r} is no dataclass")
+            raise ConfigError(f"{_at(path, 'type')}: {data['type']!r} is not a dataclass")
         loaded = _load_settings({k: v for k, v in data.items() if k != "type"}, cls, path)
     elif isinstance(data, str) and named:
         with _located(path):
@@ -285,7 +288,7 @@ def _load_open(data: Value, hint: Hint, path: str) -> Any:
 
 
 class _Misfit(ConfigError):
-    """A value is not of the declared kind; as opposed to: something inside it is wrong."""
+    """A value is not of the declared kind, as opposed to an error inside a value."""
 
     def __init__(self, path: str, value: Value, expected: str) -> None:
         super().__init__(f"{path or 'the config'}: expected {expected}, got {_shown(value)}")
@@ -294,7 +297,7 @@ class _Misfit(ConfigError):
 
 @contextmanager
 def _located(path: str) -> Iterator[None]:
-    """Say where, before what a class says of its own settings."""
+    """Prefix the errors that a class raises about its settings with their path."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -327,12 +330,12 @@ def _shown(value: Value) -> str:
 
 
 def has_methods(part: object, *names: str) -> bool:
-    """Tell whether this is an object, and not a class, with all of these methods."""
+    """Whether this is an object, not a class, with all of these methods."""
     return not isinstance(part, type) and all(callable(getattr(part, n, None)) for n in names)
 
 
 def did_you_mean(word: object, known: Iterable[object]) -> str:
-    """Return the end of a sentence about an unknown word: which known ones are close to it."""
+    """Return the end of a message about an unknown word: the similar known ones."""
     matches = difflib.get_close_matches(str(word), map(str, known), n=3)
     return f"; did you mean {' or '.join(matches)}?" if matches else ""
 
@@ -355,7 +358,7 @@ _LOADERS: dict[Hint, Callable[[Value, Hint, str], Any]] = {
 
 
 def flatten(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield what nested mappings hold, each under its names joined by dots."""
+    """Yield the leaves of nested mappings with their names joined by dots."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from flatten(inner, f"{prefix}.{key}" if prefix else str(key))

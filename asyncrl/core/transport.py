@@ -1,7 +1,7 @@
-"""Moving messages between actors and learner, with backpressure. Does not read columns.
+"""Delivery of messages between actors and learner, with backpressure. Does not read columns.
 
-A transport is an address that can be sent to another process. Links belong to the thread that
-made them, except for the calls that say otherwise.
+A transport is an address that can be sent to another process. Links belong to the thread that made
+them, except for calls that say otherwise.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Literal, Protocol
 from asyncrl.core.messages import Experience, Hello, Message, ModelInfo, Peer, Report
 
 Topic = Literal["act", "evaluate"]
-"""Which models a peer wants: every published one, or those that are to be evaluated."""
+"""Which models a peer requests: every published one, or those to evaluate."""
 
 
 class ActorLink(Protocol):
     """An actor's end. No call blocks for longer than its `timeout_s`."""
 
     def hello(self, message: Hello, timeout_s: float = 0.0) -> bool:
-        """Introduce oneself; False if the learner has not let one in in time, and may yet.
+        """Introduce this actor; False if the learner has not answered within `timeout_s`.
 
-        Called again, it goes on waiting. A learner that does not agree makes this or a later call
-        raise `Refused`.
+        Call it again to continue waiting. If the learner refuses, this or a later call raises
+        `Refused`.
         """
         ...
 
@@ -36,9 +36,9 @@ class ActorLink(Protocol):
         ...
 
     def send(self, message: Experience | Report, timeout_s: float) -> bool:
-        """Send, or return False if there was no credit in time (reports need none).
+        """Send, or return False if there was no credit within `timeout_s` (reports need none).
 
-        What has been sent arrives, once and in order, unless one of both ends goes.
+        What was sent is delivered once and in order, unless one of the two processes ends.
         """
         ...
 
@@ -53,11 +53,11 @@ class ActorLink(Protocol):
         ...
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until all that was sent is acknowledged; False if it was not in time."""
+        """Wait until all that was sent is acknowledged; return False after the timeout."""
         ...
 
     def close(self) -> None:
-        """Let go of the link; may be called again."""
+        """Close the link; may be called again."""
         ...
 
 
@@ -66,24 +66,24 @@ class LearnerLink(Protocol):
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """Messages and connections that did not count, by reason, see `metrics.py`. Any thread."""
+        """Rejected messages and connections, by reason, see `metrics.py`. Any thread."""
         ...
 
     def admit(self, peer: Peer, *, evaluates: bool = False) -> Transport:
-        """Return what this life of an actor is to connect to, its key included. Any thread.
+        """Return what this incarnation connects to, including its key. Any thread.
 
-        Evaluations are taken from those who `evaluates`, and from nobody else.
+        Evaluations are accepted only from a peer that `evaluates`.
         """
         ...
 
     def revoke(self, peer: Peer) -> None:
-        """Note that this life of an actor is over: its key opens no connection more. Any thread."""
+        """Note that this incarnation has ended: its key opens no further connection. Any thread."""
         ...
 
     def poll(self, timeout_s: float, waited: Callable[[], object] = ...) -> list[Message]:
-        """Return what has arrived, or nothing after `timeout_s` or a `wake`.
+        """Return what has arrived, or an empty list after `timeout_s` or a `wake`.
 
-        `waited` is called whenever it has waited, before it looks at what has come.
+        `waited` is called after each wait, before messages are read.
         """
         ...
 
@@ -95,23 +95,23 @@ class LearnerLink(Protocol):
         ...
 
     def refuse(self, peer: Peer, reason: str) -> None:
-        """Turn a peer away."""
+        """Disconnect a peer for good."""
         ...
 
     def publish(self, model: ModelInfo, topic: Topic) -> None:
-        """Make this the newest model of a topic, at once replacing any older one. Any thread."""
+        """Make this the newest model of a topic; it replaces any older one at once. Any thread."""
         ...
 
     def wake(self) -> None:
-        """Make a `poll` that is waiting return. Any thread."""
+        """Make a waiting `poll` return. Any thread."""
         ...
 
     def stop_actors(self) -> None:
-        """Ask every actor, also those that connect later, to finish. Any thread."""
+        """Ask every actor to finish, including those that connect later. Any thread."""
         ...
 
     def close(self) -> None:
-        """Let go of the link; may be called again."""
+        """Close the link; may be called again."""
         ...
 
 
@@ -119,7 +119,7 @@ class Transport(Protocol):
     """An address; `connect` is called in the actor's process."""
 
     def listen(self) -> LearnerLink:
-        """Open the learner's end. Called once."""
+        """Open the learner's end. Call it once."""
         ...
 
     def connect(self, peer: Peer) -> ActorLink:

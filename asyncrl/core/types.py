@@ -1,4 +1,4 @@
-"""Names for the arrays and counters that pass between modules. Imports nothing of ours."""
+"""Names of the arrays and counters that pass between modules. Imports nothing of asyncrl."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 
 Columns = Mapping[str, Array]
-"""Named arrays with one and the same leading axis."""
+"""Named arrays with the same leading axis."""
 
 Params = Mapping[str, Array]
-"""A model's named arrays. Whoever receives one must not write into it."""
+"""Named arrays of a model. Receivers must not write to them."""
 
 ActorId = NewType("ActorId", int)
 """The slot of an actor, 0 to N-1. A restarted actor keeps its slot."""
@@ -31,28 +31,28 @@ Shapes = Mapping[str, tuple[tuple[int, ...], str]]
 
 
 class ArrayStream(Protocol):
-    """Arrays as they are now, handed over piece by piece while what they are copied from changes.
+    """Arrays at one moment, returned piece by piece while their source changes.
 
-    For what is too large to be copied whole. One thread takes the pieces; any may close.
+    For arrays too large to copy at once. One thread reads the pieces; any may close.
     """
 
     @property
     def shapes(self) -> Shapes:
-        """Shapes and dtypes of the arrays that come in pieces: all have as many rows."""
+        """Shapes and dtypes of the arrays that come in pieces; all have the same number of rows."""
         ...
 
     def pieces(self) -> Iterator[tuple[int, Params]]:
-        """Yield rows of all these arrays, and the number of the first; each row once."""
+        """Yield the number of the first row, and rows of all these arrays; each row once."""
         ...
 
     def rest(self) -> Params:
-        """Return the other arrays, after the last piece."""
+        """Return the other arrays; call it after the last piece."""
         ...
 
     def close(self) -> None:
-        """Let go of what is kept for it; no piece can be had any more. May be called again."""
+        """Release what is kept for it; no further piece can be read. May be called again."""
         ...
 
 
 Arrays = Params | ArrayStream
-"""What can be saved as a group."""
+"""What can be saved as a group of a checkpoint."""

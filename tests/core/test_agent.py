@@ -75,17 +75,17 @@ EXTRA = Act(ACTIONS, {"v": np.zeros(2, np.float32)})
         (replace(FINE, acts=EXTRA), r"rows have a column 'v', and .*declare it in `extra_columns`"),
         (
             replace(FINE, acts=EXTRA, columns=(ColumnSpec("v", "float32", (3,)),)),
-            r"column 'v' of 2 rows has shape \(2,\).* was declared as \(2, 3\) and float32",
+            r"column 'v' of 2 rows has shape \(2,\).* was declared with \(2, 3\) and float32",
         ),
         (replace(FINE, told=None), "`opt` of WrongAgent must return numbers by name, got None"),
         (replace(FINE, told=0.5), "`opt` of WrongAgent must return numbers by name, got 0.5"),
         (
             replace(FINE, told={"loss": 1.0, "q": np.zeros(3)}),
-            r"agent/q must be one number, got \[0.0, 0.0, 0.0\]; .*tell the mean",
+            r"agent/q must be one number, got \[0.0, 0.0, 0.0\]; .*take the mean",
         ),
         (
             replace(FINE, told={"q": torch.ones(3, requires_grad=True)}),
-            r"agent/q must be one number, got \[1.0, 1.0, 1.0\]; .*tell the mean",
+            r"agent/q must be one number, got \[1.0, 1.0, 1.0\]; .*take the mean",
         ),
         (replace(FINE, told={"mode": "greedy"}), "agent/mode must be one number, got 'greedy'"),
     ],

@@ -70,9 +70,9 @@ def test_what_makes_no_batch_is_refused_with_two_that_do(
 @pytest.mark.parametrize(
     ("agent", "words"),
     [
-        (ConstantConfig, r"got their class; write ConstantConfig\(\)"),
-        (ConstantAgent, "must be settings such as DQNConfig.., got <class .*ConstantAgent"),
-        ("dqn", "must be settings such as DQNConfig.., got 'dqn'"),
+        (ConstantConfig, r"got its class; write ConstantConfig\(\)"),
+        (ConstantAgent, "must be a config such as DQNConfig.., got <class .*ConstantAgent"),
+        ("dqn", "must be a config such as DQNConfig.., got 'dqn'"),
     ],
 )
 def test_agent_that_is_no_settings_is_refused(

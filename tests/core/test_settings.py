@@ -257,7 +257,7 @@ def test_what_people_write_in_yaml_is_understood() -> None:
         ({"just_one": 3}, "^just_one: expected Square or NoneType, got 3"),
         ({"shape": {"side": 1.0}}, "^shape: expected Shape .*type: module:Class"),
         ({"shape": {"type": 3}}, "^shape: expected Shape"),
-        ({"shape": {"type": f"{__name__}:make_it"}}, "^shape.type: .*make_it' is no dataclass"),
+        ({"shape": {"type": f"{__name__}:make_it"}}, "^shape.type: .*make_it' is not a dataclass"),
         ({"shape": {"type": f"{__name__}:NoShape"}}, "^shape: expected Shape, which has area"),
         ({"shape": {"type": f"{__name__}:Square", "sid": 1}}, "^shape.sid: Square .* mean side"),
         ({"shape": f"{__name__}:Square"}, "^shape: expected Shape"),
@@ -323,7 +323,7 @@ def test_a_class_of_the_users_own_may_refuse_with_any_value_error() -> None:
         ({"kwargs": {"a": np.zeros(2)}}, "^kwargs.a: .*ndarray.* cannot be saved"),
         ({"count": np.int64(3)}, "^count: .* cannot be saved"),
         ({"kwargs": {"a": (1, 2)}}, r"^kwargs: .*\(1, 2\).* would be loaded as .*\[1, 2\]"),
-        ({"kwargs": {"a": {"type": "x"}}}, "^kwargs.a.type: 'x' is no import path"),
+        ({"kwargs": {"a": {"type": "x"}}}, "^kwargs.a.type: 'x' is not an import path"),
         ({"kwargs": {"a": Color.RED}}, "^kwargs: .* would be loaded as"),
         ({"kwargs": {"a": make_it}}, "^kwargs: .* would be loaded as"),
         ({"hidden": [1]}, r"^hidden: \[1\] \(list\) would be loaded as \(1,\) \(tuple\)"),
@@ -351,7 +351,7 @@ def test_a_class_defined_in_a_function_cannot_be_saved() -> None:
 
 def test_only_instances_of_dataclasses_are_configs() -> None:
     for wrong in (Everything, {"a": 1}, None):
-        with pytest.raises(ConfigError, match="a config is an instance of a dataclass"):
+        with pytest.raises(ConfigError, match="a config must be an instance of a dataclass"):
             to_plain(wrong)
 
 
@@ -382,10 +382,10 @@ def test_load_object_imports_by_path() -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("math.sqrt", "'math.sqrt' is no import path; write module:name"),
-        ("math:", "is no import path"),
-        (":sqrt", "is no import path"),
-        ("a/b.py:x", "is no import path"),
+        ("math.sqrt", "'math.sqrt' is not an import path; write module:name"),
+        ("math:", "is not an import path"),
+        (":sqrt", "is not an import path"),
+        ("a/b.py:x", "is not an import path"),
         ("mathh:sqrt", "no module 'mathh'; it must be installed"),
         ("os.pth:join", "no module 'os.pth'"),
         ("math:sqrtt", "math has no 'sqrtt'; did you mean sqrt"),

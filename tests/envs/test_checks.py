@@ -130,7 +130,7 @@ def test_what_is_none_of_the_choices_is_refused(wrong: int) -> None:
     check = checks_of(Discrete(3, start=5), 2)
     check.sound_obs("observation", np.array([5, 7]), None)
     said = (
-        rf"environment 1 of 2 \(Env-v0\) gave the observation {wrong} after action 9, and its "
+        rf"environment 1 of 2 \(Env-v0\) gave the observation {wrong} after action 9, but its "
         r"space has choices from 5 to 7\."
     )
     with pytest.raises(EnvironmentFault, match=said):

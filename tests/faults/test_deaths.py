@@ -234,7 +234,7 @@ def test_actor_that_the_system_kills_for_memory_is_told_apart_by_its_peak(
     assert ended.code == -signal.SIGKILL
     assert ended.last.turns == 1
     assert 50 << 20 < ended.peak_bytes < 300 << 20
-    assert "the system does so when memory runs out; it held up to" in cause_of(ended).how
+    assert "the system does this when memory runs out; it held up to" in cause_of(ended).how
 
 
 @pytest.mark.fault("F3")

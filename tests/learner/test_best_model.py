@@ -117,7 +117,9 @@ def test_name_that_nobody_records_is_refused_with_those_near_it(text: str, said:
 def test_evaluation_that_does_not_tell_what_is_asked_for_is_refused() -> None:
     best = BestModel(BestBy("eval/share_of_goals"))
     best.expect({"eval_reward": 1.0, "eval/share_of_goals": 0.5})
-    with pytest.raises(ConfigError, match=r"'eval/share_of_goals' names what no evaluation tells"):
+    with pytest.raises(
+        ConfigError, match=r"'eval/share_of_goals' names a metric that evaluations do not record"
+    ):
         best.expect({"eval_reward": 1.0})
     BestModel(BestBy("fps")).expect({"eval_reward": 1.0})
 

@@ -328,7 +328,7 @@ def test_best_by_another_number_of_evaluations_keeps_the_model_that_was_evaluate
 
 def test_evaluation_without_the_number_that_is_asked_for_ends_the_run() -> None:
     run = Run(9.0, save_best_by="eval/return_median", evaluate_interval_opt_steps=1)
-    with pytest.raises(ConfigError, match=r"tells; they tell eval/length_mean, .*eval_reward"):
+    with pytest.raises(ConfigError, match=r"record; they record eval/length_mean, .*eval_reward"):
         run.turn()
 
 

@@ -249,9 +249,9 @@ def test_run_fails_when_the_budget_of_restarts_is_spent() -> None:
         error = str(stage.interrupter.error)
         assert isinstance(stage.interrupter.error, ActorFailed)
         assert error == (
-            "actor 0 was killed by SIGKILL (killed from outside; the system does so when memory "
+            "actor 0 was killed by SIGKILL (killed from outside; the system does this when memory "
             "runs out); that is its failure number 3 within 600 s, and "
-            "supervision.restart.max_restarts is 2; the run ends. If it was for memory, run fewer "
+            "supervision.restart.max_restarts is 2; the run ends. If memory ran out, run fewer "
             "actors, or fewer environments in each.\n\nwhere it stood"
         )
         stage.launcher.wait_rounds()

@@ -125,9 +125,9 @@ def test_processors_fill_what_the_agent_asks_for(make_processor: Any) -> None:
 
 
 MISMATCHES: list[tuple[AgentConfig, ReplayBufferConfig, str]] = [
-    (PPOConfig(), UniformReplayConfig(), "PPOConfig learns from trajectories, each once, and Unif"),
+    (PPOConfig(), UniformReplayConfig(), "PPOConfig learns from trajectories, each once, but Unif"),
     (PPOConfig(), UniformReplayConfig(), "use TrajectoryQueueConfig as replay"),
-    (IMPALAConfig(), SequenceReplayConfig(), "SequenceReplayConfig hands out sequences"),
+    (IMPALAConfig(), SequenceReplayConfig(), "SequenceReplayConfig returns sequences"),
     (R2D2Config(), TrajectoryQueueConfig(), "use SequenceReplayConfig or PrioritizedSeq"),
     (DQNConfig(), TrajectoryQueueConfig(), "DQNConfig learns from single transitions"),
 ]

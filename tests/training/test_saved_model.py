@@ -198,7 +198,7 @@ def test_what_is_not_known_is_asked_for(run_dir: Path) -> None:
 
 
 def test_what_is_given_is_looked_at(run_dir: Path) -> None:
-    with pytest.raises(ConfigError, match="got their class; write ConstantConfig"):
+    with pytest.raises(ConfigError, match="got its class; write ConstantConfig"):
         load_policy(run_dir, agent=ConstantConfig)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="make_env must be a function"):
         load_policy(run_dir, make_env=CountingBatch())  # type: ignore[arg-type]
