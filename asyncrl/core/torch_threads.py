@@ -16,16 +16,16 @@ def torch_threads() -> int | None:
 
 
 def set_torch_threads(count: int) -> None:
-    """Let torch, if it is loaded, compute with so many threads from the next operation on."""
+    """Let torch, if it is loaded, use this number of threads from the next operation on."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(count)
 
 
 def treat_denormals_alike(count: int) -> bool:
-    """Tell whether so many threads flush denormal numbers where the calling thread does.
+    """Whether this number of threads flush denormal numbers if the calling thread does.
 
-    Threads inherit that setting when they are started, and torch keeps them. Those that something
-    else than an update has started may not have it.
+    Threads inherit that setting when they start, and torch keeps them. Threads that were not
+    started by an update may lack it.
     """
     torch: Any = sys.modules.get("torch")
     if torch is None:
@@ -41,18 +41,18 @@ def treat_denormals_alike(count: int) -> bool:
 
 
 def is_limited_by_user() -> bool:
-    """Tell whether OMP_NUM_THREADS is set."""
+    """Whether OMP_NUM_THREADS is set."""
     return _LIMIT in os.environ
 
 
 def limit_of_user() -> int | None:
-    """Return OMP_NUM_THREADS; None if it is not set or no single number."""
+    """Return OMP_NUM_THREADS; None if it is not set or not a single number."""
     limit = os.environ.get(_LIMIT, "")
     return max(1, int(limit)) if limit.isdecimal() else None
 
 
 def are_adaptive(config: object, agent: object) -> bool:
-    """Tell whether this agent's number of threads may change while it learns.
+    """Whether this agent's number of threads may change during learning.
 
     It may if the setting `threads` is `auto` and the agent computes on the CPU, not compiled:
     compiled code is made for one number of threads.

@@ -1,10 +1,10 @@
-"""How many threads the learner computes with: as many as make its optimisation steps faster.
+"""How many threads the learner computes with: the number that makes its optimisation steps fastest.
 
-Measures, and predicts nothing: steps with one number of threads and with another one, in turns.
-Torch's threads wait for each other by spinning. Two of them on two idle cores make a step of wide
-networks 1.4 times as fast; beside one busy process they make it five times as slow.
+Measures and predicts nothing: it alternates between steps with one number of threads and with
+another one. Torch's threads wait for each other by spinning. Two of them on two idle cores make a
+step of wide networks 1.4 times as fast; beside one busy process they make it five times as slow.
 
-Knows no torch, no agent and no processes: it is told how long a step took, and says a number.
+Knows no torch, no agent and no processes: it gets the time of each step, and sets a number.
 """
 
 from __future__ import annotations
@@ -29,47 +29,49 @@ from asyncrl.metrics.system import Cores
 
 _WINDOW_S = 0.05
 _WINDOW_STEPS = 3
-"""A time is the mean over so many steps, and more until they have taken `_WINDOW_S`."""
+"""Minimum steps of a measured mean; it continues until they have taken `_WINDOW_S`."""
 
 _TURNS = 3
 _GAIN = 0.9
-"""Of a step's time with half the threads: one that is not below is not worth the cores."""
+"""Maximum time relative to a step with half the threads; above it the cores are not worth it."""
 
 _KEEPS = 0.95
-"""The same for threads that are in use already, so that the number does not go to and fro."""
+"""The same for threads that are in use already, so that the number does not oscillate."""
 
 _PLAIN = 2.0
-"""A step that takes so many times as long is compared no further."""
+"""If a step takes this many times as long, the comparison ends early."""
 
 _SLOWED = 1.3
-"""Of a step's time with several threads: from here on they are compared with fewer at once."""
+"""If a step with several threads takes this many times as long, fewer are compared at once."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _SLACK = 0.4
-"""Of a core: more threads are tried if so much is missing, and fewer are taken from 0.2 more on."""
+"""Cores: more threads are tried if at most this is missing, and fewer are taken from 0.2 more
+on."""
 
 _WAITS, _WAITS_LONG = 0.1, 0.25
-"""A learner that waits so much of its time for experience takes no more threads, or gives back."""
+"""Shares of its time waiting for experience from which the learner takes no more threads, or
+returns some."""
 
 
 class Room(NamedTuple):
-    """What others leave to the learner, since the reading before."""
+    """What other processes have left to the learner since the last reading."""
 
     cores: float
-    """That others left idle, or the learner used."""
+    """Cores that others left idle, or the learner used."""
 
     waits: float
-    """The part of its time that the learner waited for experience."""
+    """Share of its time in which the learner waited for experience."""
 
 
 class ThreadTuner:
     """Chooses a number of threads, from 1 to `most`, by the times of optimisation steps.
 
     Args:
-        most: The most threads that may be tried.
-        room: What others leave to the learner.
+        most: Maximum number of threads to try.
+        room: Reads what other processes leave to the learner.
         apply: Sets the number of threads.
-        clock: Tells the time.
+        clock: Returns the time in seconds.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class ThreadTuner:
     ) -> None:
         self.most = most
         self.count = 1
-        """Threads in use, but for the moments in which others are tried."""
+        """Threads in use, except while other numbers are tried."""
         self._room, self._apply, self._clock = room, apply, clock
         self._applied = 1
         self._sum_s, self._steps = 0.0, 0
@@ -90,10 +92,10 @@ class ThreadTuner:
         next(self._search)
 
     def step(self, took_s: float) -> None:
-        """Take note of an optimisation step; sometimes, set another number of threads."""
+        """Take the time of an optimisation step; sometimes set another number of threads."""
         if self.most == 1:
             return
-        if self._is_first:  # it starts threads, or comes upon cold caches
+        if self._is_first:  # it starts threads, or finds cold caches
             self._is_first = False
             return
         self._sum_s += took_s
@@ -109,7 +111,7 @@ class ThreadTuner:
         return {"learner/threads": float(count)} if count else {}
 
     def close(self) -> None:
-        """Give all threads back but one."""
+        """Return all threads but one."""
         if self.most > 1:
             self.most = self.count = 1
             self._use(1)
@@ -145,9 +147,9 @@ class ThreadTuner:
         return usual_s
 
     def _other(self, room: Room, *, up: bool) -> int:
-        """Return the number to compare with; that in use if there is none.
+        """Return the number to compare with, or the number in use.
 
-        Threads that others have no room for, or that wait, are given back without comparing.
+        Threads that lack cores, or that wait, are returned without a comparison.
         """
         while self.count > 1 and (
             room.cores < self.count - _SLACK - 0.2 or room.waits > _WAITS_LONG
@@ -158,7 +160,7 @@ class ThreadTuner:
         return more if may_rise and (up or fewer == self.count) and more > self.count else fewer
 
     def _compare(self, other: int) -> Generator[int, float, int]:
-        """Measure both numbers in turns; return the better one."""
+        """Measure both numbers alternately; return the better one."""
         fewer, more = sorted((self.count, other))
         times: dict[int, list[float]] = {fewer: [], more: []}
         for _ in range(_TURNS):
@@ -172,7 +174,7 @@ class ThreadTuner:
 
 
 class RoomMeter:
-    """Reads what others leave to the learner: its process, and the thread that `watch` is of."""
+    """Reads what other processes leave to the learner; `watch` is its thread's stopwatch."""
 
     def __init__(self, watch: Stopwatch, cores: Cores | None = None) -> None:
         self._watch = watch
@@ -207,13 +209,13 @@ class _Reading(NamedTuple):
 
 
 _COMPARED_STEPS = 4
-"""As many as policies that are updated less often than critics wait for."""
+"""Enough to include the steps that update the policy."""
 
 
 def alike(agent: Agent, batch: Columns, most: int) -> int:
-    """Return the most threads that compute the same bits as one thread; leave the agent as it is.
+    """Return the most threads that compute the same bits as one thread; do not change the agent.
 
-    How operations are divided among threads depends on shapes alone: a few steps tell of all.
+    How operations are divided among threads depends on shapes only, so a few steps suffice.
     """
     before = agent.state()
     count, one = 1, _bits(agent, batch, before, 1)
@@ -235,7 +237,7 @@ def _bits(agent: Agent, batch: Columns, before: Params, threads: int) -> dict[st
 
 
 def most_threads(actors: int) -> int:
-    """Return how many threads a learner beside so many actors may take: a core for each.
+    """Return how many threads a learner beside this number of actors may use: a core for each.
 
     OMP_NUM_THREADS and limits on processes and threads may allow less.
     """
