@@ -16,8 +16,9 @@ policy's loss use running statistics, and custom networks are in evaluation mode
 comes with the batch, since gamma and n-step returns belong to the replay.
 
 Why this successor of SAC and TD3: the paper reports scores equal to or better than those of REDQ
-and DroQ, with 1 optimisation step per environment step instead of 20, for which a CPU has no time.
-TQC (Kuznetsov et al. 2020, https://arxiv.org/abs/2005.04269) also takes one.
+and DroQ, with 1 optimisation step per environment step instead of 20, which
+would take too long on a CPU. TQC (Kuznetsov et al. 2020, https://arxiv.org/abs/2005.04269) needs
+only one, too.
 
 CrossQ needs varied observations. Batches with few distinct ones (a bandit, a table) have no
 variance to normalise by, and running statistics follow slowly. Use SAC for these.

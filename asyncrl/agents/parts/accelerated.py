@@ -35,8 +35,8 @@ _CPU_COMPILERS = ("g++", "clang++", "c++", "cl")
 class Accelerated:
     """Runs an update as `how` says, with networks in training mode meanwhile.
 
-    Every call is one update, including those before a graph is captured. The next call overwrites
-    the tensors with dimensions that a graph returned, but not numbers.
+    Every call is one update, including those before a graph is captured. The next call of a graph
+    overwrites the tensors that it has returned, except scalars.
     """
 
     def __init__(

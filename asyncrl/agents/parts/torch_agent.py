@@ -27,8 +27,8 @@ from asyncrl.core.types import Array, ModelVersion, Params
 _logger = logging.getLogger(__name__)
 
 _RATES, _MADE_WITH = "rates", "made_with"
-"""Names under which are saved: learning rates of our optimizers that were set in mid-run, and the
-numbers that one of torch's was created with."""
+"""Keys of a saved optimizer: learning rates of an asyncrl optimizer that were set in a run, or the
+numbers that a torch optimizer was created with."""
 
 _GENERATOR_BYTES = {"cpu": 5056, "cuda": 16}
 """State sizes of torch's generators: Mersenne Twister, or Philox's seed and offset."""
@@ -306,7 +306,7 @@ class TorchAgent(TorchPolicy):
     Attributes:
         parts: What `state` saves, by name, beside `version` and `env_steps`: modules, optimizers,
             tensors and generators. It contains the model; add target networks, optimizers and
-            random generators. A learning rate that is set in mid-run is kept by `resume`, unless
+            random generators. `resume` keeps a learning rate that was set during the run, unless
             the agent is then built with another one: the settings take precedence. The same holds
             for the other numbers of torch's optimizers, such as betas.
         on_load: Functions called after `load_state`. It writes into modules and tensors in place,

@@ -319,7 +319,7 @@ class Descent:
         name: str = "",
         norms: Mapping[str, Sequence[Tensor]] | None = None,
     ) -> None:
-        """Set up for an optimizer; numbers are called `<name>_grad_norm`, or without a name."""
+        """Set up an optimizer; its metric is `<name>_grad_norm`, or `grad_norm` without a name."""
         self.optimizer = optimizer
         self.rate_name = _metric_name(name, "learning_rate")
         self._max_norm = max_grad_norm
@@ -329,7 +329,7 @@ class Descent:
         }
 
     def __call__(self, loss: Tensor) -> dict[str, Tensor]:
-        """Take a step; no gradients are computed of anything else that the loss depends on."""
+        """Take a step; compute gradients of this optimizer's parameters only."""
         optimizer = self.optimizer
         optimizer.clear()
         torch.autograd.backward(loss, inputs=optimizer.inputs)
