@@ -150,4 +150,4 @@ def test_run_of_few_episodes_keeps_no_best_model_and_says_so(
     best.offer({"episode/return_mean": 9.0, "episodes": 3.0}, lambda: model(1))
     with caplog.at_level(logging.WARNING):
         best.conclude()
-    assert "told a finite episode/return_mean of 20 episodes, so no model is kept" in caplog.text
+    assert "recorded a finite episode/return_mean of 20 episodes, so no best model" in caplog.text
