@@ -66,22 +66,22 @@ class Arguments:
     """The parsed command line."""
 
     stage: StageName | Literal["all"]
-    """What to measure."""
+    """The stage to measure."""
 
     bench: BenchArguments
     baseline: list[Result] | None = None
-    """The results that `--compare` names, read before the first measurement."""
+    """The results of the file that `--compare` names, read before the first measurement."""
 
 
 def parse(argv: list[str]) -> Arguments:
-    """Read the command line."""
+    """Parse the command line."""
     stage: Any
     stage, flags = (argv[0], argv[1:]) if argv else ("", [])
     if stage not in _NAMES:
         if {"-h", "--help"} & {*argv}:
             stage, flags = _WORDS, ["--help"]
         else:
-            what = f"{stage!r} is no stage" if stage and stage[0] != "-" else "name a stage"
+            what = f"{stage!r} is not a stage" if stage and stage[0] != "-" else "name a stage"
             raise ConfigError(f"{what} to measure: asyncrl bench {_WORDS} [OPTIONS]")
     bench = on_results(
         tyro.cli,
@@ -99,11 +99,11 @@ def parse(argv: list[str]) -> Arguments:
 def _check_place(path: Path) -> None:
     directory = path.absolute().parent
     if not directory.is_dir():
-        raise ConfigError(f"--save {path}: there is no directory {path.parent}")
+        raise ConfigError(f"--save {path}: the directory {path.parent} does not exist")
     if path.is_dir():
-        raise ConfigError(f"--save {path}: that is a directory; name a file")
+        raise ConfigError(f"--save {path} is a directory; name a file")
     if not os.access(directory, os.W_OK | os.X_OK):
-        raise ConfigError(f"--save {path}: nothing can be written in {path.parent}")
+        raise ConfigError(f"--save {path}: {path.parent} is not writable")
 
 
 def run(arguments: Arguments) -> int:
@@ -114,7 +114,7 @@ def run(arguments: Arguments) -> int:
     bench = arguments.bench
     if bench.peers and not any(peer.is_installed for peer in PEERS):
         complain("asyncrl: --peers: none is installed; try: pip install stable-baselines3")
-    if bench.save is not None:  # environments may change the directory
+    if bench.save is not None:  # environments may change the working directory
         bench = replace(bench, save=bench.save.absolute())
     results: list[Result] = []
     try:
@@ -122,7 +122,7 @@ def run(arguments: Arguments) -> int:
             _measure(stage, bench, results)
     except KeyboardInterrupt:
         if results:
-            complain("asyncrl: interrupted, these are the results of complete rounds")
+            complain("asyncrl: interrupted; these are the results of complete rounds")
         raise
     finally:
         _tell("")
@@ -132,7 +132,7 @@ def run(arguments: Arguments) -> int:
 
 
 def _measure(stage: Stage, bench: BenchArguments, results: list[Result]) -> None:
-    """Add the results of one stage, or, after Ctrl-C, those of its complete rounds."""
+    """Add the results of one stage; after Ctrl-C, those of its complete rounds."""
     with closing(stage):
         name = stage.quantities[0].stage
         rounds = Rounds(stage, seconds=bench.seconds, machine=machine())
@@ -152,7 +152,7 @@ def _print_lines(results: list[Result]) -> None:
 
 
 def _deliver(results: list[Result], bench: BenchArguments) -> None:
-    """Print and save what took minutes to measure: each also if the other fails."""
+    """Print and save the results; if one of the two fails, the other is still done."""
     try:
         if not bench.json:
             show(render(results))
@@ -175,7 +175,7 @@ def _judge(arguments: Arguments, results: list[Result]) -> int:
 
 
 def _tell(text: str) -> None:
-    """Show what is going on, in one line that the next one replaces; only to people."""
+    """Show progress in one line that the next call replaces; only on a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{text}")
         sys.stderr.flush()

@@ -1,7 +1,7 @@
-"""`asyncrl doctor`: are a machine, an environment and an agent fit for training?
+"""`asyncrl doctor`: checks whether a machine, an environment or an agent is ready for training.
 
-Environments and agents are asked in a process of their own: one that crashes or hangs takes that
-process with it, and the report says where.
+Environments and agents are checked in a child process. If one crashes or hangs, the report says
+where.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from asyncrl.training.presets import preset
 from asyncrl.training.run_config import RunConfig, load_yaml
 
 _PATIENCE_S = 60.0
-"""What may pass without a word, beside the time to play: making an environment may take long."""
+"""Timeout without a message, in addition to `--seconds`: making an environment may take long."""
 
 _WIDTH = 100
 _INDENT = 21
@@ -79,19 +79,20 @@ class DoctorArguments:
         check_declared(self, flags=True)
         if bool(self.preset) + (self.config is not None) + bool(self.env) > 1:
             raise ConfigError(
-                "give one of an environment to play with, --preset and --config: the latter two "
-                "are about the machine, and bring an environment of their own"
+                "give only one of ENV, --preset and --config: the latter two check the machine, "
+                "and define an environment of their own"
             )
         if self.agent and not self.env:
             raise ConfigError(
-                "--agent is asked in the spaces of an environment: asyncrl doctor ENV --agent "
-                f"{self.agent}; or asyncrl doctor {self.agent} for two small spaces"
+                "--agent needs an environment, whose spaces the agent is checked in: asyncrl "
+                f"doctor ENV --agent {self.agent}; or asyncrl doctor {self.agent} for two small "
+                "spaces"
             )
         if self.config is not None:
             check_config_file(self.config)
 
     def env_config(self) -> EnvConfig:
-        """Return what an actor would step."""
+        """Return the environments that an actor would step."""
         return EnvConfig(
             id=self.env,
             kwargs=dict(self.env_kwargs),
@@ -101,15 +102,15 @@ class DoctorArguments:
 
 
 def parse(argv: list[str]) -> DoctorArguments:
-    """Read the command line."""
+    """Parse the command line."""
     arguments = on_results(tyro.cli, DoctorArguments, prog="asyncrl doctor", args=argv)
     if arguments.env:
-        arguments.env_config()  # refuses what no environment can be made from
+        arguments.env_config()  # raises for settings that no environment can have
     return arguments
 
 
 def run(arguments: DoctorArguments) -> int:
-    """Examine, and return the exit code: 1 if anything is wrong."""
+    """Run the checks; return exit code 1 if any failed."""
     findings = []
     for finding in _findings(arguments):
         findings.append(finding)
@@ -122,7 +123,7 @@ def run(arguments: DoctorArguments) -> int:
         about = {"env": arguments.env or None, "agent": arguments.agent or None}
         show(json.dumps({**about, "fit": fit, "findings": found}))
     else:
-        verdict = "fit for training" if fit else "not fit for training"
+        verdict = "ready for training" if fit else "not ready for training"
         subject = arguments.agent or arguments.env or "this machine"
         show(f"\n{subject} is {verdict}: {_count(levels)}")
     return 0 if fit else 1
@@ -142,7 +143,7 @@ def _findings(arguments: DoctorArguments) -> Iterator[Finding]:
 
 
 def _wanted(arguments: DoctorArguments) -> Wanted | None:
-    """Return what a run would take; this makes an environment in a child, as the run would."""
+    """Return the resources of a run. Makes an environment in a child process, as the run would."""
     if not arguments.preset and arguments.config is None:
         return None
     path = arguments.config
@@ -158,7 +159,7 @@ def _wanted(arguments: DoctorArguments) -> Wanted | None:
 
 
 def render(finding: Finding) -> str:
-    """Return a finding as lines for people."""
+    """Format a finding as lines of text."""
     head = f"{finding.level:<5} {finding.check:<14} "
     lines = [(head, finding.seen)]
     if finding.advice:

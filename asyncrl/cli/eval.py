@@ -46,7 +46,7 @@ class EvalArguments:
 
 
 def parse(argv: list[str]) -> EvalArguments:
-    """Read the command line."""
+    """Parse the command line."""
     arguments: EvalArguments = on_results(tyro.cli, EvalArguments, prog="asyncrl eval", args=argv)
     return arguments
 
@@ -68,7 +68,7 @@ def run(arguments: EvalArguments) -> int:
 
 
 def _player(arguments: EvalArguments) -> Callable[[], dict[str, Any]]:
-    """Return what plays in a child; it loads torch there, and not here."""
+    """Return the function to run in a child process, which loads torch there and not here."""
     run_dir, checkpoint = arguments.run_dir, arguments.checkpoint
     how = {name: getattr(arguments, name) for name in ("episodes", "seed", "stochastic")}
     env_kwargs = dict(arguments.env_kwargs)

@@ -1,4 +1,4 @@
-"""`asyncrl export`: writes a model of a run as a file that acts without asyncrl and torch."""
+"""`asyncrl export`: writes a run's model as a file that acts without asyncrl and torch."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class ExportArguments:
 
 
 def parse(argv: list[str]) -> ExportArguments:
-    """Read the command line."""
+    """Parse the command line."""
     arguments = on_results(tyro.cli, ExportArguments, prog="asyncrl export", args=argv)
     to = arguments.to
     model = find_model(arguments.run_dir, arguments.checkpoint)
     if (model.checkpoints / model.name).resolve() == to.parent.resolve():
         raise ConfigError(
-            f"{to} would be in checkpoint {model.name} itself, and deleted with it; let --to name "
-            f"a file elsewhere, such as {model.run_dir / to.name}"
+            f"{to} would be inside checkpoint {model.name}, and deleted with it; write to a file "
+            f"elsewhere, such as --to {model.run_dir / to.name}"
         )
     if to.suffix not in {".npz", ".onnx"} or to.is_dir():
         raise ConfigError(f"--to must name a file that ends in .npz or .onnx, got {to}")
@@ -62,7 +62,7 @@ def run(arguments: ExportArguments) -> int:
     policy = policy_of(saved, config.agent, spec, seed=config.seed, source=source)
     if not isinstance(policy, TorchPolicy):
         raise ConfigError(
-            f"{type(policy).__name__} is not made of torch modules, and cannot be exported"
+            f"{type(policy).__name__} does not consist of torch modules, so it cannot be exported"
         )
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
@@ -70,8 +70,7 @@ def run(arguments: ExportArguments) -> int:
         how = "" if to.suffix == ".onnx" else f"; {_copy_loader(to)}"
     except OSError as error:
         raise ConfigError(
-            f"cannot write {error.filename}: {error.strerror}; let --to name a file where one "
-            "can be written"
+            f"cannot write {error.filename}: {error.strerror}; name a file in a writable place"
         ) from error
     steps = saved.count("opt_steps")
     show(f"{to} holds the model after {steps} optimisation steps{how}")
@@ -79,11 +78,11 @@ def run(arguments: ExportArguments) -> int:
 
 
 def _copy_loader(to: Path) -> str:
-    """Put what acts by a file beside it; return how."""
+    """Copy the numpy loader beside the file; return a sentence about its use."""
     loader = to.with_name("policy_numpy.py")
     shutil.copyfile(policy_numpy.__file__, loader)
     remembers = policy_numpy.Policy(to).description["memory"]
     return (
-        f'{loader} acts by it: policy = Policy("{to.name}"); '
-        f"{'policy.reset() where an episode begins; ' if remembers else ''}policy.act(obs)"
+        f'{loader} loads it: policy = Policy("{to.name}"); '
+        f"{'policy.reset() at the start of episodes; ' if remembers else ''}policy.act(obs)"
     )

@@ -1,6 +1,6 @@
-"""Errors about settings name fields, as Python code does; here they are told as flags, too.
+"""Adds the names of flags to errors about settings, which name fields as Python code does.
 
-So is where a flag is to be found whose name somebody knows, and whose place nobody could guess.
+Also suggests flags for unknown ones, such as names from other libraries.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _RUN = RunConfig()
 _GROUPS = [
     f.name for f in dataclasses.fields(_RUN) if dataclasses.is_dataclass(getattr(_RUN, f.name))
 ]
-"""What settings of a run begin with, in errors as in flags."""
+"""First part of the names of a run's settings, in errors and in flags."""
 
 _NO_FLAGS = (".network", "_network")
-"""What settings end with that no flag can hold."""
+"""Suffixes of settings that no flag can set."""
 
 _SETTING = re.compile(rf"(?<![\w.\-/])({'|'.join(_GROUPS)})((?:\.[a-z][a-z0-9_]*)+)\b(?![(:/])")
 _FLAG = re.compile(r"--[a-z][\w.\-]*")
@@ -55,10 +55,10 @@ _OTHER_NAMES = {
     "train-freq": "samples-per-insert",
     "train-frequency": "samples-per-insert",
 }
-"""What settings are called in other libraries -> their own last words."""
+"""Names of settings in other libraries -> the end of their names here."""
 
 _ALIKE = 0.85
-"""How alike two flags are of which one may be meant for the other; 1 is the same."""
+"""Similarity above which a flag is suggested for an unknown one; 1 is equal."""
 
 _RULE = re.compile("──|----")
 """The line that ends a list of unknown flags, also where the encoding of the output lacks it."""
@@ -67,7 +67,7 @@ _STYLES = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def as_flags(text: str) -> str:
-    """Return the flags of the settings that a text names, as one to be added; "" if none is."""
+    """Return the flags of the settings that a text names, as text to append; "" if none."""
     found = [
         group + rest
         for group, rest in _SETTING.findall(text)
@@ -80,7 +80,7 @@ def as_flags(text: str) -> str:
 
 
 def flags_meant(text: str, config: object) -> str:
-    """Return where the flags are that a parser of a config's flags calls unknown, a line each."""
+    """Return suggestions for the flags that the parser called unknown, one per line."""
     unknown = _RULE.split(text.partition("Unrecognized options: ")[2])[0]
     known = [f"--{name.replace('_', '-')}" for name in _names(config)]
     lines = []
@@ -94,7 +94,7 @@ def flags_meant(text: str, config: object) -> str:
 
 
 def dashed(argv: Sequence[str]) -> list[str]:
-    """Return words with flags as help shows them: the parser takes `--run_dir`, too."""
+    """Return arguments with flags as help shows them; the parser also accepts `--run_dir`."""
     words = []
     for word in argv:
         name, *value = word.split("=", 1)
@@ -103,7 +103,7 @@ def dashed(argv: Sequence[str]) -> list[str]:
 
 
 def value_of(flag: str, argv: Sequence[str]) -> str | None:
-    """Find a flag's last value before all flags are known; None if there is none."""
+    """Return the last value of a flag before the parser knows all flags; None if not given."""
     found = None
     for word, after in pairwise([*argv, ""]):
         if word.startswith(f"{flag}="):
@@ -114,15 +114,15 @@ def value_of(flag: str, argv: Sequence[str]) -> str | None:
 
 
 def check_config_file(path: Path) -> None:
-    """Raise `ConfigError` unless a file is at the path that `--config` gives."""
+    """Raise `ConfigError` unless the path of `--config` is a file."""
     if not path.exists():
-        raise ConfigError(f"--config: there is no such file: {path}")
+        raise ConfigError(f"--config: {path} does not exist")
     if path.is_dir():
         raise ConfigError(f"--config: {path} is a directory; name a file in it")
 
 
 def without_rare(config: T) -> T:
-    """Return a config of the same values, of which a parser shows what people change most."""
+    """Return a config with the same values, of which a parser shows only the common settings."""
     cls: Hint = type(config)
     hints: dict[str, Hint] = typing.get_type_hints(cls, include_extras=True)
     suppress: Hint = tyro.conf.Suppress
@@ -153,7 +153,7 @@ def _has_common(value: object) -> bool:
 
 @contextmanager
 def naming_flags(config: object) -> Iterator[None]:
-    """Add to what the parser of a config's flags writes about those that it could not take."""
+    """Add suggestions to the parser's message about unknown flags."""
     heard = _Heard(sys.stderr)
     sys.stderr = cast("TextIO", heard)
     try:
@@ -179,7 +179,7 @@ def _names(config: object) -> Iterator[str]:
 
 
 def _now(flag: str) -> list[str]:
-    """Return what a flag is called that has another name here, or had one before."""
+    """Return the present names of a flag that was renamed, or that has another name elsewhere."""
     asked = flag.removeprefix("--").replace("-", "_").replace(".no_", ".")
     for former, now in ALSO_CALLED.items():
         if asked == former or asked.startswith(f"{former}."):
@@ -192,7 +192,7 @@ def _last_word(flag: str) -> str:
 
 
 class _Heard:
-    """A stream that remembers what went through it."""
+    """A stream that keeps a copy of what is written to it."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -209,7 +209,7 @@ class _Heard:
 _STEPS = "steps,"
 
 REGISTRY = ConstructorRegistry()
-"""Tells tyro to read and show such settings as below; without it each would be a subcommand."""
+"""How tyro parses and shows these settings; without it each would be a subcommand."""
 
 
 @REGISTRY.primitive_rule
@@ -246,7 +246,7 @@ def _whole_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[typing.Any]
 
 
 def read_setting(text: str) -> float | Schedule:
-    """Return the number or the schedule that a flag's value stands for."""
+    """Parse a number or a schedule."""
     try:
         if ":" not in text:
             return float(text)
@@ -266,7 +266,7 @@ def read_setting(text: str) -> float | Schedule:
 
 
 def show_setting(setting: float | Schedule | None) -> str:
-    """Return the text that `read_setting` makes the same setting of."""
+    """Format a setting so that `read_setting` returns the same."""
     if not isinstance(setting, Schedule):
         return str(setting)
     points = ",".join(f"{env_steps}:{value}" for env_steps, value in setting.points)
@@ -274,7 +274,7 @@ def show_setting(setting: float | Schedule | None) -> str:
 
 
 def _env_steps(text: str) -> int:
-    float(text)  # is refused with an example if it is no number at all
+    float(text)  # rejected with an example if it is not a number
     try:
         return as_whole(text)
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""`asyncrl COMMAND`: picks the command, turns errors into sentences.
+"""`asyncrl COMMAND`: dispatches to the command and prints errors as sentences.
 
-A command is a module with `parse`, which reads its arguments, and `run`, which does it.
+A command is a module with `parse`, which reads its arguments, and `run`, which executes it.
 
 Exit codes: 0 done, 1 failed, 2 wrong arguments, 128 plus the number of the signal that ended it.
 """
@@ -37,7 +37,7 @@ usage: asyncrl COMMAND [OPTIONS]
   asyncrl train PRESET|MODULE:CONFIG [--env ID] [--actors N] [--config FILE] ...
       train an agent with actor processes; train --help lists presets and settings
   asyncrl resume RUN_DIR [OPTIONS OF train]
-      go on with a run from its newest whole checkpoint
+      resume a run from its newest valid checkpoint
   asyncrl eval RUN_DIR [--episodes N] [--stochastic] [--env-kwargs NAME VALUE ...] [--json]
       score the best model of a run
   asyncrl export RUN_DIR [--to policy.npz|policy.onnx] [--checkpoint best|newest|N]
@@ -47,13 +47,13 @@ usage: asyncrl COMMAND [OPTIONS]
   asyncrl compare RUN_DIR RUN_DIR ... [--json]
       show runs side by side, and the settings in which they differ
   asyncrl bench env|sample|transport|replay|learner|train|all [--env ID] [--quick] [--json] ...
-      measure throughput, each stage against its own limit; --save and --compare keep watch
+      measure throughput, each stage against its own limit; --save and --compare find regressions
   asyncrl bench tune [--agent PRESET|MODULE:CONFIG] [--env ID] [--config FILE] [--seconds S] ...
-      find how many actors and environments train fastest, as train --actors auto does first
+      find the fastest numbers of actors and environments; train --actors auto does it too
   asyncrl doctor [ENV] [--agent MODULE:CONFIG] [--preset NAME|--config FILE] [--json] ...
-      say whether this machine, an environment or an agent is fit for training
+      check whether this machine, an environment or an agent is ready for training
 
-  --version prints which asyncrl this is; --debug shows the traceback of an error;
+  --version prints the version; --debug shows the traceback of an error;
   COMMAND --help shows all options\
 """
 
@@ -71,12 +71,12 @@ _COMMANDS = {
 
 
 _READER_HAS_GONE = {errno.EPIPE, errno.EIO}
-"""What writing says once nobody reads the output: `head` has ended, or the terminal is closed."""
+"""Errors of writing to an output that is closed: `head` has ended, or the terminal."""
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 _LONGEST_END_S = 10.0
-"""For what is registered with `atexit`."""
+"""Timeout for functions registered with `atexit`."""
 
 _TAKE_SETTINGS = {"train", "resume", "bench tune"}
 """Commands whose flags are the settings of runs."""
@@ -85,8 +85,9 @@ _TAKE_SETTINGS = {"train", "resume", "bench tune"}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; without `argv`, the program's own.
 
-    The program's own also answers signals: it ends at the first one, and at once at the second.
-    It does not return: threads that environments have left cannot keep the process.
+    The program itself also handles signals: the first stops it, the second ends it immediately.
+    Then this function does not return, so threads that environments have left cannot keep the
+    process alive.
     """
     _print_any_text()
     code = 0
@@ -109,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.errno in _NO_ROOM and not code:
             why = f"cannot write to standard output: {error.strerror}"
             complain(f"asyncrl: error: {why}")
-        # Python would complain at its end too.
+        # Otherwise Python would report the same error again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = code or 1
     if argv is None:
@@ -119,18 +120,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _end(code: int) -> NoReturn:
-    """Do what is registered for the end, flush, and end the process.
+    """Run the functions registered with `atexit`, flush, and end the process.
 
-    The interpreter's own end would wait for threads, and search all objects for garbage: most of
-    a second, with torch.
+    The interpreter's own exit would wait for threads and collect garbage, which takes most of a
+    second with torch.
     """
     with suppress(RuntimeError):  # no thread can be started
         threading.Thread(target=_end_late, args=(code,), daemon=True).start()
-    atexit._run_exitfuncs()  # noqa: SLF001  # there is no public way
+    atexit._run_exitfuncs()  # noqa: SLF001  # there is no public function
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # nobody reads it any more
+        with suppress(OSError, ValueError):  # the output is closed
             stream.flush()
-    ctypes.CDLL(None).fflush(None)  # what native code has printed
+    ctypes.CDLL(None).fflush(None)  # output of native code
     os._exit(code)
 
 
@@ -140,7 +141,7 @@ def _end_late(code: int) -> None:
 
 
 def _print_any_text() -> None:
-    """Write characters that the output's encoding lacks as escapes; no text raises an error."""
+    """Escape characters that the output's encoding lacks, so that printing never raises."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -164,7 +165,7 @@ def _main(args: list[str]) -> int:
         complain(f"asyncrl: unknown command {args[0]!r}\n\n{_USAGE}")
         return 2
     handler = _StderrHandler()
-    handler.setLevel(logging.WARNING)  # also for loggers that tell more than that to others
+    handler.setLevel(logging.WARNING)  # also for loggers that show more to other handlers
     logging.basicConfig(
         level=logging.WARNING,
         format=("" if _at_terminal() else "%(asctime)s ") + "%(levelname)s %(name)s: %(message)s",
@@ -176,15 +177,15 @@ def _main(args: list[str]) -> int:
 
 
 def _at_terminal() -> bool:
-    """Whether somebody reads along; a file that is read later needs clock times."""
+    """Whether stderr is a terminal; in a log file, lines need clock times."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 
 def _look_in_current_directory() -> None:
-    """Have MODULE:NAME find modules there: before installed ones, unless others can put them there.
+    """Let MODULE:NAME find modules in the working directory, first or last.
 
-    Everything that is imported later would be looked for there, too. So in /tmp, or in a directory
-    of somebody else's, installed modules come first.
+    Later imports search there too. So it comes before installed modules only if no other user can
+    write to it; otherwise, as in /tmp, it comes last.
     """
     if "" not in sys.path:
         here = Path().stat()
@@ -196,7 +197,7 @@ def _run(name: str, args: list[str], *, debug: bool) -> int:
     try:
         command: Any = importlib.import_module(_COMMANDS[name])
         code: int = command.run(command.parse(args))
-    except SystemExit as ended:  # the parser of flags has shown help, or what is wrong with them
+    except SystemExit as ended:  # the parser has printed help, or what is wrong
         return int(ended.code or 0)
     except BrokenPipeError:
         raise
@@ -211,7 +212,7 @@ def _run(name: str, args: list[str], *, debug: bool) -> int:
 
 
 def _sentence(error: Exception, *, flags: bool) -> str:
-    """Return what went wrong and where, without tracebacks, also of the actor's own."""
+    """Return what went wrong and where, without tracebacks, also without the actor's."""
     first, _, more = str(error).partition("\n\n")
     ours = isinstance(error, AsyncRLError)
     notes = [n for n in getattr(error, "__notes__", ()) if n.startswith("asyncrl: ")]
@@ -219,7 +220,7 @@ def _sentence(error: Exception, *, flags: bool) -> str:
     if (more or not ours) and not any("traceback" in detail for detail in details):
         details.append("--debug shows the traceback")
     text = first if ours else f"{type(error).__name__}: {error}"
-    from asyncrl.cli.flags import as_flags  # loads tyro
+    from asyncrl.cli.flags import as_flags  # imports tyro
 
     if flags and isinstance(error, ConfigError) and (named := as_flags(text)):
         details.insert(0, named)
@@ -227,7 +228,7 @@ def _sentence(error: Exception, *, flags: bool) -> str:
 
 
 class _StderrHandler(logging.StreamHandler[TextIO]):
-    """Writes to whatever `sys.stderr` is at the time: the live view puts its own there."""
+    """Writes to the current `sys.stderr`, which the live view replaces."""
 
     @property
     def stream(self) -> TextIO:
@@ -235,7 +236,7 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
 
     @stream.setter
     def stream(self, _: TextIO) -> None:
-        """Stay with `sys.stderr`."""
+        """Keep using `sys.stderr`."""
 
 
 if __name__ == "__main__":

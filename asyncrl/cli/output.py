@@ -1,9 +1,9 @@
-"""Standard output is for the results of a command; what else prints goes to stderr.
+"""Keeps standard output for the results of a command; everything else is printed to stderr.
 
-Environments, agents and native code may print in this process, too: in synchronous runs, inline
-evaluations, or while their modules are imported. So `sys.stdout` is stderr while a command runs,
-and in a process of its own so is descriptor 1. Commands write results by `show`, and
-sentences about errors by `complain`.
+Environments, agents and native code may print in this process: in synchronous runs, inline
+evaluations, or when their modules are imported. So `sys.stdout` is stderr while a command runs, and
+in the program's own process descriptor 1 is stderr too. Commands write results with `show`, and
+errors with `complain`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _results: list[TextIO] = []
 
 
 def results() -> TextIO:
-    """Return where results go."""
+    """Return the stream for results."""
     return _results[-1] if _results else sys.stdout
 
 
 def show(text: str) -> None:
-    """Write a line of results, at once."""
+    """Write a line of results and flush."""
     print(text, file=results(), flush=True)
 
 
@@ -38,19 +38,19 @@ def complain(text: str) -> None:
 
 
 def on_results(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call what prints results itself, as the parser of flags prints help."""
+    """Call a function that prints results itself, as the parser prints help."""
     with redirect_stdout(results()):
         return call(*args, **kwargs)
 
 
 def take_standard_output() -> None:
-    """Keep descriptor 1 under another number, known to `sys.stdout` alone, and make it stderr.
+    """Move descriptor 1 to another number, used by `sys.stdout` only, and redirect 1 to stderr.
 
-    For a process that is a command's own. There is no way back: native code may keep what it
-    prints in a buffer until the process ends.
+    Only for a process that runs a command. It cannot be undone: native code may buffer its output
+    until the process ends.
     """
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed from the start
+        if getattr(sys, name) is None:  # standard output was closed from the start
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
     sys.stdout.flush()
     kept = fcntl.fcntl(sys.stdout.fileno(), fcntl.F_DUPFD_CLOEXEC, _STDERR + 1)
@@ -60,7 +60,7 @@ def take_standard_output() -> None:
 
 @contextmanager
 def results_alone() -> Iterator[None]:
-    """Leave what `sys.stdout` is to `show`; have others print to stderr."""
+    """Reserve the present `sys.stdout` for `show`; everything else prints to stderr."""
     _results.append(sys.stdout)
     try:
         with redirect_stdout(sys.stderr):

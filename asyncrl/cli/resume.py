@@ -1,4 +1,4 @@
-"""`asyncrl resume`: goes on with a run from its newest whole checkpoint, in its own directory."""
+"""`asyncrl resume`: resumes a run from its newest valid checkpoint, in its own directory."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from asyncrl.training.run_config import RunConfig, load_yaml
 _USAGE = """\
 usage: asyncrl resume RUN_DIR [OPTIONS]
 
-Goes on with a run that was interrupted, has failed, or has reached a limit that is now raised.
-OPTIONS are those of `asyncrl train`; what they change is told. Without any, the run goes on as it
-was: its settings are in RUN_DIR/config.yaml, and its records are continued. A run that has saved no
-checkpoint yet begins again.
+Resumes a run that was interrupted, has failed, or has reached a limit that is raised now.
+OPTIONS are those of `asyncrl train`; changes are printed. Without options, the run continues with
+its settings in RUN_DIR/config.yaml, and its records are continued. A run without a checkpoint
+starts again.
 
-  --no-load-replay   leave out the replay of the checkpoint, and fill another one: with it, a replay
-                     of another capacity, n-step or segment length goes with the run\
+  --no-load-replay   start with an empty replay instead of the checkpoint's. Required to change the
+                     replay's capacity, n-step or segment length\
 """
 
 _NO_REPLAY = "--no-load-replay"
@@ -33,7 +33,7 @@ _GIVEN_ELSEWHERE = ("--config", "--run-dir", "--replay-kind")
 
 
 def parse(argv: list[str]) -> TrainArguments:
-    """Read the command line; the settings of the run are the defaults of all flags."""
+    """Parse the command line; the run's settings are the defaults of all flags."""
     if {"-h", "--help"} & set(argv[:1]):
         show(_USAGE)
         raise SystemExit(0)
@@ -46,11 +46,13 @@ def parse(argv: list[str]) -> TrainArguments:
     check_run_dir(run_dir)
     for flag in flags:
         if flag.startswith(_GIVEN_ELSEWHERE):
-            raise ConfigError(f"{flag.partition('=')[0]} has no meaning here: the run says it")
+            raise ConfigError(
+                f"{flag.partition('=')[0]} cannot be changed: it is taken from the run"
+            )
     config = load_yaml(RunConfig, run_dir / "config.yaml")
     arguments = parse_flags(f"asyncrl resume {quote(name)}", preset_like(config), config, flags)
     if arguments.auto:
-        raise ConfigError("--actors auto has no meaning here: give a number, or leave it as it is")
+        raise ConfigError("--actors auto cannot be used here: give a number, or omit the flag")
     output = replace(arguments.output, run_dir=run_dir)
     return replace(arguments, output=output, resume=resume)
 
@@ -58,15 +60,15 @@ def parse(argv: list[str]) -> TrainArguments:
 def run(arguments: TrainArguments) -> int:
     """Train, and return the exit code."""
     run_dir = arguments.output.run_dir
-    assert run_dir is not None  # noqa: S101  # `parse` has set it
+    assert run_dir is not None  # noqa: S101  # set by `parse`
     if not _has_begun(run_dir):
         arguments = replace(arguments, resume=False)
         if not arguments.output.quiet:
-            show(f"{run_dir} holds no checkpoint, so its run begins again")
+            show(f"{run_dir} holds no checkpoint, so the run starts again")
     return train_in(run_dir, arguments)
 
 
 def _has_begun(run_dir: Path) -> bool:
-    """Tell whether there is, or was, a model to go on with."""
+    """Whether a model has been saved, even if its checkpoint is gone."""
     has_learned = (run_dir / "summary.json").exists() and not has_summary(run_dir, 0)
     return has_learned or bool(Checkpointer(run_dir / "checkpoints").names())

@@ -1,4 +1,4 @@
-"""What a run from the command line leaves in its directory, besides checkpoints and numbers."""
+"""The files in a run's directory other than checkpoints and records."""
 
 from __future__ import annotations
 
@@ -27,23 +27,22 @@ from asyncrl.training.run_config import RunConfig, save_yaml
 from asyncrl.training.saved_model import SavedModel, policy_of
 
 _GIT_S = 2.0
-"""Time for git to name the commit, which takes milliseconds."""
+"""Timeout for git, which takes milliseconds to name the commit."""
 
 
 @contextmanager
 def run_dir_made(run_dir: Path, *, numbered: bool = False) -> Iterator[Path]:
-    """Make a directory for its user alone, and give its path; refuse one in which a run is already.
+    """Create a directory with mode 0700 and yield its path; reject one that already holds a run.
 
-    A `numbered` one is always new: where the name is taken, it becomes `NAME-2`, `NAME-3` and so
-    on, so that of several runs each gets a directory of its own.
+    A `numbered` directory is always new: if the name exists, it becomes `NAME-2`, `NAME-3` and so
+    on, so that every run gets its own.
 
-    It is gone again if nothing came into it, and what was made above it; what was there before
-    stays.
+    If nothing was written into it, it is removed again, with the parents created here.
     """
     if not numbered and (run_dir / "config.yaml").exists():
         raise ConfigError(
-            f"{run_dir} already holds a run; give another --run-dir, or go on with it: "
-            f"asyncrl resume {run_dir}"
+            f"{run_dir} already holds a run; choose another --run-dir, or resume the run: asyncrl "
+            f"resume {run_dir}"
         )
     numbers = count(2) if numbered else ()
     for path in chain([run_dir], (run_dir.with_name(f"{run_dir.name}-{n}") for n in numbers)):
@@ -61,27 +60,28 @@ def run_dir_made(run_dir: Path, *, numbered: bool = False) -> Iterator[Path]:
     try:
         yield path
     finally:
-        with suppress(OSError):  # the first in which something is
+        with suppress(OSError):  # the first that is not empty
             for above in missing:
                 above.rmdir()
 
 
 def save_config(config: RunConfig, run_dir: Path) -> None:
-    """Put it in the place of what was saved before the run was resumed."""
+    """Write the settings, in place of those from before a resume."""
     with _whole(run_dir / "config.yaml") as draft:
         save_yaml(config, draft)
 
 
 def keep_config(config: RunConfig, run_dir: Path) -> None:
-    """Save the settings again if they are not there any more."""
+    """Write the settings again if they are missing."""
     if not (run_dir / "config.yaml").exists():
         save_config(config, run_dir)
 
 
 class ConfigKeeper:
-    """A recorder that saves the settings again where the run directory is removed or renamed.
+    """A recorder that writes the settings again if the run directory is removed or renamed.
 
-    What a run saves after that is in a new directory of the same name, and is of no use without.
+    What the run saves after that is in a new directory of the same name, which cannot be used
+    without settings.
     """
 
     def __init__(self, config: RunConfig, run_dir: Path) -> None:
@@ -89,10 +89,10 @@ class ConfigKeeper:
         self._run_dir = run_dir
 
     def start(self, config: Mapping[str, object]) -> None:
-        """Do nothing: they are there."""
+        """Do nothing: the settings exist."""
 
     def write(self, record: Record) -> None:
-        """Look whether they are still there."""
+        """Write the settings again if they are missing."""
         keep_config(self._config, self._run_dir)
 
     def close(self, *, failed: bool) -> None:
@@ -100,7 +100,7 @@ class ConfigKeeper:
 
 
 def a_start(agent: str, command: str) -> dict[str, object]:
-    """Return what is worth knowing of this process and its machine, as plain values."""
+    """Return facts about this process and its machine, as plain values."""
     return {
         "time": time.strftime(CLOCK_TIME),
         "agent": agent,
@@ -115,13 +115,13 @@ def a_start(agent: str, command: str) -> dict[str, object]:
 
 def _working_directory() -> str | None:
     try:
-        return os.getcwd()  # noqa: PTH109  # plain text is wanted
+        return os.getcwd()  # noqa: PTH109  # as plain text
     except OSError:  # it has been removed
         return None
 
 
 def _commit() -> str | None:
-    """Return the commit of the working directory, if that is in a git repository."""
+    """Return the commit of the working directory if it is in a git repository."""
     try:
         done = subprocess.run(
             ["git", "rev-parse", "HEAD"],  # noqa: S607  # the user's own git
@@ -137,10 +137,10 @@ def _commit() -> str | None:
 
 
 def load_starts(run_dir: Path) -> list[object]:
-    """Return what is known of the starts of a run, this one not yet among them."""
+    """Return the earlier starts of a run; this one is added later."""
     try:
         starts = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))["starts"]
-    except (OSError, ValueError, TypeError, KeyError):  # it is a new run, or one of before
+    except (OSError, ValueError, TypeError, KeyError):  # a new run, or one of an older version
         return []
     return starts if isinstance(starts, list) else []
 
@@ -152,17 +152,17 @@ def save_starts(starts: Sequence[object], run_dir: Path) -> None:
 
 
 def save_error(error: Exception, run_dir: Path) -> None:
-    """Write the traceback to a file, all of it or none, and name the file in a note."""
+    """Write the traceback to a file atomically, and name the file in a note of the error."""
     path = run_dir / "error.txt"
     text = "".join(traceback.format_exception(error))
-    with contextlib.suppress(OSError):  # a full disk may be the very error
+    with contextlib.suppress(OSError):  # a full disk may be the error itself
         with _whole(path) as draft:
             draft.write_text(text, encoding="utf-8", errors="backslashreplace")
-        error.add_note(f"asyncrl: {path} holds the traceback")
+        error.add_note(f"asyncrl: the traceback is in {path}")
 
 
 def save_summary(result: TrainResult, run_dir: Path, starts: Sequence[object]) -> None:
-    """Put it in the place of an earlier one; like records, with null for NaN and infinity."""
+    """Write the summary as JSON in place of an earlier one, with null for NaN and infinity."""
     told = {**result.summary(), "starts": starts}
     summary = json.loads(json.dumps(told), parse_constant=lambda _: None)
     with _whole(run_dir / "summary.json") as draft:
@@ -170,9 +170,9 @@ def save_summary(result: TrainResult, run_dir: Path, starts: Sequence[object]) -
 
 
 def has_summary(run_dir: Path, opt_steps: int) -> bool:
-    """Tell whether there is a summary, and it is of a run that has come so far.
+    """Whether a summary exists that covers the run up to this optimisation step.
 
-    A run that was killed before it could write one has none, or one of an earlier part of it.
+    A run that was killed has none, or one of an earlier part.
     """
     try:
         summary = json.loads((run_dir / "summary.json").read_text())
@@ -183,8 +183,8 @@ def has_summary(run_dir: Path, opt_steps: int) -> bool:
 
 @contextmanager
 def _whole(path: Path) -> Iterator[Path]:
-    """Give the name of a draft, which takes the path's place once all of it is on disk."""
-    make_directory(path.parent)  # which may have been removed while the run went on
+    """Yield a temporary path, which is renamed to `path` after it was synced to disk."""
+    make_directory(path.parent)  # it may have been removed during the run
     draft = path.with_name(f".{path.name}")
     try:
         yield draft
@@ -196,26 +196,26 @@ def _whole(path: Path) -> Iterator[Path]:
 
 
 def check_run_dir(run_dir: Path) -> None:
-    """Refuse what is not the directory of a run."""
+    """Raise `ConfigError` unless this is the directory of a run."""
     config = run_dir / "config.yaml"
     if config.is_file() and config.stat().st_size:
         return
     if config.is_file():
         found = "its config.yaml is empty"
     elif not run_dir.exists():
-        found = "there is no such directory"
+        found = "it does not exist"
     elif not run_dir.is_dir():
         found = "it is a file"
     else:
         found = "it has no config.yaml"
     raise ConfigError(
-        f"{run_dir} is not a run directory: {found}; name what asyncrl train has written, "
-        "--run-dir or runs/..., in which checkpoints/ is"
+        f"{run_dir} is not a run directory: {found}; name the --run-dir of asyncrl train, or a "
+        "directory in runs/, which contains checkpoints/"
     )
 
 
 def find_model(run: Path, checkpoint: str | None) -> SavedModel:
-    """Find what is named by a run, or by one of its checkpoints."""
+    """Return the model of a run, or of one of its checkpoints."""
     model = SavedModel.at(run, checkpoint)
     check_run_dir(model.run_dir)
     return model
@@ -230,9 +230,9 @@ def evaluated(
     stochastic: bool,
     env_kwargs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Play in this process with a model of a run, and return what came of it as plain values.
+    """Evaluate a run's model in this process and return the results as plain values.
 
-    Without a `seed` the episodes are those of training. `env_kwargs` replace arguments of its
+    Without a `seed` the episodes are those of training. `env_kwargs` replace arguments of the run's
     evaluations.
     """
     model = find_model(run, checkpoint)

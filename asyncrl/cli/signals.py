@@ -1,15 +1,15 @@
-"""Signals of a command line: the first one ends the run well, the second at once.
+"""Signals of a command line: the first one stops a run cleanly, the second ends it immediately.
 
-Every command answers from its first moment: the first signal raises `KeyboardInterrupt` in the main
-thread. A run, once it has been built, stops and saves instead. Without handlers a process with
-number 1, as in a container, would not even end: the system ignores signals for it by default.
+Signals are handled from the first moment: the first raises `KeyboardInterrupt` in the main thread.
+A run, once it has been built, stops and saves instead. Without handlers, a process with number 1,
+as in a container, would not end at all: the system ignores signals for it by default.
 
-SIGTERM and SIGHUP are not waited for by those who send them: the run is given some grace, and no
-more. SIGUSR1, with which schedulers warn of the end, saves a checkpoint, and the run goes on.
+Senders of SIGTERM and SIGHUP kill what does not end soon, so the run has a grace period. SIGUSR1,
+with which schedulers announce the end, saves a checkpoint, and the run continues.
 
-One thread decides all that. It hears each signal as it comes, also while the main thread is in
-native code, and it can end the process, whatever hangs: actors end with their launcher, and of a
-checkpoint that is being written the one before is left.
+One thread handles all signals. It receives each one immediately, even while the main thread is in
+native code, and it can end the process if something hangs: actors end with their launcher, and if a
+checkpoint is being written, the previous one remains.
 
 Only a process's own entry may set handlers; the library never does.
 """
@@ -32,39 +32,40 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _SENT_TWICE = (signal.SIGTERM, signal.SIGHUP)
 _TWICE_WITHIN_S = 1.0
-"""A terminal that is closed sends SIGHUP, and so does its shell; schedulers and what they start
-forward SIGTERM to those who have it already. Within this time that is one signal."""
+"""Within this time, a repeated signal counts as one. A terminal that is closed sends SIGHUP, and so
+does its shell; schedulers and the processes they start forward SIGTERM to processes that have
+received it."""
 
 _COMMAND_GRACE_S = 8.0
-"""How long a command may take to end after SIGTERM: `docker stop` kills after 10 s."""
+"""Grace period of a command that is not a run: `docker stop` kills after 10 s."""
 
 _LONGEST_POLL_S = 3600.0
-"""poll() counts milliseconds, and not many of them."""
+"""poll() takes milliseconds as a C int."""
 
 _SUMMARY_S = 0.5
-"""Of what is left of the grace."""
+"""Timeout for writing the summary, within the reserve."""
 
 _DEAF = -1
 _BLOCK_IS_OVER = b"\0"
 _STDERR = 2
-_SHOW_CURSOR = "\x1b[?25h\n"  # and leave the line in which a live view ends
+_SHOW_CURSOR = "\x1b[?25h\n"  # and end the line in which a live view stopped
 
 _told: set[int] = set()
-"""The ends of pipes that signals write to."""
+"""Write ends of the pipes that receive signals."""
 
 
 def reserve_s(grace_s: float) -> float:
-    """Return how long before its grace is over a process ends, so that its actors end in time."""
+    """Return how long before the end of the grace period the process exits, for actors to end."""
     return min(grace_s / 4, 1.0)
 
 
 class Interrupted:
-    """Which signal came, if any, and what comes of it."""
+    """Which signal was received, if any, and what it does."""
 
     def __init__(
         self, interrupter: Interrupter, grace_s: float, *, limit: str = "--grace-s"
     ) -> None:
-        """`limit` is what messages call the grace."""
+        """`limit` is the name of the grace period in messages."""
         self._interrupter = interrupter
         self._limit = limit
         self._grace_s = grace_s - reserve_s(grace_s) if grace_s else math.inf
@@ -73,19 +74,20 @@ class Interrupted:
         self._came_at: dict[int, float] = {}
         self._may_end = True
         self.save_summary: Callable[[], object] | None = None
-        """What saves a summary when the grace is over, whatever hangs; it gets 0.5 s."""
+        """Saves a summary when the grace period is over, even if the run hangs; has a timeout of
+        0.5 s."""
 
     @property
     def exit_code(self) -> int:
-        """128 plus the signal's number, as shells do; 0 if none came."""
+        """128 plus the signal's number, as shells do; 0 without a signal."""
         return 128 + self._signal if self._signal else 0
 
     def be_over(self) -> None:
-        """End the process no more: the run has ended."""
+        """Never end the process from now on: the run has ended."""
         self._may_end = False
 
     def listen(self, descriptor: int) -> None:
-        """Decide about each signal that a pipe tells of, until it tells that the block is over."""
+        """Handle each signal that arrives in a pipe, until the pipe says that the block is over."""
         pipe = select.poll()
         pipe.register(descriptor, select.POLLIN)
         while True:
@@ -101,7 +103,7 @@ class Interrupted:
                 self._end(why, "with" if is_saved else "without")
 
     def _goes_on(self, number: int) -> bool:
-        """Take a byte of the pipe; return whether it says that the block goes on."""
+        """Handle one byte of the pipe; return False if it says that the block is over."""
         if number in _SIGNALS:
             self._hear(signal.Signals(number))
         return number > 0
@@ -120,18 +122,18 @@ class Interrupted:
             self._end("interrupted twice")
 
     def _end(self, why: str, with_or_without: str = "without") -> None:
-        """End the process, unless the run has ended: what is left of it is quick."""
+        """End the process, unless the run has ended: the rest takes no time."""
         if self._may_end:
             _say_unless_that_takes_time(f"asyncrl: {why}; ended {with_or_without} a summary")
             os._exit(self.exit_code)
 
 
 def _done_in_time(save: Callable[[], object]) -> bool:
-    """Call it in a thread, since what hangs may keep it; tell whether it was done in time."""
+    """Call `save` in a thread, since it may hang; return whether it finished in time."""
     done = threading.Event()
 
     def run() -> None:
-        with suppress(Exception):  # the end that follows says that there is no summary
+        with suppress(Exception):  # the message that follows says that no summary was saved
             save()
             done.set()
 
@@ -143,21 +145,21 @@ def _done_in_time(save: Callable[[], object]) -> bool:
 
 
 def _say_unless_that_takes_time(sentence: str) -> None:
-    """Write a line to where errors go, in a thread that must not wait for whoever reads it."""
+    """Write a line to stderr if that does not block."""
     writable = select.poll()
     writable.register(_STDERR, select.POLLOUT)
-    with suppress(OSError):  # nobody reads it any more
+    with suppress(OSError):  # stderr is closed
         if any(event & select.POLLOUT for _, event in writable.poll(0)):
             cursor = _SHOW_CURSOR if os.isatty(_STDERR) else ""
             os.write(_STDERR, f"{cursor}{sentence}\n".encode())
 
 
 def raise_at_signals() -> None:
-    """Let SIGINT, SIGTERM and SIGHUP raise `KeyboardInterrupt`, with their number, from now on.
+    """Make SIGINT, SIGTERM and SIGHUP raise `KeyboardInterrupt`, with their number, from now on.
 
-    The process ends at the second one, or if it has not ended some seconds after the first, which
-    native code may keep from the main thread. SIGUSR1, of which a command that is no run has no
-    use, no longer ends it. `interrupting` decides otherwise for its block.
+    The process ends at the second signal, or some seconds after the first if native code keeps the
+    main thread from raising. SIGUSR1, which only runs use, no longer ends the process.
+    `interrupting` replaces this for its block.
     """
     seen = Interrupted(Interrupter(), _COMMAND_GRACE_S, limit=f"{_COMMAND_GRACE_S:g} s")
     _listen(seen)
@@ -168,10 +170,10 @@ def raise_at_signals() -> None:
 
 @contextmanager
 def interrupting(interrupter: Interrupter, grace_s: float = 0.0) -> Iterator[Interrupted]:
-    """Let SIGINT, SIGTERM and SIGHUP stop a run, and SIGUSR1 save it, while the block runs.
+    """Make SIGINT, SIGTERM and SIGHUP stop a run, and SIGUSR1 save it, while the block runs.
 
-    Of the block there is nothing left `grace_s` seconds after a SIGTERM or SIGHUP; 0 is off. After
-    the block, `exit_code` tells of every signal that came in it.
+    The process ends at most `grace_s` seconds after SIGTERM or SIGHUP; 0 disables the limit. After
+    the block, `exit_code` is that of the last signal received in it.
     """
     seen = Interrupted(interrupter, grace_s)
 
@@ -198,7 +200,7 @@ def _listening(seen: Interrupted) -> Iterator[None]:
     try:
         yield
     finally:
-        if told in _told:  # else this is a forked child
+        if told in _told:  # otherwise this is a forked child
             _told.discard(told)
             signal.set_wakeup_fd(before)
             os.write(told, _BLOCK_IS_OVER)
@@ -208,9 +210,9 @@ def _listening(seen: Interrupted) -> Iterator[None]:
 
 
 def _listen(seen: Interrupted) -> tuple[int, int, int, threading.Thread]:
-    """Start the thread; return its pipe's ends, whom signals were told to before, and itself."""
+    """Start the thread; return its pipe's ends, the previous wakeup descriptor, and the thread."""
     heard, told = os.pipe()
-    os.set_blocking(told, False)  # it is written by the signal itself
+    os.set_blocking(told, False)  # written by the signal handler
     thread = threading.Thread(
         target=seen.listen, args=(heard,), name="asyncrl-signals", daemon=True
     )
@@ -221,21 +223,21 @@ def _listen(seen: Interrupted) -> tuple[int, int, int, threading.Thread]:
 
 
 def _raise(number: int, _: FrameType | None) -> None:
-    for other in _SIGNALS:  # what ends because of the first signal is not disturbed by another
+    for other in _SIGNALS:  # a second signal must not disturb what ends because of the first
         if signal.getsignal(other) is _raise:
             signal.signal(other, _leave_it_to_the_thread)
     raise KeyboardInterrupt(signal.Signals(number))
 
 
 def _leave_it_to_the_thread(number: int, frame: FrameType | None) -> None:
-    """Do nothing; without a handler, Python would not tell the thread."""
+    """Do nothing. Without a handler, Python would not write the signal to the pipe."""
 
 
 def _be_deaf() -> None:
-    """Keep what a forked child is told from its parent: they share the pipe.
+    """Stop a forked child from writing its signals to the pipe, which it shares with its parent.
 
-    Where signals raise, the child answers them as other processes do: environments fork workers
-    that are ended by SIGTERM.
+    Where signals raise, the child gets the default handlers: environments fork workers that are
+    ended by SIGTERM.
     """
     if _told:
         _told.clear()
@@ -250,14 +252,14 @@ os.register_at_fork(after_in_child=_be_deaf)
 
 
 def end_at_signals() -> None:
-    """Let signals end the program at once, in silence, where nothing is left to do but to end.
+    """Make signals end the program immediately and without a traceback, when all work is done.
 
-    Python takes some time for that, and shows a traceback of what they interrupt.
+    Python's own exit takes some time, and a signal in it would print a traceback.
     """
     for number in _heard():
         signal.signal(number, lambda number, _: os._exit(128 + number))
 
 
 def _heard() -> list[signal.Signals]:
-    # `nohup` has SIGHUP ignored, and wants that to stay so.
+    # `nohup` makes the process ignore SIGHUP, which must stay so.
     return [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]

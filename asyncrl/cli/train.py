@@ -1,4 +1,4 @@
-"""`asyncrl train`: config from preset, file and flags; a run directory; progress; a summary."""
+"""`asyncrl train`: config from preset, file and flags; run directory; progress; summary."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ from asyncrl.training.run_config import RunConfig
 
 
 class _Printing(logging.Handler):
-    """Prints what is no warning; warnings have their own way."""
+    """Prints messages below warnings; another handler prints warnings."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno < logging.WARNING:
@@ -76,10 +76,10 @@ class _Printing(logging.Handler):
 
 
 def tell_of_run(agent: str, config: RunConfig, run_dir: Path) -> None:
-    """Print what is trained, where it goes, and how it ends if nothing else ends it."""
+    """Print what is trained, where results go, and whether the run has a limit."""
     show(f"training {agent} on {config.env}, results in {run_dir}")
     if config.stop_condition() is None:
-        show("no limit is set, so it goes on until Ctrl-C, which saves it first")
+        show("no limit is set, so it trains until Ctrl-C, which saves a checkpoint first")
 
 
 _TOLD = ("asyncrl.replay", "asyncrl.supervision.in_child")
@@ -87,7 +87,7 @@ _TOLD = ("asyncrl.replay", "asyncrl.supervision.in_child")
 
 @contextmanager
 def telling_of_building(*, quiet: bool) -> Iterator[None]:
-    """Print how long an environment takes, and how much memory a replay will take."""
+    """Print how long environments take to build, and how much memory a replay will take."""
     handler = _Printing()
     with ExitStack() as undo:
         for logger in map(logging.getLogger, () if quiet else _TOLD):
@@ -99,7 +99,7 @@ def telling_of_building(*, quiet: bool) -> Iterator[None]:
 
 
 def setup_of(config: RunConfig) -> Setup:
-    """Return what the live view's verdict depends on; only asynchronous runs have actors."""
+    """Return the setup for the live view's verdict; only asynchronous runs have actors."""
     return Setup(
         actors=config.actors if config.mode == "async" else 0,
         envs_per_actor=config.envs_per_actor,
@@ -108,7 +108,7 @@ def setup_of(config: RunConfig) -> Setup:
 
 
 def recorder_of(config: RunConfig, run_dir: Path, output: Output) -> BackgroundRecorder:
-    """Return the recorders of a run as one: a file in its directory, and those asked for."""
+    """Return the recorders of a run as one: a file in its directory, and those chosen by flags."""
     recorders: list[Recorder] = [
         ConfigKeeper(config, run_dir),
         JsonlRecorder(run_dir / "metrics.jsonl"),
@@ -184,14 +184,14 @@ class TrainArguments:
     """The command line itself, as it is stored with the run."""
 
     auto: Freedom | None = None
-    """What `--actors auto` chooses before training; None chooses all of it."""
+    """What `--actors auto` chooses before training; None without it."""
 
     resume: Resume = False
     """Whether to resume from the run directory."""
 
 
 def parse(argv: list[str]) -> TrainArguments:
-    """Read the command line: the preset, or `--config`, gives the defaults of all flags."""
+    """Parse the command line: the preset, or `--config`, gives the defaults of all flags."""
     words = dashed(argv)
     if words and words[0] in _HELP:
         return parse_flags("asyncrl train AGENT", "dqn", preset("dqn"), words, _presets())
@@ -202,9 +202,9 @@ def parse(argv: list[str]) -> TrainArguments:
     named = agent_in(path) if path else None
     if named is None:
         raise ConfigError(
-            (f"{path} says no agent.type; " if path else "")
-            + "name an agent: asyncrl train PRESET|MODULE:CONFIG [OPTIONS], where PRESET is "
-            f"one of {', '.join(preset_lines())}"
+            (f"{path} has no agent.type; " if path else "")
+            + "name an agent: asyncrl train PRESET|MODULE:CONFIG [OPTIONS], where PRESET is one "
+            f"of {', '.join(preset_lines())}"
         )
     start = _starting_point(named, words)
     return parse_flags("asyncrl train", preset_like(start), start, words)
@@ -213,11 +213,11 @@ def parse(argv: list[str]) -> TrainArguments:
 def parse_flags(
     prog: str, agent: str, start: RunConfig, flags: list[str], more: str = ""
 ) -> TrainArguments:
-    """Read flags whose defaults are the values of a config; help says `more`."""
+    """Parse flags whose defaults are the values of a config; `more` is appended to the help."""
     concrete, output, shown = _concrete(start), Output(), "All settings."
     if "--help-all" not in flags and _HELP & set(flags):
         concrete, output = without_rare(concrete), without_rare(output)
-        shown = "What people change most; --help-all shows the rest."
+        shown = "The most common settings; --help-all shows the rest."
     form = dataclasses.make_dataclass(
         "Form",
         [
@@ -238,11 +238,11 @@ def parse_flags(
     values = {f.name: getattr(parsed.run, f.name) for f in dataclasses.fields(RunConfig)}
     auto = _freedom(flags) if values["actors"] == "auto" else None
     if auto:
-        values["actors"] = RunConfig().actors  # where the search begins
+        values["actors"] = RunConfig().actors  # the search starts from it
     if values["data"] is not None:
-        values["data"] = values["data"].absolute()  # a resumed run may begin elsewhere
+        values["data"] = values["data"].absolute()  # a resumed run may start elsewhere
     config = RunConfig(**values)
-    config.stop_condition()  # is refused here if it can never hold
+    config.stop_condition()  # raises here if it can never hold
     _check_mode(config, flags, auto=auto is not None)
     command = f"{prog} {shlex.join(flags)}".rstrip()
     return TrainArguments(
@@ -253,36 +253,36 @@ def parse_flags(
 _OF_ACTORS = ("supervision", "transport", "proxy")
 _OF_ENVIRONMENTS = (*_OF_ACTORS, "actors", "limiter", "segment", "envs-per-actor")
 _WITHOUT_MEANING = {"async": (), "sync": _OF_ACTORS, "offline": _OF_ENVIRONMENTS}
-"""What flags begin with that a mode has no use for."""
+"""Prefixes of flags that have no effect in a mode."""
 
 
 def _check_mode(config: RunConfig, flags: list[str], *, auto: bool) -> None:
-    """Refuse what would be passed over in silence, and data that is missing or not wanted."""
+    """Reject flags without effect in this mode, and missing or unused data."""
     if auto and config.mode != "async":
-        raise ConfigError(f"--actors auto has no meaning with --mode {config.mode}")
+        raise ConfigError(f"--actors auto has no effect with --mode {config.mode}")
     for flag in flags:
         name = flag.partition("=")[0].removeprefix("--").removeprefix("no-")
         if flag.startswith("--") and name.partition(".")[0] in _WITHOUT_MEANING[config.mode]:
-            raise ConfigError(f"--{name} has no meaning with --mode {config.mode}; leave it out")
+            raise ConfigError(f"--{name} has no effect with --mode {config.mode}; remove it")
     if config.data is not None and config.mode != "offline":
-        raise ConfigError(f"--data has no meaning with --mode {config.mode}; use --mode offline")
+        raise ConfigError(f"--data has no effect with --mode {config.mode}; use --mode offline")
     if config.mode == "sync":
-        config.sync_config()  # is refused here if it cannot be
+        config.sync_config()  # raises here if it is invalid
     elif config.mode == "offline":
         config.offline_config()
 
 
 def _presets() -> str:
     lines = (f"{name}: {line}" for name, line in preset_lines().items())
-    own = "Or MODULE:CONFIG, the agent config of your own at an import path."
+    own = "Or MODULE:CONFIG, the import path of a custom agent's config."
     return "\n\n".join(["", "AGENT is one of these presets:", *lines, own])
 
 
 def run(arguments: TrainArguments) -> int:
     """Train, and return the exit code."""
-    to_plain(arguments.config)  # what cannot be saved is refused before anything is there
+    to_plain(arguments.config)  # settings that cannot be saved are rejected before anything starts
     if arguments.auto:
-        with _run_dir(arguments):  # refused now, not after a minute; nothing stays if it is killed
+        with _run_dir(arguments):  # rejected now, not after a minute; leaves nothing
             pass
         arguments = _tuned(arguments)
     with _run_dir(arguments) as run_dir:
@@ -290,14 +290,14 @@ def run(arguments: TrainArguments) -> int:
 
 
 def train_in(run_dir: Path, arguments: TrainArguments) -> int:
-    """Train in a directory that is there, and return the exit code.
+    """Train in an existing directory and return the exit code.
 
-    A run that is resumed at its end stays as it is, but for a summary that it could not write.
+    A run that is resumed after its end is left unchanged, except for a missing summary.
     """
     output, config = arguments.output, arguments.config
     if not output.quiet:
         tell_of_run(arguments.agent, config, run_dir)
-    shown, run_dir = run_dir, run_dir.absolute()  # environments may change the directory
+    shown, run_dir = run_dir, run_dir.absolute()  # environments may change the working directory
     interrupter, starts = Interrupter(), load_starts(run_dir)
     with telling_of_building(quiet=output.quiet):
         trainer = _build(arguments, run_dir, interrupter)
@@ -310,14 +310,14 @@ def train_in(run_dir: Path, arguments: TrainArguments) -> int:
         stays = ended and has_summary(run_dir, result.opt_steps)
         if not stays:
             keep_config(config, run_dir)
-            save_starts(starts, run_dir)  # the directory may have been made again
+            save_starts(starts, run_dir)  # the directory may have been created again
             save_summary(result, run_dir, starts)
     if stays:
         return interrupted.exit_code
-    space = "" if output.quiet else "\n"  # apart from the last frame
+    space = "" if output.quiet else "\n"  # separates it from the last frame
     try:
         show(space + render_summary({**result.summary(), "run_dir": str(shown)}))
-    except OSError:  # whoever read it has gone, as a terminal whose end has ended the run
+    except OSError:  # the output is closed, as after a hangup of the terminal
         if not interrupted.exit_code:
             raise
     return interrupted.exit_code or (0 if result.opt_steps else 1)
@@ -329,7 +329,7 @@ def _trained(
     save_config(arguments.config, run_dir)
     starts.append(a_start(arguments.agent, arguments.command))
     save_starts(starts, run_dir)
-    (run_dir / "error.txt").unlink(missing_ok=True)  # of a failure before this was resumed
+    (run_dir / "error.txt").unlink(missing_ok=True)  # from a failure before this resume
     try:
         return trainer.train()
     except Exception as error:
@@ -354,7 +354,7 @@ def _config_file(flags: list[str]) -> Path | None:
 
 
 def _with_auto(cls: type[RunConfig]) -> type[RunConfig]:
-    """Return a class whose `actors` may be the word `auto`; its checks are left to `RunConfig`."""
+    """Return a class whose `actors` may also be `auto`; `RunConfig` checks the values."""
     return dataclasses.make_dataclass(
         "RunConfig",
         [("actors", Annotated[int | Literal["auto"], COMMON], field(default=RunConfig().actors))],
@@ -367,7 +367,7 @@ def _with_auto(cls: type[RunConfig]) -> type[RunConfig]:
 
 
 def _freedom(flags: list[str]) -> Freedom:
-    """Leave to the search what no flag says."""
+    """Leave to the search what no flag sets."""
     return Freedom(
         envs=value_of("--envs-per-actor", flags) is None,
         length=value_of("--segment.length", flags) is None,
@@ -375,11 +375,11 @@ def _freedom(flags: list[str]) -> Freedom:
 
 
 def _tuned(arguments: TrainArguments) -> TrainArguments:
-    """Choose what is to be chosen, by short runs."""
+    """Choose the settings that were left to the search, by short runs."""
     if not arguments.auto:
         return arguments
     if not arguments.output.quiet:
-        show(f"choosing actors by short runs, {_TUNING_S:.0f} s at the most")
+        show(f"choosing the number of actors by short runs, at most {_TUNING_S:.0f} s")
     config, tuning = tune(arguments.config, seconds=_TUNING_S, freedom=arguments.auto)
     if not arguments.output.quiet:
         show(tuning.sentence)
@@ -389,7 +389,8 @@ def _tuned(arguments: TrainArguments) -> TrainArguments:
 def _build(arguments: TrainArguments, run_dir: Path, interrupter: Interrupter) -> BaseTrainer:
     output, config = arguments.output, arguments.config
     if config.mode != "async":
-        # Environments are built in this process; one that ends it or hangs is found before that.
+        # The search builds environments in this process; first a child finds those that crash or
+        # hang.
         look_at_run(config)
     recorder = recorder_of(config, run_dir, output)
     if not arguments.resume:
@@ -413,9 +414,9 @@ def _callbacks(output: Output, run_dir: Path) -> list[Callback]:
 
 
 def _concrete(config: RunConfig) -> RunConfig:
-    """Return the same config in a class that names its members' own classes.
+    """Return the same config in a class that declares its members' concrete classes.
 
-    A field declared as a contract shows no flags; those of the object in it are wanted.
+    A field declared as a protocol shows no flags, but those of its object are needed.
     """
     members: list[tuple[str, Any]] = [(n, type(getattr(config, n))) for n in ("agent", "replay")]
     kwargs = {
@@ -444,7 +445,7 @@ def _concrete(config: RunConfig) -> RunConfig:
 
 
 def _run_dir(arguments: TrainArguments) -> AbstractContextManager[Path]:
-    """Make the directory that was asked for, or a new one that the run is known by."""
+    """Create the directory given by `--run-dir`, or a new one named after the run."""
     if arguments.output.run_dir:
         return run_dir_made(arguments.output.run_dir)
     agent, env = (s.rpartition(":")[2] for s in (arguments.agent, arguments.config.env))

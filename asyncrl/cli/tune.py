@@ -1,4 +1,4 @@
-"""`asyncrl bench tune`, and what `asyncrl train --actors auto` does before it trains."""
+"""`asyncrl bench tune`, and the search of `asyncrl train --actors auto` before training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from asyncrl.training.run_config import RunConfig, load_yaml
 
 _TRIAL_S = 1.0
 _FEWEST_STEPS_EACH = 1000
-"""Steps that each environment should have in a run whose steps are limited, at the least."""
+"""Minimum steps per environment in a run whose steps are limited."""
 
 _COLUMNS = (
     ("actors", 6),
@@ -83,11 +83,11 @@ class TuneArguments:
     options: TuneOptions
     agent: str
     config: RunConfig
-    """Settings to start from."""
+    """The settings from which the search starts."""
 
 
 def parse(argv: list[str]) -> TuneArguments:
-    """Read the command line that follows `asyncrl bench tune`."""
+    """Parse the command line after `asyncrl bench tune`."""
     with naming_flags(TuneOptions()):
         options = on_results(tyro.cli, TuneOptions, prog="asyncrl bench tune", args=argv)
     agent, config = _settings(options)
@@ -107,7 +107,7 @@ def run(arguments: TuneArguments) -> int:
             show(_failed_row(plan, error))
 
     if not options.json:
-        show(f"{agent} on {config.env}, {options.seconds:.0f} s at the most")
+        show(f"{agent} on {config.env}, at most {options.seconds:.0f} s")
         show("  ".join(f"{title:>{width}}" for title, width in _COLUMNS))
     tuned, tuning = tune(config, seconds=options.seconds, on_tried=on_tried, on_failed=on_failed)
     command = _command(agent, tuned, options)
@@ -129,7 +129,7 @@ def tune(
     on_tried: Callable[[Tried], object] = lambda _: None,
     on_failed: Callable[[Plan, AsyncRLError], object] = lambda _plan, _error: None,
 ) -> tuple[RunConfig, Tuning]:
-    """Return the settings with what the search has chosen, and the search."""
+    """Search; return the settings with the chosen values, and the search."""
     freedom = _allowed(config, freedom or Freedom())
     actors = min(config.actors, freedom.most_actors) if freedom.actors else config.actors
 
@@ -167,7 +167,7 @@ def tune(
 
 
 def render(tuning: Tuning, command: str) -> str:
-    """Return what was chosen as lines for people."""
+    """Format the chosen values as lines of text."""
     lines = ["", tuning.sentence, f"  {command}", f"  found in {tuning.took_s:.0f} s"]
     if tuning.chosen.envs_per_actor != tuning.start.envs_per_actor:
         lines.append(
@@ -177,7 +177,7 @@ def render(tuning: Tuning, command: str) -> str:
 
 
 def _settings(options: TuneOptions) -> tuple[str, RunConfig]:
-    """Return the agent by name, and the settings to start from."""
+    """Return the agent's name, and the settings to start from."""
     if options.config:
         check_config_file(options.config)
         name = options.agent or preset_like(load_yaml(RunConfig, options.config))
@@ -189,7 +189,7 @@ def _settings(options: TuneOptions) -> tuple[str, RunConfig]:
 
 
 def _in_environment(config: RunConfig, options: TuneOptions) -> RunConfig:
-    """Return the settings with the environment that was asked for."""
+    """Return the settings with the environment that the flags name."""
     return replace(
         config,
         env=options.env or config.env,
@@ -206,14 +206,14 @@ def _fitting_agent(options: TuneOptions) -> str:
 
 
 def _allowed(config: RunConfig, freedom: Freedom) -> Freedom:
-    """Leave alone what would change the algorithm, or cannot be changed; keep within limits."""
+    """Exclude what would change the algorithm or cannot be changed; keep within limits."""
     most = freedom.most_envs
     if config.max_env_steps:
         most = min(most, config.max_env_steps // (_FEWEST_STEPS_EACH * config.actors))
     if config.replay.once:
-        # A message that is more than a batch is learned from in parts, the last ones rather old.
+        # A message larger than a batch is learned from in several parts, the last ones late.
         most = min(most, config.trainer.batch_size // config.segment.length)
-    # Sequences and trajectories are cut where segments end.
+    # Sequences and trajectories are cut at the ends of segments.
     cut = config.replay.once or isinstance(config.replay, SequenceReplayConfig)
     return replace(
         freedom,
@@ -255,7 +255,7 @@ def _row(tried: Tried) -> str:
 
 def _failed_row(plan: Plan, error: AsyncRLError) -> str:
     sentence = str(error).partition("\n")[0]
-    return f"{_aligned(*_cells(plan))}  cannot be run: {sentence}"
+    return f"{_aligned(*_cells(plan))}  cannot run: {sentence}"
 
 
 def _cells(plan: Plan) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Is this machine, this environment, this agent fit for training?
+"""Checks whether this machine, an environment or an agent is ready for training.
 
 Must not know: the command line, bench. Open first: `environment.py`.
 """

@@ -1,7 +1,7 @@
-"""Does an agent keep what `core/agent.py` promises? Asks for that, and for no more.
+"""Checks that an agent fulfils the contract of `core/agent.py`. Requires that and no more.
 
-It plays in make-believe environments of its spaces and learns from a replay of what it did there,
-so `opt` is handed what a run would hand it: the agent's own columns, sequences or trajectories.
+The agent acts in fake environments with its spaces, and learns from a replay of that experience. So
+`opt` receives what it would receive in a run: the agent's own columns, sequences or trajectories.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _N_ENVS = 6
 _BATCH_SIZE = 32
 _EPISODE_STEPS = 13
 _FIRST_STEPS, _STEPS = 48, 16
-"""Of all environments, before the first batch and between two."""
+"""Steps of all environments before the first batch, and between two batches."""
 
 _SEGMENT = SegmentConfig(length=8)
 
@@ -77,9 +77,9 @@ _SPACES: Mapping[str, EnvSpec] = {
         BoxSpec((2,), "float32", np.array([-1, 0], np.float32), np.array([1, 5], np.float32)),
     ),
 }
-"""Where an agent is examined of which only the settings are known."""
+"""Spaces in which an agent is checked if only its settings are known."""
 
-_FIRST = "Correct that first: what else is asked relies on it."
+_FIRST = "Fix this first: later checks depend on it."
 
 _POLICY = ("act", "training", "train", "record", "model_info", "sync_model")
 _AGENT = (*_POLICY, "opt", "state", "load_state")
@@ -91,14 +91,14 @@ def check_agent(
 ) -> None:
     """Raise `AssertionError` if an agent breaks its contract, `asyncrl/core/agent.py`.
 
-    Takes a second or so and starts no process. What is wrong is said in sentences: what was seen,
-    what was expected, what to do.
+    Takes about a second and starts no process. The message says what was seen, what was expected
+    and what to do.
 
     Args:
-        config: Its settings, such as `DQNConfig()`.
-        spec: The spaces it is for, such as `EnvConfig(id="CartPole-v1").build().spec`.
-        replay: What it learns from; by default a small one of the kind that `config.learns_from`
-            names, or of single transitions.
+        config: The agent's settings, such as `DQNConfig()`.
+        spec: Its spaces, such as `EnvConfig(id="CartPole-v1").build().spec`.
+        replay: What it learns from; by default a small replay of the kind in `config.learns_from`,
+            or of single transitions.
     """
     wrong = [one for one in examine_agent(config, spec, replay=replay) if one.level == "fail"]
     if wrong:
@@ -112,22 +112,22 @@ def examine_agent(
     spec: EnvSpec,
     *,
     replay: ReplayBufferConfig | None = None,
-    tell: Callable[[str], None] = lambda _: None,
+    announce: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Finding]:
-    """Yield what is to be said of an agent; takes what `check_agent` takes.
+    """Check an agent and yield the findings; takes the arguments of `check_agent`.
 
-    `tell` hears the name of each check before it begins.
+    `announce` is called with the name of each check before it begins.
     """
     subject = Subject(config, spec, replay)
     for name, check in _CHECKS.items():
-        tell(name)
+        announce(name)
         try:
             seen = check(subject)
         except _Broken as broken:
             yield (fail if broken.fails else warn)(name, broken.seen, f"{broken.advice}.")
-        except Exception as error:  # whatever foreign code raises
+        except Exception as error:  # foreign code may raise anything
             yield raised(name, error, _FIRST)
-            return  # what comes next relies on this
+            return  # the next checks depend on this one
         else:
             if seen:
                 yield ok(name, seen)
@@ -135,20 +135,20 @@ def examine_agent(
 
 def examine_anywhere(
     make: AgentConfig | Callable[[], AgentConfig],
-    tell: Callable[[str], None] = lambda _: None,
+    announce: Callable[[str], None] = lambda _: None,
     *,
     spaces: Mapping[str, EnvSpec] | None = None,
 ) -> Iterator[Finding]:
-    """Yield what is to be said of an agent in each of these spaces that it is for.
+    """Check an agent in each of these spaces that it supports, and yield the findings.
 
-    It is given by its settings, or by their class. Without `spaces` there are two small ones.
-    `tell` hears what is done next.
+    The agent is given by its settings or their class. Without `spaces`, two small ones are used.
+    `announce` is called with the name of each check before it begins.
     """
     spaces = spaces or _SPACES
-    tell("settings")
+    announce("settings")
     try:
         config = make() if isinstance(make, type) else cast(AgentConfig, make)
-    except Exception as error:  # whatever foreign code raises
+    except Exception as error:  # foreign code may raise anything
         yield raised("settings", error, _FIRST)
         return
     refusals: list[str] = []
@@ -157,7 +157,7 @@ def examine_anywhere(
     for name, spec in spaces.items():
         levels = set()
         try:
-            for finding in _examine_in(name, spec, config, tell):
+            for finding in _examine_in(name, spec, config, announce):
                 levels.add(finding.level)
                 yield finding
         except _NotForThese as refusal:
@@ -167,40 +167,40 @@ def examine_anywhere(
     if right and wrong:
         yield warn(
             "spaces",
-            f"right where actions are {right[0]}, wrong where they are {wrong[0]}",
-            "If it is for the former alone, let `build` raise ConfigError for spaces that it is "
-            "not for, as `n_actions(spec, name)` of asyncrl/agents/parts/networks.py does.",
+            f"passes where actions are {right[0]}, fails where they are {wrong[0]}",
+            "If it supports only the former, let `build` raise ConfigError for other spaces, as "
+            "`n_actions(spec, name)` of asyncrl/agents/parts/networks.py does.",
         )
     if len(refusals) == len(spaces):
         yield fail(
             "spaces",
             "; ".join(refusals),
-            "If it is for other spaces, name an environment that has them: asyncrl doctor ENV "
+            "If it supports other spaces, name an environment that has them: asyncrl doctor ENV "
             "--agent module:Class.",
         )
 
 
-class _NotForThese(Exception):  # no error of ours: it is an answer
-    """Says why an agent is not for some spaces."""
+class _NotForThese(Exception):  # a valid answer, not an error
+    """Says why an agent does not support some spaces."""
 
 
 def _examine_in(
-    name: str, spec: EnvSpec, config: AgentConfig, tell: Callable[[str], None]
+    name: str, spec: EnvSpec, config: AgentConfig, announce: Callable[[str], None]
 ) -> Iterator[Finding]:
-    """Examine an agent in spaces of that name; raise `_NotForThese` if it refuses them."""
+    """Check an agent in these spaces. Raise `_NotForThese` if it does not support them."""
     try:
         config.build(spec, PolicyContext(seed=0, n_envs=_N_ENVS))
     except ConfigError as error:
         raise _NotForThese(str(error)) from error
-    except Exception as error:  # whatever foreign code raises
+    except Exception as error:  # foreign code may raise anything
         yield raised("settings", error, _FIRST)
         return
     yield ok("spaces", f"actions: {name}")
-    yield from examine_agent(config, spec, tell=tell)
+    yield from examine_agent(config, spec, announce=announce)
 
 
-class _Broken(Exception):  # no error of ours: it ends a check
-    """What was seen that should not be, and what to do."""
+class _Broken(Exception):  # ends a check, never leaves this file
+    """What violates the contract, and what to do."""
 
     def __init__(self, seen: str, advice: str, *, fails: bool = True) -> None:
         super().__init__(seen)
@@ -208,7 +208,7 @@ class _Broken(Exception):  # no error of ours: it ends a check
 
 
 class Subject:
-    """An agent that is examined, where it acts, and what it learns from."""
+    """The agent under test, the environments it acts in, and the replay it learns from."""
 
     def __init__(
         self, config: AgentConfig, spec: EnvSpec, replay: ReplayBufferConfig | None = None
@@ -220,24 +220,24 @@ class Subject:
         self.prioritized = None if replay else _PRIORITIZED.get(kind)
 
     def agent(self, seed: int = 5) -> Agent:
-        """Build what learns."""
+        """Build the learning agent."""
         return self.config.build(self.spec, PolicyContext(seed=seed, n_envs=_N_ENVS))
 
     def policy(self, seed: int = 5) -> Policy:
-        """Build what acts."""
+        """Build the acting policy."""
         return self.config.build_policy(self.spec, PolicyContext(seed=seed, n_envs=_N_ENVS))
 
     def obs(self, rows: int = _N_ENVS, seed: int = 0) -> Array:
-        """Draw observations."""
+        """Return random observations."""
         return _observations(self.spec.observation, rows, np.random.default_rng(seed))
 
     @cached_property
     def batches(self) -> list[Columns]:
-        """What a replay hands out of what the policy has done."""
+        """Return the batches that a replay samples from the policy's experience."""
         return self.batches_of(self.replay, 8)
 
     def batches_of(self, replay: ReplayBufferConfig, count: int) -> list[Columns]:
-        """Fill a replay anew and return so many batches."""
+        """Fill a new replay and return `count` batches."""
         extras = self.config.extra_columns(self.spec)
         replay = with_start_columns(replay, extras)
         processor = make_one_step(_SEGMENT, extras)
@@ -262,13 +262,13 @@ class Subject:
         return batches
 
     def learn(self, agent: Agent, first: int, last: int) -> None:
-        """Learn from some of the batches, each in arrays of its own."""
+        """Optimise on the batches from `first` to `last`, each copied."""
         for batch in self.batches[first:last]:
             optimised(agent, _copied(batch))
 
 
 class _MakeBelieve:
-    """Environments of some spaces in which everything is drawn, and nothing depends on actions."""
+    """Fake environments: observations, rewards and ends are random, whatever the actions."""
 
     checks_itself: ClassVar[bool] = True
     n_envs: ClassVar[int] = _N_ENVS
@@ -294,7 +294,7 @@ class _MakeBelieve:
         return EnvStep(obs, reward, terminated, truncated, np.where(ended, final, obs))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
 
 def _observations(space: BoxSpec | PackedSpec, rows: int, random: np.random.Generator) -> Array:
@@ -303,7 +303,7 @@ def _observations(space: BoxSpec | PackedSpec, rows: int, random: np.random.Gene
     return space.pack({name: random_actions(box, (rows,), random) for name, box in space.fields})
 
 
-# --- what is asked -------------------------------------------------------------------------------
+# --- the checks ----------------------------------------------------------------------------------
 
 
 def _settings(subject: Subject) -> str:
@@ -316,14 +316,14 @@ def _settings(subject: Subject) -> str:
     ):
         if missing := [name for name in names if not hasattr(one, name)]:
             raise _Broken(
-                f"`{method}` makes {type(one).__name__}, which has no {', '.join(missing)}",
-                f"Add it; {_SEE} for what it is to do",
+                f"`{method}` returns {type(one).__name__}, which lacks {', '.join(missing)}",
+                f"Add it; {_SEE} for its contract",
             )
-    return f"{type(subject.config).__name__} can be sent, and makes agents and policies"
+    return f"{type(subject.config).__name__} can be sent, and builds agents and policies"
 
 
 def require_actions(action: object, spec: EnvSpec, rows: int) -> None:
-    """Raise `_Broken` unless these are actions of the space, for so many rows."""
+    """Raise `_Broken` unless these are valid actions for `rows` observations."""
     space = spec.action
     if not isinstance(action, np.ndarray):
         raise _Broken(f"the action is {shown(action)}", "Put a numpy array into `Act`")
@@ -331,16 +331,15 @@ def require_actions(action: object, spec: EnvSpec, rows: int) -> None:
     wanted = (rows, *space.shape)
     if action.shape != wanted or action.dtype.kind not in kinds:
         raise _Broken(
-            f"for {rows} observations `act` chose actions of shape {action.shape} and dtype "
+            f"for {rows} observations `act` returned actions of shape {action.shape} and dtype "
             f"{action.dtype}, expected {wanted} and {space.dtype}",
             "Return one action for each row of `obs`, as `spec.action` describes it",
         )
     low, high = (0, space.n - 1) if isinstance(space, DiscreteSpec) else (space.low, space.high)
     if not ((action >= low) & (action <= high)).all():
         raise _Broken(
-            f"`act` chose {shown(action)}, which leaves what is allowed: {shown(low)} to "
-            f"{shown(high)}",
-            "Clip or squash actions to the bounds of `spec.action`; choices count from 0",
+            f"`act` returned {shown(action)}, outside the bounds {shown(low)} to {shown(high)}",
+            "Clip or squash actions to the bounds of `spec.action`; discrete actions count from 0",
         )
 
 
@@ -352,7 +351,7 @@ def _acting(subject: Subject) -> str:
             if policy.training is not training:
                 raise _Broken(
                     f"after `train({training})`, `training` is {policy.training!r}",
-                    "Let `train(mode)` set what `training` returns",
+                    "Make `training` return what `train(mode)` was called with",
                 )
             obs = subject.obs(rows)
             given = obs.copy()
@@ -360,15 +359,15 @@ def _acting(subject: Subject) -> str:
             require_actions(acted(policy, obs).action, subject.spec, rows)
             if not np.array_equal(given, obs, equal_nan=True):
                 raise _Broken("`act` changed the observations", "Copy `obs` before changing it")
-    return "actions belong to the space, for any number of rows"
+    return "returns valid actions, for any number of rows"
 
 
 def _evaluating(subject: Subject) -> str:
     policy, obs = subject.policy(), subject.obs(9)
     if not np.array_equal(_greedy(policy, obs), _greedy(policy, obs)):
         raise _Broken(
-            "with `train(False)` the same observations got other actions the second time",
-            "Explore only if `training`; draw nothing at random otherwise",
+            "with `train(False)` the same observations got different actions in the second call",
+            "Explore only if `training`; use no random numbers otherwise",
         )
     return "explores in training only"
 
@@ -381,11 +380,11 @@ def _repeating(subject: Subject) -> str:
 
     if actions(1) != actions(1):
         raise _Broken(
-            "two policies of one seed and one model acted differently",
-            "Draw every random choice from a generator that is seeded with `context.seed`",
+            "two policies with the same seed and model acted differently",
+            "Use one generator, seeded with `context.seed`, for every random choice",
             fails=False,
         )
-    return "acts the same twice from one seed"
+    return "the same seed gives the same actions"
 
 
 def _columns(subject: Subject) -> str:
@@ -398,9 +397,9 @@ def _columns(subject: Subject) -> str:
     wanted = {name: (_N_ENVS, *shape) for name, shape in declared.items()}
     if given != wanted:
         raise _Broken(
-            f"`Act.extras` held the columns {given or 'none'}, and `extra_columns` declares "
-            f"{wanted or 'none'}, one row for each observation",
-            "Let both name the same columns, and fill each whenever `training`",
+            f"`Act.extras` held the columns {given or 'none'}, but `extra_columns` declares "
+            f"{wanted or 'none'}, with one row per observation",
+            "Name the same columns in both, and fill each of them whenever `training`",
         )
     return f"own columns: {', '.join(declared) or 'none'}"
 
@@ -431,10 +430,10 @@ def _learning(subject: Subject) -> str:
         )
     if wrong := [n for n, v in agent.model_info().params.items() if not np.isfinite(v).all()]:
         raise _Broken(
-            f"after three batches, {wrong[0]} of the model is NaN or infinite",
+            f"after three batches, {wrong[0]} of the model contains NaN or infinity",
             "Look for a division by zero, or lower the learning rate",
         )
-    return "learns, and leaves its snapshots alone"
+    return "learns, and keeps its snapshots unchanged"
 
 
 def _models(subject: Subject) -> str:
@@ -445,24 +444,24 @@ def _models(subject: Subject) -> str:
     policy.sync_model(info)
     if not _same(policy.model_info().params, before):
         raise _Broken(
-            "after `sync_model` the policy's own `model_info` holds another model",
-            "Take all of `info.params`, and return all of them",
+            "after `sync_model`, the policy's own `model_info` returned a different model",
+            "Load all of `info.params` in `sync_model`, and return all of it in `model_info`",
         )
     obs = subject.obs(20)
     if not np.array_equal(_greedy(agent, obs), _greedy(policy, obs)):
         raise _Broken(
-            "agent and policy act differently by the same model, with exploration off",
-            "Put all that `act` depends on into `model_info().params`",
+            "agent and policy act differently with the same model and no exploration",
+            "Put everything that `act` depends on into `model_info().params`",
         )
     taker = subject.agent(3)
     taker.sync_model(info)
     subject.learn(taker, 3, 5)
     if not _same(info.params, before):
         raise _Broken(
-            "after `sync_model`, `opt` changed the arrays that it had been given",
-            "Copy what `info.params` holds: it is not the agent's",
+            "after `sync_model`, `opt` changed the arrays that were passed to it",
+            "Copy the arrays of `info.params`: the agent does not own them",
         )
-    return "policies take the learner's model and act by it"
+    return "policies load the learner's model and act with it"
 
 
 def _wrong_models(subject: Subject) -> str:
@@ -477,14 +476,14 @@ def _wrong_models(subject: Subject) -> str:
         _require_refusal("sync_model", "model", what, take, ConfigError)
         if not _same(now(), before):
             raise _Broken(
-                f"`sync_model` refused a model with {what}, and took a part of it",
+                f"`sync_model` rejected a model with {what}, but loaded a part of it",
                 "Compare all names and shapes before the first change",
             )
-    return "models that do not fit are refused"
+    return "models that do not fit are rejected"
 
 
 def _parts(subject: Subject) -> str:
-    torch_agent = sys.modules.get("asyncrl.agents.parts.torch_agent")  # not loaded for its sake
+    torch_agent = sys.modules.get("asyncrl.agents.parts.torch_agent")  # not imported for this
     agent: Any = subject.agent()
     if torch_agent is None or not isinstance(agent, torch_agent.TorchAgent):
         return ""
@@ -492,11 +491,11 @@ def _parts(subject: Subject) -> str:
         held = getattr(agent, name, part)
         if held is not part and isinstance(held, torch_agent.Part):
             raise _Broken(
-                f"`self.{name}` is another object than `self.parts[{name!r}]`, which is saved; a "
-                "base has put the latter there, and may go on using it",
-                "Give what is new a name of its own and put it into `self.parts`; or hand it to "
-                f"all that uses the base's `{name}`, such as `self.updater`, and put it into "
-                "`self.parts` in its place",
+                f"`self.{name}` and `self.parts[{name!r}]` are different objects, and the latter "
+                "is saved; a base class has put it there, and may still use it",
+                "Give the new object a name of its own and put it into `self.parts`; or replace "
+                f"the old one in `self.parts` and in everything that uses the base's `{name}`, "
+                "such as `self.updater`",
             )
     return ""
 
@@ -517,10 +516,10 @@ def _states(subject: Subject) -> str:
         _require_refusal("load_state", "state", what, load, CheckpointError)
         if not _same(agent.state(), now):
             raise _Broken(
-                f"`load_state` refused a state with {what}, and took a part of it",
+                f"`load_state` rejected a state with {what}, but loaded a part of it",
                 "Compare all names and shapes before the first change",
             )
-    return "states are copies, and those that do not fit are refused"
+    return "states are copies, and those that do not fit are rejected"
 
 
 def _going_on(subject: Subject) -> str:
@@ -529,27 +528,27 @@ def _going_on(subject: Subject) -> str:
         subject.learn(agent, 0, 3)
     if not _same(first.state(), twin.state()):
         raise _Broken(
-            "two agents of one seed learned differently from the same batches",
-            "Draw every random choice from a generator that is seeded with `context.seed`, and "
-            "initialise torch's layers in `with seeded(context.seed)`",
+            "two agents with the same seed learned differently from the same batches",
+            "Use one generator, seeded with `context.seed`, for every random choice, and "
+            "initialise torch's layers inside `with seeded(context.seed)`",
             fails=False,
         )
     subject.learn(other, 5, 7)
     other.load_state(_copied(first.state()))
     if not _same(first.state(), other.state()):
         raise _Broken(
-            "after `load_state(state)`, `state()` is another one",
-            "Let `load_state` take all that `state` returns",
+            "after `load_state(state)`, `state()` returned something different",
+            "Load everything in `load_state` that `state` returns",
         )
     for agent in (first, other):
         subject.learn(agent, 3, 6)
     if not _same(first.state(), other.state()):
         raise _Broken(
-            "an agent that went on from a state learned otherwise than the one it was saved from",
-            "Put into `state` all that `opt` depends on: moments of optimizers, slow copies, "
-            "counters, generators",
+            "an agent resumed from a state learned differently from the agent that had saved it",
+            "Put everything that `opt` depends on into `state`: optimizer moments, target "
+            "networks, counters, generators",
         )
-    return "goes on from its state with the same bits"
+    return "resumes from its state bit by bit"
 
 
 def _priorities(subject: Subject) -> str:
@@ -560,15 +559,15 @@ def _priorities(subject: Subject) -> str:
     optimised(agent, _copied(batch))
     try:
         told, wanted = agent.priorities(), batch["index"].shape
-    except ConfigError as error:  # a base may have the method, and what derives from it no numbers
-        return f"tells no priorities: {error}"
+    except ConfigError as error:  # a subclass may inherit the method without having priorities
+        return f"returns no priorities: {error}"
     if np.shape(told) != wanted or not (np.isfinite(told) & (np.asarray(told) >= 0)).all():
         raise _Broken(
             f"`priorities` returned {shown(told)} of shape {np.shape(told)}, expected {wanted} "
-            "numbers, 0 or more",
+            "numbers, each 0 or more",
             "Return the absolute TD error of each row of the newest batch",
         )
-    return "tells priorities; prioritized replay can serve it"
+    return "returns priorities; prioritized replay can use it"
 
 
 def _memory(subject: Subject) -> str:
@@ -589,10 +588,11 @@ def _memory(subject: Subject) -> str:
 
     if actions(evaluated=False) == actions(evaluated=False) != actions(evaluated=True):
         raise _Broken(
-            "an evaluation in the middle of episodes changed what was done next in them",
-            "Keep what is remembered in training and in evaluation apart",
+            "an evaluation in the middle of training episodes changed the actions that followed "
+            "in them",
+            "Keep separate recurrent states for training and evaluation",
         )
-    return "remembers training and evaluations apart"
+    return "keeps separate recurrent states for training and evaluation"
 
 
 def _spare(subject: Subject) -> str:
@@ -606,8 +606,9 @@ def _spare(subject: Subject) -> str:
     agent.spare = old
     if not _same(agent.state(), expected) or agent.spare:
         raise _Broken(
-            "with an older state in `spare`, `state` returned something else, or left it there",
-            "Take `spare` out first, and write every array anew; or do without `spare`",
+            "with an older state in `spare`, `state` returned a different state, or left `spare` "
+            "filled",
+            "Clear `spare` first and overwrite every array; or do without `spare`",
         )
     return ""
 
@@ -629,35 +630,35 @@ _CHECKS: Mapping[str, Callable[[Subject], str]] = {
     "memory": _memory,
     "spare": _spare,
 }
-"""What is asked, in this order: each relies on those before."""
+"""The checks in order: each depends on those before."""
 
 
-# --- how -----------------------------------------------------------------------------------------
+# --- helpers -------------------------------------------------------------------------------------
 
 
 def _greedy(policy: Policy, obs: Array) -> Array:
-    """Return what a policy does at the beginning of episodes, with exploration off."""
+    """Return a policy's actions at the start of episodes, without exploration."""
     with evaluation_mode(policy):
         forget(policy, np.ones(len(obs), np.bool_))
         return acted(policy, obs).action
 
 
 def _require_arrays(what: str, arrays: object) -> None:
-    """Raise unless these are named arrays of plain numbers."""
+    """Raise `_Broken` unless these are named arrays of plain numbers."""
     if not isinstance(arrays, Mapping):
         raise _Broken(f"{what} is {shown(arrays)}", "Return numpy arrays by name")
     for name, value in arrays.items():
         if not isinstance(value, np.ndarray) or value.dtype.hasobject:
             raise _Broken(
                 f"{what} holds {name!r}: {type(value).__name__}",
-                "Return numpy arrays of numbers by name; `np.array(value)` makes one of a number",
+                "Return numpy arrays of numbers by name; `np.array(value)` turns a number into one",
             )
 
 
 def _require_refusal(
     method: str, thing: str, what: str, take: Callable[[], object], kind: type[AsyncRLError]
 ) -> None:
-    """Raise unless something that does not fit is refused as the contract says."""
+    """Raise `_Broken` unless arrays that do not fit are rejected as the contract says."""
     try:
         take()
     except kind:
@@ -665,16 +666,16 @@ def _require_refusal(
     except Exception as error:
         raise _Broken(
             f"`{method}` of a {thing} with {what} raised {type(error).__name__}: {error}",
-            f"Compare names and shapes, and raise `{kind.__name__}` with what does not fit",
+            f"Compare names and shapes, and raise `{kind.__name__}` that names what does not fit",
         ) from error
     raise _Broken(
-        f"`{method}` took a {thing} with {what}",
+        f"`{method}` accepted a {thing} with {what}",
         f"Compare names and shapes, and raise `{kind.__name__}` before changing anything",
     )
 
 
 def _misfits(fitting: Params, always: Params | None = None) -> dict[str, Params]:
-    """Return what does not fit; `always` are the arrays that none is without."""
+    """Return variants that do not fit; `always` are the arrays that every variant contains."""
     wrong: dict[str, Params] = {"an unknown array": {**fitting, "strange": np.zeros(3)}}
     for name in always or fitting:
         value = fitting[name]
@@ -690,7 +691,7 @@ def _copied(arrays: Params) -> dict[str, Array]:
 
 
 def _same(a: Params, b: Params) -> bool:
-    """Whether these are the same numbers; NaN is the same as NaN."""
+    """Whether these are the same numbers; NaN equals NaN."""
     return set(a) == set(b) and all(
         np.array_equal(a[name], b[name]) or a[name].tobytes() == b[name].tobytes() for name in a
     )

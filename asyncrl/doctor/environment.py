@@ -1,6 +1,6 @@
-"""Is an environment fit for training? Plays with it and says what it saw, and what to do.
+"""Checks whether an environment is ready for training: steps it and reports findings and advice.
 
-Finds out for itself what the batches rely on: spaces, seeds, ends of episodes, resets.
+Relies on nothing that a batch would check: it tests spaces, seeds, ends of episodes and resets.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from asyncrl.supervision.local import LocalLauncher, pickled
 from asyncrl.supervision.restart_policy import cause_of
 
 _LEAVE_S = 2.0
-"""What processes may take to end after `close`."""
+"""Timeout for child processes to exit after `close`."""
 
 _SHARES = {"twins": 0.2, "play": 0.4, "resets": 0.15, "speed": 0.25}
-"""Of the time to play."""
+"""Shares of the time budget."""
 
 _BATCHES = 64
-"""Of random actions, which are taken in turn."""
+"""Batches of random actions, used in turn."""
 
-_FIRST = "Correct that first: actors die of it."
+_FIRST = "Fix this first: it makes actors fail."
 
 _HELPERS = "multiprocessing.resource_tracker", "multiprocessing.forkserver"
 """Processes of Python's own, which end with their parent."""
@@ -54,34 +54,35 @@ def diagnose(
     seconds: float = 10.0,
     seed: int = 0,
     pickled: Callable[[object], object] | None = None,
-    tell: Callable[[str], None] = lambda _: None,
+    announce: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Finding]:
-    """Yield what is to be said of these environments, after about so many seconds of play.
+    """Check these environments for about `seconds`, and yield the findings.
 
     Args:
-        config: What an actor would step.
-        seconds: Time to play, all in all.
-        seed: Of episodes and actions.
-        pickled: Pickles a factory as the launcher does, and raises if that cannot be done.
-        tell: Hears what is done next, should the environment take this process down.
+        config: The environments that an actor would step.
+        seconds: Time budget for stepping.
+        seed: Seed of episodes and actions.
+        pickled: Pickles a factory as the launcher does; raises if that is impossible.
+        announce: Called with the name of each stage before it begins, which shows what crashed the
+            process.
     """
     examination = _Examination(config, seconds, seed, pickled)
     try:
         for name, stage in examination.stages():
-            tell(name)
+            announce(name)
             try:
                 yield from stage()
-            except Exception as error:  # whatever foreign code raises
+            except Exception as error:  # foreign code may raise anything
                 yield findings.raised(name, error, _FIRST)
                 break
-        tell("close")
+        announce("close")
         yield from examination.close()
     finally:
         examination.release()
 
 
 class _Examination:
-    """Two copies to probe, and the batch that an actor would step."""
+    """Two copies to compare, and the batch that an actor would step."""
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class _Examination:
         self._children = set(_children())
 
     def stages(self) -> list[tuple[str, Callable[[], Iterator[Finding]]]]:
-        """Return what is done, in this order; each relies on those before."""
+        """Return the stages in order; each depends on those before."""
         return [
             ("make", self._make),
             ("resets", self._look_at_resets),
@@ -109,10 +110,10 @@ class _Examination:
         ]
 
     def close(self) -> Iterator[Finding]:
-        """Close everything, and see what is left."""
+        """Close everything, and look for processes that remain."""
         try:
             self._made.close()
-        except Exception as error:  # whatever foreign code raises
+        except Exception as error:  # foreign code may raise anything
             yield findings.raised("close", error, _FIRST)
             return
         started = [p for p in _children() if p not in self._children]
@@ -121,7 +122,8 @@ class _Examination:
             yield warn(
                 "close",
                 f"{len(left)} processes still run after close: {', '.join(map(_name, left))}",
-                "End them in `close`: actors are restarted, and each would leave its own.",
+                "End them in `close`: actors are restarted, and every restart would leave more of "
+                "them.",
             )
         else:
             yield ok("close", "leaves no process behind")
@@ -167,7 +169,7 @@ class _Examination:
     def _measure(self) -> Iterator[Finding]:
         batch = self._batch
         random = np.random.default_rng(self._seed)
-        # Drawn before: drawing is not to be measured.
+        # Sampled in advance, so that sampling is not measured.
         actions = random_actions(batch.spec.action, (_BATCHES, batch.n_envs), random)
         started = time.perf_counter()
         batch.reset(self._seed)
@@ -200,7 +202,7 @@ def _is_pythons_own(process: psutil.Process) -> bool:
     try:
         return any(name in " ".join(process.cmdline()) for name in _HELPERS)
     except psutil.Error:
-        return True  # gone meanwhile
+        return True  # has ended in the meantime
 
 
 def _name(process: psutil.Process) -> str:
@@ -211,24 +213,24 @@ def _name(process: psutil.Process) -> str:
 
 
 _SLICE_S = 0.2
-"""Between two looks at the report."""
+"""Interval in which the report is read."""
 
 _KILL_S = 10.0
 
 _CHILD = Peer(actor_id=CHILD_ID, incarnation=0)
 
 _DONE = "done"
-"""The last word of an examination. A process that ends without it has failed."""
+"""The last message of the process. One that ends without it has failed."""
 
 
 def examine(
     config: EnvConfig, *, seconds: float, seed: int, patience_s: float, agent: str = ""
 ) -> Iterator[Finding]:
-    """Yield what a process of its own finds, and a failure if that process ends before it is done.
+    """Run the checks in a child process and yield the findings; if it crashes or hangs, a failure.
 
-    The process is started and ended as actors are, with all that it has started. It is ended if
-    nothing comes for `patience_s` longer than it plays. With the path of an agent's config as
-    `agent`, that is asked, in the spaces of the environment.
+    The process is started and ended as actors are, with all of its children. It is killed if it
+    reports nothing for `seconds + patience_s`. If `agent` is the path of an agent's config, that
+    agent is checked, in the spaces of the environment.
     """
     with LocalLauncher(names={CHILD_ID: "examination"}) as launcher:
         path = launcher.directory / "report"
@@ -240,7 +242,7 @@ def examine(
 
 
 def _reported(launcher: LocalLauncher, report: BinaryIO, quiet_s: float) -> Iterator[Finding]:
-    """Yield what the process writes to its report, and how it ends if not well."""
+    """Yield the findings that the process reports, and how it ended if it failed."""
     doing, data, heard = "start", b"", time.monotonic()
     ends: list[ActorExit] = []
     while doing != _DONE:
@@ -259,67 +261,67 @@ def _reported(launcher: LocalLauncher, report: BinaryIO, quiet_s: float) -> Iter
             yield _hung(doing, quiet_s, launcher.exits(_KILL_S))
             return
     if not ends:
-        launcher.exits(_LEAVE_S)  # what it has printed comes before its end
+        launcher.exits(_LEAVE_S)  # wait, so that its output comes first
 
 
 def _report(
     found: Callable[[Callable[[str], None]], Iterator[Finding]], path: Path, _: Progress
 ) -> None:
-    """Write down what is found, in the process that the environment lives in."""
+    """Write the findings to a file, in the process of the environment."""
     with path.open("ab", buffering=0) as report:
 
         def send(message: Mapping[str, Any]) -> None:
             report.write((json.dumps(message) + "\n").encode())
 
-        def tell(doing: str) -> None:
+        def announce(doing: str) -> None:
             send({"doing": doing})
 
-        for finding in found(tell):
+        for finding in found(announce):
             send(dataclasses.asdict(finding))
-        tell(_DONE)
+        announce(_DONE)
 
 
 def _found(
-    config: EnvConfig, seconds: float, seed: int, agent: str, tell: Callable[[str], None]
+    config: EnvConfig, seconds: float, seed: int, agent: str, announce: Callable[[str], None]
 ) -> Iterator[Finding]:
     if agent:
-        return _agent_in(agent, config, tell)
-    return _agent(config.id, tell) or diagnose(
-        config, seconds=seconds, seed=seed, pickled=pickled, tell=tell
+        return _agent_in(agent, config, announce)
+    return _agent(config.id, announce) or diagnose(
+        config, seconds=seconds, seed=seed, pickled=pickled, announce=announce
     )
 
 
-def _agent(path: str, tell: Callable[[str], None]) -> Iterator[Finding] | None:
-    """Return what is to be said of the agent whose settings a path names, if it names such."""
+def _agent(path: str, announce: Callable[[str], None]) -> Iterator[Finding] | None:
+    """Return the findings about the agent whose config a path names; None if it names no config."""
     try:
         named: Any = load_object(path) if ":" in path else None
     except ConfigError:
-        return None  # said where an environment is to be made of it
+        return None  # raised again when the environment is made
     if not is_agent_config(named):
         return None
-    return examine_anywhere(named, tell)
+    return examine_anywhere(named, announce)
 
 
-def _agent_in(path: str, config: EnvConfig, tell: Callable[[str], None]) -> Iterator[Finding]:
-    """Yield what is to be said of the agent of that path in the spaces of an environment."""
-    tell("make")
+def _agent_in(path: str, config: EnvConfig, announce: Callable[[str], None]) -> Iterator[Finding]:
+    """Yield the findings about the agent of that path in the spaces of an environment."""
+    announce("make")
     try:
         spec = look_at(config.build).spec
         named: Any = load_object(path)
-    except Exception as error:  # whatever foreign code raises
+    except Exception as error:  # foreign code may raise anything
         yield findings.raised("make", error, _FIRST)
         return
     if is_agent_config(named):
-        yield from examine_anywhere(named, tell, spaces={f"those of {config.id}": spec})
+        yield from examine_anywhere(named, announce, spaces={f"those of {config.id}": spec})
     else:
-        seen = f"{path} is no config of an agent, but {named!r:.80}"
+        seen = f"{path} is not an agent's config, but {named!r:.80}"
         yield fail("settings", seen, "Name the class whose `build` makes the agent.")
 
 
 def _died(doing: str, ended: ActorExit) -> Finding:
     how, advice, _ = cause_of(ended)
     if ended.code == 0:
-        how = "ended with exit code 0 before the examination was done"
+        how = "ended with exit code 0 before the checks were done"
     place = findings.place_in(ended.text)
     return fail(doing, f"the process of the environment or agent {how}{place}", advice)
 
@@ -328,6 +330,6 @@ def _hung(doing: str, quiet_s: float, ends: list[ActorExit]) -> Finding:
     place = findings.place_in("".join(ended.text for ended in ends))
     return fail(
         doing,
-        f"nothing has come for {quiet_s:g} s{place}",
-        "The environment hangs there: look for a wait without an end.",
+        f"no answer for {quiet_s:g} s{place}",
+        "The environment hangs there: look for a wait without a timeout.",
     )

@@ -1,6 +1,6 @@
-"""What an environment does, and what that means for training: one function for each question.
+"""The checks of an environment and their meaning for training: one function per check.
 
-Those about one environment are pure and told the facts; those about two copies play with them.
+Checks of one environment are pure functions of recorded facts. Checks of two copies step them.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ _NOT_THEIRS = (
     _OURS,
     *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
 )
-"""How the names of files begin that are not the user's own code."""
+"""Prefixes of file names that are not the user's own code."""
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
-"""As faulthandler writes one, the newest first."""
+"""A frame in faulthandler's format; the newest comes first."""
 
 _MAX_STEPS = 200
 _ENDS = 3
-"""Steps with an episode's end that are looked at closely."""
+"""Steps with an episode's end that are checked in detail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The answer to one question about an environment."""
+    """The result of one check."""
 
     level: Level
     check: str
-    """What was asked, in a word or two."""
+    """Name of the check, one or two words."""
 
     seen: str
     advice: str = ""
@@ -61,24 +61,24 @@ class Finding:
 
 
 def ok(check: str, seen: str, *, numbers: Mapping[str, float] | None = None) -> Finding:
-    """Say that nothing is to be done."""
+    """Return a finding that needs no action."""
     return Finding(level="ok", check=check, seen=seen, numbers=numbers or {})
 
 
 def warn(
     check: str, seen: str, advice: str, *, numbers: Mapping[str, float] | None = None
 ) -> Finding:
-    """Say what is worth a look."""
+    """Return a finding that is worth a look."""
     return Finding(level="warn", check=check, seen=seen, advice=advice, numbers=numbers or {})
 
 
 def fail(check: str, seen: str, advice: str = "") -> Finding:
-    """Say what has to be corrected before training."""
+    """Return a finding that must be fixed before training."""
     return Finding(level="fail", check=check, seen=seen, advice=advice)
 
 
 def raised(check: str, error: Exception, advice: str) -> Finding:
-    """Say what foreign code raised, and where; errors of ours say themselves what to do."""
+    """Return what foreign code raised, and where. Errors of asyncrl contain their own advice."""
     notes = [n.removeprefix("asyncrl: ") for n in getattr(error, "__notes__", ())]
     own = isinstance(error, AsyncRLError)
     seen = str(error) if own else f"{type(error).__name__}: {error}"
@@ -86,10 +86,10 @@ def raised(check: str, error: Exception, advice: str) -> Finding:
 
 
 def _place(error: Exception) -> list[str]:
-    """Return the line of the user's own code from which an error came.
+    """Return the line of the user's code that raised an error.
 
-    If it was none, return the line of ours that could not do with what the user's code had
-    answered; but where the error is ours, its words are enough.
+    If no user code raised it, return the line of asyncrl that failed on the user's values. Errors
+    of asyncrl need no line: their message is enough.
     """
     frames = traceback.extract_tb(error.__traceback__)
     found = [frame for frame in frames if not frame.filename.startswith(_NOT_THEIRS)]
@@ -99,7 +99,7 @@ def _place(error: Exception) -> list[str]:
 
 
 def place_in(stacks: str) -> str:
-    """Return the newest line of the user's own code in stacks that faulthandler has written."""
+    """Return the newest line of the user's code in a faulthandler dump."""
     for name, line, function in _FRAME.findall(stacks):
         if not name.startswith(_NOT_THEIRS):
             return f"; at {name}:{line} in {function}"
@@ -107,7 +107,7 @@ def place_in(stacks: str) -> str:
 
 
 def spaces(spec: EnvSpec) -> Finding:
-    """What do observations look like?"""
+    """What are the shapes and dtypes of observations?"""
     observation = spec.observation
     if isinstance(observation, BoxSpec):
         seen = f"observations {observation.shape} {observation.dtype}"
@@ -118,7 +118,7 @@ def spaces(spec: EnvSpec) -> Finding:
 
 
 def action_bounds(spec: EnvSpec) -> Finding:
-    """Are there bounds that a policy can scale its actions to?"""
+    """Are there finite bounds to which a policy can scale its actions?"""
     action = spec.action
     if isinstance(action, DiscreteSpec):
         return ok("actions", f"one of {action.n}")
@@ -127,42 +127,42 @@ def action_bounds(spec: EnvSpec) -> Finding:
         return fail(
             "actions",
             seen,
-            "SAC scales its actions to the bounds: give the Box finite ones, for instance "
-            "with gymnasium.wrappers.RescaleAction or in the environment.",
+            "SAC scales its actions to the bounds: make the Box finite, in the environment or "
+            "with gymnasium.wrappers.RescaleAction.",
         )
     if (action.low >= action.high).any():
         return warn(
             "actions",
-            f"{seen}; {int((action.low >= action.high).sum())} of them have no room",
-            "Leave actions out that cannot differ.",
+            f"{seen}; in {int((action.low >= action.high).sum())} of them low is not below high",
+            "Remove action components that cannot vary.",
         )
     return ok("actions", seen)
 
 
 def observations(seen: Experience) -> Iterator[Finding]:
-    """Are observations what their space promises?"""
+    """Do observations match their space?"""
     advice = {
-        "shape": "Return what the space says, or correct the space.",
-        "structure": "Return what the space says, or correct the space.",
-        "dtype": "asyncrl converts what loses no kind of number, at each step: let the space say "
-        "what `step` returns, best float32 or uint8.",
+        "shape": "Return observations of this shape, or correct the space.",
+        "structure": "Return what the space declares, or correct the space.",
+        "dtype": "asyncrl converts at each step what it can without loss: declare in the space "
+        "what `step` returns, preferably float32 or uint8.",
         "bounds": "Correct the bounds, or clip; networks may rely on them.",
     }
     for kind, found in seen.misfits.items():
         level: Level = "fail" if kind in {"shape", "structure"} else "warn"
         yield Finding(level=level, check="observations", seen=found.seen, advice=advice[kind])
     if not seen.misfits:
-        yield ok("observations", f"inside their space in {_steps(seen)}")
+        yield ok("observations", f"match their space in {_steps(seen)}")
 
 
 def finite(seen: Experience) -> Finding:
-    """Are there NaN and infinity?"""
+    """Are there NaN or infinite values?"""
     if not seen.not_finite:
         return ok("finite", "no NaN and no infinity in observations")
     return fail(
         "finite",
         f"observation {seen.not_finite}",
-        "One such value ruins a model for good. Look for a division by zero or an unstable "
+        "One such value ruins the model for good. Look for a division by zero or an unstable "
         "simulation; end the episode before, or clip.",
     )
 
@@ -175,7 +175,7 @@ def rewards(seen: Experience) -> Finding:
 
 
 def reward_scale(told: Sequence[float]) -> Finding:
-    """Are the rewards that the learner is told of a size that critics can learn?"""
+    """Are rewards, as the learner receives them, of a scale that critics can learn?"""
     values = np.array(told, np.float64)
     numbers = {
         "reward_mean": float(values.mean()),
@@ -189,17 +189,17 @@ def reward_scale(told: Sequence[float]) -> Finding:
     level: Level = "warn"
     advice = ""
     if numbers["reward_abs_max"] > _LARGE_REWARD:
-        advice = "Scale or clip rewards: with targets this large, learning rates do not fit."
+        advice = "Scale or clip rewards: default learning rates do not suit targets of this size."
     elif not values.any():
         text = f"all of {len(values):,} were 0 under random actions"
-        advice = "Rewards this rare need much exploration, or a denser reward."
+        advice = "Sparse rewards need much exploration, or a denser reward."
     else:
         level = "ok"
     return Finding(level=level, check="reward scale", seen=text, advice=advice, numbers=numbers)
 
 
 def endings(seen: Experience) -> Iterator[Finding]:
-    """Do episodes end, and are the two ways of ending kept apart?"""
+    """Do episodes end, and are termination and truncation kept apart?"""
     if seen.bad_flag:
         yield warn("flags", f"`terminated` or `truncated` was {seen.bad_flag}", "Return bools.")
     ended = seen.episodes
@@ -207,33 +207,33 @@ def endings(seen: Experience) -> Iterator[Finding]:
         yield warn(
             "episodes",
             f"no episode ended; the longest lasted {seen.longest} steps",
-            "Set a time limit, as gymnasium.make(..., max_episode_steps=1000) does; without "
-            "ends there are no returns to see, and evaluation cuts episodes itself.",
+            "Set a time limit, as gymnasium.make(..., max_episode_steps=1000) does. Without ends "
+            "there are no episode returns, and evaluation cuts episodes itself.",
         )
         return
     both = sum(e.terminated and e.truncated for e in ended)
     text = (
         f"{len(ended)} ended, {sum(e.terminated for e in ended)} terminated and "
-        f"{sum(e.truncated for e in ended)} truncated, {_median([e.length for e in ended]):.0f} "
-        "steps long in the median"
+        f"{sum(e.truncated for e in ended)} truncated, median length "
+        f"{_median([e.length for e in ended]):.0f} steps"
     )
     if both == len(ended) > 1:
         yield fail(
             "episodes",
             f"{text}: both flags every time",
             "Set `terminated` where the task is over, and `truncated` where only time is: "
-            "learning bootstraps from the one and not from the other.",
+            "learning bootstraps after the latter and not after the former.",
         )
     else:
         yield ok("episodes", text)
 
 
 def time_limit(seen: Experience) -> Finding:
-    """Is a time limit told as one?"""
+    """Does the time limit set `truncated`?"""
     if seen.time_limit is not None and seen.longest > seen.time_limit:
         return fail(
             "time limit",
-            f"an episode lasted {seen.longest} steps, and the limit is {seen.time_limit}",
+            f"an episode lasted {seen.longest} steps, but the limit is {seen.time_limit}",
             "Wrap the environment in gymnasium.wrappers.TimeLimit, as gymnasium.make does.",
         )
     if any(e.truncated for e in seen.episodes):
@@ -245,8 +245,8 @@ def time_limit(seen: Experience) -> Finding:
             "time limit",
             f"{count} of {len(seen.episodes)} episodes were terminated after {length} steps, "
             "and none lasted longer",
-            "If that is a limit of time, return `truncated` in place of `terminated`: the "
-            "learner must not take running out of time for a bad end.",
+            "If that is a time limit, return `truncated` instead of `terminated`: otherwise the "
+            "learner takes a timeout for a failure.",
         )
     if seen.time_limit is not None:
         text = f"{seen.time_limit} steps, which no episode reached"
@@ -255,13 +255,13 @@ def time_limit(seen: Experience) -> Finding:
 
 
 def arrays(seen: Experience) -> Finding:
-    """Does it write into arrays that it has handed out?"""
-    text = "writes into arrays it returned before" if seen.reuses_arrays else "new ones each step"
+    """Does the environment overwrite arrays that it has returned?"""
+    text = "overwrites arrays it returned before" if seen.reuses_arrays else "new ones each step"
     return ok("arrays", f"{text}; asyncrl copies what an environment returns")
 
 
 def speed(step_s: Sequence[float], reset_s: float, n_envs: int, env_steps: int) -> Finding:
-    """How long do steps and resets take, and what does that mean for an actor?"""
+    """How long do steps and resets take, and how many steps per second can one actor make?"""
     median, p99 = _median(step_s), float(np.quantile(step_s, 0.99))
     rate = env_steps / math.fsum(step_s)
     numbers = {
@@ -271,16 +271,16 @@ def speed(step_s: Sequence[float], reset_s: float, n_envs: int, env_steps: int) 
         "env_steps_per_s": rate,
     }
     text = (
-        f"a step of {n_envs} takes {_time(median)} in the median and {_time(p99)} at the 99th "
-        f"percentile, the first reset {_time(reset_s)}: one actor gives at most about "
-        f"{float(f'{rate:.2g}'):,.0f} env steps/s, before its policy"
+        f"{n_envs} environments take {_time(median)} per step in the median and {_time(p99)} at "
+        f"the 99th percentile, the first reset {_time(reset_s)}: one actor makes at most about "
+        f"{float(f'{rate:.2g}'):,.0f} env steps/s, not counting its policy"
     )
     if p99 > max(_STALL_S, 20 * median):
         return warn(
             "speed",
             text,
-            "Single steps stall all environments of an actor, most likely resets: make them "
-            "cheaper, or step fewer environments in more actors.",
+            "Some steps, most likely resets, are slow and block all environments of an actor: "
+            "make them cheaper, or use more actors with fewer environments each.",
             numbers=numbers,
         )
     return ok("speed", text, numbers=numbers)
@@ -317,7 +317,7 @@ def reproducible(a: Probe, b: Probe, seconds: float, seed: int = 0) -> Finding:
     """Do the same seed and the same actions give the same episodes?"""
     advice = (
         "Draw all random numbers from self.np_random after super().reset(seed=seed); otherwise "
-        "runs cannot be repeated, and evaluations play other episodes each time."
+        "runs are not reproducible, and every evaluation plays different episodes."
     )
 
     def differ(what: str) -> Finding:
@@ -345,7 +345,7 @@ def reproducible(a: Probe, b: Probe, seconds: float, seed: int = 0) -> Finding:
 
 
 def seeds_differ(a: Probe, b: Probe, seconds: float, seed: int = 0) -> Finding:
-    """Do other seeds give other episodes?"""
+    """Do different seeds give different episodes?"""
     n_steps = 0
     alike = _alike(a.reset(seed), b.reset(seed + a.n_envs))
     until = time.perf_counter() + seconds
@@ -356,22 +356,23 @@ def seeds_differ(a: Probe, b: Probe, seconds: float, seed: int = 0) -> Finding:
         for probe in (a, b):
             probe.reset_ended()
     if not alike:
-        return ok("seeds", "another seed gives other episodes")
+        return ok("seeds", "different seeds give different episodes")
     return warn(
         "seeds",
-        f"another seed with the same actions gives the same {n_steps} steps",
-        "Nothing to do if the task is meant to be deterministic; else draw from "
-        "self.np_random after super().reset(seed=seed).",
+        f"different seeds with the same actions give the same {n_steps} steps",
+        "Ignore this if the task is deterministic by design; otherwise draw from self.np_random "
+        "after super().reset(seed=seed).",
     )
 
 
 def autoreset(a: Probe, b: Probe, seconds: float, seed: int = 0) -> Finding:
-    """Does a vector environment reset when its metadata says so?
+    """Does a vector environment reset as its metadata says?
 
-    Where it says that the action after an episode's end is ignored, the copies get different ones.
+    With NEXT_STEP, the action after an episode's end must be ignored: the copies get different
+    ones.
     """
     mode = a.mode
-    assert mode is not None  # noqa: S101  # a batch would have refused it
+    assert mode is not None  # noqa: S101  # a batch would have rejected it
     ends = 0
     first = [*map(kept, a.reset(seed))]
     b.reset(seed)
@@ -389,15 +390,16 @@ def autoreset(a: Probe, b: Probe, seconds: float, seed: int = 0) -> Finding:
                 "autoreset",
                 f'metadata["autoreset_mode"] says {mode.name}, but {wrong}',
                 "Correct the metadata, or make the vector environment with another mode; "
-                "learning would take one episode's end and the next one's start for a transition.",
+                "otherwise learning takes one episode's end and the next one's start for a "
+                "transition.",
             )
     if not ends:
         return warn(
             "autoreset",
-            f"{mode.name} by its own account; no episode ended, so that could not be checked",
-            "Look for longer, with --seconds.",
+            f"{mode.name} according to the metadata; no episode ended, so this was not checked",
+            "Check for longer, with --seconds.",
         )
-    return ok("autoreset", f"{mode.name}, as seen at {ends} ends")
+    return ok("autoreset", f"{mode.name}, confirmed at {ends} ends")
 
 
 def _contradiction(first: list[Any], a: Probe, b: Probe, answer: Answer) -> str:
@@ -415,9 +417,11 @@ def _not_final(first: list[Any], a: Probe, final: Any) -> str:  # noqa: ANN401  
     ended = np.flatnonzero(a.ended)
     if final is None or any(final[i] is None for i in ended):
         return 'an episode ended without infos["final_obs"]'
-    # Where all episodes begin alike, the last observation may well be such a first one.
+    # If all episodes begin alike, the last observation may equal a first one.
     if all(same(a.rows[i], final[i]) and not same(a.rows[i], first[i]) for i in ended):
-        return "the observation at an episode's end is its last one, not the next one's first"
+        return (
+            "the observation at an episode's end is its last one, not the first of the next episode"
+        )
     return ""
 
 
@@ -430,13 +434,13 @@ def _not_ignored(a: Probe, b: Probe) -> str:
     twins = _alike(a.rows, b.rows)
     try:
         after, other = a.step(actions), b.step(others)
-    except Exception as error:  # whatever foreign code raises
+    except Exception as error:  # foreign code may raise anything
         return f"the step after an episode's end raises {type(error).__name__}: {error}"
     for i in ended:
         if twins and not same(after.rows[i], other.rows[i]):
             return "the step after an episode's end depends on its action"
         if after.rewards[i] != 0 or after.terminated[i] or after.truncated[i]:
-            return "the step after an episode's end has a reward or an end of its own"
+            return "the step after an episode's end has a reward or ends an episode"
     return ""
 
 
@@ -447,7 +451,9 @@ def _reset_too_much(a: Probe, b: Probe) -> str:
         probe.reset_ended()
     for i in others:
         if not same(before[i], a.rows[i]):
-            return "a reset of what had ended, by options['reset_mask'], changed the others too"
+            return (
+                "resetting the ended environments with options['reset_mask'] changed the others too"
+            )
     return ""
 
 

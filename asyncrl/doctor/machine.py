@@ -1,6 +1,6 @@
-"""Is this machine fit for training? One small function for each question, and the facts apart.
+"""Checks whether this machine is ready for training: one small function per check.
 
-The facts are read in one place, so the answers can be tested without a machine of each kind.
+All facts are read in one place, so the checks can be tested without a machine of each kind.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from asyncrl.supervision.local import LocalLauncher
 from asyncrl.supervision.local_files import temp_directory
 
 _TEMP_BYTES = 32 << 20
-"""For the logs of a few dozen actors, at most 1 MiB each."""
+"""Room for the logs of a few dozen actors, at most 1 MiB each."""
 
 _SLOW_START_S = 15.0
-"""With loading torch, as the helper that starts actors does it once."""
+"""Includes loading torch, which the helper process that starts actors does once."""
 
 _START_DEADLINE_S = 60.0
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -45,71 +45,71 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a run would take."""
+    """The resources of a planned run."""
 
     name: str
     replay_bytes: int
-    """Of memory, when it is full."""
+    """Memory of the full replay."""
 
     actors: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
-    """What the questions are answered from."""
+    """The facts that the checks use."""
 
     cores: int
-    """That threads may run on."""
+    """CPU cores that this process may use."""
 
     quota: float | None = None
-    """CPU seconds per second that a control group allows; None if that is as much as the cores."""
+    """CPU seconds per second that a control group allows; None if it limits nothing."""
 
     memory: Room
-    """Of the machine, or of the control group or resource limit that leaves less."""
+    """Memory of the machine, or of the control group or resource limit if that is less."""
 
     tasks: Room | None = None
-    """Processes and threads; None if there is no limit."""
+    """Limit on processes and threads; None if there is no limit."""
 
     descriptors: int | None
-    """Files and sockets that one process may have open; None if there is no limit."""
+    """Limit on open files and sockets per process; None if there is no limit."""
 
     temp: Path | None
-    """Where sockets and files of actors are made; None if there is no such place."""
+    """Directory of the actors' sockets and files; None if no directory can be used."""
 
     temp_bytes: int
-    """Free there; -1 if nothing can be written."""
+    """Free space there; -1 if it is not writable."""
 
     temp_note: str = ""
-    """Why it is that place, or why there is none."""
+    """Why this directory is used, or why none can be."""
 
     shm_bytes: int
-    """Free in /dev/shm; -1 if there is none."""
+    """Free space in /dev/shm; -1 if it does not exist."""
 
     thread_settings: tuple[tuple[str, str], ...]
-    """Variables that tell libraries how many threads to use."""
+    """Environment variables that set the number of threads of libraries."""
 
     torch: str
     gpus: tuple[str, ...]
     start_s: float
-    """From the order to start an actor to its end; infinite if none came to life."""
+    """Seconds from launching an actor to its exit; infinite if it did not start."""
 
     start_error: str = ""
     forked: bool = False
-    """Whether the actor was a fork of the helper, by what it says itself."""
+    """Whether the actor was forked from the helper process, as the actor reports."""
 
     cuda: bool = False
-    """Whether CUDA was initialised in the actor when it began, by what it says itself."""
+    """Whether CUDA was initialised when the actor began, as the actor reports."""
 
     wanted: Wanted | None = None
 
     @property
     def share(self) -> float:
-        """CPU seconds per second."""
+        """CPU seconds per second that this process may use."""
         return self.cores if self.quota is None else self.quota
 
 
 def findings(facts: MachineFacts) -> Iterator[Finding]:
-    """Yield the answers."""
+    """Check the facts and yield the findings."""
     yield _cores(facts)
     yield _memory(facts)
     yield _tasks(facts)
@@ -122,8 +122,8 @@ def findings(facts: MachineFacts) -> Iterator[Finding]:
 
 
 def read_facts(wanted: Wanted | None = None) -> MachineFacts:
-    """Look at the machine; this starts one actor, which looks around and ends."""
-    tasks = limits.tasks()  # before an actor is there
+    """Read the facts of this machine; this starts one actor, which reports and exits."""
+    tasks = limits.tasks()  # before an actor is started
     start_s, start_error, told = _start_an_actor()
     cores = Cores()
     temp, temp_note = _temp_directory()
@@ -136,7 +136,7 @@ def read_facts(wanted: Wanted | None = None) -> MachineFacts:
         temp=temp,
         temp_bytes=_free_bytes(temp) if temp and os.access(temp, os.W_OK) else -1,
         temp_note=temp_note,
-        shm_bytes=_free_bytes(Path("/dev/shm")),  # noqa: S108  # asked for its size alone
+        shm_bytes=_free_bytes(Path("/dev/shm")),  # noqa: S108  # only its size is read
         thread_settings=tuple(
             (name, os.environ[name]) for name in _THREAD_VARIABLES if name in os.environ
         ),
@@ -151,7 +151,7 @@ def read_facts(wanted: Wanted | None = None) -> MachineFacts:
 
 
 def memory_bytes(replay: ReplayBufferConfig, schema: SegmentSchema) -> int:
-    """Return what a replay takes of memory when it is full; queues of trajectories stay short."""
+    """Return the memory of a full replay; 0 for queues of trajectories, which stay short."""
     return replay.memory_bytes(schema) if isinstance(replay, RingConfig) else 0
 
 
@@ -164,8 +164,8 @@ def _cores(facts: MachineFacts) -> Finding:
     return warn(
         "cores",
         seen,
-        "Actors and learner share it, so an asynchronous run is hardly faster than "
-        "train_sync; raise the limit of the container (docker run --cpus) or of taskset.",
+        "Actors and learner share it, so an asynchronous run is hardly faster than train_sync; "
+        "raise the limit of the container (docker run --cpus) or of taskset.",
     )
 
 
@@ -182,22 +182,22 @@ def _memory(facts: MachineFacts) -> Finding:
     return warn(
         "memory",
         seen,
-        "Little is left: a replay that does not fit is refused before a run starts, but "
-        "actors take about 0.3 GiB each; end other programs, or set fewer actors.",
+        "Little is left: a replay that does not fit is rejected before a run starts, but each "
+        "actor takes about 0.3 GiB. End other programs, or use fewer actors.",
     )
 
 
 def _memory_for(wanted: Wanted, facts: MachineFacts) -> Finding:
     actors_bytes = wanted.actors * ACTOR_BYTES
     seen = (
-        f"{_room(facts)}; the replay of {wanted.name} takes {_gib(wanted.replay_bytes)} "
-        f"when it is full, its {wanted.actors} actors about {_gib(actors_bytes)}"
+        f"{_room(facts)}; the replay of {wanted.name} takes {_gib(wanted.replay_bytes)} when it is "
+        f"full, its {wanted.actors} actors about {_gib(actors_bytes)}"
     )
     if wanted.replay_bytes > facts.memory.left:
-        advice = "A run would be refused: lower replay.capacity, or set replay.memory_map."
+        advice = "The run would be rejected: lower replay.capacity, or set replay.memory_map."
         return fail("memory", seen, advice)
     if wanted.replay_bytes + actors_bytes > facts.memory.left:
-        advice = "Too little for both: lower replay.capacity, or set fewer actors."
+        advice = "Too little for both: lower replay.capacity, or use fewer actors."
         return warn("memory", seen, advice)
     return ok("memory", seen)
 
@@ -246,23 +246,25 @@ def _temp(facts: MachineFacts) -> Finding:
         return fail(
             "temp space",
             seen,
-            "Sockets and files of actors are made there: set TMPDIR to a directory that can be "
-            "written, in at most 70 bytes.",
+            "Sockets and files of actors are created there: set TMPDIR to a writable directory "
+            "with a path of at most 70 bytes.",
         )
     if facts.temp_bytes < _TEMP_BYTES:
-        advice = "Actors write logs and errors there: make room, or set TMPDIR to another disk."
+        advice = (
+            "Actors write logs and errors there: free some space, or set TMPDIR to another disk."
+        )
         return warn("temp space", seen, advice)
     return ok("temp space", seen)
 
 
 def _shared_memory(facts: MachineFacts) -> Finding:
     size = "none" if facts.shm_bytes < 0 else f"{_gib(facts.shm_bytes)} free"
-    return ok("shared memory", f"{size}; asyncrl takes none, environments may")
+    return ok("shared memory", f"{size}; asyncrl uses none, environments may")
 
 
 def _threads(facts: MachineFacts) -> Finding:
     if not facts.thread_settings:
-        seen = "no variable sets them; actors take one each, the learner as agent.threads says"
+        seen = "no variable sets them; each actor uses one, the learner what agent.threads sets"
         return ok("threads", seen)
     seen = ", ".join(f"{name}={value}" for name, value in facts.thread_settings)
     if all(
@@ -273,7 +275,8 @@ def _threads(facts: MachineFacts) -> Finding:
     return warn(
         "threads",
         seen,
-        f"More threads than {facts.share:.3g} cores can run slow each other down; unset it.",
+        f"More threads than the {facts.share:.3g} available cores can slow each other down; unset "
+        "it.",
     )
 
 
@@ -281,7 +284,7 @@ def _actors(facts: MachineFacts) -> Finding:
     if facts.start_error or facts.start_s == float("inf"):
         return fail(
             "actors",
-            facts.start_error or f"none came to life within {_START_DEADLINE_S:g} s",
+            facts.start_error or f"none started within {_START_DEADLINE_S:g} s",
             "Actors are processes; look for a limit on them (pids.max, ulimit -u), for a full "
             "disk, or for a sandbox that forbids them.",
         )
@@ -292,12 +295,12 @@ def _actors(facts: MachineFacts) -> Finding:
         return fail(
             "actors",
             seen,
-            "CUDA does not work in forks of a process that has used it: find what does so "
-            "as soon as torch is loaded (sitecustomize, a .pth file, a plugin of torch).",
+            "CUDA does not work in forks of a process that has used it: find what uses it as soon "
+            "as torch is loaded (sitecustomize, a .pth file, a torch plugin).",
         )
     if facts.start_s < _SLOW_START_S:
         return ok("actors", seen)
-    advice = "That is slow: a busy machine, or Python's files on a slow disk."
+    advice = "This is slow: the machine is busy, or Python's files are on a slow disk."
     return warn("actors", seen, advice)
 
 
@@ -311,7 +314,7 @@ def _free_bytes(directory: Path) -> int:
 
 
 def _temp_directory() -> tuple[Path | None, str]:
-    """Return where actors' sockets and files are made, if there is a place, and why it is there."""
+    """Return the directory for sockets and files of actors, or None; and the reason."""
     try:
         temp = temp_directory()
     except ConfigError as error:
@@ -321,7 +324,7 @@ def _temp_directory() -> tuple[Path | None, str]:
 
 
 def _start_an_actor() -> tuple[float, str, dict[str, bool]]:
-    """Return how long it took, what went wrong, and what the actor says of itself."""
+    """Start an actor; return the seconds it took, the error, and the facts that it reports."""
     began = time.monotonic()
     try:
         launcher = LocalLauncher(preload=["asyncrl.agents.parts.torch_agent"])
@@ -340,8 +343,8 @@ def _start_an_actor() -> tuple[float, str, dict[str, bool]]:
 
 
 def _looks_around(path: Path, _: Progress) -> None:
-    """Be an actor, and write down what it was born into."""
-    torch = sys.modules.get("torch")  # not loaded here: the helper has, or has not
+    """Run as an actor: write the facts about this process to a file."""
+    torch = sys.modules.get("torch")  # no import: the helper has torch loaded, or not
     told = {
         "forked": any("local_helper" in word for word in sys.orig_argv),
         "cuda": torch is not None and bool(torch.cuda.is_initialized()),

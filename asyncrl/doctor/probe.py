@@ -1,6 +1,6 @@
-"""One environment, plain or of several, driven by hand: every answer as it came, and what follows.
+"""Steps one plain or vector environment by hand and records each answer unchanged.
 
-Shares nothing with the batches that train on it: it is there to find out what they rely on.
+Shares no code with the batches used in training: it checks what they rely on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Row = Any  # an observation of one environment; Python has no common type for th
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What all environments of a probe answered to one action each."""
+    """The answer of all environments of a probe to one action each."""
 
     rows: list[Row]
     """Observations as `step` returned them."""
@@ -33,14 +33,14 @@ class Answer:
     terminated: list[Any]
     truncated: list[Any]
     stepped: BoolArray
-    """False where the vector environment only reset, if it does as it says."""
+    """False where, according to its metadata, the vector environment only reset."""
 
     infos: dict[str, Any]
-    """Of a vector environment; they say where it did more than step."""
+    """Infos of a vector environment; they show where it did more than step."""
 
 
 class Probe:
-    """Plays with random actions, and resets what has to be reset by hand."""
+    """Steps with random actions, and resets the environments that do not reset themselves."""
 
     def __init__(self, env: Any, seed: int = 0) -> None:  # noqa: ANN401  # plain or vector
         self.env = env
@@ -54,23 +54,23 @@ class Probe:
         self.mode = _mode(env) if self.vector else AutoresetMode.DISABLED
         self.time_limit: int | None = getattr(env.spec, "max_episode_steps", None)
         self.rows: list[Row] = []
-        """The last observations, to act on next."""
+        """The last observations."""
         self.ended = np.zeros(self.n_envs, bool)
-        """Where the last step has ended an episode."""
+        """True where the last step ended an episode."""
         self._resetting = np.zeros(self.n_envs, bool)
 
     def reset(self, seed: int | None = None) -> list[Row]:
-        """Start all episodes anew."""
+        """Reset all environments."""
         self._resetting = self.ended = np.zeros(self.n_envs, bool)
         self.rows = self._rows(self.env.reset(seed=seed)[0])
         return self.rows
 
     def sample(self) -> list[Any]:
-        """Draw one action for each environment."""
+        """Return one random action per environment."""
         return [self._action_space.sample() for _ in range(self.n_envs)]
 
     def step(self, actions: Sequence[Any]) -> Answer:
-        """Act, and reset nothing."""
+        """Step all environments, and reset none."""
         if self.vector:
             batch: Any = create_empty_array(self._action_space, self.n_envs)
             answer = self.env.step(concatenate(self._action_space, actions, batch))
@@ -86,7 +86,7 @@ class Probe:
         return Answer(self.rows, [*rewards], [*terminated], [*truncated], stepped, infos)
 
     def reset_ended(self) -> None:
-        """Reset what has ended, if that has to be done by hand."""
+        """Reset the environments whose episode has ended, unless they reset themselves."""
         if self.mode is not AutoresetMode.DISABLED or not self.ended.any():
             return
         options = {"options": {"reset_mask": self.ended.copy()}} if self.vector else {}
@@ -104,12 +104,12 @@ def _mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode | None:
 
 
 _ALL_CHECKED = 2000
-"""Observations that are all looked at; of later ones each tenth is."""
+"""Number of observations that are all checked; later, every tenth is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """How one ended."""
+    """Length and end of one episode."""
 
     length: int
     terminated: bool
@@ -118,7 +118,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """How an observation differs from what its space promises."""
+    """How an observation differs from its space."""
 
     kind: str
     """`shape`, `dtype`, `bounds` or `structure`."""
@@ -147,7 +147,7 @@ class Experience:
 
 
 def play(probe: Probe, seconds: float, *, seed: int = 0, max_steps: int = 100_000) -> Experience:
-    """Act at random for so long, and note what comes."""
+    """Step with random actions for `seconds` and record the facts."""
     seen = Experience(time_limit=probe.time_limit)
     lengths = np.zeros(probe.n_envs, np.int64)
     _look(seen, probe, probe.reset(seed))
@@ -167,18 +167,18 @@ def play(probe: Probe, seconds: float, *, seed: int = 0, max_steps: int = 100_00
 
 
 def same(a: Any, b: Any) -> bool:  # noqa: ANN401  # observations of any space
-    """Tell whether two observations are equal to the last bit; NaN is equal to NaN."""
+    """Whether two observations are equal to the last bit; NaN equals NaN."""
     pairs = zip(_leaves(a), _leaves(b), strict=True)
     return all(np.array_equal(x, y, equal_nan=x.dtype.kind == "f") for x, y in pairs)
 
 
 def kept(row: Any) -> Any:  # noqa: ANN401  # from foreign code
-    """Return a copy of an observation for `same`: some environments write into theirs again."""
+    """Return a copy of an observation for `same`: some environments overwrite theirs."""
     return tuple(leaf.copy() for leaf in _leaves(row))
 
 
 def misfit(space: Space[Any], row: Any) -> Misfit | None:  # noqa: ANN401  # from foreign code
-    """Say how an observation differs from what its space promises; None if it does not."""
+    """Return how an observation differs from its space; None if it does not."""
     if space.contains(row):
         return None
     if isinstance(space, Dict) and isinstance(row, dict) and row.keys() == space.spaces.keys():

@@ -1,4 +1,4 @@
-"""Recorders behind a thread of their own, so that a slow one never holds up training.
+"""Runs recorders in a background thread, so that a slow one never blocks training.
 
 Keeps no numbers itself; knows nothing of files, terminals or services.
 """
@@ -21,13 +21,13 @@ _LAST_CLOSE_S = 1.0
 
 
 class BackgroundRecorder:
-    """Passes everything on to other recorders in one thread, and never blocks its caller.
+    """Forwards everything to other recorders in one thread, and never blocks its caller.
 
-    When they are too slow, the oldest waiting record goes; how many went so far is in each record
-    from then on, as `record/dropped`. A recorder that raises is closed and left out from then on,
-    with a warning; the others go on, and the run does too. In a run that ends well nothing waiting
-    is lost: `close` writes it out first, for up to half of `close_timeout_s`, and then closes all
-    recorders. If one of them hangs, `close` leaves it behind and closes the rest itself.
+    If they are too slow, the oldest pending record is dropped. `record/dropped` in each later
+    record counts the dropped ones. A recorder that raises is closed and disabled, with a warning;
+    the other recorders and the run continue. When a run ends normally no pending record is lost:
+    `close` writes them first, for up to half of `close_timeout_s`, and then closes all recorders.
+    If one of them hangs, `close` abandons it and closes the rest itself.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class BackgroundRecorder:
 
     @property
     def failure(self) -> BaseException | None:
-        """What the first recorder that failed raised; None if all are well."""
+        """The exception of the first recorder that failed; None if all work."""
         return self._failure
 
     def go_on(self, *, env_steps: int, opt_steps: int) -> None:
-        """Pass it on to those who want to know."""
+        """Forward it to the recorders that support resuming."""
         for recorder in self._recorders:
             if isinstance(recorder, GoesOn):
                 recorder.go_on(env_steps=env_steps, opt_steps=opt_steps)
@@ -70,17 +70,17 @@ class BackgroundRecorder:
         start_thread(self._thread)
 
     def write(self, record: Record) -> None:
-        """Take a copy of the record; it is written later."""
+        """Copy the record and queue it for writing."""
         copy = dict(record)
         with self._changed:
             if self._drain_until is not None:
-                raise ValueError("write comes between start and close")
+                raise ValueError("write was called before start or after close")
             self._dropped += len(self._pending) == self._pending.maxlen
             self._pending.append(copy)
             self._changed.notify_all()
 
     def close(self, *, failed: bool) -> None:
-        """Write out what waits, close all recorders and end the thread; has a time limit."""
+        """Write pending records, close all recorders and end the thread; has a timeout."""
         with self._changed:
             if self._drain_until is not None:
                 return
@@ -101,15 +101,15 @@ class BackgroundRecorder:
         self._for_each(_closing(self._failed))
 
     def _next(self) -> dict[str, float] | None:
-        """Wait for a record; None when there will be no more, or no more time for them."""
+        """Wait for a record. Return None after the last one, or at the close deadline."""
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._drain_until is not None)
             if not self._pending:
                 return None
             if self._drain_until is not None and time.monotonic() > self._drain_until:
                 logger.warning(
-                    "the last %d records were not written: recorders were not done %g s after the "
-                    "end; record less often, or to a faster place",
+                    "the last %d records were not written: recorders were still busy %g s after "
+                    "the end; record less often, or to a faster disk or server",
                     len(self._pending),
                     self._close_timeout_s / 2,
                 )
@@ -132,7 +132,7 @@ class BackgroundRecorder:
     def _attempt(self, recorder: Recorder, call: Callable[[Recorder], None]) -> None:
         try:
             call(recorder)
-        except BaseException as error:  # the thread must outlive whatever a recorder does
+        except BaseException as error:  # the thread must survive any recorder
             self._drop(recorder, error)
 
     def _drop(self, recorder: Recorder, error: BaseException) -> None:
@@ -140,33 +140,33 @@ class BackgroundRecorder:
         self._failure = self._failure or error
         name = type(recorder).__name__
         logger.warning(
-            "%s failed and records nothing any more; the run and other recorders go on. Mend what "
-            "the traceback names before the next run",
+            "%s failed and is disabled; the run and other recorders continue. Fix what the "
+            "traceback shows before the next run",
             name,
             exc_info=error,
         )
         try:
             recorder.close(failed=True)
-        except BaseException:  # it has failed before, which was said
+        except BaseException:  # the first failure has been logged
             logger.debug("%s failed again when it was closed", name, exc_info=True)
 
     def _abandon(self) -> None:
-        """Close all but the recorder that hangs; the thread touches none of them any more."""
+        """Close all recorders but the one that hangs; the thread stops using them."""
         with self._changed:
             self._abandoned = True
             stuck = self._busy
             waiting = len(self._pending)
         name = type(stuck).__name__ if stuck else "a recorder"
-        message = f"{name} hangs; left behind after {self._close_timeout_s:g} s"
+        message = f"{name} hangs; abandoned after {self._close_timeout_s:g} s"
         logger.warning(
-            "%s, with %d records not written; look at the disk or the server that it writes to",
+            "%s, with %d records not written; check the disk or the server that it writes to",
             message,
             waiting,
         )
         self._failure = self._failure or TimeoutError(message)
         for recorder in tuple(self._recorders):
             if recorder is not stuck:
-                # What one hangs on, as a dead file server, may well be what the next one hangs on.
+                # Other recorders may hang on the same cause, such as a file server that is down.
                 closing = threading.Thread(
                     target=self._attempt, args=(recorder, _closing(self._failed)), daemon=True
                 )

@@ -1,4 +1,4 @@
-"""The live frame: a run's state as something rich can draw. Holds no state, opens no terminal."""
+"""Draws the live view: a run's state as a rich renderable. Holds no state, opens no terminal."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ _LOADS = (
 )
 _ACTOR_COLUMNS = ("env_steps", "env_steps_per_s", "episodes", "restarts", "model_version")
 _STATES = ("dropped", "env_restarts", "memory_restarts")
-"""Told in other columns."""
+"""Actor metrics that have no column of their own; the faults and the marks show them."""
 
 _MOST_POLICY_COLUMNS = 2
 _ACTOR_WIDTH, _BEHIND_WIDTH, _POLICY_WIDTH = 49, 8, 9
-"""Of the columns that each actor has, of the one that says how far behind it is, and of each of the
-policy's own, which are left out where their numbers would be cut."""
+"""Widths in characters: the columns that every actor has, the column of the policy lag, one column
+of the policy's own metrics. The last two are left out where their numbers would be cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """One frame; fits itself to the width and height that it is drawn in."""
+    """One frame; fits itself to the width and height of the console."""
 
     state: RunState
 
@@ -76,7 +76,7 @@ class Dashboard:
         sections = _sections(self.state)
         top = self._top(sections, width)
         used = len(console.render_lines(top, options))
-        # The last sections matter least: they give way when the window is low.
+        # The last sections matter least, so they are dropped first when the window is low.
         while used + wanted > height and len(sections) > _FEWEST_SECTIONS:
             del sections[-1]
             top = self._top(sections, width)
@@ -91,7 +91,7 @@ class Dashboard:
 
 
 def ledger_line(ledger: Mapping[str, float]) -> str:
-    """Return the books in one line: what actors made, and what became of it."""
+    """Return the ledger in one line: what actors produced, and where it is now."""
     return " ".join(_ledger_parts(ledger))
 
 
@@ -131,7 +131,7 @@ def _header(state: RunState, width: int) -> RenderableType:
     else:
         line.add_row(Text(time, style=style))
     parts: list[RenderableType] = [line, Text(_packed(_progress(state), " | ", width), style="dim")]
-    if not state.ended and (verdict := state.verdict):  # how all of it went, the summary tells
+    if not state.ended and (verdict := state.verdict):  # the summary shows all of them
         calm = verdict.kind in {"alone", "balanced", "too-early", "unlimited"}
         parts.append(Text(verdict.sentence, style="dim" if calm else "yellow"))
     return Group(*parts)
@@ -151,7 +151,7 @@ def _progress(state: RunState) -> list[str]:
 
 
 def _sections(state: RunState) -> list[RenderableType]:
-    """Return the blocks of numbers of which anything is known, the most wanted ones first."""
+    """Return the sections that have any known number, the most important first."""
     titles = ("throughput", "learner's time", "actors' time")
     if state.ended:
         titles = ("throughput, whole run", "learner, whole run", "actors, whole run")
@@ -242,7 +242,7 @@ def _bar(share: float) -> ProgressBar:
 
 
 def _row(label: str, value: str) -> RenderableType:
-    # A grid of its own, for a long value must not shorten the labels of the other rows.
+    # A separate grid: a long value must not shorten the labels of the other rows.
     grid = Table.grid(padding=(0, 1), expand=True)
     grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     grid.add_column(no_wrap=True, justify="right")
@@ -266,7 +266,7 @@ def _bars(title: str, shares: Sequence[tuple[str, float]]) -> RenderableType | N
 def _actor_table(
     state: RunState, actors: Mapping[str, Mapping[str, float]], room: int, width: int
 ) -> list[RenderableType]:
-    """Draw a line for each actor; where there is no room for all, for those that look ill."""
+    """Draw one line per actor. If there is no room for all, show those with problems."""
     slots = list(actors)
     if len(slots) > room:
         ill = sorted(slots, key=lambda s: _illness(state, s, actors[s]), reverse=True)

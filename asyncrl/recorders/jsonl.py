@@ -1,6 +1,6 @@
-"""Records as lines of JSON: one object a line, on disk as soon as it is written.
+"""Records as JSON lines: one object a line, flushed as soon as it is written.
 
-Holds no configuration, which the run saves beside it, so that every line is a record.
+Does not write the configuration, which the run saves beside it, so that every line is a record.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _BLOCK_BYTES = 16 << 10
 class JsonlRecorder:
     """Appends each record to a file as one line, after its `time`; `null` for NaN and infinity.
 
-    JSON has no word for those two, and other words for them are what strict readers stumble over.
-    A file that is already there is continued. If it ends in half a line, as after a power cut,
-    that half is cut off: it can never be read, and the next record must not be glued to it. Where a
-    run goes on, so are the last records, as far as they are of later than its checkpoint. While the
-    disk is full, records are left out, and said to be; they go on when there is room. A file
-    that is removed or renamed meanwhile is followed by a new one under the same path.
+    JSON has no literals for those two, and strict parsers reject the usual extensions. An existing
+    file is continued. If it ends in a partial line, as after a power cut, that line is truncated,
+    since the next record would be appended to it. When a run is resumed, the last records are
+    removed as far as they are later than its checkpoint. While the disk is full, records are
+    dropped with a warning; writing resumes when there is space. If the file is removed or renamed
+    during the run, a new one is created under the same path.
     """
 
     def __init__(self, path: Path | str, clock: Callable[[], float] = time.time) -> None:
@@ -53,7 +53,9 @@ class JsonlRecorder:
 
     def write(self, record: Record) -> None:
         if self._file is None:
-            raise ValueError(f"{self._path} is not open: write comes between start and close")
+            raise ValueError(
+                f"{self._path} is not open: write was called before start or after close"
+            )
         values = {name: _finite(float(value)) for name, value in record.items()}
         line = (
             json.dumps({"time": round(self._clock(), 3), **values}, allow_nan=False).encode()
@@ -68,27 +70,25 @@ class JsonlRecorder:
             self._note_left_out()
 
     def _found(self, file: FileIO) -> FileIO:
-        """Return the file, or a new one if it is no longer where readers look for it."""
+        """Return the open file, or a new one if the path no longer leads to it."""
         with suppress(FileNotFoundError, NotADirectoryError):
             if os.path.samestat(os.fstat(file.fileno()), self._path.stat()):
                 return file
         self._path.parent.mkdir(parents=True, exist_ok=True)
         begun = self._path.open("ab", buffering=0)
         file.close()
-        logger.warning("%s was removed or renamed; records go on in a new file", self._path)
+        logger.warning("%s was removed or renamed; records continue in a new file", self._path)
         return begun
 
     def _leave_out(self, error: OSError) -> None:
         if not self._left_out:
-            logger.warning(
-                "%s: %s; records are left out until it can be written", self._path, error
-            )
+            logger.warning("%s: %s; records are dropped until it can be written", self._path, error)
         self._left_out += 1
 
     def _note_left_out(self) -> None:
         if self._left_out:
             logger.warning(
-                "%s can be written again; %d records are left out", self._path, self._left_out
+                "%s can be written again; %d records were dropped", self._path, self._left_out
             )
             self._left_out = 0
 
@@ -101,7 +101,7 @@ class JsonlRecorder:
 
 
 def _append(file: FileIO, line: bytes) -> None:
-    """Write a line in one piece, so that hardly anybody sees half; all of it, or none and raise."""
+    """Write a line in one call, so that readers rarely see a part of it. Truncate it on error."""
     whole = file.seek(0, os.SEEK_END)
     written = 0
     try:
@@ -118,9 +118,9 @@ def _finite(value: float) -> float | None:
 
 
 def _cut_end(path: Path, at: Record | None) -> None:
-    """Cut half a line off, and the last records as far as they are of later.
+    """Truncate a partial line, and the last records that are later than `at`.
 
-    Reads only the end. Nothing before it is touched, so there is no moment to lose anything at.
+    Reads only the end of the file. What stays is never rewritten, so a crash loses nothing.
     """
     later = 0
     with path.open("r+b") as file:
@@ -136,13 +136,15 @@ def _cut_end(path: Path, at: Record | None) -> None:
         if kept < end:
             file.truncate(kept)
     if whole < end:
-        logger.warning("%s ended in half a record of %d bytes", path, end - whole)
+        logger.warning(
+            "%s ended in a partial record of %d bytes, which was removed", path, end - whole
+        )
     if later:
-        logger.info("%s: %d records of after the checkpoint are cut off", path, later)
+        logger.info("%s: %d records later than the checkpoint were removed", path, later)
 
 
 def _begin_of_line(file: BinaryIO, end: int) -> int:
-    """Return where the line begins that ends there."""
+    """Return where the line that ends at `end` begins."""
     while end:
         begin = max(0, end - _BLOCK_BYTES)
         file.seek(begin)
@@ -157,4 +159,4 @@ def _is_later(line: bytes, at: Record) -> bool:
         record = json.loads(line)
         return any(record[name] > value for name, value in at.items())
     except (KeyError, TypeError, ValueError):
-        return False  # no record of a run
+        return False  # not a record of a run

@@ -1,6 +1,6 @@
 """Records kept in memory, for notebooks and tests.
 
-Writes no files; a long run's records stay in memory until the recorder is dropped.
+Writes no files; a long run's records stay in memory as long as the recorder exists.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from asyncrl.core.recorder import Record
 
 
 class MemoryRecorder:
-    """Keeps everything it is given, in plain attributes."""
+    """Keeps the configuration and all records in plain attributes."""
 
     def __init__(self) -> None:
         self.config: dict[str, object] = {}
@@ -21,7 +21,7 @@ class MemoryRecorder:
         """All records, oldest first."""
 
         self.failed: bool | None = None
-        """How the run ended; None until it has."""
+        """Whether the run failed; None until it ends."""
 
     def start(self, config: Mapping[str, object]) -> None:
         self.config = dict(config)
@@ -34,5 +34,5 @@ class MemoryRecorder:
             self.failed = failed
 
     def last(self, name: str) -> float | None:
-        """Return the newest value of a metric, or None if no record had it."""
+        """Return the newest value of a metric, or None if no record has it."""
         return next((record[name] for record in reversed(self.records) if name in record), None)

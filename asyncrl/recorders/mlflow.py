@@ -1,4 +1,4 @@
-"""Records as a run of MLflow, by its tracking client; loads MLflow only when one is made."""
+"""Records as an MLflow run, through its tracking client. Imports MLflow when a recorder is made."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from asyncrl.core.settings import flatten
 
 T = TypeVar("T")
 
-# MLflow takes so many at once, and values of parameters of so many characters.
+# Limits of MLflow: parameters per call, and characters per parameter value.
 _MAX_PARAMS = 100
 _MAX_METRICS = 1000
 _MAX_CHARACTERS = 500
 
 
 class MlflowRecorder:
-    """Draws every metric over `env_steps`, and keeps the configuration as parameters.
+    """Logs every metric over `env_steps`, and the configuration as parameters.
 
-    Makes a run in an experiment, and the experiment if it is new; a run that is resumed is another
-    one there. Configuration is flattened with dots: `trainer.batch_size`.
+    Creates a run in an experiment, and the experiment if it does not exist. A resumed run becomes
+    another MLflow run. Nested settings are flattened with dots: `trainer.batch_size`.
 
     Args:
-        experiment: Its name.
-        run_name: The run's; without one, MLflow makes one up.
-        tracking_uri: Where MLflow keeps it; without it, as MLflow is set up.
+        experiment: Name of the experiment.
+        run_name: Name of the run. None lets MLflow generate one.
+        tracking_uri: The MLflow server or directory. None uses MLflow's configuration.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class MlflowRecorder:
         from mlflow.entities import Metric
 
         if self._client is None:
-            raise ValueError("no run of MLflow is open: write comes between start and close")
+            raise ValueError("no MLflow run is open: write was called before start or after close")
         now_ms, step = int(time.time() * 1000), int(record.get("env_steps", 0))
         metrics = [
             Metric(key_of(name), float(value), now_ms, step)
@@ -86,7 +86,7 @@ class MlflowRecorder:
 
 
 def key_of(name: str) -> str:
-    """Return a name as MLflow takes it: a path of letters, digits and a few other characters."""
+    """Return a name in the form that MLflow accepts: a path of letters, digits, `_-. ` and `/`."""
     parts = ["_" if part in {"", ".", ".."} else part for part in name.split("/")]
     return re.sub(r"[^\w./ -]", "_", "/".join(parts))
 

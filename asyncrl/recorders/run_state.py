@@ -1,4 +1,4 @@
-"""What is known of a run from its records so far: newest values, progress, what limits it.
+"""The state of a run as far as its records show it: newest values, progress, bottleneck.
 
 Draws nothing.
 """
@@ -20,7 +20,7 @@ _ORDER = {name: place for place, name in enumerate(METRICS)}
 
 
 class RunState:
-    """The newest value of every metric, and what follows from how they moved."""
+    """The newest value of every metric, and averages of those that are rates or shares."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class RunState:
         self.target = target
         self.values: dict[str, float] = {}
         self.ended: str = ""
-        """How the run ended, in a word; empty while it goes on."""
+        """How the run ended, in one word; empty while it runs."""
 
         self._setup = setup
         self._sums: defaultdict[str, float] = defaultdict(float)
@@ -42,9 +42,9 @@ class RunState:
         self._phases: set[str] = set()
 
     def update(self, record: Record) -> None:
-        """Take in a record. What it does not mention keeps its value."""
+        """Add a record. Metrics that it lacks keep their values."""
         for prefix in _SHARES:
-            # Shares of one record belong together; an old one beside them would break their sum.
+            # The shares of one record sum to 1; an old share among them would break the sum.
             if any(name.startswith(prefix) for name in record):
                 self.values = {k: v for k, v in self.values.items() if not k.startswith(prefix)}
         for name, value in record.items():
@@ -61,7 +61,7 @@ class RunState:
                 self._phases.add(name)
 
     def finish(self, ended: str) -> None:
-        """Note how the run ended; from here on, rates and shares are those of the whole run."""
+        """Set how the run ended. From now on, rates and shares are averages of the whole run."""
         self.ended = ended
         for name, total in self._sums.items():
             self.values[name] = total / self._seconds[_group(name)]
@@ -71,10 +71,10 @@ class RunState:
 
     @property
     def verdict(self) -> Verdict | None:
-        """What limits the run by its newest record; None before the first one that tells."""
+        """The bottleneck by the newest record; None until a record shows it."""
         if not any(name.startswith(_SHARES) for name in self.values):
             return None
-        # Where the learner's own process acts, its one actor is none that anybody waits for.
+        # In a synchronous run, the learner's process steps its only actor and never waits for it.
         actors = 0 if "share/learner_act" in self.values else len(self.actors())
         return judge(Facts.of_record(self.values, self._setup or Setup(actors=actors)))
 
@@ -85,7 +85,7 @@ class RunState:
 
     @property
     def fraction(self) -> float | None:
-        """How far the run has come towards the nearest limit, 0 to 1; None without limits."""
+        """Progress towards the nearest limit, 0 to 1; None without limits."""
         if not self.limits:
             return None
         done = (self.values.get(name, 0.0) / limit for name, limit in self.limits.items())
@@ -93,7 +93,7 @@ class RunState:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds until the first limit, at the pace of the last records; None if unknown."""
+        """Seconds until the first limit at the recent rate; None if unknown."""
         if len(self._history) < 2:
             return None
         first, last = self._history[0], self._history[-1]
@@ -106,9 +106,9 @@ class RunState:
         return max(min(left), 0.0) if left else None
 
     def shares(self, prefix: str) -> Iterator[tuple[str, float]]:
-        """Yield the phases below a prefix in a fixed order, but for those that took no time yet.
+        """Yield the phases below a prefix in a fixed order, without those that have taken no time.
 
-        One that took some stays, so that lines do not come and go.
+        A phase that has taken time once stays, so that lines do not come and go.
         """
         for name in sorted(self._phases, key=lambda name: _ORDER.get(name, len(_ORDER))):
             if name.startswith(prefix):
@@ -125,11 +125,11 @@ class RunState:
         return dict(sorted(rows.items(), key=lambda row: (len(row[0]), row[0])))
 
     def idle_s(self, slot: str) -> float:
-        """Return how long an actor has made no step."""
+        """Return the seconds since an actor's last step."""
         return self.wall_s - self._moved_at.get(slot, self.wall_s)
 
     def _add_up(self, record: Record) -> None:
-        """Add what is to be averaged, each value as often as the seconds that it stands for."""
+        """Add the metrics that are averaged, weighted by the seconds that the record covers."""
         averaged = {name: value for name, value in record.items() if name.startswith(_SHARES)}
         averaged |= {name: v for name, v in record.items() if name.endswith("_percent")}
         for group in {_group(name) for name in averaged}:
@@ -142,7 +142,7 @@ class RunState:
 
 
 def _group(name: str) -> str:
-    """Return what is measured together: the shares of one side, or a metric alone."""
+    """Return the group that is averaged together: the shares of one side, or one metric."""
     return next((prefix for prefix in _SHARES if name.startswith(prefix)), name)
 
 
@@ -150,11 +150,11 @@ _STEPS = ((1e12, "T", 2), (1e9, "G", 2), (1e6, "M", 2), (1e3, "k", 1))
 
 
 def count(value: float) -> str:
-    """Return a number of things, or of things a second: `7`, `2.5`, `812`, `48.1 k`, `1.25 M`."""
+    """Format a number of things, or of things per second: `7`, `2.5`, `812`, `48.1 k`, `1.25 M`."""
     if not math.isfinite(value):
         return str(value)
     for step, letter, digits in _STEPS:
-        # From where rounding would show a thousand of the smaller step.
+        # Above it, rounding would show 1000 of the smaller unit.
         if abs(value) >= 0.9995 * step:
             return f"{value / step:.{digits}f} {letter}"
     if value == int(value) or abs(value) >= 99.95:
@@ -163,7 +163,7 @@ def count(value: float) -> str:
 
 
 def measure(value: float) -> str:
-    """Return a return, a loss or the like: `3204.5`, `12.35`, `0.0123`, `1.2e-05`."""
+    """Format a return, a loss or the like: `3204.5`, `12.35`, `0.0123`, `1.2e-05`."""
     size = abs(value)
     if not math.isfinite(value) or value == 0:
         return f"{value:g}"
@@ -176,7 +176,7 @@ def measure(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time in its two largest units: `12 s`, `2 m 05 s`, `3 h 20 m`."""
+    """Format a duration in its two largest units: `12 s`, `2 m 05 s`, `3 h 20 m`."""
     if not math.isfinite(seconds):
         return str(seconds)
     whole = round(seconds)
@@ -187,12 +187,12 @@ def duration(seconds: float) -> str:
 
 
 def byte_size(value: float) -> str:
-    """Return a number of bytes: `412 MB`, `1.3 GB`."""
+    """Format a number of bytes: `412 MB`, `1.3 GB`."""
     return f"{value / 1e9:.1f} GB" if value >= 999.5e6 else f"{value / 1e6:.0f} MB"
 
 
 def percent(share: float) -> str:
-    """Return a share of 1 in whole percent."""
+    """Format a share of 1 in whole percent."""
     return f"{share:.0%}".replace("%", " %") if math.isfinite(share) else str(share)
 
 
@@ -211,19 +211,19 @@ _MESSAGES = {
     "after_gap": "sent again",
     "duplicate": "that came twice",
 }
-"""Reasons in words; those of `link/` metrics that count connections are left out."""
+"""What users read for each reason; the metrics of `link/` that count connections are not here."""
 
 _CONNECTIONS = {"handshake_failed": "refused", "flood": "too many"}
 
 
 def fault_phrases(values: Mapping[str, float], actors: _Rows) -> list[str]:
-    """Return what went wrong so far, the worst first; nothing if nothing did.
+    """Return the faults so far, the worst first; empty without faults.
 
-    What was lost by it, the ledger tells.
+    The ledger shows what they lost.
 
     Args:
         values: The newest metrics of the run.
-        actors: The newest ones of each actor, by slot.
+        actors: The newest metrics of each actor, by slot.
     """
     phrases = [*_of_actors(actors)]
     if failures := values.get("checkpoint/failures"):

@@ -22,13 +22,12 @@ logger = logging.getLogger(__name__)
 
 
 class TensorBoardRecorder:
-    """Draws every metric over `env_steps`, and keeps the configuration as text and hyperparameters.
+    """Logs every metric over `env_steps`, and the configuration as text and hyperparameters.
 
-    TensorBoard's other axes, relative and wall time, come for free. Each chart says unit and
-    meaning of its metric. A directory that already has events is continued: what an interrupted
-    run wrote beyond the checkpoint that it goes on from is hidden. If its file is removed, or the
-    directory renamed, a new file is begun. Configuration is flattened with dots:
-    `trainer.batch_size`.
+    TensorBoard can also draw them over relative and wall time. Each chart shows unit and meaning of
+    its metric. A directory that already has events is continued: on resume, what the interrupted
+    run wrote after the checkpoint is hidden. If the file is removed or the directory renamed, a new
+    file is created. Nested settings are flattened with dots: `trainer.batch_size`.
     """
 
     def __init__(self, directory: Path | str) -> None:
@@ -47,8 +46,8 @@ class TensorBoardRecorder:
         self._described: set[str] = set()
 
     def start(self, config: Mapping[str, object]) -> None:
-        # `EventFileWriter`, the class above this one, would load TensorFlow wherever that is
-        # installed, and run a second thread.
+        # `EventFileWriter`, which wraps this one, would load TensorFlow if it is installed, and
+        # start a second thread.
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._config = config
@@ -68,12 +67,14 @@ class TensorBoardRecorder:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         if self._writer is None:
-            raise ValueError(f"{self._directory} is not open: write comes between start and close")
+            raise ValueError(
+                f"{self._directory} is not open: write was called before start or after close"
+            )
         if not self._path.exists():
             self._begin_again()
         step = int(record.get("env_steps", 0))
         if step and not self._started:
-            # Tells TensorBoard to hide what an earlier file has from this step on.
+            # Makes TensorBoard hide the events of earlier files from this step on.
             self._add(step=step, session_log=SessionLog(status=SessionLog.START))
         self._started = True
         values = [
@@ -93,12 +94,12 @@ class TensorBoardRecorder:
                 self._writer = None
 
     def _begin_again(self) -> None:
-        """Write to a new file, which describes everything once more."""
+        """Write to a new file, which describes every metric again."""
         before, gone = self._writer, self._path
         self._described.clear()
         self.start(self._config)
         before.close()
-        logger.warning("%s was removed or renamed; records go on in a new file", gone)
+        logger.warning("%s was removed or renamed; records continue in a new file", gone)
 
     def _add(self, **content: object) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
@@ -106,7 +107,7 @@ class TensorBoardRecorder:
         self._writer.write(Event(wall_time=time.time(), **content).SerializeToString())
 
     def _metadata(self, name: str) -> object:
-        """Return what TensorBoard is to say of a metric, once; it remembers."""
+        """Return a metric's unit and meaning the first time, None later."""
         from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
 
         metric = None if name in self._described else describe(name)

@@ -1,6 +1,6 @@
-"""Progress in the terminal, a line a minute where there is no terminal, and the closing summary.
+"""The live view, progress lines where there is no terminal, and the closing summary.
 
-Computes no metrics; what a frame looks like is said in `dashboard.py`.
+Computes no metrics; `dashboard.py` defines the frame of the live view.
 """
 
 from __future__ import annotations
@@ -28,31 +28,33 @@ logger = logging.getLogger(__name__)
 
 
 class ProgressConsole(Console):
-    """A console that falls silent where nobody reads it any more, as after `| head`."""
+    """A console that goes silent when its reader is gone, as after `| head`."""
 
     def on_broken_pipe(self) -> None:
-        """Say so once; rich would end the thread, and silence what `sys.stdout` is."""
+        """Warn once. Without this, rich would end the thread and replace `sys.stdout`."""
         self.quiet = True
-        logger.warning("nobody reads the progress on standard output any more; the run goes on")
+        logger.warning(
+            "standard output was closed, so progress is no longer shown; the run continues"
+        )
 
 
 class TerminalRecorder:
-    """Shows how a run is doing.
+    """Shows the progress of a run.
 
-    In a terminal one frame is redrawn in place with each record; what is printed through the same
-    console, or to `sys.stdout` and `sys.stderr`, appears above it. Anywhere else, as in a log
-    file, a record becomes one plain line: the first and the last one, one in `line_interval_s`, and
-    evaluations that come 10 s or more after the line before. Another line says what limits the run,
-    at most twice a minute. Lines begin with the clock time. A metric that a record leaves out keeps
-    its value.
+    In a terminal, one frame is redrawn in place with each record. What is printed through the same
+    console, or to `sys.stdout` and `sys.stderr`, appears above it. Elsewhere, as in a log file,
+    records become plain lines: the first and the last record, one per `line_interval_s`, and
+    evaluations that come 10 s or more after the previous line. Another line names the bottleneck,
+    at most twice a minute. Lines begin with the clock time. Metrics that a record lacks keep their
+    values.
 
     Args:
         console: Where to draw; standard output by default.
         limits: Metrics and the values at which the run stops, such as `{"env_steps": 50_000}`;
             the bar shows the one that is nearest.
         target: A metric and the value at which the run stops, such as `("eval_reward", 475.0)`.
-        setup: How the run is set up, for what is said about its limits; else as far as records
-            tell.
+        setup: The run's setup, for the sentence about its bottleneck. None takes from the records
+            what they contain.
         line_interval_s: Seconds between two lines; 0 prints each record.
     """
 
@@ -77,7 +79,7 @@ class TerminalRecorder:
 
     def start(self, config: Mapping[str, object]) -> None:
         if self._console.is_terminal and not self._console.is_dumb_terminal:
-            # Drawn only when there is news: no thread, and nothing that flickers.
+            # Redrawn with each record only: no thread, no flicker.
             self._live = Live(console=self._console, auto_refresh=False)
             self._live.start()
 
@@ -103,14 +105,14 @@ class TerminalRecorder:
         self._console.print(Text(line, overflow="ignore", no_wrap=True), soft_wrap=True)
 
     def _judge(self) -> None:
-        """Print what limits the run, from time to time."""
+        """Print the bottleneck if it is due."""
         due = self._state.wall_s - self._judged_at_s >= _VERDICT_INTERVAL_S
         if due and (verdict := self._state.verdict) and verdict.kind != "too-early":
             self._judged_at_s = self._state.wall_s
             self._print(f"{'':>8} | {verdict.sentence}")
 
     def close(self, *, failed: bool) -> None:
-        """Leave the last frame standing, and give the cursor back; or print the last record."""
+        """Leave the last frame on the screen and restore the cursor, or print the last record."""
         if not self._is_printed:
             self._print_state()
         if self._live is not None:
@@ -120,9 +122,9 @@ class TerminalRecorder:
 
 
 def render_summary(summary: Mapping[str, Any]) -> str:
-    """Return how a run went, as a few lines of plain text; what is not known is left out.
+    """Format the summary of a run as a few lines of plain text; unknown values are left out.
 
-    Takes the run's summary, and `run_dir`, where its results are.
+    Takes the run's summary, with `run_dir`, the directory of its results.
     """
     rows = {
         "score": _score(summary),

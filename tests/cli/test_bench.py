@@ -113,7 +113,7 @@ def test_place_to_save_to_is_looked_at_before_anything_is_measured(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["bench", "all", "--save", str(tmp_path)]) == 2
-    assert "that is a directory; name a file" in capsys.readouterr().err
+    assert "is a directory; name a file" in capsys.readouterr().err
     monkeypatch.setattr(os, "access", lambda *_: False)  # which root may do anywhere
     assert main(["bench", "all", "--save", str(tmp_path / "x")]) == 2
     assert "nothing can be written in" in capsys.readouterr().err
@@ -193,7 +193,7 @@ def test_interruption_ends_with_what_was_measured_so_far(
         bench.send_signal(number)
         out, err = bench.communicate(timeout=60)
     assert bench.returncode == 128 + number
-    assert "interrupted, these are the results of complete rounds" in err
+    assert "interrupted; these are the results of complete rounds" in err
     assert "Traceback" not in err
     saved = json.loads((tmp_path / "x").read_text())
     assert saved == [json.loads(line) for line in [first, *out.splitlines()]]
@@ -236,11 +236,11 @@ def test_quick_changes_defaults_only() -> None:
             "name a stage to measure: asyncrl bench env|sample|transport|replay|learner|train|all",
         ),
         ("--quick", "name a stage to measure"),
-        ("speed", "'speed' is no stage to measure: asyncrl bench env|"),
+        ("speed", "'speed' is not a stage to measure: asyncrl bench env|"),
         ("env --repeats 0", "--repeats must be at least 1, got 0"),
         ("env --tolerance -1", "--tolerance must be 0 or more, got -1"),
         ("env --compare no-such-file", "no-such-file holds no results"),
-        ("env --save no/such/directory/x.json", "there is no directory no/such/directory"),
+        ("env --save no/such/directory/x.json", "the directory no/such/directory does not exist"),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_is_measured(

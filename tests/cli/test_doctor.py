@@ -30,7 +30,7 @@ from tests.support.leftovers import children
 pytestmark = pytest.mark.processes
 
 PATIENT = "tests.envs.patients:make"
-UNASKED = "ended with exit code 0 before the examination was done"
+UNASKED = "ended with exit code 0 before the checks were done"
 
 
 class BrokenTable(Table):
@@ -61,7 +61,7 @@ def left() -> list[psutil.Process]:
 def test_good_environment_is_fit(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments(env="CartPole-v1")) == 0
     out = capsys.readouterr().out
-    assert "CartPole-v1 is fit for training: 0 failures" in out
+    assert "CartPole-v1 is ready for training: 0 failures" in out
     assert "ok    factory        can be sent" in out
 
 
@@ -69,7 +69,7 @@ def test_agents_are_asked_whether_they_keep_their_contract(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(arguments(env="examples.own_agent:TableConfig")) == 0
-    assert "examples.own_agent:TableConfig is fit for training" in capsys.readouterr().out
+    assert "examples.own_agent:TableConfig is ready for training" in capsys.readouterr().out
     assert run(arguments(env=f"{__name__}:BrokenConfig")) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "fail opt" in out
@@ -83,9 +83,9 @@ def test_agent_is_asked_in_the_spaces_of_an_environment(
     assert run(parse(["CartPole-v1", "--agent", agent])) == 0
     out = capsys.readouterr().out
     assert "actions: those of CartPole-v1" in out
-    assert f"{agent} is fit for training" in out
+    assert f"{agent} is ready for training" in out
     assert run(parse([PATIENT, "--agent", PATIENT])) == 1
-    assert "is no config of an agent" in capsys.readouterr().out
+    assert "is not an agent's config" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         parse(["--agent", agent])
     assert "asyncrl doctor ENV --agent" in " ".join(capsys.readouterr().err.split())
@@ -124,7 +124,7 @@ def test_machine_and_environment_are_not_asked_at_once(
 ) -> None:
     with pytest.raises(SystemExit):
         parse(flags.split())
-    assert "give one of an environment to play with" in " ".join(capsys.readouterr().err.split())
+    assert "give only one of ENV" in " ".join(capsys.readouterr().err.split())
 
 
 def test_bad_environment_is_not(capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,7 +182,7 @@ def test_agent_that_ends_its_process_is_told_with_its_place() -> None:
 def test_environment_that_hangs_is_ended() -> None:
     *_, last = found(do="sleep", patience_s=4.0)
     assert (last.level, last.check) == ("fail", "two copies")
-    assert re.match(r"nothing has come for 4\.5 s; at .*deeds\.py:\d+ in ", last.seen)
+    assert re.match(r"no answer for 4\.5 s; at .*deeds\.py:\d+ in ", last.seen)
     assert left() == []
 
 

@@ -83,7 +83,7 @@ def test_a_checkpoint_is_exported_from_within_but_not_into_it(
     assert np.array_equal(Policy(to).act(OBS), actions_of(trained.directory, "300"))
     files = sorted(Path().iterdir())
     assert main(["export", "."]) == 2
-    assert "policy.npz would be in checkpoint 300 itself" in capsys.readouterr().err
+    assert "policy.npz would be inside checkpoint 300" in capsys.readouterr().err
     assert sorted(Path().iterdir()) == files
     monkeypatch.chdir(trained.directory / "checkpoints")
     assert main(["export", "300", "--to", str(to)]) == 0
@@ -137,7 +137,7 @@ def test_what_remembers_is_exported_and_said_to_be_reset(
     to = tmp_path / "policy.npz"
     assert main(["export", str(tmp_path), "--to", str(to)]) == 0
     advice = (
-        'policy = Policy("policy.npz"); policy.reset() where an episode begins; policy.act(obs)'
+        'policy = Policy("policy.npz"); policy.reset() at the start of episodes; policy.act(obs)'
     )
     assert advice in capsys.readouterr().out
     exported = Policy(to)
@@ -174,4 +174,4 @@ def test_policies_of_something_else_than_torch_are_refused(
     meta = {"opt_steps": 20, "env_steps": 0}
     Checkpointer(tmp_path / "checkpoints").save("best", saved, meta)
     assert main(["export", str(tmp_path), "--to", str(tmp_path / "p.npz")]) == 2
-    assert "ConstantAgent is not made of torch modules" in capsys.readouterr().err
+    assert "ConstantAgent does not consist of torch modules" in capsys.readouterr().err

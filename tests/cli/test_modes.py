@@ -98,13 +98,13 @@ def test_offline_run_learns_from_a_run_and_goes_on(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("dqn --mode offline --data x --actors 3", "--actors has no meaning with --mode offline"),
-        ("dqn --mode sync --actors auto", "--actors auto has no meaning with --mode sync"),
-        ("dqn --mode sync --proxy.overflow=drop", "--proxy.overflow has no meaning"),
-        ("dqn --mode offline --data x --limiter.min-size 9", "--limiter.min-size has no meaning"),
+        ("dqn --mode offline --data x --actors 3", "--actors has no effect with --mode offline"),
+        ("dqn --mode sync --actors auto", "--actors auto has no effect with --mode sync"),
+        ("dqn --mode sync --proxy.overflow=drop", "--proxy.overflow has no effect"),
+        ("dqn --mode offline --data x --limiter.min-size 9", "--limiter.min-size has no effect"),
         ("dqn --mode offline", "mode=offline learns from data, and none is named"),
         ("iql", "mode=offline learns from data, and none is named; set data"),
-        ("dqn --data x", "--data has no meaning with --mode async; use --mode offline"),
+        ("dqn --data x", "--data has no effect with --mode async; use --mode offline"),
         ("dqn --mode sync --limiter.samples-per-insert 0", "leaves open how often mode=sync"),
     ],
 )

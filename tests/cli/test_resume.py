@@ -189,7 +189,7 @@ def test_run_that_saved_nothing_begins_again_and_later_fills_another_replay(run_
     (run_dir / "summary.json").write_text('{"opt_steps": 0}')
     begun = run("resume", "run", cwd=run_dir.parent)
     assert begun.returncode == 0, begun.stderr
-    assert "run holds no checkpoint, so its run begins again" in begun.stdout
+    assert "run holds no checkpoint, so the run starts again" in begun.stdout
     steps = [record["opt_steps"] for record in metrics(run_dir)]
     assert steps == sorted(steps), "the records of the first attempt are gone"
     before = json.loads((run_dir / "summary.json").read_text())
@@ -221,13 +221,13 @@ def test_settings_are_those_of_the_run(run_dir: Path) -> None:
     [
         ([], "name a run"),
         (["--quiet"], "name a run"),
-        (["nowhere"], "nowhere is not a run directory: there is no such directory"),
-        ([__file__], "it is a file; name what asyncrl train has written"),
-        (["RUN/checkpoints"], "it has no config.yaml; name what asyncrl train has written"),
-        (["RUN", "--run-dir", "other"], "--run-dir has no meaning here"),
-        (["RUN", "--run_dir", "other"], "--run-dir has no meaning here"),
-        (["RUN", "--config=other.yaml"], "--config has no meaning here"),
-        (["RUN", "--actors", "auto"], "--actors auto has no meaning here"),
+        (["nowhere"], "nowhere is not a run directory: it does not exist"),
+        ([__file__], "it is a file; name the --run-dir"),
+        (["RUN/checkpoints"], "it has no config.yaml; name the --run-dir"),
+        (["RUN", "--run-dir", "other"], "--run-dir cannot be changed"),
+        (["RUN", "--run_dir", "other"], "--run-dir cannot be changed"),
+        (["RUN", "--config=other.yaml"], "--config cannot be changed"),
+        (["RUN", "--actors", "auto"], "--actors auto cannot be used here"),
     ],
 )
 def test_arguments_are_checked(argv: list[str], words: str, run_dir: Path) -> None:

@@ -180,7 +180,7 @@ def test_run_without_a_limit_says_how_it_ends(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["train", "dqn", "--env", "Nope-v0", *flags]) == 2
-    assert capsys.readouterr().out.count("it goes on until Ctrl-C") == times
+    assert capsys.readouterr().out.count("it trains until Ctrl-C") == times
 
 
 def test_replay_is_told_of_once_and_quietly_if_asked(capsys: pytest.CaptureFixture[str]) -> None:
@@ -307,7 +307,7 @@ def test_actors_own_error_ends_the_run(debug: bool, tmp_path: Path) -> None:
     if debug:
         assert f"asyncrl.core.errors.ActorFailed: {sentence}" in done.stderr
     else:
-        hint = f"{tmp_path}/x/error.txt holds the traceback"
+        hint = f"the traceback is in {tmp_path}/x/error.txt"
         assert done.stderr.startswith(f"asyncrl: error: {sentence}; the run ends. Fix what ")
         assert done.stderr.endswith(f" ({hint})\n")
         assert done.stderr.count("\n") == 1
@@ -470,7 +470,7 @@ def test_run_directory_is_never_used_twice(
 ) -> None:
     (tmp_path / "config.yaml").write_text("{}")
     assert main(["train", "dqn", "--run-dir", str(tmp_path)]) == 2
-    text = f"{tmp_path} already holds a run; give another --run-dir, or go on with it: "
+    text = f"{tmp_path} already holds a run; choose another --run-dir, or resume the run: "
     assert capsys.readouterr().err == f"asyncrl: error: {text}asyncrl resume {tmp_path}\n"
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
@@ -569,7 +569,7 @@ def test_choice_is_told_trained_with_and_saved(
     assert main(["train", "dqn", *flags]) == 0
     assert search[0][1].actors
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "choosing actors by short runs, 60 s at the most"
+    assert lines[0] == "choosing the number of actors by short runs, at most 60 s"
     assert lines[1].startswith("chose 1 actor of 3 environments (segments of 8)")
     saved = load_yaml(RunConfig, run_dir / "config.yaml")
     assert (saved.actors, saved.envs_per_actor) == (1, 3)

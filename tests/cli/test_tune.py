@@ -154,7 +154,7 @@ def test_people_read_a_table_a_sentence_and_a_command(
 ) -> None:
     assert run(parse(["--agent", "dqn"])) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "dqn on CartPole-v1, 60 s at the most"
+    assert lines[0] == "dqn on CartPole-v1, at most 60 s"
     assert lines[1].split()[:4] == ["actors", "envs", "rows", "limiter"]
     end = lines.index("")
     assert end - 2 == len(tried), "a line for each run"
@@ -180,9 +180,9 @@ def test_plan_that_cannot_be_run_has_a_line_of_the_table(
     monkeypatch.setattr(tune_command, "run_trial", runs_out)
     assert run(parse(["--agent", "dqn"])) == 0
     lines = capsys.readouterr().out.splitlines()
-    (failed,) = (line for line in lines if "cannot be run" in line)
+    (failed,) = (line for line in lines if "cannot run" in line)
     assert failed.split()[:3] == ["1", "64", "16"]
-    assert failed.endswith("cannot be run: actor 0 was killed by SIGKILL")
+    assert failed.endswith("cannot run: actor 0 was killed by SIGKILL")
 
 
 def test_command_of_the_choice_gives_the_chosen_settings(

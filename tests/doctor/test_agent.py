@@ -201,32 +201,36 @@ class KeepsTheSpare(ThriftyAgent):
 
 
 WRONG: list[tuple[type[ConstantAgent], str, str]] = [
-    (LeavesTheSpace, "act", r"\[99, .*which leaves what is allowed: 0 to 9.*count from 0"),
+    (LeavesTheSpace, "act", r"\[99, .*outside the bounds 0 to 9.*count from 0"),
     (ChoosesTwice, "act", r"shape \(6, 2\) and dtype int64, expected \(6,\) and int64"),
     (ActsWithoutAct, "act", r"must return Act\(action\), got \[0, "),
     (ChangesWhatItSees, "act", "`act` changed the observations. Copy `obs`"),
     (KeepsExploring, "act", r"after `train\(False\)`, `training` is True"),
-    (AlwaysExplores, "evaluation", r"got other actions the second time\. Explore only if"),
+    (AlwaysExplores, "evaluation", r"got different actions in the second call\. Explore only if"),
     (
         AddsAColumn,
         "columns",
-        r"held the columns \{'v': \(6,\)\}, and `extra_columns` declares none",
+        r"held the columns \{'v': \(6,\)\}, but `extra_columns` declares none",
     ),
     (RecordsText, "record", "mode must be one number, got 'greedy'"),
     (TellsNothing, "opt", "must return numbers by name, got None"),
     (Raises, "opt", r"KeyError: 'value'; at .*test_agent\.py:\d+ in opt"),
-    (Diverges, "opt", "after three batches, action of the model is NaN"),
+    (Diverges, "opt", "after three batches, action of the model contains NaN"),
     (SharesItsModel, "opt", "changed the arrays of a snapshot .* Return copies"),
-    (TakesNoModel, "model", "after `sync_model` the policy's own `model_info` holds another model"),
-    (KeepsWhatItIsGiven, "model", "`opt` changed the arrays that it had been given"),
-    (TakesAnyModel, "wrong model", "took a model with an unknown array.* raise `ConfigError`"),
+    (
+        TakesNoModel,
+        "model",
+        "after `sync_model`, the policy's own `model_info` returned a different model",
+    ),
+    (KeepsWhatItIsGiven, "model", "`opt` changed the arrays that were passed to it"),
+    (TakesAnyModel, "wrong model", "accepted a model with an unknown array.* raise `ConfigError`"),
     (RefusesByKeyError, "wrong model", "a model with 'action' missing raised KeyError: 'action'"),
     (SharesItsState, "state", "`opt` changed a state returned before"),
-    (TakesAnyState, "state", "took a state with no array at all.* raise `CheckpointError`"),
-    (ForgetsItsPace, "going on", "learned otherwise .* moments of optimizers, slow copies"),
+    (TakesAnyState, "state", "accepted a state with no array at all.* raise `CheckpointError`"),
+    (ForgetsItsPace, "going on", "learned differently .* optimizer moments, target networks"),
     (TellsOnePriority, "priorities", r"shape \(1,\), expected \(32,\) numbers"),
-    (OneMemory, "memory", "an evaluation in the middle of episodes changed"),
-    (KeepsTheSpare, "spare", "Take `spare` out first"),
+    (OneMemory, "memory", "an evaluation in the middle of training episodes changed"),
+    (KeepsTheSpare, "spare", "Clear `spare` first"),
 ]
 
 
@@ -248,7 +252,7 @@ def test_what_lacks_a_method_is_told_which() -> None:
     class Mute(ConstantAgent):
         load_state = property()  # type: ignore[assignment]
 
-    with pytest.raises(AssertionError, match="`build` makes Mute, which has no load_state"):
+    with pytest.raises(AssertionError, match="`build` returns Mute, which lacks load_state"):
         check_agent(OwnConfig(Mute), COUNTING_SPEC)
 
 
@@ -271,7 +275,10 @@ class ReplacingConfig(DQNConfig):
 
 
 def test_what_takes_the_place_of_a_bases_part_is_named() -> None:
-    with pytest.raises(AssertionError, match=r"parts: `self\.optimizer` is another object than"):
+    with pytest.raises(
+        AssertionError,
+        match=r"parts: `self\.optimizer` and `self\.parts\['optimizer'\]` are different",
+    ):
         check_agent(ReplacingConfig(hidden=(8,), device="cpu"), COUNTING_SPEC)
 
 
@@ -311,9 +318,9 @@ def test_agent_for_one_kind_of_actions_is_told_to_refuse_the_others() -> None:
     last = findings[-1]
     assert (last.level, last.check) == ("warn", "spaces")
     assert (
-        last.seen == "right where actions are one of 4 choices, wrong where they are 2 quantities"
+        last.seen == "passes where actions are one of 4 choices, fails where they are 2 quantities"
     )
-    assert "raise ConfigError for spaces that it is not for, as `n_actions(" in last.advice
+    assert "raise ConfigError for other spaces, as `n_actions(" in last.advice
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def only(findings: list[Finding], check: str) -> Finding:
 def test_nothing_is_wrong_with_a_good_vector_environment(mode: AutoresetMode) -> None:
     findings = examined(VECTOR, really=mode.value)
     assert wrong(findings) == []
-    assert only(findings, "autoreset").seen == f"{mode.name}, as seen at 3 ends"
+    assert only(findings, "autoreset").seen == f"{mode.name}, confirmed at 3 ends"
     assert mode.name in only(findings, "make").seen
 
 
@@ -143,7 +143,7 @@ def test_fields_of_an_observation_are_named() -> None:
     ("flaws", "check", "seen"),
     [
         ({"own_random": True}, "reproducible", "differ in the first observation"),
-        ({"no_random": True}, "seeds", "another seed with the same actions gives the same"),
+        ({"no_random": True}, "seeds", "different seeds with the same actions give the same"),
         ({"reward": 1e4}, "reward scale", "largest 1e"),
         ({"time_limit": None, "no_random": True}, "time limit", "were terminated after 13 steps"),
     ],
@@ -245,7 +245,7 @@ def test_reset_that_is_not_ignored_is_found_without_any_other_sign() -> None:
 
 def test_last_observation_in_place_of_the_first_is_found() -> None:
     findings = examined("tests.envs.patients:stale_final_obs")
-    assert "not the next one's first" in only(findings, "autoreset").seen
+    assert "not the first of the next episode" in only(findings, "autoreset").seen
     assert stale_final_obs().metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
 
 

@@ -143,7 +143,7 @@ def test_failing_recorder_is_left_out_and_the_others_go_on(
     assert good.failed is False
     assert str(background.failure) == f"{where} on a full disk"
     (warning,) = caplog.records
-    assert "FailingRecorder failed and records nothing any more; the run" in warning.getMessage()
+    assert "FailingRecorder failed and is disabled; the run" in warning.getMessage()
     assert warning.exc_info
 
 
@@ -187,7 +187,7 @@ def test_hanging_recorder_is_left_behind_and_the_others_are_closed(
     ) != allows_threads
     assert gated.failed is None
     assert isinstance(background.failure, TimeoutError)
-    assert "GatedRecorder hangs; left behind after 0.05 s, with 0 records not" in caplog.text
+    assert "GatedRecorder hangs; abandoned after 0.05 s, with 0 records not" in caplog.text
     gated.gate.set()
     background._thread.join(DEADLINE_S)
     assert good.records == []  # it was closed, so the thread must not come back to it
@@ -210,14 +210,14 @@ def test_records_for_which_no_time_is_left_are_given_up(
     closing.join(DEADLINE_S)
     assert steps(gated) == [0]
     assert gated.failed is False
-    assert "the last 2 records were not written: recorders were not done" in caplog.text
+    assert "the last 2 records were not written: recorders were still busy" in caplog.text
 
 
 def test_write_after_close_says_what_is_wrong() -> None:
     background = BackgroundRecorder([MemoryRecorder()])
     background.start({})
     background.close(failed=False)
-    with pytest.raises(ValueError, match="between start and close"):
+    with pytest.raises(ValueError, match="before start or after close"):
         background.write(record(0))
 
 

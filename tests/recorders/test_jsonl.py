@@ -59,7 +59,7 @@ def test_half_a_line_is_cut_off(
     recorder.write({"a": 3.0})
     recorder.close(failed=False)
     assert path.read_text() == whole + f'{{{TIME}"a": 3.0}}\n'
-    assert "half a record" in caplog.text
+    assert "partial record" in caplog.text
 
 
 def line(opt_steps: float, env_steps: float, **more: float) -> str:
@@ -136,7 +136,7 @@ def test_write_after_close_says_what_is_wrong(tmp_path: Path) -> None:
     recorder = make_recorder(tmp_path / "metrics.jsonl")
     recorder.start({})
     recorder.close(failed=False)
-    with pytest.raises(ValueError, match="between start and close"):
+    with pytest.raises(ValueError, match="before start or after close"):
         recorder.write({"a": 1.0})
 
 
@@ -161,5 +161,5 @@ def test_records_go_on_when_a_full_disk_has_room_again(
     recorder.write({"a": 4.0})
     recorder.close(failed=False)
     assert path.read_text() == f'{{{TIME}"a": 1.0}}\n{{{TIME}"a": 4.0}}\n'
-    assert caplog.text.count("records are left out until") == 1
-    assert "2 records are left out" in caplog.text
+    assert caplog.text.count("records are dropped until") == 1
+    assert "2 records were dropped" in caplog.text

@@ -190,7 +190,7 @@ def test_reader_that_goes_away_leaves_a_warning_and_other_output_alone(
         with Path(os.devnull).open("w") as nothing:
             os.dup2(nothing.fileno(), file.fileno())
     assert [record.message for record in caplog.records] == [
-        "nobody reads the progress on standard output any more; the run goes on"
+        "standard output was closed, so progress is no longer shown; the run continues"
     ]
     os.write(1, b"still there")
     assert capfd.readouterr().out == "still there"
