@@ -1,4 +1,4 @@
-"""The three ways to train: asynchronous, synchronous, offline; their settings, plan, saved models.
+"""Training: asynchronous, synchronous, offline; presets, settings, plan, saved models.
 
 Must not know: bench, cli, equations, sockets. Open first: `asynchronous.py`.
 """

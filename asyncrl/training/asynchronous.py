@@ -1,9 +1,9 @@
-"""Wires the learner's side of an asynchronous run: transport, replay, trainer, actors' processes.
+"""Wires the learner's side of an asynchronous run: transport, replay, trainer, actor processes.
 
-`plan.py` has checked that all of it fits together; `actor/process.py` wires an actor.
+`plan.py` has checked that the parts fit together; `actor/process.py` wires an actor.
 
-`train_async` is the one-call form. `build_async_trainer` does the same and leaves the call of
-`train` to the caller, who may look at the parts or replace some.
+`train_async` builds and trains in one call. `build_async_trainer` returns the trainer, so that the
+caller can inspect or replace parts before calling `train`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PRELOAD = (
     "asyncrl.transport.zeromq",
     "asyncrl.agents.parts.torch_agent",
 )
-"""What actors load in any case, or almost."""
+"""Modules that almost every actor loads."""
 
 
 def train_async(
@@ -57,9 +57,9 @@ def train_async(
     config: AsyncConfig | None = None,
     **parts: Unpack[AsyncParts],
 ) -> TrainResult:
-    """Train an agent with actor processes, and return how it went.
+    """Train an agent with actor processes and return the result.
 
-    Takes what `build_async_trainer` takes.
+    Takes the arguments of `build_async_trainer`.
     """
     return build_async_trainer(agent, make_env, config, **parts).train()
 
@@ -80,26 +80,26 @@ def build_async_trainer(
     interrupter: Interrupter | None = None,
     **parts: Unpack[CommonParts],
 ) -> AsyncTrainer:
-    """Wire a run together; everything that can be checked is checked before a process starts.
+    """Build an asynchronous run. Everything that can be checked is checked before a process starts.
 
     Args:
-        agent: The learner's agent, and every actor's unless `actor_agents` says otherwise.
+        agent: The learner's agent, and every actor's unless `actor_agents` is given.
         make_env: Builds the environments of one actor, in its process; see `envs/`.
-        config: Everything else, all of it with defaults that run.
-        stop: When to stop; without it, only `interrupter` or an error ends the run.
+        config: All other settings; the defaults work.
+        stop: When to stop. None: only `interrupter` or an error ends the run.
         actor_agents: One config per actor, for instance to explore differently.
-        make_eval_env: Builds the environments to evaluate on; the actors' kind by default.
-        make_evaluator: Builds an evaluator of your own in place of `EpisodeEvaluator`.
-        make_processor: Builds what turns steps into rows, in place of `OneStep`.
-        checkpoint_dir: Where checkpoints go; without it none are saved.
-        resume: Go on from the newest whole checkpoint in that directory. "without replay" leaves
-            its replay out, and the warm-up fills another one, which may be of another size, n-step
-            or segment length.
-        strategy: A training loop of your own.
+        make_eval_env: Builds the environments for evaluation; `make_env` by default.
+        make_evaluator: Builds a custom evaluator in place of `EpisodeEvaluator`.
+        make_processor: Builds the object that turns steps into rows, in place of `OneStep`.
+        checkpoint_dir: Directory of checkpoints. None saves none.
+        resume: Resume from the newest valid checkpoint in that directory. "without replay" does not
+            load its replay: the warm-up fills a new one, which may differ in capacity, n-step or
+            segment length.
+        strategy: A custom training loop.
         interrupter: Stops the run from outside, with a reason.
-        parts: `recorder`, who keeps the numbers, in a thread of its own, so it may be slow;
-            `callbacks`, what else is done in the course of the run, see `core/callback.py`;
-            `run_config`, plain values for the recorder to keep beside its numbers.
+        parts: `recorder`, which stores metrics, in a background thread, so it may be slow;
+            `callbacks`, called during the run, see `core/callback.py`;
+            `run_config`, plain values that the recorder stores beside its metrics.
     """
     check_parts(parts, signature(build_async_trainer).parameters)
     config = config_or_default(config, AsyncConfig)
@@ -108,20 +108,20 @@ def build_async_trainer(
     check_run(agent, make_env, make_processor, config, actor_agents)
     evaluate = evaluator_maker(make_evaluator, make_eval_env or make_env, config)
     with ExitStack() as undo:
-        # First of all: it loads modules for the actors while the learner's side is being built.
+        # Started first: it loads modules for the actors while the learner's side is built.
         names = {CHILD_ID: "environment", ActorId(config.actors): "evaluator"}
         launcher = LocalLauncher(preload=_PRELOAD, names=names)
         undo.callback(launcher.close)
         start_s = config.supervision.start_timeout_s
         seen = look_in_child(make_env, timeout_s=start_s, launcher=launcher)
         plan = RunPlan(agent, make_env, make_processor, config, actor_agents, seen=seen)
-        buffer = plan.build_buffer()  # refused here if there is no room for it
+        buffer = plan.build_buffer()  # raises if memory cannot hold it
         checkpointer, checkpoint = open_checkpoints(
             checkpoint_dir, keep=config.save.keep, resume=resume, config=parts.get("run_config")
         )
         if checkpointer:
             undo.callback(checkpointer.unlock)
-        closing = undo.enter_context(ExitStack())  # the trainer's, once there is one
+        closing = undo.enter_context(ExitStack())  # the trainer closes it, once there is one
         learner = plan.build_learner()
         transport = ZmqTransport.of(launcher.directory, schema=plan.schema, config=config.transport)
         link = transport.listen()
@@ -163,7 +163,7 @@ def build_async_trainer(
 
 
 def _in_background(recorder: Recorder | None) -> Recorder | None:
-    """Keep a slow or failing recorder from the learner's turn."""
+    """Run a recorder in a thread, so that a slow or failing one does not affect the learner."""
     if recorder is None or isinstance(recorder, BackgroundRecorder):
         return recorder
     return BackgroundRecorder([recorder])

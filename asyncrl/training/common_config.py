@@ -47,7 +47,7 @@ class CommonConfig(RunServicesConfig):
 
     @property
     def evaluations_off(self) -> Mapping[str, bool]:
-        """Whether a setting switches evaluations off, for each that can."""
+        """Whether each setting that can disable evaluations does so."""
         never = not self.evaluate.interval_opt_steps
         return {
             "evaluate.where": self.evaluate.where == "off",
@@ -55,7 +55,7 @@ class CommonConfig(RunServicesConfig):
         }
 
     def context(self, n_envs: int) -> PolicyContext:
-        """Return where the learner's agent stands."""
+        """Return the seed and the number of environments of the learner's agent."""
         return PolicyContext(seed=derive_seed(self.seed, Role.LEARNER), n_envs=n_envs)
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ C = TypeVar("C", bound=CommonConfig)
 
 
 def config_or_default(config: C | None, kind: type[C]) -> C:
-    """Return the settings of a run, the defaults where none are given; refuse another kind."""
+    """Return the given settings or the defaults. Raise `ConfigError` for another class."""
     if config is None:
         return kind()
     if not isinstance(config, kind):

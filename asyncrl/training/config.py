@@ -1,4 +1,4 @@
-"""Every setting of an asynchronous run but the agent and its environment."""
+"""All settings of an asynchronous run except those of the agent and its environment."""
 
 from __future__ import annotations
 
@@ -49,6 +49,6 @@ class AsyncConfig(CommonConfig):
         CommonConfig.__post_init__(self)
         if (fewest := self.supervision.restart.min_actors) > self.actors:
             raise ConfigError(
-                f"supervision.restart.min_actors is {fewest}, and there are {self.actors} actors "
-                "at all; make it smaller, or `actors` larger"
+                f"supervision.restart.min_actors is {fewest}, but there are only {self.actors} "
+                "actors; lower it, or raise `actors`"
             )

@@ -1,7 +1,7 @@
-"""An actor in the learner's own thread: its rows go straight into the replay buffer.
+"""An actor in the learner's own thread, which pushes its rows straight into the replay buffer.
 
-It lives one life after another, each with a seed and streams of its own, as actors do that are
-started again: so what happens in a life depends on nothing before it.
+Each incarnation has its own seed and random streams, as in restarted actor processes: so it depends
+on nothing before it.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class InlineActor:
 
     @property
     def env_steps(self) -> int:
-        """Environment steps of all lives."""
+        """Environment steps of all incarnations."""
         return self._env_steps_before + self._actor.env_steps
 
     @property
     def model_version(self) -> ModelVersion:
-        """The number of the model that acts."""
+        """Version of the model that acts."""
         return self._link.version
 
     @model_version.setter
@@ -77,7 +77,7 @@ class InlineActor:
         self._actor.run_step()
 
     def cut(self) -> None:
-        """Put all that was collected into the buffer, also segments that are not full."""
+        """Push everything collected into the buffer, including segments that are not full."""
         self._actor.finish_streams(goes_on=True)
 
     def end_incarnation(self) -> dict[str, int]:
@@ -95,14 +95,14 @@ class InlineActor:
         }
 
     def restore(self, state: Mapping[str, int]) -> None:
-        """Go on where `end_incarnation` ended; before a life has begun."""
+        """Continue after `end_incarnation`; called before the first incarnation begins."""
         self._incarnation, self._env_steps_before = state["incarnation"], state["env_steps"]
         self._link.stored = state["stored"]
         self._table.episodes_before = state["episodes"]
         self._actor = self._born()
 
     def record(self) -> Record:
-        """Return what was stored so far, and what actors tell."""
+        """Return what was stored so far, and the actor's metrics."""
         self._table.on_report(self._actor.report())
         return {"samples_total": float(self._link.stored), **self._table.take()}
 
@@ -120,14 +120,14 @@ class InlineActor:
 
 
 class _OwnModel(PolicyWrapper):
-    """The learning agent as the actor's policy: its model is always the newest one."""
+    """The learning agent as the actor's policy, whose model is always the newest."""
 
     def sync_model(self, info: ModelInfo) -> None:
-        """Do nothing: the parameters are the agent's own."""
+        """Do nothing: these are the agent's own parameters."""
 
 
 class _BufferLink:
-    """An actor's link that ends in the replay buffer of the same process."""
+    """An actor's link to the replay buffer of the same process."""
 
     def __init__(self, buffer: ReplayBuffer) -> None:
         self._buffer = buffer
@@ -157,16 +157,16 @@ class _BufferLink:
         return True
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
 
 class _NoProgress:
     def turn(self, produced: int) -> None:
-        """Nobody watches."""
+        """Ignore it: no supervisor watches this actor."""
 
     def waiting(self, waiting: bool) -> None:
-        """Nobody watches."""
+        """Ignore it: no supervisor watches this actor."""
 
     def finishing(self) -> bool:
-        """Return False: no launcher asks for an end."""
+        """Return False: no launcher ends this actor."""
         return False

@@ -1,4 +1,4 @@
-"""How a run's experience is laid out, as its agent, its environment and its settings have it."""
+"""The layout of a run's experience, derived from agent, environment and settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asyncrl.core.segment import SegmentConfig, SegmentSchema
 
 
 class Layout:
-    """What steps become on their way into a replay, and the replay's settings."""
+    """How steps become rows of a replay, and the replay's settings."""
 
     def __init__(
         self,
@@ -23,7 +23,7 @@ class Layout:
         segment: SegmentConfig,
         make_processor: Callable[[], StepProcessor] | None = None,
     ) -> None:
-        """Look at all of it; raise `ConfigError` where parts do not go together."""
+        """Derive the layout; raise `ConfigError` if the parts do not fit together."""
         extras = agent.extra_columns(spec)
         make_processor = make_processor or partial(make_one_step, segment, extras)
         self.replay = with_start_columns(replay, extras)

@@ -1,7 +1,7 @@
-"""Learns in a child process what a run must know of its environments.
+"""Inspects the environments of a run in a child process.
 
 Constructors of environments may do anything to their process: end it, change its directory, ignore
-its signals, start threads that never end. None of that reaches the process that trains.
+its signals, start threads that never end. None of this affects the process that trains.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from asyncrl.core.types import Array
 from asyncrl.supervision.in_child import run_in_child
 from asyncrl.supervision.local import LocalLauncher
 
-if TYPE_CHECKING:  # it loads torch, which the child does without
+if TYPE_CHECKING:  # it imports torch, which the child does not need
     from asyncrl.training.run_config import RunConfig
 
 Plain = dict[str, Any]
 
 PRELOAD = ("asyncrl.envs.gym",)
-"""What the child needs, first of all that a launcher preloads."""
+"""Modules that the child needs; the launcher preloads them first."""
 
 
 def look_in_child(
@@ -42,10 +42,10 @@ def look_in_child(
     timeout_s: float,
     launcher: LocalLauncher | None = None,
 ) -> Seen:
-    """Make environments in a child process, close them, and return what they were like.
+    """Make environments in a child process, inspect and close them, and return the facts.
 
-    One environment is made where a config or `make_batch` says how many there are. Raises what
-    `run_in_child` does; `timeout_s` is `supervision.start_timeout_s`.
+    Makes one environment if a config or `make_batch` gives their number. Raises what `run_in_child`
+    does; `timeout_s` is `supervision.start_timeout_s`.
     """
     require_make_env(make_env)
     seen = run_in_child(
@@ -60,13 +60,13 @@ def look_in_child(
 
 
 def look_at_run(config: RunConfig) -> Seen:
-    """Return what the environments of a run's actors are like, learnt in a child process."""
+    """Inspect the environments of a run's actors in a child process."""
     timeout_s = config.supervision.start_timeout_s
     return look_in_child(config.env_config().build, timeout_s=timeout_s)
 
 
 def _look(make_env: MakeBatchEnv) -> Plain:
-    """Look, in the child; nothing else may load what makes environments."""
+    """Inspect the environments, in the child. Imports only what makes environments."""
     seen: Seen = importlib.import_module("asyncrl.envs.gym").look(make_env)
     return {**seen._asdict(), "spec": _plain_spec(seen.spec)}
 
@@ -95,7 +95,7 @@ def _plain_space(space: BoxSpec | PackedSpec | DiscreteSpec) -> Plain:
             }
 
 
-def _space_of(plain: Plain) -> Any:  # noqa: ANN401  # of whichever kind
+def _space_of(plain: Plain) -> Any:  # noqa: ANN401  # of any kind
     match plain:
         case {"n": n}:
             return DiscreteSpec(n)

@@ -1,17 +1,17 @@
-"""Wires an offline run together: learning from experience that is there already.
+"""Wires an offline run: learning from saved experience.
 
     result = train_from_data(
         IQLConfig(),
-        Path("runs/pendulum/checkpoints"),          # of a run, or what `save_replay` has written
+        Path("runs/pendulum/checkpoints"),          # of a run, or a directory of `save_replay`
         EnvConfig(id="Pendulum-v1", n_envs=10).build,
         OfflineConfig(replay=UniformReplayConfig(capacity=200_000)),
         stop=MaxOptSteps(50_000),
         checkpoint_dir=Path("runs/offline"),
     )
 
-Data from elsewhere comes as a buffer in place of the path: `datasets/episodes.py` makes one of
-arrays, `datasets/minari.py` of Minari's data sets. The environment is played in for evaluation
-only. What was learned can be improved online by `train_async` with the same config.
+Instead of the path, a buffer with other data can be given: `datasets/episodes.py` makes one of
+arrays, `datasets/minari.py` of Minari data sets. The environment is used for evaluation only.
+`train_async` with the same config can continue training online.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from asyncrl.training.parts import OfflineParts
 
 
 class OfflineTrainer(BaseTrainer):
-    """Optimises on a filled buffer, without environments but those that it is evaluated in."""
+    """Optimises on a filled buffer. Environments are used for evaluation only."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class OfflineTrainer(BaseTrainer):
         interrupter: Interrupter | None = None,
         **parts: Unpack[TrainerParts],
     ) -> None:
-        """Make a trainer; with a `checkpoint`, one that goes on from there."""
+        """Make a trainer; with a `checkpoint`, one that resumes from it."""
         if not len(buffer):
             raise ConfigError("offline training needs a filled buffer; this one has no transition")
         check_priorities(agent, buffer)
@@ -91,7 +91,7 @@ class OfflineTrainer(BaseTrainer):
         )
 
     env_steps = 0
-    """None is made."""
+    """Always 0: an offline run makes no steps."""
 
     @property
     def _priorities(self) -> ReplayBuffer:
@@ -138,8 +138,9 @@ class OfflineConfig(CommonConfig):
         CommonConfig.__post_init__(self)
         if self.replay.once:
             raise ConfigError(
-                f"{type(self.replay).__name__} hands out each transition once, which soon uses "
-                "saved data up; set replay to one that keeps it, as UniformReplayConfig"
+                f"{type(self.replay).__name__} samples each transition once, so the saved data "
+                "would soon be used up; set replay to one that keeps it, such as "
+                "UniformReplayConfig"
             )
 
 
@@ -150,9 +151,9 @@ def train_from_data(
     config: OfflineConfig | None = None,
     **parts: Unpack[OfflineParts],
 ) -> TrainResult:
-    """Train an agent on saved segments, or on a filled buffer, and return how it went.
+    """Train an agent on saved segments, or on a filled buffer, and return the result.
 
-    Takes what `build_offline_trainer` takes.
+    Takes the arguments of `build_offline_trainer`.
     """
     return build_offline_trainer(agent, data, make_env, config, **parts).train()
 
@@ -169,12 +170,12 @@ def build_offline_trainer(
     interrupter: Interrupter | None = None,
     **parts: Unpack[CommonParts],
 ) -> OfflineTrainer:
-    """Wire an offline run together; the environment is the trainer's to close.
+    """Build an offline run; the trainer closes the environment.
 
-    With `resume` it goes on from the newest whole checkpoint in `checkpoint_dir`, with the same
-    data: bit for bit if that holds the replay and it is loaded, else with batches of another seed.
-    Raises `ConfigError` if the data is not that of such an agent in such an environment, and
-    `CheckpointError` if a file is not whole.
+    With `resume` it resumes from the newest valid checkpoint in `checkpoint_dir`, with the same
+    data. The result is the same bit by bit if the checkpoint holds the replay and it is loaded;
+    otherwise batches are sampled with another seed. Raises `ConfigError` if the data does not fit
+    the agent and the environment, and `CheckpointError` if a file is damaged.
     """
     check_parts(parts, signature(build_offline_trainer).parameters)
     require_agent_config(agent)
@@ -186,7 +187,7 @@ def build_offline_trainer(
     with ExitStack() as undo:
         if checkpointer:
             undo.callback(checkpointer.unlock)
-        closing = undo.enter_context(ExitStack())  # the trainer's, once there is one
+        closing = undo.enter_context(ExitStack())  # the trainer closes it, once there is one
         done = [checkpoint.count("opt_steps")] if checkpoint else []
         seed = derive_seed(config.seed, Role.REPLAY, *done)
         env = open_env(make_env, closing)
@@ -216,7 +217,7 @@ def _load(
     agent: AgentConfig,
     spec: EnvSpec,
 ) -> ReplayBuffer:
-    """Return data as a buffer that holds what this agent asks for."""
+    """Return data as a buffer that holds the columns this agent needs."""
     if isinstance(data, str | PathLike):
         config = with_start_columns(config, agent.extra_columns(spec))
         data = load_replay(Path(data), config, seed=seed)
@@ -234,7 +235,7 @@ def _make_evaluator(config: OfflineConfig, env: BatchEnv) -> EpisodeEvaluator | 
 
 
 def _check_columns(schema: SegmentSchema, agent: AgentConfig, spec: EnvSpec) -> None:
-    """Refuse data in which the agent would not find what it needs, as the environment has it."""
+    """Raise `ConfigError` if the data lacks a column, or is of another environment."""
     extras = agent.extra_columns(spec)
     processor = make_one_step(SegmentConfig(frame_stack=schema.frame_stack), extras)
     found = {column.name: column for column in schema.columns}
@@ -242,12 +243,12 @@ def _check_columns(schema: SegmentSchema, agent: AgentConfig, spec: EnvSpec) -> 
         here = found.get(column.name)
         if here is None:
             raise ConfigError(
-                f"the data has no column {column.name}, which this agent asks for; it has "
-                f"{sorted(found)}. Set the agent so that it asks for less, or save the data from "
-                "a run with an agent that has stored it"
+                f"the data has no column {column.name}, which this agent needs; it has "
+                f"{sorted(found)}. Change the agent's settings so that it does not need the "
+                "column, or save data from a run whose agent stores it"
             )
         if here != column:
             raise ConfigError(
-                f"the data is not of this environment: its column {column.name} is {here.dtype} "
-                f"of shape {here.shape}, and the environment's {column.dtype} of {column.shape}"
+                f"the data is not of this environment: its column {column.name} is {here.dtype} of "
+                f"shape {here.shape}, but the environment's is {column.dtype} of {column.shape}"
             )

@@ -1,4 +1,4 @@
-"""What a run takes beside its settings: objects of the user's own, and where it saves."""
+"""The arguments of a run other than settings: objects of the user, and directories."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class OfflineParts(CommonParts, total=False):
 
 
 class SyncParts(OfflineParts, total=False):
-    """Those of ways that step environments."""
+    """The optional arguments of ways that step environments."""
 
     make_eval_env: MakeBatchEnv | None
     make_processor: Callable[[], StepProcessor] | None
 
 
 class AsyncParts(SyncParts, total=False):
-    """Those of a way that has actors."""
+    """The optional arguments of ways that have actors."""
 
     actor_agents: Sequence[AgentConfig] | None
     make_evaluator: MakeEvaluator | None

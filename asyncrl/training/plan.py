@@ -1,6 +1,6 @@
-"""What follows from the agent, the environment and the config of a run, checked as a whole.
+"""Checks the agent, the environment and the config of a run together, and derives its parts.
 
-Nothing is started here: settings that contradict each other are refused before anything is.
+Starts nothing: settings that contradict each other are rejected before anything starts.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from asyncrl.training.layout import Layout
 
 
 class Admit(Protocol):
-    """Tells what a life of an actor, or of who `evaluates`, is to connect to."""
+    """Gives an incarnation of an actor, or of the evaluator, its transport."""
 
     def __call__(self, peer: Peer, *, evaluates: bool = False) -> Transport:
-        """As a learner's link does it."""
+        """Return it, as a learner's link does."""
         ...
 
 
@@ -46,21 +46,21 @@ def check_run(
     config: AsyncConfig,
     actor_agents: Sequence[AgentConfig] | None,
 ) -> None:
-    """Refuse what can be refused before an environment is built or a process started."""
+    """Reject what can be rejected before an environment is built or a process started."""
     check_agent_and_replay(agent, config.replay)
     for one in actor_agents or ():
         require_agent_config(one)
     if actor_agents is not None and len(actor_agents) != config.actors:
         raise ConfigError(
-            f"{len(actor_agents)} actor_agents were given for {config.actors} actors; give one "
-            "for each, or none to have all act with the learner's"
+            f"{len(actor_agents)} actor_agents were given for {config.actors} actors; give one for "
+            "each, or None to use the learner's for all"
         )
     require_make_env(make_env)
     pickled([agent, actor_agents, make_env, make_processor])
 
 
 class RunPlan:
-    """What follows from the agent, the environment and the config, checked against each other."""
+    """The parts of a run, derived from agent, environment and config and checked together."""
 
     def __init__(
         self,
@@ -72,9 +72,9 @@ class RunPlan:
         *,
         seen: Seen,
     ) -> None:
-        """Take what `check_run` has passed; raise `ConfigError` where parts do not go together.
+        """Derive the plan after `check_run`; raise `ConfigError` if parts do not fit together.
 
-        `seen` is what was learnt of the environments.
+        `seen` holds the facts about the environments.
         """
         n_actors = config.actors
         self._agent = agent
@@ -92,7 +92,7 @@ class RunPlan:
         )
 
     def build_learner(self) -> Agent:
-        """Make the learner's agent."""
+        """Build the learner's agent."""
         context = PolicyContext(
             seed=derive_seed(self._config.seed, Role.LEARNER),
             n_actors=self._config.actors,
@@ -105,9 +105,9 @@ class RunPlan:
         return self._layout.replay.build(self.schema, derive_seed(self._config.seed, Role.REPLAY))
 
     def bodies(self, admit: Admit, evaluate: MakeEvaluator) -> dict[ActorId, MakeBody]:
-        """Return what each process runs; an evaluating one's slot comes after the actors'.
+        """Return the function that each process runs; the evaluator's slot comes after the actors'.
 
-        `admit` tells each life of each of them what to connect to, as a learner's link does.
+        `admit` gives each incarnation of a process its transport, as a learner's link does.
         """
         bodies = self._actor_bodies(admit)
         if self._config.evaluate.where == "background":
@@ -139,7 +139,7 @@ class RunPlan:
         return bodies
 
     def _build_limiter(self) -> RateLimiter:
-        """Build the limiter, where messages, batches and the buffer's size meet."""
+        """Build the limiter, checking messages and batches against the buffer's size."""
         config, batch_size = self._config, self._config.trainer.batch_size
         message = config.segment.length * segments_per_message(
             config.segment, self.schema, self._n_envs
@@ -152,7 +152,7 @@ class RunPlan:
             if size > config.replay.capacity:
                 raise ConfigError(
                     f"{name} of {size} is more than replay.capacity={config.replay.capacity} "
-                    "transitions; make the replay larger"
+                    "transitions; raise replay.capacity"
                 )
         once = config.replay.once
         return config.limiter.build(max_insert=message, batch_size=batch_size, once=once)
@@ -170,7 +170,7 @@ def _evaluator_body(make_spec: Callable[..., EvaluatorSpec], admit: Admit, peer:
 def evaluator_maker(
     own: MakeEvaluator | None, make_env: MakeBatchEnv, config: AsyncConfig
 ) -> MakeEvaluator:
-    """Return what builds the evaluator, in whichever process will run it."""
+    """Return the function that builds the evaluator, in its own process or the learner's."""
     seed = derive_seed(config.evaluate.seed, Role.EVALUATION)
     evaluate = own or partial(_episode_evaluator, make_env, config.evaluate.play, seed)
     if config.evaluate.where == "background":

@@ -1,4 +1,4 @@
-"""What the settings of a run start from: those of a preset, or of an agent of the user's own."""
+"""The settings that a run starts from: those of a preset, or defaults for a custom agent."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ REPLAYS: Mapping[str, type[UniformReplayConfig | PrioritizedReplayConfig]] = {
     "uniform": UniformReplayConfig,
     "prioritized": PrioritizedReplayConfig,
 }
-"""What `--replay-kind` chooses from."""
+"""The kinds of replay that `--replay-kind` accepts."""
 
 
 def appo() -> RunConfig:
-    """PPO with V-trace: actors need not wait until a new model is there.
+    """PPO with V-trace, asynchronous: actors never wait for a new model.
 
-    Allow for actions of models that are some batches old.
+    Corrects for actions of models that are some batches old.
     """
     return RunConfig(
         agent=PPOConfig(correction="vtrace"),
@@ -69,12 +69,12 @@ def appo() -> RunConfig:
 
 
 def awac() -> RunConfig:
-    """AWAC, offline: learns from `--data`, and better from actions that were better than usual."""
+    """AWAC, offline: learns from `--data`, more from actions that were better than average."""
     return _offline(AWACConfig())
 
 
 def bc() -> RunConfig:
-    """Behavioural cloning, offline: learns from `--data` to act as it was acted there."""
+    """Behavioural cloning, offline: learns from `--data` to imitate its actions."""
     return _offline(BCConfig())
 
 
@@ -173,7 +173,7 @@ def dqn() -> RunConfig:
 def dqn_atari() -> RunConfig:
     """DQN for Atari games, from pixels.
 
-    Follow Mnih et al. (2015) in what is kept and how often it is sampled, Ape-X in the rest.
+    Follows Mnih et al. (2015) in what is stored and how often it is sampled, Ape-X in the rest.
     """
     return RunConfig(
         agent=DQNConfig(
@@ -194,7 +194,7 @@ def dqn_atari() -> RunConfig:
 
 
 def dqn_mountaincar() -> RunConfig:
-    """DQN for MountainCar, and others where only long runs of one action explore."""
+    """DQN for MountainCar and others where exploration must repeat an action."""
     start = dqn()
     exploration = EpsilonLadder(decay_env_steps=50_000, duration_env_steps=16)
     return replace(
@@ -208,10 +208,10 @@ def dqn_mountaincar() -> RunConfig:
 
 
 def dqn_toy() -> RunConfig:
-    """DQN as a table, for toy text such as Taxi, FrozenLake, CliffWalking and Blackjack.
+    """Tabular DQN for toy text such as Taxi, FrozenLake, CliffWalking and Blackjack.
 
-    Without hidden layers each choice has its own values, and what is learned in one state changes
-    no other. Exploration begins at random. Returns of one step have no error from random actions.
+    Without hidden layers each action has its own values, and learning in one state changes no
+    other. Exploration begins at random. One-step returns have no error from random actions.
     Evaluations cut an episode after 200 steps, since those of CliffWalking have no limit.
     """
     return RunConfig(
@@ -229,7 +229,7 @@ def dqn_toy() -> RunConfig:
 
 
 def iql() -> RunConfig:
-    """IQL, offline: learns from `--data` without ever asking for actions that are not in there."""
+    """IQL, offline: learns from `--data` without evaluating actions outside the data."""
     return _offline(IQLConfig())
 
 
@@ -246,7 +246,8 @@ def _offline(agent: AgentConfig) -> RunConfig:
 def impala() -> RunConfig:
     """IMPALA for small problems with discrete actions; CartPole in seconds.
 
-    Learn from trajectories long enough for returns of many steps, at the scale returns have.
+    Trajectories are long enough for returns of many steps; rewards are normalised by the scale of
+    returns.
     """
     return RunConfig(
         agent=IMPALAConfig(learning_rate=2e-3, normalize_obs=True, normalize_reward=True),
@@ -279,9 +280,9 @@ def iqn() -> RunConfig:
 
 
 def ppo() -> RunConfig:
-    """PPO for small problems, with discrete or continuous actions; close to on-policy.
+    """PPO for small problems with discrete or continuous actions; close to on-policy.
 
-    Learn from batches that are few models old, since as little as possible is under way.
+    Batches come from models that are few versions old, since little experience is in flight.
     """
     return RunConfig(
         agent=PPOConfig(),
@@ -302,7 +303,7 @@ _R2D2_BURN_IN = 8
 
 
 def r2d2() -> RunConfig:
-    """R2D2, a DQN with a memory, for small problems whose observations do not tell all."""
+    """R2D2, a recurrent DQN, for small problems that are partially observable."""
     return RunConfig(
         agent=R2D2Config(burn_in=_R2D2_BURN_IN),
         envs_per_actor=4,
@@ -324,7 +325,7 @@ def r2d2() -> RunConfig:
 
 
 def rainbow() -> RunConfig:
-    """Rainbow for small problems with discrete actions: all that improved DQN, put together.
+    """Rainbow for small problems with discrete actions: DQN with all of its improvements.
 
     For other environments set v_min and v_max to the range of their returns.
     """
@@ -383,7 +384,7 @@ def sac_mujoco() -> RunConfig:
 def td3() -> RunConfig:
     """TD3 for small problems with continuous actions; Pendulum in seconds.
 
-    Each environment explores more or less than the others.
+    Each environment explores with a different amount of noise.
     """
     return RunConfig(
         agent=TD3Config(
@@ -452,29 +453,29 @@ PRESETS: Mapping[str, Callable[[], RunConfig]] = {
         td3_mujoco,
     )
 }
-"""What `asyncrl train` knows by name."""
+"""The presets of `asyncrl train` by name."""
 
 
 def preset(name: str) -> RunConfig:
-    """Return the settings of a whole run that fit each other: agent, replay, limiter and all.
+    """Return all settings of a run: agent, replay, limiter and the rest, which fit each other.
 
         config = preset("ppo")
         train_async(config.agent, config.env_config().build, config)
 
-    Names are those of `asyncrl train`, see `preset_lines`. The agent's config at a path,
-    `module:Class`, comes with what the preset of its nearest base has beside the agent, or else
-    with the defaults of all else. `dataclasses.replace` changes settings.
+    Names are those of `asyncrl train`, see `preset_lines`. `module:Class`, the path of an agent's
+    config, gets the other settings from the preset of its nearest base class, or else the defaults.
+    `dataclasses.replace` changes settings.
     """
     if name in PRESETS:
         return PRESETS[name]()
     if ":" not in name:
         raise ConfigError(
-            f"unknown agent {name!r}; use {', '.join(PRESETS)}, or module:Class of an agent "
-            "config of your own"
+            f"unknown agent {name!r}; use {', '.join(PRESETS)}, or module:Class of a custom agent "
+            "config"
         )
     make = load_object(name)
     if not callable(make):
-        raise ConfigError(f"{name} is no class of agent configs, but {make!r:.80}")
+        raise ConfigError(f"{name} is not a class of agent configs, but {make!r:.80}")
     if not is_agent_config(make) and hasattr(make, "act"):
         raise ConfigError(
             f"{name} is an agent; name its config, the class whose `build` makes such agents"
@@ -482,15 +483,15 @@ def preset(name: str) -> RunConfig:
     agent = make()
     if not is_agent_config(agent):
         raise ConfigError(
-            f"{name} makes {type(agent).__name__}, which is no agent config: that has the methods "
-            "build, build_policy and extra_columns, see asyncrl/core/agent.py"
+            f"{name} makes {type(agent).__name__}, which is not an agent config: those have the "
+            "methods build, build_policy and extra_columns, see asyncrl/core/agent.py"
         )
     base = _nearest_preset(type(agent))
     return replace(PRESETS[base](), agent=agent) if base else RunConfig(agent=agent)
 
 
 def _nearest_preset(cls: type) -> str | None:
-    """Return the shortest name of a preset whose agent is of this class, or its nearest base."""
+    """Return the shortest name of a preset whose agent is of this class, or of its nearest base."""
     classes = {name: type(make().agent) for name, make in PRESETS.items()}
     for base in cls.__mro__:
         if names := [name for name, made in classes.items() if made is base]:
@@ -519,33 +520,33 @@ def preset_like(config: RunConfig) -> str:
 
 
 def preset_lines() -> dict[str, str]:
-    """Return the name of each preset and a line about it: the first of its docstring."""
+    """Return the name of each preset and its description, the first line of its docstring."""
     return {name: (make.__doc__ or "").partition("\n")[0] for name, make in PRESETS.items()}
 
 
 def with_replay(config: RunConfig, kind: str) -> RunConfig:
-    """Return the same config with replay of this kind; settings that both kinds have stay."""
+    """Return the config with a replay of this kind; settings that both kinds have are kept."""
     cls, now = REPLAYS[kind], config.replay
     if type(now) is cls:
         return config
     if type(now) not in REPLAYS.values():
         raise ConfigError(
-            f"--replay-kind {kind} would replace {type(now).__name__}, whose batches "
-            f"{type(config.agent).__name__} is made for; leave the flag out"
+            f"--replay-kind {kind} would replace {type(now).__name__}, which "
+            f"{type(config.agent).__name__} needs for its batches; remove the flag"
         )
     shared = {f.name: getattr(now, f.name) for f in fields(cls) if hasattr(now, f.name)}
     return replace(config, replay=cls(**shared))
 
 
-Value = Any  # of a setting
+Value = Any  # a setting's name
 
 
 def load_over(name: str, path: Path, cls: type[RunConfig] = RunConfig) -> RunConfig:
-    """Load a file as a `cls`; what it does not say is as in the preset of this name.
+    """Load a file as a `cls`; settings that it lacks come from the preset of this name.
 
-    A section that names another class than the preset has there, as another replay, begins with
-    that one's defaults. The agent, which the name is about, may only be of a class derived from
-    the preset's, and of none that has a preset nearer to it.
+    A section that names another class than the preset's, such as another replay, begins with that
+    class's defaults. The agent must be of the preset's class or of a subclass, and no other preset
+    may be nearer to it.
     """
     start = preset(name)
     try:
@@ -558,20 +559,20 @@ def load_over(name: str, path: Path, cls: type[RunConfig] = RunConfig) -> RunCon
 
 
 def _check_agent(name: str, start: RunConfig, data: Value) -> None:
-    """Refuse a file about another agent, before settings of the two are held against each other."""
+    """Reject a file about another agent before settings of the two are mixed."""
     held: Value = None
-    with suppress(ConfigError):  # which is told of where it stands, when the data is loaded
+    with suppress(ConfigError):  # reported with its place when the data is loaded
         held = load_object(_type_of_agent(data) or "")
     own = type(start.agent)
     if isinstance(held, type) and held is not own and _nearest_class(held) is not own:
         raise ConfigError(
-            f"it trains {held.__name__}, and {name} is {own.__name__}; name the "
-            "agent that the file is about, or leave the name out"
+            f"it trains {held.__name__}, but {name} is {own.__name__}; name the agent of the file, "
+            "or omit the name"
         )
 
 
 def agent_in(path: Path) -> str | None:
-    """Return the path of the agent's config that a file is about, if it says so."""
+    """Return the path of the agent's config in a file, if it has one."""
     return _type_of_agent(read_yaml(path))
 
 
@@ -582,7 +583,7 @@ def _type_of_agent(data: Value) -> str | None:
 
 
 def _over(config: Value, plain: Value, data: Value) -> Value:
-    """Return the plain form of a config, with a file's data in place of what they differ in."""
+    """Return the plain form of a config, overridden by a file's data."""
     if not (isinstance(data, Mapping) and dataclasses.is_dataclass(config)):
         return data
     if "type" in data and not _is_made_by(data["type"], config):
@@ -596,6 +597,6 @@ def _over(config: Value, plain: Value, data: Value) -> Value:
 
 
 def _is_made_by(path: Value, config: Value) -> bool:
-    with suppress(ConfigError):  # which is told of where it stands, when the data is loaded
+    with suppress(ConfigError):  # reported with its place when the data is loaded
         return isinstance(path, str) and load_object(path) is type(config)
     return False

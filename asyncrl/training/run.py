@@ -1,4 +1,4 @@
-"""A trainer made of one configuration: the one place that knows the modes.
+"""Builds the trainer of one configuration: the only module that knows the modes.
 
 config = replace(preset("sac"), mode="sync", max_env_steps=10_000)
 result = build_trainer(config, recorder=TerminalRecorder()).train()
@@ -19,9 +19,9 @@ from asyncrl.training.synchronous import build_sync_trainer
 
 
 def build_trainer(config: RunConfig, **parts: Unpack[OfflineParts]) -> BaseTrainer:
-    """Wire a run together, of any mode; its limits and bars are those of the config.
+    """Build a run of any mode; the config defines its limits and targets.
 
-    Takes what `train_from_data` takes beside agent, data, environment and settings.
+    Takes the arguments of `train_from_data` except agent, data, environment and settings.
     """
     make_env = config.env_config().build
     make_eval_env = partial(config.eval_env_config().build_for, config.evaluate.play.episodes)

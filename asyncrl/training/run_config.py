@@ -1,6 +1,6 @@
-"""The whole configuration of a run, with an environment that has a name: what `config.yaml` holds.
+"""The whole configuration of a run, with the environment by name: the content of `config.yaml`.
 
-The command line saves it beside a run's results, and reads it where it finds it there.
+The command line saves it beside a run's results, and resumes from it.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ ALSO_CALLED = {
     "trainer.books.save_replay": "save.replay",
     "trainer.books.save_timeout_s": "save.timeout_s",
 }
-"""What settings are called in `EnvConfig`, and were before -> what they are called in a file."""
+"""Former names of settings, and names in `EnvConfig` -> names in a file."""
 
 
 def check_names(data: object, name: str = "") -> None:
-    """Refuse settings of a file that have another name there, with that one."""
+    """Reject settings of a file that have another name here, and suggest that name."""
     if name in ALSO_CALLED:
         raise ConfigError(f"{name}: there is no such setting; did you mean {ALSO_CALLED[name]}?")
     if isinstance(data, Mapping):
@@ -69,7 +69,7 @@ def save_yaml(config: object, path: Path) -> None:
 
 
 def load_yaml(cls: type[T], path: Path) -> T:
-    """Read a `cls` from a YAML file; an empty file gives the defaults."""
+    """Load a `cls` from a YAML file; an empty file gives the defaults."""
     try:
         data = read_yaml(path)
         check_names(data)
@@ -80,7 +80,7 @@ def load_yaml(cls: type[T], path: Path) -> T:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig(AsyncConfig):
-    """An asynchronous run: what `AsyncConfig` holds, and the agent, the environment, the end."""
+    """The settings of a run: those of `AsyncConfig`, and agent, environment, mode and limits."""
 
     mode: Annotated[Literal["async", "sync", "offline"], COMMON] = "async"
     """`async`: actors step environments while the learner learns. `sync`: both take turns in one
@@ -153,9 +153,9 @@ class RunConfig(AsyncConfig):
         return replace(config, kwargs={**config.kwargs, **self.eval_env_kwargs})
 
     def sync_config(self) -> SyncConfig:
-        """Return the settings of a synchronous run that learns as often from each transition.
+        """Return the settings of a synchronous run that samples each transition equally often.
 
-        It is for the environments of all actors, as `sync_env_config` gives them.
+        It assumes the environments of all actors together, see `sync_env_config`.
         """
         return SyncConfig(
             seed=self.seed,
@@ -174,10 +174,10 @@ class RunConfig(AsyncConfig):
         samples, batch_size = self.limiter.samples_per_insert, self.trainer.batch_size
         if not samples:
             raise ConfigError(
-                "limiter.samples_per_insert is off, which leaves open how often mode=sync learns; "
-                "set it"
+                "limiter.samples_per_insert is off, which does not define how often mode=sync "
+                "learns; set it"
             )
-        # A sequence, which replays of them count, is there once in so many environment steps.
+        # A replay of sequences holds one sequence per this number of environment steps.
         stride = self.replay.stride if isinstance(self.replay, SequenceReplayConfig) else 1
         per_env_step = Fraction(samples / batch_size).limit_denominator(100_000) / stride
         single = stride == 1 and self.segment.frame_stack == 1
@@ -190,7 +190,7 @@ class RunConfig(AsyncConfig):
         )
 
     def _sync_trainer_once(self) -> TrainerConfig:
-        """Return rounds that learn from all that was collected since the one before."""
+        """Return rounds that learn from everything collected since the round before."""
         batch_size, n_envs = self.trainer.batch_size, self.actors * self.envs_per_actor
         # A quarter more rows than transitions, for the ends of episodes.
         rows = -(-batch_size * 5 // (4 * n_envs)) + 1
@@ -203,9 +203,9 @@ class RunConfig(AsyncConfig):
         )
 
     def offline_config(self) -> tuple[Path, OfflineConfig]:
-        """Return what an offline run learns from, and its settings."""
+        """Return the data of an offline run, and its settings."""
         if self.data is None:
-            raise ConfigError("mode=offline learns from data, and none is named; set data")
+            raise ConfigError("mode=offline learns from data, but data is not set; set it")
         return self.data, OfflineConfig(
             seed=self.seed,
             replay=self.replay,
@@ -216,7 +216,7 @@ class RunConfig(AsyncConfig):
         )
 
     def stop_condition(self) -> StopCondition | None:
-        """Return whichever comes first of the limits that are set; refuse one nobody can reach."""
+        """Return the limits that are set, combined; reject one that can never be reached."""
         conditions: list[StopCondition] = []
         if self.max_env_steps:
             conditions.append(MaxEnvSteps(self.max_env_steps))
@@ -231,13 +231,13 @@ class RunConfig(AsyncConfig):
         return AnyOf(*conditions) if conditions else None
 
 
-Anchor = Any  # str | None, which PyYAML's stubs do not know
+Anchor = Any  # str | None, which PyYAML's stubs do not declare
 
 
 def read_yaml(path: Path) -> object:
-    """Return what a file holds, None of an empty one; raise `ConfigError` if it is no whole YAML.
+    """Return the content of a file, None if it is empty; raise `ConfigError` for invalid YAML.
 
-    A key that is given twice is refused, too: for PyYAML the last one would count, silently.
+    Duplicate keys are rejected too: PyYAML would silently use the last one.
     """
     try:
         loader = _Strict(path.read_bytes())
@@ -251,13 +251,13 @@ def read_yaml(path: Path) -> object:
 
 def write_yaml(plain: object, path: Path) -> None:
     """Write nested dictionaries, lists and scalars, in their order."""
-    # In ASCII: with allow_unicode, PyYAML writes some line separators so that it cannot read them.
+    # In ASCII: with allow_unicode, PyYAML cannot read back some line separators that it writes.
     path.write_text(yaml.safe_dump(plain, sort_keys=False), encoding="ascii")
 
 
 class _Strict(yaml.SafeLoader):
     def compose_mapping_node(self, anchor: Anchor) -> yaml.MappingNode:
-        # Here, because later on keys that are merged in, as `<<` does, stand beside the others.
+        # Checked here, because later the keys that `<<` merges in are among the others.
         node = super().compose_mapping_node(anchor)
         first: dict[str, yaml.Node] = {}
         for key, _ in node.value:
@@ -265,7 +265,7 @@ class _Strict(yaml.SafeLoader):
             if first.setdefault(name, key) is not key:
                 lines = (one.start_mark.line + 1 for one in (first[name], key))
                 raise ConfigError(
-                    f"{name!r} is given twice, in lines {' and '.join(map(str, lines))}; "
-                    "put what belongs there into one place"
+                    f"{name!r} is given twice, in lines {' and '.join(map(str, lines))}; merge the "
+                    "two"
                 )
         return node

@@ -1,4 +1,4 @@
-"""What runs have left behind, ready to act: a saved model as a policy. Trains and scores nothing.
+"""Loads the saved model of a run as a policy. Trains and scores nothing.
 
 policy = load_policy("runs/mine")
 action = policy.act(obs).action
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 _BEST, _NEWEST = "best", "newest"
 
 Fields = Mapping[str, Any] | tuple[Any, ...]
-"""An observation of several fields, as environments give it."""
+"""An observation of several fields, as environments return it."""
 
 
 def load_policy(
@@ -48,24 +48,24 @@ def load_policy(
     make_env: MakeBatchEnv | None = None,
     seed: int = 0,
 ) -> Policy:
-    """Return a model that a run has saved, as a policy that does not explore.
+    """Return a saved model of a run as a policy that does not explore.
 
-    `policy.act(obs).action` holds an action for each row of `obs`, any number of them, as the
-    environments of training gave them. Of several fields it takes their dict or tuple as well,
-    nested as in the environment's own space, of one observation or of a row for each.
-    `policy.train()` has it explore. One with a memory keeps it
-    from one `act` to the next: tell it by `asyncrl.core.agent.forget` where an episode begins.
+    `policy.act(obs).action` holds one action for each row of `obs`, for any number of rows, in the
+    format of the training environments. For observations of several fields it also accepts a dict
+    or tuple nested as in the environment's space, of one observation or with a row for each.
+    `policy.train()` enables exploration. A recurrent policy keeps its state from one `act` to the
+    next: call `asyncrl.core.agent.forget` at the start of episodes.
 
     Args:
         run: Directory of a run, or of checkpoints, or one checkpoint in there.
-        checkpoint: `best`, `newest`, or a number of optimisation steps. By default the best, or,
-            with a warning, the newest of a run that has evaluated none.
-        agent: What was trained; not needed where `asyncrl train` has written it to `config.yaml`.
-        make_env: What it was trained on, the same; called once, in this process, for the spaces.
-        seed: Of its exploration.
+        checkpoint: `best`, `newest`, or a number of optimisation steps. None takes the best, or,
+            with a warning, the newest if the run made no evaluation.
+        agent: The trained agent's config; not needed if `asyncrl train` wrote `config.yaml`.
+        make_env: The factory used in training; called once, in this process, for the spaces.
+        seed: Seed of exploration.
 
-    Raises `CheckpointError` if there is no such checkpoint, or none that is whole and of that agent
-    and environment, and `ConfigError` if these are not known.
+    Raises `CheckpointError` if there is no such valid checkpoint, or if it does not fit agent and
+    environment, and `ConfigError` if these are not known.
     """
     model = SavedModel.at(Path(run), None if checkpoint is None else str(checkpoint))
     saved, source = model.load(), "that are given"
@@ -84,14 +84,14 @@ def load_policy(
 
 
 class _TakesRows(PolicyWrapper):
-    """Acts on a row for each observation, and says so where one comes without."""
+    """Acts on one observation per row, and raises for an observation without rows."""
 
     def __init__(self, policy: Policy, shape: tuple[int, ...]) -> None:
         super().__init__(policy)
         self._shape = shape
 
     def act(self, obs: Array) -> Act:
-        """Choose an action for each row."""
+        """Return an action for each row."""
         rows = np.asarray(obs)
         if rows.shape[1:] != self._shape or not rows.ndim:
             sizes = ", ".join(["n", *map(str, self._shape)])
@@ -104,14 +104,14 @@ class _TakesRows(PolicyWrapper):
 
 
 class _TakesFields(PolicyWrapper):
-    """Acts on observations as an environment with several fields gives them, too."""
+    """Acts on observations of several fields in the environment's own format, too."""
 
     def __init__(self, policy: Policy, observation: PackedSpec) -> None:
         super().__init__(policy)
         self._observation = observation
 
     def act(self, obs: Array | Fields) -> Act:
-        """Choose an action for each row; observations of one environment are one row."""
+        """Return an action for each row; observations of one environment count as one row."""
         return super().act(obs if isinstance(obs, np.ndarray) else self._packed(obs))
 
     def _packed(self, obs: Fields) -> Array:
@@ -119,7 +119,7 @@ class _TakesFields(PolicyWrapper):
         if set(given) != {name for name, _ in wanted}:
             raise ConfigError(
                 f"an observation must have the fields {[name for name, _ in wanted]}, got "
-                f"{[*given]}; give it as the environment of training did"
+                f"{[*given]}; use the format of the training environment"
             )
         columns = {}
         for name, box in wanted:
@@ -134,7 +134,7 @@ class _TakesFields(PolicyWrapper):
 
 
 def _flat(obs: object, name: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the arrays of an observation, under the names that its spec gives them."""
+    """Yield the arrays of an observation, under the names of its spec."""
     if not isinstance(obs, Mapping | tuple):
         yield name, obs
         return
@@ -144,7 +144,7 @@ def _flat(obs: object, name: str = "") -> Iterator[tuple[str, object]]:
 
 @dataclass(frozen=True, slots=True)
 class SavedModel:
-    """Which of the models that a run has saved."""
+    """Names one of the models that a run has saved."""
 
     checkpoints: Path
     asked: str | None
@@ -152,24 +152,24 @@ class SavedModel:
 
     @classmethod
     def at(cls, path: Path, name: str | None = None) -> Self:
-        """Find it by the directory of its run, of its checkpoints, or by its own."""
+        """Find it by the directory of the run, of its checkpoints, or of the checkpoint."""
         if (path / "config.yaml").exists() or (path / "checkpoints").is_dir():
             return cls(path / "checkpoints", name)
         if Checkpointer(path).names():
             return cls(path.absolute(), name)
-        # What it is called, also if its data is named, as by `.` from within.
+        # The name of the link, even if the path names the data behind it, such as `.` from within.
         parent, data = path.absolute().parent, path.resolve()
         names = Checkpointer(parent).names()
         own = next((one for one in names if (parent / one).resolve() == data), None)
         if own is None:
             return cls(path / "checkpoints", name)
         if name not in {None, _BEST, own}:
-            raise ConfigError(f"{path} is one checkpoint and {name} another; leave one of them out")
+            raise ConfigError(f"{path} is one checkpoint and {name} another; give only one")
         return cls(parent, own)
 
     @property
     def name(self) -> str:
-        """What its checkpoint is called: `newest`, or a name in the directory."""
+        """Name of the checkpoint: `newest`, or a name in the directory."""
         if self.asked is not None:
             return self.asked
         names = Checkpointer(self.checkpoints).names()
@@ -177,41 +177,41 @@ class SavedModel:
 
     @property
     def run_dir(self) -> Path:
-        """The directory that holds everything else of the run."""
+        """The run's directory."""
         return self.checkpoints.parent
 
     @property
     def config_path(self) -> Path:
-        """Where the command line has written how it was trained."""
+        """Where the command line saves a run's settings."""
         return self.run_dir / "config.yaml"
 
     def config(self) -> RunConfig:
-        """Read how it was trained; raise `ConfigError` if nothing says so."""
+        """Load the run's settings; raise `ConfigError` if there are none."""
         if not (self.config_path.is_file() and self.config_path.stat().st_size):
             raise ConfigError(
-                f"nothing says how the models in {self.checkpoints} were trained, as asyncrl train "
-                f"would in {self.config_path}; give agent= and make_env=, the same as to "
-                "train_async or train_sync"
+                f"the training settings of the models in {self.checkpoints} are not known: "
+                f"{self.config_path}, which asyncrl train writes, is missing; give agent= and "
+                "make_env=, the same as to train_async or train_sync"
             )
         return load_yaml(RunConfig, self.config_path)
 
     def load(self) -> Checkpoint:
-        """Load its checkpoint; raise `CheckpointError` if it is not there, or not whole."""
+        """Load the checkpoint; raise `CheckpointError` if it is missing or damaged."""
         checkpointer = Checkpointer(self.checkpoints)
         if not (names := checkpointer.names()):
             why = (
-                "its run has saved none, which it does every save.interval_opt_steps "
-                "and at its end, once it has learned"
+                "its run has saved none; the first is saved after save.interval_opt_steps, or at "
+                "the end once it has learned"
                 if self.run_dir.is_dir()
-                else "there is no such directory"
+                else "the directory does not exist"
             )
             raise CheckpointError(f"{self.run_dir} holds no checkpoint: {why}")
         name = self.name
         if name == _NEWEST and (latest := checkpointer.latest()):
             if self.asked is None:
                 logger.warning(
-                    "%s has no best model, since none was evaluated; took the newest, of checkpoint"
-                    " %s",
+                    "%s has no best model, since none was evaluated; using the newest, checkpoint "
+                    "%s",
                     self.run_dir,
                     latest,
                 )
@@ -226,13 +226,13 @@ class SavedModel:
 def policy_of(
     saved: Checkpoint, agent: AgentConfig, spec: EnvSpec, *, seed: int, source: str
 ) -> Policy:
-    """Make the policy that a checkpoint holds the model of.
+    """Make the policy of a checkpoint.
 
-    `source` tells, in errors, where agent and environment have come from.
+    `source` says in errors where agent and environment come from.
     """
     advice = (
-        f"The agent and the environment {source} must be those that it was trained with, and this "
-        "the version of asyncrl that saved it"
+        f"The agent and the environment {source} must be those of the training, and asyncrl the "
+        "version that saved the checkpoint"
     )
     with saved.naming("use", advice):
         policy = agent.build_policy(spec, PolicyContext(seed=seed))

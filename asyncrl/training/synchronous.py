@@ -1,4 +1,4 @@
-"""Wires a synchronous run together: `train_async` without processes, the same bits each time."""
+"""Wires a synchronous run: `train_async` in one process, reproducible bit by bit."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class TrainerConfig:
 
 
 class Trainer(BaseTrainer):
-    """Steps, stores and optimises in turn, in the caller's own thread."""
+    """Steps, stores and optimises in turn, in the caller's thread."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Trainer(BaseTrainer):
         interrupter: Interrupter | None = None,
         **parts: Unpack[TrainerParts],
     ) -> None:
-        """Make a trainer; with a `checkpoint`, one that goes on from there."""
+        """Make a trainer; with a `checkpoint`, one that resumes from it."""
         _check(agent, buffer, config)
         self.buffer = buffer
         self.config = config
@@ -117,9 +117,9 @@ class Trainer(BaseTrainer):
 
     @property
     def env_steps(self) -> int:
-        """Environment steps, but for those whose round of learning is not over.
+        """Environment steps, without those of a round whose optimisation is not finished.
 
-        So a limit on them ends on a whole round.
+        So a limit on them ends after a complete round.
         """
         return self._env_steps
 
@@ -128,9 +128,9 @@ class Trainer(BaseTrainer):
         return self.buffer
 
     def _take(self, turns_left: int | None) -> Columns | None:
-        """Take a step in all environments, unless batches are owed; None once none is any more.
+        """Step all environments unless optimisation steps are due; return a batch if any.
 
-        After a checkpoint in the middle of a round, a resumed run does the rest of the round first.
+        A checkpoint may be saved within a round; a resumed run then completes the round first.
         """
         if not self._opts_owed and self._env_steps == self._actor.env_steps:
             self._actor.run_step()
@@ -148,7 +148,7 @@ class Trainer(BaseTrainer):
         self._actor.model_version = ModelVersion(self.services.counts.opt_steps)
 
     def _opts_due(self) -> int:
-        """Return how many optimisation steps this turn owes; none before the warm-up is over."""
+        """Return the optimisation steps due now; none before the warm-up is over."""
         done = self._actor.env_steps - self.config.warmup_env_steps
         rounds = max(0, done) // self.config.opt_interval_env_steps
         if rounds > self._opt_rounds and self.config.cut_before_opt:
@@ -174,10 +174,9 @@ class Trainer(BaseTrainer):
         return {"replay/size": float(len(self.buffer)), **self._actor.record()}
 
     def _state(self, *, save_replay: bool) -> RunState:
-        """End the actor's life and begin another: nobody can save an environment's insides.
+        """End the actor's incarnation and begin another, since environments cannot be saved.
 
-        So a checkpoint ends the episodes that are being played, and what follows depends on nothing
-        but the checkpoint.
+        So a checkpoint ends the current episodes, and what follows depends on the checkpoint only.
         """
         actor = self._actor.end_incarnation()
         numbers = {"opt_rounds": self._opt_rounds, "opts_owed": self._opts_owed, "actor": actor}
@@ -186,10 +185,10 @@ class Trainer(BaseTrainer):
         return RunState(groups, numbers)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint.
+        """Resume from a checkpoint.
 
-        What follows is, bit for bit, what followed in the run that saved it, if it saved its
-        replay too. Without a replay, the warm-up fills another one first.
+        If it holds the replay, the run continues bit by bit as the run that saved it. Without a
+        replay, the warm-up fills a new one first.
         """
         self._opt_rounds = checkpoint.count("run.opt_rounds")
         self._opts_owed = checkpoint.count("run.opts_owed")
@@ -197,7 +196,7 @@ class Trainer(BaseTrainer):
         self._actor.restore({name: checkpoint.count(f"run.actor.{name}") for name in lives})
         self._env_steps = checkpoint.count("env_steps")
         if not restore_replay(self.buffer, checkpoint.groups):
-            self._opts_owed = 0  # there is nothing to sample
+            self._opts_owed = 0  # the replay is empty
             self._warm_at += self._actor.env_steps
         self._count_whole_rounds()
         self._actor.model_version = ModelVersion(checkpoint.count("opt_steps"))
@@ -209,7 +208,7 @@ def _check(agent: Agent, buffer: ReplayBuffer, config: TrainerConfig) -> None:
         if value > buffer.capacity:
             raise ConfigError(
                 f"{name} of {value} does not fit a replay buffer of {buffer.capacity} transitions; "
-                "make the buffer larger"
+                "raise its capacity"
             )
 
 
@@ -233,9 +232,9 @@ def train_sync(
     config: SyncConfig | None = None,
     **parts: Unpack[SyncParts],
 ) -> TrainResult:
-    """Train an agent in this process and thread, and return how it went.
+    """Train an agent in this process and thread, and return the result.
 
-    Takes what `build_sync_trainer` takes.
+    Takes the arguments of `build_sync_trainer`.
     """
     return build_sync_trainer(agent, make_env, config, **parts).train()
 
@@ -253,9 +252,9 @@ def build_sync_trainer(
     interrupter: Interrupter | None = None,
     **parts: Unpack[CommonParts],
 ) -> Trainer:
-    """Wire a synchronous run together; the environments are the trainer's to close.
+    """Build a synchronous run; the trainer closes the environments.
 
-    Takes what `build_async_trainer` takes, as far as it has a meaning here.
+    Takes the arguments of `build_async_trainer` that apply without processes.
     """
     check_parts(parts, signature(build_sync_trainer).parameters)
     config = config_or_default(config, SyncConfig)
@@ -267,7 +266,7 @@ def build_sync_trainer(
     with ExitStack() as undo:
         if checkpointer:
             undo.callback(checkpointer.unlock)
-        closing = undo.enter_context(ExitStack())  # the trainer's, once there is one
+        closing = undo.enter_context(ExitStack())  # the trainer closes it, once there is one
         env = open_env(make_env, closing)
         layout = Layout(agent, env.spec, config.replay, config.trainer.segment, make_processor)
         trainer = Trainer(

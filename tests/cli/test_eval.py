@@ -186,7 +186,7 @@ def test_newest_model_plays_and_is_said_to_where_none_is_the_best(
     assert json.loads(capsys.readouterr().out)["score"] == 3 * 10 * 20 + 6
     (warning,) = caplog.messages
     assert "has no best model" in warning
-    assert "took the newest, of checkpoint 20" in warning
+    assert "using the newest, checkpoint 20" in warning
     assert main(["eval", str(tmp_path), "--checkpoint", "best"]) == 1
     assert "has no checkpoint best; choose one of 9, 20" in capsys.readouterr().err
 
@@ -220,7 +220,7 @@ def test_checkpoint_that_cannot_be_used_is_named(
         text = capsys.readouterr().err
         assert said in text
         assert f"cannot use checkpoint {tmp_path}/checkpoints/best: " in text
-        assert f"in {tmp_path}/config.yaml must be those that it was trained with" in text
+        assert f"in {tmp_path}/config.yaml must be those of the training" in text
 
 
 @pytest.mark.fault("F20")

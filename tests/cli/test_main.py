@@ -60,7 +60,7 @@ def test_no_command_is_a_wrong_one(capsys: pytest.CaptureFixture[str]) -> None:
         ("train --env CartPole-v1", "name an agent"),
         ("train ddqn", "unknown agent 'ddqn'; use "),
         ("train json:loads.nothing", "json has no 'nothing'"),
-        ("train fractions:Fraction", "no agent config"),
+        ("train fractions:Fraction", "not an agent config"),
         ("train dqn --actors 0", "actors must be at least 1, got 0"),
         ("train dqn --actors two", "--actors"),
         ("train dqn --agent.learning-rate -1", "agent.learning_rate must be positive, got -1"),
@@ -122,7 +122,7 @@ def make_broken():
         ("train sac --env CartPole-v1", "SAC needs continuous actions"),
         ("train dqn --env Pendulum-v1", "use SAC"),
         ("train dqn --env-kwargs no_such_word 1", "no_such_word"),
-        ("train dqn --replay.capacity 10", "make the replay larger"),
+        ("train dqn --replay.capacity 10", "raise replay.capacity"),
         ("bench sample --env Nope-v0", "cannot make environment 'Nope-v0'"),
     ],
 )

@@ -102,10 +102,10 @@ def test_offline_run_learns_from_a_run_and_goes_on(
         ("dqn --mode sync --actors auto", "--actors auto has no effect with --mode sync"),
         ("dqn --mode sync --proxy.overflow=drop", "--proxy.overflow has no effect"),
         ("dqn --mode offline --data x --limiter.min-size 9", "--limiter.min-size has no effect"),
-        ("dqn --mode offline", "mode=offline learns from data, and none is named"),
-        ("iql", "mode=offline learns from data, and none is named; set data"),
+        ("dqn --mode offline", "mode=offline learns from data, but data is not set"),
+        ("iql", "mode=offline learns from data, but data is not set; set it"),
         ("dqn --data x", "--data has no effect with --mode async; use --mode offline"),
-        ("dqn --mode sync --limiter.samples-per-insert 0", "leaves open how often mode=sync"),
+        ("dqn --mode sync --limiter.samples-per-insert 0", "does not define how often mode=sync"),
     ],
 )
 def test_what_has_no_meaning_in_a_mode_is_refused(words: str, said: str) -> None:
@@ -164,7 +164,7 @@ def test_agent_of_a_file_is_called_as_its_preset(tmp_path: Path) -> None:
 def test_file_without_an_agent_is_told_so(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=r"says no agent\.type.*asyncrl train PRESET"):
+    with pytest.raises(ConfigError, match=r"has no agent\.type.*asyncrl train PRESET"):
         parse(["--config", str(path)])
 
 
@@ -191,7 +191,7 @@ def test_flag_with_another_name_is_answered_with_its_own(
     ("text", "said"),
     [
         ("trainer: {books: {best_by: x}}", r"trainer\.books\.best_by: .*mean save\.best_by\?"),
-        ("env: {id: CartPole-v1}", r"env\.id: there is no such setting; did you mean env\?"),
+        ("env: {id: CartPole-v1}", r"env\.id is not a setting; did you mean env\?"),
         ("env: {n_envs: 3}", r"env\.n_envs: .*did you mean envs_per_actor\?"),
         ("evaluation: {where: 'off'}", r"evaluation: .*did you mean evaluate\?"),
     ],

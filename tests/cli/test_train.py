@@ -445,10 +445,10 @@ def test_file_that_names_a_class_says_all_about_that_part(tmp_path: Path) -> Non
 
 def test_file_about_another_agent_is_refused(tmp_path: Path) -> None:
     save_yaml(preset("dqn"), tmp_path / "config.yaml")
-    with pytest.raises(ConfigError, match="trains DQNConfig, and sac is SACConfig"):
+    with pytest.raises(ConfigError, match="trains DQNConfig, but sac is SACConfig"):
         parse(["sac", "--config", str(tmp_path / "config.yaml")])
     save_yaml(preset("ppo"), tmp_path / "config.yaml")
-    with pytest.raises(ConfigError, match="trains PPOConfig, and dqn is DQNConfig; name the agent"):
+    with pytest.raises(ConfigError, match="trains PPOConfig, but dqn is DQNConfig; name the agent"):
         parse(["dqn", "--config", str(tmp_path / "config.yaml")])
 
 

@@ -232,5 +232,5 @@ def test_file_gives_the_settings(
     run(parse(["--config", str(path), "--json"]))
     assert f"--config {path}" in json.loads(capsys.readouterr().out)["command"]
     assert {trying.agent for trying in tried} == {config.agent}
-    with pytest.raises(ConfigError, match="trains DQNConfig, and sac is SACConfig"):
+    with pytest.raises(ConfigError, match="trains DQNConfig, but sac is SACConfig"):
         parse(["--config", str(path), "--agent", "sac"])

@@ -212,7 +212,7 @@ def test_fewest_actors_are_no_more_than_there_are() -> None:
     restart = RestartPolicyConfig(on_exception="drop_actor", min_actors=3)
     supervision = ActorManagerConfig(restart=restart)
     assert AsyncConfig(actors=3, supervision=supervision).actors == 3
-    with pytest.raises(ConfigError, match=r"min_actors is 3, and there are 2 actors"):
+    with pytest.raises(ConfigError, match=r"min_actors is 3, but there are only 2 actors"):
         AsyncConfig(actors=2, supervision=supervision)
 
 

@@ -223,5 +223,5 @@ def test_nothing_there_is_said(tmp_path: Path) -> None:
 
 
 def test_replay_that_hands_out_once_is_refused() -> None:
-    with pytest.raises(ConfigError, match="TrajectoryQueueConfig hands out each transition once"):
+    with pytest.raises(ConfigError, match="TrajectoryQueueConfig samples each transition once"):
         OfflineConfig(replay=TrajectoryQueueConfig())

@@ -67,7 +67,7 @@ def test_file_may_be_about_a_relative_of_the_preset_named(tmp_path: Path) -> Non
     assert load_over("sac", path) == replace(start, agent=OwnSACConfig(updates=3))
     path.write_text("agent: {type: 'asyncrl.agents.rainbow:RainbowConfig', v_min: 0, v_max: 1}")
     for name in ("c51", "sac"):
-        with pytest.raises(ConfigError, match=f"trains RainbowConfig, and {name} is"):
+        with pytest.raises(ConfigError, match=f"trains RainbowConfig, but {name} is"):
             load_over(name, path)
 
 
@@ -90,7 +90,7 @@ def test_agent_for_other_actions_names_itself() -> None:
         ("nothing", "unknown agent 'nothing'; use .*dqn, dqn-atari, "),
         ("dqn_atari", "unknown agent 'dqn_atari'"),
         ("../presets/dqn", "unknown agent"),
-        ("tests.support.fakes:COUNTING_SPEC", "no class of agent configs"),
+        ("tests.support.fakes:COUNTING_SPEC", "not a class of agent configs"),
         ("tests.support.fakes:CountingBatch", "build, build_policy and extra_columns"),
         ("tests.support.fakes:Nobody", "has no 'Nobody'"),
     ],
@@ -141,7 +141,7 @@ def test_replay_with_a_layout_of_its_own_stays() -> None:
     start = RunConfig(
         replay=TrajectoryQueueConfig(), limiter=RateLimiterConfig(samples_per_insert=1.0)
     )
-    with pytest.raises(ConfigError, match="would replace TrajectoryQueueConfig, whose batches DQN"):
+    with pytest.raises(ConfigError, match="would replace TrajectoryQueueConfig, which DQN"):
         with_replay(start, "prioritized")
 
 

@@ -191,7 +191,9 @@ def test_what_is_not_known_is_asked_for(run_dir: Path) -> None:
     config = run_dir / "config.yaml"
     config.write_text("")
     for parts in ({}, {"agent": ConstantConfig()}, {"make_env": CountingBatch}):
-        with pytest.raises(ConfigError, match=rf"as asyncrl train would in {config}; give agent="):
+        with pytest.raises(
+            ConfigError, match=rf"{config}, which asyncrl train writes, is missing; give agent="
+        ):
             load_policy(run_dir, **parts)
     policy = load_policy(run_dir, agent=ConstantConfig(), make_env=CountingBatch)
     assert policy.act(FEW[:, :2]).action.tolist() == [4] * 3
@@ -209,10 +211,10 @@ def test_what_is_given_is_looked_at(run_dir: Path) -> None:
     [
         (".", "77", "has no checkpoint 77; choose one of 10, 20, best"),
         (".", -1, "has no checkpoint -1; choose one of"),
-        ("nowhere", "best", "nowhere holds no checkpoint: there is no such directory"),
+        ("nowhere", "best", "nowhere holds no checkpoint: the directory does not exist"),
         ("empty", "best", "empty holds no checkpoint: its run has saved none"),
-        ("checkpoints/30", "best", "30 holds no checkpoint: there is no such directory"),
-        ("config.yaml", "best", "config.yaml holds no checkpoint: there is no such directory"),
+        ("checkpoints/30", "best", "30 holds no checkpoint: the directory does not exist"),
+        ("config.yaml", "best", "config.yaml holds no checkpoint: the directory does not exist"),
     ],
 )
 def test_checkpoint_that_is_not_there_is_said(
