@@ -1,4 +1,4 @@
-"""How fast each stage is beside its own limit; which numbers train fastest (`tuner.py`).
+"""Measures each stage against its own limit, and finds the fastest settings (`tuner.py`).
 
 Must not know: the command line. Open first: `stages.py`.
 """

@@ -1,15 +1,15 @@
-"""The steady state of a run, from what one step costs on each side. Pure.
+"""Predicts the steady-state speed of a run from the cost of one step on each side. Pure.
 
-An environment step costs an actor `a` seconds. It brings `samples_per_insert / batch_size`
-optimisation steps with it, which cost the learner `l` seconds and all its threads together `c`.
-Then n actors on C cores make no more environment steps a second than
+An environment step costs an actor `a` seconds. It entails `samples_per_insert / batch_size`
+optimisation steps, which take the learner `l` seconds and `c` seconds of CPU time in all of its
+threads. Then n actors on C cores make at most this number of environment steps per second:
 
-    n / a          all actors at work all the time
-    1 / l          the learner at work all the time
-    C / (a + c)    every core at work all the time
+    n / a          all actors are always busy
+    1 / l          the learner is always busy
+    C / (a + c)    all cores are always busy
 
-and the least of the three is what limits the run. With samples per insert off, nobody waits: if
-there are more threads at work than cores, all of them get an equal part.
+The smallest of the three limits the run. With samples per insert off, neither side waits: if there
+are more busy threads than cores, all get an equal share.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from typing import Literal
 Side = Literal["actors", "learner", "cores"]
 
 _AS_GOOD = 0.95
-"""A plan with this part of the best rate is as good, and better if it takes less."""
+"""A plan with this share of the best rate counts as equally fast; the one with fewer resources
+wins."""
 
 _MOST_TRANSITIONS = 4096
-"""In one message: how far replay may run ahead of the learner grows with it."""
+"""Maximum in one message: how far replay may run ahead of the learner grows with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be chosen."""
+    """The settings to choose."""
 
     actors: int
     envs_per_actor: int
@@ -38,7 +39,7 @@ class Plan:
 
     @property
     def is_light(self) -> bool:
-        """Whether its messages are small enough, or could not be smaller."""
+        """Whether its messages are small enough, or cannot be smaller."""
         rows = self.envs_per_actor * self.segment_length
         return rows <= _MOST_TRANSITIONS or self.envs_per_actor == 1
 
@@ -52,7 +53,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorCost:
-    """Seconds of one actor for one environment step, by what they go into."""
+    """Seconds of an actor per environment step, by activity."""
 
     policy_s: float
     env_s: float
@@ -60,22 +61,22 @@ class ActorCost:
 
     @property
     def total_s(self) -> float:
-        """All of it."""
+        """The sum."""
         return self.policy_s + self.env_s + self.send_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerCost:
-    """Seconds for one optimisation step, with its batch and its part of publishing."""
+    """Seconds per optimisation step, including its batch and its share of publishing."""
 
     wall_s: float
     cpu_s: float
-    """Of all threads of the process together."""
+    """CPU seconds in all threads of the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What a plan is for."""
+    """The machine and the algorithm that a plan is chosen for."""
 
     cores: float
     """CPU seconds per second; a CPU quota may allow part of a core."""
@@ -86,13 +87,13 @@ class Task:
 
     @property
     def opt_steps_per_env_step(self) -> float:
-        """How often the learner may optimise for each environment step; 0 if that is not set."""
+        """Optimisation steps per environment step that the limiter allows; 0 if it is off."""
         return self.samples_per_insert / self.batch_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What the model expects of a plan."""
+    """The predicted speed of a plan."""
 
     plan: Plan
     env_steps_per_s: float
@@ -101,12 +102,12 @@ class Prediction:
 
     @property
     def score(self) -> float:
-        """What a better plan has more of; with a limiter, both rates rise together."""
+        """Measure by which plans are compared; with a limiter, both rates rise together."""
         return self.env_steps_per_s * self.opt_steps_per_s
 
 
 def predict(plan: Plan, actor: ActorCost, learner: LearnerCost, task: Task) -> Prediction:
-    """Say how fast a plan will run, and which side will keep it from running faster."""
+    """Predict how fast a plan will run, and which side limits it."""
     if not task.samples_per_insert:
         return _predict_free(plan, actor, learner, task)
     ratio = task.opt_steps_per_env_step
@@ -136,12 +137,12 @@ def _predict_free(plan: Plan, actor: ActorCost, learner: LearnerCost, task: Task
 
 
 def choose(predictions: Sequence[Prediction]) -> Prediction:
-    """Return the plan that takes least among those that are as good as the best one.
+    """Return the plan with the fewest resources among those that are about as fast as the best.
 
-    Fewer actors leave cores to others; fewer environments change least what is explored.
+    Fewer actors leave cores to other programs; fewer environments change exploration least.
     """
     best = max(prediction.score for prediction in predictions)
-    # Both rates are in a score: where they rise together, it is the square of a rate.
+    # A score contains both rates: where they rise together, it is the square of a rate.
     good = [p for p in predictions if p.score >= _AS_GOOD**2 * best]
     return min(
         good,
@@ -154,7 +155,7 @@ def choose(predictions: Sequence[Prediction]) -> Prediction:
 
 
 def actor_counts(cores: float, also: Iterable[int] = ()) -> list[int]:
-    """Return numbers of actors worth a thought: all small ones, then steps of a quarter."""
+    """Return the numbers of actors to consider: all small ones, then steps of a quarter."""
     counts, count = set(also), 1
     while count <= cores:
         counts.add(count)

@@ -1,4 +1,4 @@
-"""A workload made concrete: its environment's spaces, the agent for them, made-up experience."""
+"""Prepares a workload: the spaces of its environment, an agent for them, random experience."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from asyncrl.training.config import AsyncConfig
 from asyncrl.training.look import PRELOAD, look_in_child
 
 _MEMORY_SHARE = 0.4
-"""Of the free memory, for a replay and the bare arrays that it is measured against."""
+"""Share of the free memory for a replay and for the bare arrays that it is compared with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A workload whose environment has been looked at."""
+    """A workload and the facts about its environment."""
 
     workload: Workload
     spec: EnvSpec
     frame_skip: int
     frame_stack: int
-    """Frames of an observation, of which rows hold the newest; 1 where they hold it whole."""
+    """Frames per observation, of which rows hold the newest; 1 if they hold it whole."""
 
     agent: AgentConfig
     schema: SegmentSchema
     capacity: int
-    """Transitions in replay, no more than memory holds twice over."""
+    """Transitions in replay, at most what memory can hold twice."""
 
     @classmethod
     def of(cls, workload: Workload) -> Load:
-        """Look at the environments, in child processes, and choose what fits."""
+        """Inspect the environments in child processes, and choose an agent that fits."""
         config, start_s = workload.env_config, ActorManagerConfig().start_timeout_s
         with LocalLauncher(preload=PRELOAD, names={CHILD_ID: "environment"}) as launcher:
             spec, _, n_frames = look_in_child(config.build, timeout_s=start_s, launcher=launcher)
@@ -62,7 +62,7 @@ class Load:
         agent: AgentConfig = (
             DQNConfig(hidden=workload.hidden, device=workload.device, threads=1)
             if discrete
-            # From the first step on it is the policy that acts.
+            # The policy acts from the first step on.
             else SACConfig(
                 hidden=workload.hidden, device=workload.device, threads=1, random_env_steps=0
             )
@@ -86,7 +86,7 @@ class Load:
 
     @property
     def context(self) -> PolicyContext:
-        """Return where the learner's agent is."""
+        """Return the context of the learner's agent."""
         return PolicyContext(
             seed=0, n_actors=self.workload.actors, n_envs=self.workload.envs_per_actor
         )
@@ -108,7 +108,7 @@ class Load:
 
 
 def made_up_experience(schema: SegmentSchema, spec: EnvSpec, segments: int) -> Columns:
-    """Return whole segments of random experience without an episode's end."""
+    """Return full segments of random experience without an episode's end."""
     random = np.random.default_rng(0)
     shape = (segments, schema.rows)
     columns: dict[str, Array] = {
@@ -125,7 +125,7 @@ def made_up_experience(schema: SegmentSchema, spec: EnvSpec, segments: int) -> C
 
 
 def _fitting(capacity: int, schema: SegmentSchema) -> int:
-    """Return the capacity, or the largest of 1, 2, 5, 10, ... that memory holds twice."""
+    """Return the capacity, or the largest of 1, 2, 5, 10, ... that memory can hold twice."""
     row_bytes = schema.segment_bytes / schema.length
     fits = _MEMORY_SHARE * psutil.virtual_memory().available / (2 * row_bytes)
     if capacity <= fits:

@@ -1,6 +1,6 @@
-"""Value and limit measured in turns, so that whatever else the machine does meets both alike.
+"""Measures value and limit in turns, so that other load on the machine affects both alike.
 
-The ways to count, which know the clock, stand at the end.
+The ways to count, which read the clock, are at the end.
 """
 
 from __future__ import annotations
@@ -17,34 +17,33 @@ from asyncrl.bench.workload import Workload
 from asyncrl.core.errors import AsyncRLError
 
 Rates = Sequence[float]
-"""One number for each of a stage's quantities."""
+"""One rate for each of a stage's quantities."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Stage:
-    """Something that can be measured, and what bounds it."""
+    """A measurement and its limit."""
 
     quantities: Sequence[Quantity]
-    """What it measures."""
+    """The quantities it measures."""
 
     value: Callable[[], Rates]
-    """Measures asyncrl for one slice, warmed up."""
+    """Measures asyncrl for one slice, after warm-up."""
 
     limit: Callable[[], Rates]
-    """Measures what no framework can exceed, in the same way."""
+    """Measures the upper bound for any framework, in the same way."""
 
     slices: int = 1
-    """Parts in which value and limit of one round are measured, in turns.
+    """Number of parts in which value and limit of one round are measured, in turns.
 
-    What runs in this very process is best measured in many: whatever else the machine does
-    then meets both alike.
+    Many slices are best for what runs in this process, because other load then affects both alike.
     """
 
     release: Callable[[], object] = lambda: None
-    """Releases what is not memory; may be called again."""
+    """Releases resources other than memory; may be called again."""
 
     def close(self) -> None:
-        """Release what it holds; may be called again."""
+        """Release resources; may be called again."""
         self.value = self.limit = _closed
         self.release()
 
@@ -54,7 +53,7 @@ def _closed() -> Rates:
 
 
 class Rounds:
-    """The rounds of one stage. Those that are complete count, however the last one ends."""
+    """The rounds of one stage. Only complete rounds count, even if the last one is interrupted."""
 
     def __init__(self, stage: Stage, *, seconds: float, machine: Mapping[str, Any]) -> None:
         self._stage = stage
@@ -64,16 +63,15 @@ class Rounds:
         self._rounds: list[tuple[Rates, Rates]] = []
 
     def run(self, repeats: int, on_step: Callable[[int, str], None]) -> None:
-        """Measure; `on_step` hears which round it is, and of what.
+        """Measure; `on_step` is called with the number of the round and what is measured.
 
-        Every other slice begins with the limit, so that a machine which gets slower and slower
-        favours neither.
+        Every other slice begins with the limit, so that a machine that gets slower favours neither.
         """
         for number in range(1, repeats + 1):
             self._rounds.append(self._round(number, on_step))
 
     def results(self) -> list[Result]:
-        """Return one result for each quantity; none before the first round is complete."""
+        """Return one result per quantity; empty before the first complete round."""
         if not self._rounds:
             return []
         return [
@@ -118,7 +116,7 @@ def _means(parts: Sequence[Rates]) -> Rates:
 
 
 Count = Callable[[], tuple[int, int]]
-"""Returns a count, and how many processes contribute to it by now."""
+"""Returns a count, and the number of processes that contribute to it so far."""
 
 _START_DEADLINE_S = 120.0
 _POLL_S = 0.02
@@ -127,10 +125,10 @@ _CHUNK_S = 0.01
 
 
 class Repeating:
-    """Work that is done again and again, and says each time how much it was.
+    """Work that is repeated and returns its amount each time.
 
-    The first measurement warms it up, and finds out how often it can be done in 10 ms: the clock
-    is read that often, not between any two times.
+    The first measurement warms up and determines how many repetitions take 10 ms: the clock is read
+    once per that many.
     """
 
     def __init__(
@@ -140,14 +138,14 @@ class Repeating:
         warm_up_seconds: float,
         settle: Callable[[], object] = lambda: None,
     ) -> None:
-        """`settle` waits for what `work` has only ordered, before the clock counts."""
+        """`settle` waits for work that was only queued, before the clock is read."""
         self._work = work
         self._warm_up_seconds = warm_up_seconds
         self._settle = settle
         self._calls = 0
 
     def rate(self, seconds: float) -> float:
-        """Return what was done per second, measured for so long."""
+        """Return the amount per second, measured over `seconds`."""
         if not self._calls:
             self._warm_up()
         work, calls = self._work, self._calls
@@ -184,15 +182,15 @@ def side_by_side(
     settle: Callable[[], object] = lambda: None,
     release: Callable[[], object] = lambda: None,
 ) -> Stage:
-    """Return a stage of work in this process, for each quantity our own and that of its limit.
+    """Return a stage in this process that compares the work of asyncrl with that of the limit.
 
     Args:
-        quantities: What is measured.
-        ours: Work that is done again and again, and says each time how much it was.
-        limits: The same for what bounds it.
-        workload: Says for how long.
-        slices: As in `Stage`; 0 is as many as the workload's length has.
-        settle: Waits for what work has only ordered.
+        quantities: The quantities that are measured.
+        ours: Work that is repeated and returns its amount each time.
+        limits: The same for the limit.
+        workload: Gives the durations.
+        slices: As in `Stage`; 0 takes the number from the workload's duration.
+        settle: Waits for work that was only queued.
         release: As in `Stage`.
     """
     slices = slices or workload.slices
@@ -219,14 +217,14 @@ def wait_until_going(count: Count, wanted: int, what: str) -> None:
     while (going := count()[1]) < wanted:
         if time.monotonic() > deadline:
             raise AsyncRLError(
-                f"only {going} of {wanted} {what} got going in {_START_DEADLINE_S:.0f} s; start "
-                "fewer, or look at what keeps the environments from being made"
+                f"only {going} of {wanted} {what} started within {_START_DEADLINE_S:.0f} s; start "
+                "fewer, or check why environments cannot be made"
             )
         time.sleep(_POLL_S)
 
 
 def growth_rate(count: Count, seconds: float) -> float:
-    """Return the growth of a count per second, measured for a little more than `seconds`."""
+    """Return the growth of a count per second, measured over slightly more than `seconds`."""
     started_s, before = _at_next_change(count)
     time.sleep(max(0.0, started_s + seconds - time.monotonic()))
     ended_s, after = _at_next_change(count)
@@ -234,7 +232,7 @@ def growth_rate(count: Count, seconds: float) -> float:
 
 
 def _at_next_change(count: Count) -> tuple[float, int]:
-    """Wait until the count moves: what arrives in lumps is measured from lump to lump."""
+    """Wait until the count changes: what arrives in bursts is measured from burst to burst."""
     before = count()[0]
     deadline = time.monotonic() + _START_DEADLINE_S
     while (now := count()[0]) == before:

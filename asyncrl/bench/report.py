@@ -1,4 +1,4 @@
-"""Results as a table for people. Measures nothing, prints nothing."""
+"""Formats results as a table. Measures nothing, prints nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def render(results: Sequence[Result]) -> str:
-    """Return the machine, a line for each of the results, of which there is at least one."""
+    """Return a line about the machine and one line per result; needs at least one result."""
     columns = _columns(results)
     rows = [[cell(result) for _, _, cell in columns] for result in results]
     header = [name for name, _, _ in columns]
@@ -28,7 +28,7 @@ def render(results: Sequence[Result]) -> str:
 
 
 def _columns(results: Sequence[Result]) -> list[tuple[str, str, Callable[[Result], str]]]:
-    """Return heading, alignment and content; columns that nobody needs are left out."""
+    """Return heading, alignment and content of the columns that the results need."""
     columns: list[tuple[str, str, Callable[[Result], str]]] = [
         ("stage", "<", lambda r: r.name),
         ("on", "<", lambda r: r.env),
@@ -60,12 +60,12 @@ def _bytes(result: Result) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number with as many digits as are worth reading."""
+    """Format a number with its significant digits."""
     return f"{value:,.{0 if value >= 1000 else 1 if value >= 10 else 2}f}"
 
 
 def scaled(value: float) -> str:
-    """Return three digits and the prefix of a unit."""
+    """Format a number with three digits and a unit prefix."""
     for factor, prefix in _PREFIXES:
         if value >= factor:
             short = value / factor
@@ -81,7 +81,7 @@ def _line(cells: Sequence[str], widths: Sequence[int], aligns: Sequence[str]) ->
 
 
 def _settings(results: Sequence[Result]) -> str:
-    """Return what was set, each once; where stages differ in it, all that was."""
+    """Return each setting once; where stages differ in it, all of its values."""
     found: dict[str, dict[str, None]] = {}
     for result in results:
         for name, value in result.settings.items():
@@ -100,11 +100,11 @@ def _how(results: Sequence[Result]) -> str:
 
 
 def _load_note(results: Sequence[Result]) -> list[str]:
-    load = results[0].load_before  # later ones have our own load in them
+    load = results[0].load_before  # later ones include the load of the benchmark itself
     if load <= _QUIET_LOAD:
         return []
     return [
-        f"the load was {load:.1f} before: something else was running, so speeds are too low; "
+        f"the load was {load:.1f} before: other programs were running, so speeds are too low; "
         "ratios suffer less"
     ]
 
@@ -120,20 +120,20 @@ class _Pair:
 
     @property
     def change(self) -> float:
-        """Return by which share of it the ratio has changed; negative is worse."""
+        """Return the relative change of the ratio; negative is worse."""
         return self.now.ratio / self.before.ratio - 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What a comparison found, in words and as an exit code."""
+    """The result of a comparison, as text and exit code."""
 
     lines: tuple[str, ...]
     worse: tuple[str, ...]
-    """Names of what got worse by more than the tolerance."""
+    """Names of results that got worse by more than the tolerance."""
 
     judged: int
-    """How many results could be compared."""
+    """Number of results that could be compared."""
 
     @property
     def exit_code(self) -> int:
@@ -142,7 +142,7 @@ class Comparison:
 
 
 def compare(now: Sequence[Result], baseline: Sequence[Result], *, tolerance: float) -> Comparison:
-    """Compare ratios; one may be worse by `tolerance`, as a share of the baseline's."""
+    """Compare ratios; `tolerance` is the relative loss that is accepted."""
     pairs: list[_Pair] = []
     notes = list(_machine_notes(now, baseline))
     for result in now:
@@ -156,7 +156,7 @@ def compare(now: Sequence[Result], baseline: Sequence[Result], *, tolerance: flo
             notes.append(f"new: {_named(result)} is not in the baseline")
     measured = {result.key for result in now}
     missing = (before for before in baseline if before.key not in measured)
-    notes += [f"missing: {_named(before)} was not measured now" for before in missing]
+    notes += [f"missing: {_named(before)} was not measured this time" for before in missing]
     worse = [pair for pair in pairs if pair.change < -tolerance]
     lines = [_pair_line(pair, _widest(pairs), is_worse=pair in worse) for pair in pairs]
     return Comparison(
@@ -183,7 +183,7 @@ def _pair_line(pair: _Pair, width: int, *, is_worse: bool) -> str:
 
 
 def _machine_notes(now: Sequence[Result], baseline: Sequence[Result]) -> Iterable[str]:
-    """Say once for each pair of machines how they differ."""
+    """Describe once how each pair of machines differs."""
     return {
         _machine_note(before, result): None
         for result in now
@@ -194,7 +194,7 @@ def _machine_notes(now: Sequence[Result], baseline: Sequence[Result]) -> Iterabl
 
 def _machine_note(before: Result, now: Result) -> str:
     is_other = any(before.machine.get(name) != now.machine.get(name) for name in HARDWARE)
-    words = "the baseline is of another machine" if is_other else "same machine, other versions"
+    words = "the baseline is from another machine" if is_other else "same machine, other versions"
     return f"{words}: {'; '.join(differences(before.machine, now.machine))}"
 
 

@@ -1,4 +1,4 @@
-"""What was measured: one quantity of one stage, and its limit. Plain values, as JSON and back."""
+"""The measurement of one quantity of one stage, with its limit. Converts to JSON and back."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from asyncrl.metrics.machine import PACKAGES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
-    """What a stage measures; a stage may measure several at once."""
+    """What a stage measures; a stage may measure several."""
 
     stage: str
     case: str = ""
-    """Which of a stage's measurements; empty where it has one."""
+    """Which of a stage's measurements; empty if it has one."""
 
     env: str
     unit: str
-    """Of value and limit: something a second."""
+    """Unit of value and limit: something per second."""
 
     limit_is: str
-    """In words: what the limit does."""
+    """What the limit does, in words."""
 
     frame_skip: int = 1
-    """Frames of the simulation in one agent step, where the unit is agent steps."""
+    """Simulation frames per agent step, if the unit is agent steps."""
 
     unit_bytes: int = 0
-    """Bytes of one transition that is moved; 0 where nobody asks."""
+    """Bytes of one transition that is moved; 0 if it is not shown."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What the number depends on; only numbers of the same settings can be compared."""
+    """What the number depends on; only numbers with the same settings can be compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,13 @@ class Round:
 
     @property
     def ratio(self) -> float:
-        """Return how much of its limit the value reaches."""
+        """Return the ratio of value to limit."""
         return self.value / self.limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One quantity, its limit and their ratio: medians over the rounds, and every single one."""
+    """One quantity, its limit and their ratio: medians over the rounds, and every round."""
 
     stage: str
     case: str
@@ -64,7 +64,7 @@ class Result:
     limit: float
     limit_is: str
     ratio: float
-    """Median of the ratios of neighbouring measurements, not ratio of the medians."""
+    """Median of the ratios of adjacent measurements, not the ratio of the medians."""
 
     spread: Mapping[str, Sequence[float]]
     """Lowest and highest of `value`, `limit` and `ratio`."""
@@ -74,23 +74,23 @@ class Result:
 
     frame_skip: int = 1
     frames_per_s: float | None = None
-    """Frames of the simulation behind `value`; None where it counts no agent steps."""
+    """Simulation frames per second behind `value`; None if it does not count agent steps."""
 
     bytes_per_s: float | None = None
-    """Bytes behind `value`, where bytes are moved."""
+    """Bytes per second behind `value`, if bytes are moved."""
 
     seconds: float
-    """Length of each single measurement."""
+    """Duration of each measurement."""
 
     load_before: float
-    """Processes that wanted a core when the stage began, as the system's average of a minute."""
+    """Load average of the last minute when the stage began."""
 
     settings: Mapping[str, Any]
     machine: Mapping[str, Any]
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """Return what tells it from the other results of one call."""
+        """Return what distinguishes it from other results of one call."""
         return self.stage, self.case, self.env, self.unit
 
     @property
@@ -107,7 +107,7 @@ def summarise(
     load_before: float,
     machine: Mapping[str, Any],
 ) -> Result:
-    """Return medians and spread of rounds, of which there is at least one."""
+    """Return medians and spread of rounds; needs at least one round."""
     series = {
         "value": [r.value for r in rounds],
         "limit": [r.limit for r in rounds],
@@ -137,7 +137,7 @@ def summarise(
 
 
 def save_results(results: Iterable[Result], path: Path) -> None:
-    """Write results as one JSON array, whole or not at all."""
+    """Write results as one JSON array, atomically."""
     text = json.dumps([dataclasses.asdict(result) for result in results], indent=2)
     unfinished = path.with_name(f"{path.name}.part")
     unfinished.write_text(f"{text}\n", encoding="utf-8")
@@ -145,7 +145,7 @@ def save_results(results: Iterable[Result], path: Path) -> None:
 
 
 def load_results(path: Path) -> list[Result]:
-    """Read what `save_results` wrote, or lines of JSON as `--json` prints them."""
+    """Load a file of `save_results`, or JSON lines as `--json` prints them."""
     try:
         text = path.read_text(encoding="utf-8")
         lines = [text] if text.lstrip().startswith("[") else text.splitlines()
@@ -159,11 +159,11 @@ def load_results(path: Path) -> list[Result]:
 
 
 HARDWARE = ("processor", "cores", "usable_cores", "gpus")
-"""What makes two machines different ones; the rest are versions, and memory."""
+"""Fields that distinguish two machines; the others are versions, and memory."""
 
 
 def title(described: Mapping[str, Any]) -> str:
-    """Return a fingerprint in one line, for people."""
+    """Format a fingerprint in one line."""
     cores = f"{described['usable_cores']} of {described['cores']} cores"
     gpus = [f"GPU {name}" for name in described["gpus"]] or ["no GPU"]
     versions = [
@@ -179,7 +179,7 @@ def title(described: Mapping[str, Any]) -> str:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Say what differs between two fingerprints, hardware first."""
+    """Return the differences between two fingerprints, hardware first."""
     names = [*HARDWARE, *(name for name in now if name not in HARDWARE)]
     return [
         f"{name} {_shown(before.get(name))} -> {_shown(now.get(name))}"

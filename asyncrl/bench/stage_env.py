@@ -1,4 +1,4 @@
-"""Stage `env`: our batch of environments, stepped with random actions in one process."""
+"""Stage `env`: a batch of environments, stepped with random actions in one process."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _ROWS = 64
 
 
 def turn_plain(envs: Sequence[Any], actions: Array) -> Callable[[], int]:
-    """Return what steps all environments once and says how many steps that were.
+    """Return a function that steps all environments once and returns the number of steps.
 
-    `actions` are (turns, n_envs, ...), used in turn, again and again.
+    `actions` are (turns, n_envs, ...), used in turn, repeatedly.
     """
     for i, env in enumerate(envs):
         env.reset(seed=i)
     start = _start(envs[0].action_space)
-    # Python's own numbers: discrete environments are faster with them.
+    # Python ints: discrete environments are faster with them.
     table = [(row + start).tolist() if row.ndim == 1 else list(row) for row in actions]
     steps = [env.step for env in envs]
     resets = [env.reset for env in envs]
@@ -49,9 +49,9 @@ def turn_plain(envs: Sequence[Any], actions: Array) -> Callable[[], int]:
 
 
 def turn_native(env: Any, actions: Array) -> Callable[[], int]:  # noqa: ANN401  # of any make
-    """Return what steps a vector environment once and says how many steps that were.
+    """Return a function that steps a vector environment once and returns the number of steps.
 
-    A step in which an environment only resets is none.
+    A step in which an environment only resets does not count.
     """
     env.reset(seed=0)
     mode = _autoreset_mode(env)
@@ -74,7 +74,7 @@ def turn_native(env: Any, actions: Array) -> Callable[[], int]:  # noqa: ANN401 
 
 
 def play_plain(envs: Sequence[Any], policy: Policy, spec: EnvSpec, progress: Progress) -> None:
-    """Let a policy play in plain environments and write down what happens, for ever."""
+    """Run a policy in plain environments and write columns, endlessly."""
     n_envs = len(envs)
     columns = _columns(spec, n_envs)
     obs = np.array([env.reset(seed=i)[0] for i, env in enumerate(envs)], spec.observation.dtype)
@@ -103,7 +103,7 @@ def play_plain(envs: Sequence[Any], policy: Policy, spec: EnvSpec, progress: Pro
 
 
 def play_native(env: Any, policy: Policy, spec: EnvSpec, progress: Progress) -> None:  # noqa: ANN401
-    """Let a policy play in a vector environment and write down what happens, for ever."""
+    """Run a policy in a vector environment and write columns, endlessly."""
     columns = _columns(spec, env.num_envs)
     obs, _ = env.reset(seed=0)
     mode = _autoreset_mode(env)
@@ -132,7 +132,7 @@ def _columns(spec: EnvSpec, n_envs: int) -> Columns:
     if isinstance(spec.observation, PackedSpec):
         names = ", ".join(name for name, _ in spec.observation.fields)
         raise ConfigError(
-            f"the bare loop writes observations of one array, and these have the fields {names}; "
+            f"the bare loop needs observations of one array, but these have the fields {names}; "
             "measure an environment with a Box observation instead"
         )
     shape = (_ROWS, n_envs)
@@ -146,9 +146,9 @@ def _columns(spec: EnvSpec, n_envs: int) -> Columns:
 
 
 def _start(space: Any) -> int:  # noqa: ANN401
-    """Return what an environment counts choices from, where policies count them from 0."""
+    """Return the first action of an environment; policies count actions from 0."""
     start = getattr(space, "start", 0)
-    return 0 if np.ndim(start) else int(start)  # several choices are counted alike by both
+    return 0 if np.ndim(start) else int(start)  # MultiDiscrete starts at 0 on both sides
 
 
 def _autoreset_mode(env: Any) -> str:  # noqa: ANN401
@@ -160,7 +160,7 @@ _TURNS = 256
 
 
 def env_stage(load: Load) -> Stage:
-    """Return a `BatchEnv` against the very environments it holds, with the same actions."""
+    """Return `BatchEnv` against a bare loop over the same environments, with the same actions."""
     workload, config = load.workload, load.workload.env_config
     native = config.vectorization == "native"
     lead = _TURNS, workload.envs_per_actor
@@ -191,7 +191,7 @@ def env_stage(load: Load) -> Stage:
 
 
 def turn_batch(batch: BatchEnv, actions: Array) -> Callable[[], int]:
-    """Return what steps a batch once and says how many steps that were."""
+    """Return a function that steps a batch once and returns the number of steps."""
     batch.reset(0)
     table = list(actions)
     turn = 0

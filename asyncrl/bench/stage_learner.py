@@ -1,4 +1,4 @@
-"""Stage `learner`: the learner's turns, batches out of a full replay and optimisation steps."""
+"""Stage `learner`: the learner's loop, which samples batches from a full replay and optimises."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS: dict[str, Callable[[int], ReplayBufferConfig]] = {
 
 
 def replay_stage(load: Load, kind: str = "uniform") -> Stage:
-    """Return a replay of one kind, sampled from and pushed into."""
+    """Return sampling from and pushing into a replay of one kind, against bare arrays."""
     workload, size = load.workload, load.workload.batch_size
     segments = max(1, min(workload.envs_per_actor, load.capacity // workload.segment_length))
     message = made_up_experience(load.schema, load.spec, segments)
@@ -85,7 +85,7 @@ def _sampling(buffer: ReplayBuffer, size: int) -> Callable[[], object]:
 
 
 def _times(count: int, work: Callable[[], object]) -> Callable[[], float]:
-    """Return work that says so many each time."""
+    """Return work whose amount is `count` each time."""
 
     def once() -> float:
         work()
@@ -95,7 +95,7 @@ def _times(count: int, work: Callable[[], object]) -> Callable[[], float]:
 
 
 class BareColumns:
-    """Arrays as large as those of a replay, with nothing around them."""
+    """Arrays as large as those of a replay, without its logic."""
 
     def __init__(self, message: Columns, n_slots: int) -> None:
         self._n_slots = max(1, n_slots)
@@ -108,7 +108,7 @@ class BareColumns:
             self.copy(message)
 
     def copy(self, message: Columns) -> None:
-        """Copy segments in, the oldest making room."""
+        """Copy segments in, over the oldest."""
         done, count = 0, len(message["flags"])
         while done < count:
             n = min(count - done, self._n_slots - self._slot)
@@ -118,7 +118,7 @@ class BareColumns:
             done += n
 
     def taking(self, batch: Columns, batch_size: int) -> Callable[[], list[Array]]:
-        """Return what takes the bytes of such a batch, of other rows each time."""
+        """Return a function that copies the bytes of such a batch, from other rows each time."""
         flat = {name: column.reshape(-1, *column.shape[2:]) for name, column in self._ring.items()}
         n_rows = len(flat["flags"])
         kept = {name: array for name, array in batch.items() if _source(name) in flat}
@@ -142,7 +142,7 @@ class BareColumns:
         return take
 
     def _rows_of(self, flat: Columns, name: str, array: Array, batch_size: int) -> int:
-        """Return how many stored rows make one of a batch: several where frames are stacked."""
+        """Return how many stored rows one row of a batch needs: several if frames are stacked."""
         row_bytes = flat[_source(name)][0].nbytes
         return max(1, array.nbytes // (batch_size * row_bytes)) if name in _OBS else 1
 
@@ -151,12 +151,12 @@ _OBS = {"obs", "next_obs"}
 
 
 def _source(name: str) -> str:
-    """Return the stored column that a batch's is made of."""
+    """Return the stored column from which a column of a batch is made."""
     return {"next_obs": "obs", "discount": "flags"}.get(name, name)
 
 
 def filled(config: ReplayBufferConfig, schema: SegmentSchema, message: Columns) -> ReplayBuffer:
-    """Build a replay and push segments until it makes room for no more of them."""
+    """Build a replay and fill it."""
     buffer = config.build(schema, seed=0)
     rows = np.full(len(message["flags"]), schema.rows, np.int64)
     before = -1
@@ -167,7 +167,7 @@ def filled(config: ReplayBufferConfig, schema: SegmentSchema, message: Columns) 
 
 
 class Turns:
-    """An agent's optimisation steps, from a replay and from one of its batches."""
+    """An agent's optimisation steps, from a replay or from one batch."""
 
     def __init__(self, agent: Agent, buffer: ReplayBuffer, batch_size: int) -> None:
         self._agent, self._buffer, self._batch_size = agent, buffer, batch_size
@@ -176,16 +176,16 @@ class Turns:
         self._record: Mapping[str, SupportsFloat] = {}
 
     def from_replay(self) -> int:
-        """Draw batches and learn from them, as `AsyncTrainer` does; return how many."""
+        """Sample batches and optimise on them, as `AsyncTrainer` does; return their number."""
         together = self._buffer.sample(self.at_once * self._batch_size)
         return sum(map(self._opt, in_batches(together, self._batch_size)))
 
     def from_one_batch(self) -> int:
-        """Learn from the same batch again."""
+        """Optimise on the same batch again."""
         return self._opt(self._batch)
 
     def settle(self) -> None:
-        """Wait for the device: it may still be at work on steps that were only ordered."""
+        """Wait for the device, which may still execute queued steps."""
         for value in self._record.values():
             float(value)
 
@@ -195,7 +195,7 @@ class Turns:
 
 
 def learner_stage(load: Load, *, slices: int = 0) -> Stage:
-    """Return sampling and learning, against learning from one and the same batch."""
+    """Return sampling and optimisation, against optimisation on one fixed batch."""
     workload = load.workload
     segments = max(1, min(64, load.capacity // workload.segment_length))
     message = made_up_experience(load.schema, load.spec, segments)

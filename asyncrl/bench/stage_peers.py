@@ -1,8 +1,7 @@
-"""Stages beside other frameworks, where they are installed: the same work, by each in turn.
+"""Compares stages with other frameworks that are installed: the same work, measured in turns.
 
-A peer takes the place of the limit, so a ratio above 100 % says how much faster asyncrl is. Both
-sides have the same environments, widths, batches and torch threads. Another peer is one more entry
-of `PEERS`.
+A peer replaces the limit, so a ratio above 100 % means that asyncrl is faster. Both sides have the
+same environments, widths, batches and torch threads. To add a peer, add an entry to `PEERS`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _FOREVER = 2**40
 
 
 def sb3_updates(load: Load) -> Callable[[], int]:
-    """Return optimisation steps of Stable-Baselines3, from a full replay."""
+    """Return a function that optimises with Stable-Baselines3 from a full replay."""
     from stable_baselines3 import DQN, SAC  # noqa: PLC0415  # where it is installed
     from stable_baselines3.common.logger import configure  # noqa: PLC0415  # where it is installed
 
@@ -57,7 +56,7 @@ def sb3_updates(load: Load) -> Callable[[], int]:
 
 
 def sb3_rollouts(load: Load) -> Callable[[], int]:
-    """Return environment steps of Stable-Baselines3: rollouts of PPO, in one process."""
+    """Return a function that makes rollouts with the PPO of Stable-Baselines3, in one process."""
     from stable_baselines3 import PPO  # noqa: PLC0415  # where it is installed
 
     workload = load.workload
@@ -89,13 +88,13 @@ def _sb3_envs(load: Load, n_envs: int) -> Any:  # noqa: ANN401  # untyped there
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerWork:
-    """What another framework does in one stage."""
+    """The work of another framework in one stage."""
 
     make: Callable[[Load], Callable[[], int]]
-    """Makes ready what is done again and again, and says each time how much it was."""
+    """Returns a function that does some work and returns its amount."""
 
     words: str
-    """What it is."""
+    """Description of the work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,19 +123,19 @@ PEERS = (
         },
     ),
 )
-"""Those that are measured where they are installed."""
+"""The peers that are measured if they are installed."""
 
 PEER_STAGES: Mapping[str, Callable[[Load], Stage]] = {
     "sample": sample_stage,
     "learner": learner_stage,
 }
-"""Stage that peers have, too -> what makes asyncrl's side of it."""
+"""Stages that peers have too -> functions that make asyncrl's side."""
 
 
 def peer_stages(stage: str, load: Load) -> Iterator[Stage]:
-    """Yield one of the stages `sample` and `learner`, beside each peer that is installed.
+    """Yield the stage `sample` or `learner`, compared with each installed peer.
 
-    Observations must be one array of numbers; beside others nothing is measured.
+    Yields nothing unless observations are one array of numbers.
     """
     observation = load.spec.observation
     if not isinstance(observation, BoxSpec) or len(observation.shape) != 1:
@@ -147,7 +146,7 @@ def peer_stages(stage: str, load: Load) -> Iterator[Stage]:
 
 
 def _beside(stage: str, peer: BenchPeer, load: Load) -> Stage:
-    """Put a peer in the place of a stage's limit."""
+    """Return a stage whose limit is replaced by a peer."""
     ours, work, workload = PEER_STAGES[stage](load), peer.stages[stage], load.workload
     theirs = Repeating(work.make(load), warm_up_seconds=workload.warm_up_seconds)
     name = f"{peer.title} {version(peer.package)}"
@@ -160,7 +159,7 @@ def _beside(stage: str, peer: BenchPeer, load: Load) -> Stage:
 
 
 def _as_peers_learn(load: Load) -> Load:
-    """Let DQN compute what others do: one network chooses and rates, and is copied now and then."""
+    """Set DQN to plain Q-learning with periodic copies of the target network, as the peers do."""
     if not isinstance(load.agent, DQNConfig):
         return load
     peers = {"double": False, "loss": "huber", "tau": 0.0, "target_interval_opt_steps": 2500}

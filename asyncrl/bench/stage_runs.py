@@ -1,4 +1,4 @@
-"""Stages `sample` and `train`: actors with a policy fill the replay, as a learner learns or not."""
+"""Stages `sample` and `train`: actors with a policy fill the replay, without and with a learner."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PRELOAD = ("asyncrl.agents.parts.torch_agent", "asyncrl.envs.gym")
 
 
 def sample_stage(load: Load) -> Stage:
-    """Return actors against a bare loop on as many processes: policy, environments, columns."""
+    """Return actors against a bare loop in as many processes: policy, environments, columns."""
     workload = load.workload
     quantity = Quantity(
         stage="sample",
@@ -56,7 +56,7 @@ def _sampled(load: Load) -> float:
 
 
 def _played_bare(load: Load) -> float:
-    """Count what the bare loops have produced."""
+    """Count what the bare loops produce."""
     workload = load.workload
     peers = [Peer(actor_id=ActorId(i), incarnation=0) for i in range(workload.actors)]
     with LocalLauncher(preload=_PRELOAD) as launcher:
@@ -66,7 +66,7 @@ def _played_bare(load: Load) -> float:
 
 
 class _Probe:
-    """A training loop that trains nothing and counts what arrives in replay."""
+    """A training loop that does not optimise and counts what arrives in replay."""
 
     def __init__(self, load: Load) -> None:
         self._workload = load.workload
@@ -78,9 +78,9 @@ class _Probe:
 
 
 def stored_by(trainer: AsyncTrainer) -> tuple[int, int]:
-    """Return how many transitions a run has stored, and how many actors have sent any.
+    """Return the number of transitions that a run has stored, and of actors that have sent some.
 
-    Raises the error of whichever part of the run has failed.
+    Raises the error of any part of the run that failed.
     """
     trainer.interrupter.raise_if_failed()
     return trainer.proxy.ledger.balance().stored, len(trainer.proxy.actors.rows())
@@ -100,7 +100,7 @@ def _produced(launcher: Launcher, peers: list[Peer]) -> tuple[int, int]:
 
 
 def _bare_loop(load: Load, actor_id: int, progress: Progress) -> None:
-    """Play for ever, in a process of its own."""
+    """Run the bare loop endlessly, in a separate process."""
     workload = load.workload
     context = PolicyContext(
         seed=actor_id, actor_id=actor_id, n_actors=workload.actors, n_envs=workload.envs_per_actor
@@ -115,9 +115,9 @@ def _bare_loop(load: Load, actor_id: int, progress: Progress) -> None:
 
 
 def train_stage(load: Load) -> Stage:
-    """Return both sides at once, as fast as they can: no rate limiter makes one wait for the other.
+    """Return both sides at full speed: no rate limiter makes one wait for the other.
 
-    Their limits are the learner without actors, then actors without a learner.
+    Their limits are the learner without actors, and actors without a learner.
     """
     workload = load.workload
     learner = learner_stage(load, slices=1)
@@ -164,7 +164,7 @@ def train_stage(load: Load) -> Stage:
 
 
 class _Loop:
-    """A training loop whose two sides a thread counts for a while, and then ends the run."""
+    """A training loop that ends after a thread has counted both sides for a while."""
 
     def __init__(self, load: Load) -> None:
         self._workload = load.workload

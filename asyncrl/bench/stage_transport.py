@@ -1,7 +1,7 @@
-"""Stage `transport`: what the protocol costs. Experience between two processes, and bare frames.
+"""Stage `transport`: the cost of the protocol. Experience between two processes, and bare frames.
 
-The bare sockets move the same frames with no credit, no acknowledgement, no checks and no arrays
-at the end; they bound what any protocol over ZeroMQ can do. Nothing is stored in replay.
+The bare sockets move the same frames without credit, acknowledgement, checks or conversion to
+arrays; they are the upper bound of any protocol over ZeroMQ. Nothing is stored in replay.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CASES: dict[Case, ColumnSpec] = {
     "CartPole-size rows": ColumnSpec("obs", "float32", (4,)),
     "84x84 frames": ColumnSpec("obs", "uint8", (84, 84)),
 }
-"""What is sent -> the column that makes the difference."""
+"""Name of a case -> the observation column that it sends."""
 
 _PEER = Peer(actor_id=ActorId(0), incarnation=0)
 _WAIT_S = 0.2
@@ -60,7 +60,7 @@ def rows_schema(case: Case, length: int) -> SegmentSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Traffic:
-    """One message, sent again and again."""
+    """One message that is sent repeatedly."""
 
     schema: SegmentSchema
     segments: int
@@ -89,7 +89,7 @@ class _Traffic:
 
 
 def transport_stage(workload: Workload, case: Case) -> Stage:
-    """Return messages of whole segments, as an actor sends and a learner receives them."""
+    """Return messages of full segments, as an actor sends and a learner receives them."""
     schema = rows_schema(case, workload.segment_length)
     window = ZmqTransportConfig().window
     most = max(1, _MAX_MESSAGE_BYTES // schema.segment_bytes)
@@ -129,7 +129,7 @@ def _over_our_link(workload: Workload, traffic: _Traffic) -> float:
                     count += 1
                     link.acknowledge(_PEER, message.seq)
                     if message.seq != (due := next(received)):
-                        raise AsyncRLError(f"message {message.seq} came in place of {due}")
+                        raise AsyncRLError(f"message {message.seq} arrived instead of {due}")
             return count
 
         try:
@@ -142,7 +142,7 @@ def _over_our_link(workload: Workload, traffic: _Traffic) -> float:
 def _over_bare_sockets(workload: Workload, traffic: _Traffic) -> float:
     """Receive the same frames from a bare socket."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    # The sender dies last: a socket full of a dead one's messages would never close.
+    # The sender must be closed last: a socket full of a dead sender's messages would never close.
     with LocalLauncher() as launcher, context, context.socket(zmq.PULL) as socket:
         endpoint = f"ipc://{launcher.directory}/bare"
         socket.setsockopt(zmq.RCVHWM, traffic.window)
@@ -161,7 +161,7 @@ def _receive_bare(socket: zmq.Socket[bytes]) -> int:
 
 
 def _rate(launcher: Launcher, receive: Callable[[], int], workload: Workload) -> float:
-    """Return messages a second, from the first one on."""
+    """Return messages per second, from the first one on."""
     deadline = time.monotonic() + _START_DEADLINE_S
     while not receive():
         if ended := launcher.exits(0.0):
@@ -173,7 +173,7 @@ def _rate(launcher: Launcher, receive: Callable[[], int], workload: Workload) ->
 
 
 def _send_ours(address: Transport, traffic: _Traffic, progress: Progress) -> None:
-    """Send as an actor does, looking for a model before each message."""
+    """Send as an actor does, checking for a model before each message."""
     link = address.connect(_PEER)
     link.hello(Hello(peer=_PEER, schema_hash=traffic.schema.hash()))
     first = message = traffic.message(1)
@@ -186,7 +186,7 @@ def _send_ours(address: Transport, traffic: _Traffic, progress: Progress) -> Non
 
 
 def _send_bare(endpoint: str, traffic: _Traffic, progress: Progress) -> None:
-    """Push the frames of one message again and again."""
+    """Push the frames of one message repeatedly."""
     frames = WireFormat(schema=traffic.schema, run_id="0" * 32).encode(traffic.message(1))
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = context.socket(zmq.PUSH)

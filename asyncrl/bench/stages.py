@@ -1,6 +1,6 @@
-"""The stages by name, in the order of the data's way: what `asyncrl bench` measures.
+"""The stages of `asyncrl bench` by name, in the order of the data flow.
 
-A new stage is one module beside this one, a line here, and its name in `workload.py`.
+A new stage is one module here, one line below, and its name in `workload.py`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STAGES: dict[StageName, Callable[[Workload], Iterator[Stage]]] = {
     "learner": _one(learner_stage),
     "train": _one(train_stage),
 }
-"""Name -> what makes its measurements, each only when its turn has come."""
+"""Name -> functions that make its measurements, each called only when it is due."""
 
 
 def make_stages(
@@ -51,7 +51,7 @@ def make_stages(
 ) -> Iterator[Stage]:
     """Make the measurements of one stage, or of `all`, one after another.
 
-    With `peers`, each is followed by the same beside other frameworks that are installed.
+    With `peers`, each is followed by the same measurement of other frameworks that are installed.
     """
     for stage, make in STAGES.items():
         if name in {stage, "all"}:

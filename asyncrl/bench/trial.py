@@ -1,4 +1,4 @@
-"""One short run, measured from when all of it is going to when it is told to stop."""
+"""One short run, measured from the moment when actors and learner are busy until it is stopped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FEWEST_OPT_STEPS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What a short run has shown."""
+    """The results of a short run."""
 
     env_steps_per_s: float
     opt_steps_per_s: float
@@ -33,10 +33,10 @@ class Trial:
     learner: LearnerCost
     verdict: Verdict
     limited: bool
-    """Whether the rate limiter did its work."""
+    """Whether the rate limiter was active."""
 
     took_s: float
-    """With its start and its end."""
+    """Total duration, including start and end."""
 
 
 def run_trial(
@@ -47,15 +47,15 @@ def run_trial(
     seconds: float,
     limited: bool,
 ) -> Trial:
-    """Train for a little while and throw away what was learned.
+    """Train for a short time and discard the model.
 
     Args:
-        agent: Who learns and acts.
+        agent: Config of the agent that learns and acts.
         make_env: Builds the environments of one actor.
-        config: The rest. Evaluation, records and checkpoints are off.
-        seconds: How long to measure, once actors and learner are going.
-        limited: Whether the rate limiter does its work. Without it nobody waits, which shows
-            what each side costs. A replay that hands out each transition once needs it always.
+        config: The other settings. Evaluation, records and checkpoints are off.
+        seconds: Duration of the measurement, after actors and learner have started.
+        limited: Whether the rate limiter is active. Without it neither side waits, which shows
+            the cost of each. A replay that samples each transition once always needs it.
     """
     began_s = time.monotonic()
     limited = limited or config.replay.once
@@ -82,17 +82,17 @@ class _Reading(NamedTuple):
     learner_s: Mapping[str, float]
     actor_s: Mapping[str, float]
     actor_env_steps: int
-    """Those that `actor_s` went into."""
+    """Steps that `actor_s` was spent on."""
 
 
 def _with_last_reports(reading: _Reading, trainer: AsyncTrainer) -> _Reading:
-    """Return a reading with what actors have reported up to their end."""
+    """Return a reading with what actors reported up to their end."""
     seconds, env_steps = trainer.proxy.actors.reported()
     return reading._replace(actor_s=seconds, actor_env_steps=env_steps)
 
 
 class _Measuring:
-    """A training loop that begins to measure once every actor has reported."""
+    """A training loop that starts the measurement once every actor has reported."""
 
     def __init__(self, n_actors: int, seconds: float) -> None:
         self._n_actors = n_actors
@@ -106,7 +106,7 @@ class _Measuring:
             if time.monotonic() > deadline_s:
                 raise AsyncRLError(
                     f"after {_START_DEADLINE_S:.0f} s a trial of {self._n_actors} actors had not "
-                    "begun to learn; lower limiter.min_size, or make the environments cheaper"
+                    "started to learn; lower limiter.min_size, or use faster environments"
                 )
         self.first = _read(trainer)
         until_s = self.first.clock_s + self._seconds

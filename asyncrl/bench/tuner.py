@@ -1,6 +1,6 @@
-"""The search: costs of batch sizes first, then the model's favourites in real runs. Runs nothing.
+"""The search: measures costs in trials, then verifies the best predictions. Starts no run itself.
 
-What it knows of runs is one function, which takes a plan and says how a short run of it went.
+Its only access to runs is a function that takes a plan and returns the result of a short run.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _MOST_ACTORS = 1 << 16
 _MOST_ENVS = 256
 _MOST_LENGTH = 64
 _SEND_SHARE = 0.2
-"""Longer segments are tried from this part of an actor's time on."""
+"""Longer segments are tried from this share of an actor's time on."""
 
 _GAIN = 0.9
-"""Of the cost before: one that is not below has gained nothing."""
+"""A new cost counts as a gain below this share of the old one."""
 
 _SLOW_STEP_S = 0.5
-"""A batch whose one step takes longer would hardly have begun within a trial."""
+"""A batch whose step takes longer would hardly have started within a trial."""
 
 _MOST_VERIFIED = 3
 
@@ -44,20 +44,20 @@ class TryPlan(Protocol):
     """Runs a plan for a few seconds."""
 
     def __call__(self, plan: Plan, *, limited: bool) -> Trial:
-        """Run it with or without the rate limiter; raise `AsyncRLError` if it cannot be run."""
+        """Run it with or without the rate limiter; raise `AsyncRLError` if it cannot run."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freedom:
-    """What may be chosen; the rest stays as it is."""
+    """The settings that the search may change."""
 
     actors: bool = True
     envs: bool = True
     length: bool = True
     most_actors: int = _MOST_ACTORS
     most_envs: int = _MOST_ENVS
-    """Environments of an actor, at the most."""
+    """Maximum environments per actor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +66,8 @@ class Tried:
 
     plan: Plan
     limited: bool
-    """Whether the limiter was to work, so that it tells how fast a run will be; what did, the trial
-    says."""
+    """Whether the limiter was meant to be active, so that the rate is that of a real run. `trial`
+    says whether it was."""
 
     trial: Trial
     predicted: Prediction | None = None
@@ -75,7 +75,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """What was tried, and what came of it."""
+    """All trials and the choice."""
 
     task: Task
     start: Plan
@@ -84,18 +84,18 @@ class Tuning:
     took_s: float
 
     def of(self, plan: Plan) -> Tried | None:
-        """Return the verifying run of a plan, if there was one."""
+        """Return the run that verified a plan, if there was one."""
         return next((t for t in self.tried if t.limited and t.plan == plan), None)
 
     @property
     def sentence(self) -> str:
-        """What was chosen, on what measurement, and why no more was."""
+        """The choice, the measurement behind it, and what limits it."""
         found, before = self.of(self.chosen), self.of(self.start)
         if not found:
-            return f"chose {self.chosen}: there was no time for a run to verify it"
+            return f"chose {self.chosen}: there was no time to verify it in a run"
         rate = f"measured {found.trial.env_steps_per_s:,.0f} env steps/s"
         if self.chosen == self.start:
-            rate += ", and nothing that was tried is faster"
+            rate += ", and no other plan that was tried is faster"
         elif before:
             rate += f" against {before.trial.env_steps_per_s:,.0f} with {before.plan}"
         return f"chose {self.chosen}: {rate}{self._why(found)}"
@@ -108,23 +108,23 @@ class Tuning:
             case "cores":
                 return f", because that keeps the {self.task.cores:g} cores busy"
             case "actors":
-                return ", because the actors are the slower side and more found no room"
+                return ", because the actors are the slower side and no more fit"
         return ""
 
 
 @dataclass
 class Tuner:
-    """Tries plans within a budget of time, and chooses.
+    """Tries plans within a time budget, and chooses one.
 
     Args:
         try_plan: Runs a plan.
-        task: What the plan is for.
-        start: The plan to begin with, and to be better than.
-        budget_s: No trial is begun that would probably end later than this; the first one always.
-        freedom: What may be chosen.
-        on_tried: Hears of each trial.
-        on_failed: Hears of each plan that could not be run, once another one could, and why.
-        clock: Tells the time.
+        task: The machine and the algorithm.
+        start: The plan to start from, and to improve on.
+        budget_s: Time budget. Trials that would probably exceed it are skipped, but for the first.
+        freedom: The settings that may change.
+        on_tried: Called after each trial.
+        on_failed: Called for each plan that could not run, with the error, once another one could.
+        clock: Returns the time.
     """
 
     try_plan: TryPlan
@@ -137,7 +137,7 @@ class Tuner:
     clock: Callable[[], float] = time.monotonic
 
     def run(self) -> Tuning:
-        """Measure what steps cost, predict, verify the best few, choose."""
+        """Measure the costs of steps, predict, verify the best plans, choose."""
         self._began_s = self.clock()
         self._tried: list[Tried] = []
         self._costs: dict[tuple[int, int], ActorCost] = {}
@@ -154,7 +154,7 @@ class Tuner:
         )
 
     def _sweep_envs(self) -> None:
-        """Try more environments as long as they make a step cheaper; if at once not, fewer."""
+        """Try more environments while that makes a step cheaper; if it never does, try fewer."""
         first, length = self.start.envs_per_actor, self.start.segment_length
         self._cost_of(first, length)
         if not self._costs:
@@ -166,7 +166,7 @@ class Tuner:
             self._walk(first, lambda envs: envs // _STEP)
 
     def _walk(self, envs: int, step: Callable[[int], int]) -> int:
-        """Go on from a number of environments while it pays; return how often it did."""
+        """Continue from a number of environments while it pays; return how often it did."""
         length, paid = self.start.segment_length, 0
         while 1 <= (following := step(envs)) <= self.freedom.most_envs:
             before = self._costs[envs, length].total_s
@@ -174,7 +174,7 @@ class Tuner:
             if before * following > _SLOW_STEP_S or not light:
                 break
             cost = self._cost_of(following, length)
-            # Fewer environments need to be as cheap, more have to be cheaper.
+            # Fewer environments only have to be as cheap, more have to be cheaper.
             worst = before * (_GAIN if following > envs else 1 / _GAIN)
             if cost is None or cost.total_s > worst:
                 break
@@ -182,7 +182,7 @@ class Tuner:
         return paid
 
     def _sweep_lengths(self) -> None:
-        """Try longer segments where packing and sending them is what an actor does."""
+        """Try longer segments if packing and sending takes much of an actor's time."""
         plan = choose(self._predictions()).plan
         while self.freedom.length and plan.segment_length * 2 <= _MOST_LENGTH:
             cost = self._costs[plan.envs_per_actor, plan.segment_length]
@@ -194,7 +194,7 @@ class Tuner:
                 return
 
     def _verify(self) -> Plan:
-        """Run what the model likes best, its neighbours, and the plan to be better than."""
+        """Run the plans with the best predictions, their neighbours, and the plan to improve on."""
         predictions = {p.plan: p for p in self._predictions()}
         measured: list[Prediction] = []
         for plan in self._favourites(list(predictions.values())):
@@ -212,7 +212,7 @@ class Tuner:
         yield from list(dict.fromkeys(plans))[:_MOST_VERIFIED]
 
     def _predictions(self) -> list[Prediction]:
-        """Return what the model expects of every plan whose costs are known."""
+        """Return predictions for every plan whose costs are known."""
         counts = actor_counts(self.task.cores, also=[self.start.actors])
         if self.freedom.actors:
             counts = [n for n in counts if n <= self.freedom.most_actors]
@@ -247,7 +247,7 @@ class Tuner:
     def _try(
         self, plan: Plan, *, limited: bool, predicted: Prediction | None = None
     ) -> Tried | None:
-        """Run a plan, unless there is no time left or it cannot be run."""
+        """Run a plan, unless there is no time left or it cannot run."""
         longest_s = max((tried.trial.took_s for tried in self._tried), default=0.0)
         if self._tried and self.clock() - self._began_s + longest_s > self.budget_s:
             return None
@@ -256,7 +256,8 @@ class Tuner:
         except AsyncRLError as error:
             if not self._tried:
                 raise
-            # As where a factory decides itself how many environments there are, or too many die.
+            # For example, a factory determines the number of environments itself, or too many
+            # actors fail.
             self.on_failed(plan, error)
             return None
         tried = Tried(plan=plan, limited=limited, trial=trial, predicted=predicted)

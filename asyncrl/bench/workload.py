@@ -1,4 +1,4 @@
-"""How much is put through the stages: what the command line can say. Loads no torch."""
+"""The settings of a benchmark, as the command line sets them. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from asyncrl.core.declared import Count, NotNegative, Positive, Widths, check_de
 from asyncrl.envs.gym import EnvConfig
 
 StageName = Literal["env", "sample", "transport", "replay", "learner", "train"]
-"""What can be measured, in the order of the data's way."""
+"""The stages, in the order of the data flow."""
 
 _SLICE_S = 0.25
 
@@ -78,11 +78,11 @@ class Workload:
 
     @property
     def slices(self) -> int:
-        """In how many slices a measurement within this process is made, of 0.25 s or so."""
+        """Number of slices for a measurement within this process, of about 0.25 s each."""
         return max(1, round(self.seconds / _SLICE_S))
 
     def env_settings(self) -> dict[str, Any]:
-        """Return what every number depends on that has environments in it."""
+        """Return the settings that every number with environments depends on."""
         return {
             "env_kwargs": dict(self.env_kwargs),
             "vectorization": self.env_config.vectorization,

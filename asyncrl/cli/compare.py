@@ -52,11 +52,11 @@ _NUMBERS: dict[str, tuple[str, Callable[[float], str]]] = {
     "opt steps/s": ("opt_steps_per_s", count),
     "samples per insert": ("samples_per_insert", measure),
 }
-"""What is compared: its name in `summary.json`, and how it is shown."""
+"""The compared quantities: name in `summary.json`, and format."""
 
 
 def parse(argv: list[str]) -> CompareArguments:
-    """Read the command line."""
+    """Parse the command line."""
     arguments: CompareArguments = on_results(
         tyro.cli, CompareArguments, prog="asyncrl compare", args=argv
     )
@@ -64,7 +64,7 @@ def parse(argv: list[str]) -> CompareArguments:
 
 
 def run(arguments: CompareArguments) -> int:
-    """Compare them, and return the exit code."""
+    """Compare the runs, and return the exit code."""
     for path in arguments.run_dirs:
         check_run_dir(path)
     runs = [RunFiles(path) for path in arguments.run_dirs]

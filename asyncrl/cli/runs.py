@@ -47,7 +47,7 @@ class RunsArguments:
 
 
 _WIDE = 240
-"""Columns of a table that does not go to a terminal: rows stay whole for `grep` and `less`."""
+"""Columns of a table that does not go to a terminal, so that `grep` and `less` see whole rows."""
 
 _ORDER: dict[str, Callable[[RunFiles], float]] = {
     "start": lambda run: run.began_at,
@@ -57,13 +57,13 @@ _ORDER: dict[str, Callable[[RunFiles], float]] = {
 
 
 def parse(argv: list[str]) -> RunsArguments:
-    """Read the command line."""
+    """Parse the command line."""
     arguments: RunsArguments = on_results(tyro.cli, RunsArguments, prog="asyncrl runs", args=argv)
     return arguments
 
 
 def run(arguments: RunsArguments) -> int:
-    """List them, and return the exit code."""
+    """List the runs, and return the exit code."""
     wanted = sorted(
         (run for run in find_runs(list(arguments.roots)) if _matches(run, arguments)),
         key=_ORDER[arguments.sort],

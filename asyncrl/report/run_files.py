@@ -21,8 +21,7 @@ from asyncrl.core.recorder import CLOCK_TIME, Record
 from asyncrl.training.run_config import read_yaml
 
 State = Literal["running", "ended", "failed", "killed", "elsewhere"]
-"""`elsewhere` was started on another host and has not ended: this one cannot tell whether it runs.
-"""
+"""`elsewhere`: started on another host, so only that host knows whether it still runs."""
 
 _TAIL_BYTES = 1 << 18
 """More than the records of the last seconds take."""
@@ -100,7 +99,7 @@ class RunFiles:
             return 0.0
 
     def number(self, name: str) -> float:
-        """Return a count or a time, from the summary or, if there is none, from the last record."""
+        """Return a count or a time, from the summary or, without one, from the last record."""
         return float((self.summary or self.last).get(name) or 0.0)
 
     @property

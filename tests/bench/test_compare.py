@@ -84,7 +84,7 @@ def test_a_baseline_of_another_machine_is_said_once_and_still_judged() -> None:
     found = compare([a_result(), a_result(stage="env")], before, tolerance=0.1)
     assert (found.exit_code, found.judged) == (0, 2)
     said = [line for line in found.lines if "machine" in line]
-    assert said == ["the baseline is of another machine: cores 64 -> 8; torch 3 -> 2"]
+    assert said == ["the baseline is from another machine: cores 64 -> 8; torch 3 -> 2"]
 
 
 def test_other_versions_on_the_same_machine_are_said() -> None:

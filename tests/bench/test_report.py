@@ -65,7 +65,7 @@ def test_bytes_are_shown_where_bytes_are_moved() -> None:
 
 def test_a_machine_that_was_busy_before_is_said() -> None:
     busy, later = a_result(load_before=2.54), a_result(load_before=9.0)
-    said = "the load was 2.5 before: something else was running, so speeds are too low"
+    said = "the load was 2.5 before: other programs were running, so speeds are too low"
     assert said in render([busy, later])
     assert "load" not in render([a_result(), later])
 
