@@ -1,12 +1,12 @@
 # make train       set up .venv, then train DQN on CartPole-v1 with two actors (ARGS= adds options)
 # make test        set up .venv with the developer tools, then all gates and tests
-# make chaos       inject faults, in small (without the soak), and check what is promised then
-# make arithmetic  the tests that learn, once more, computing as an older processor does
-# make quick       the tests that take a minute: no processes, no faults, nothing that learns
+# make chaos       inject faults into small runs (without the soak) and check the promised behaviour
+# make arithmetic  repeat the learning tests with the instructions of an older processor
+# make quick       the tests that take a minute: no processes, no faults, no learning
 # make check       the gates that take seconds: format, lint, types, imports, documentation
 # make docs        build the documentation site into build/site; a broken link is an error
 # make bench       measure sampling throughput (ARGS= adds options)
-# make clean       remove caches and build outputs; remove .venv by hand to start anew
+# make clean       remove caches and build outputs; remove .venv by hand to reinstall
 #
 # Works with GNU make 3.81 and newer. PYTHON=... picks the interpreter. CI runs `test`, `arithmetic`
 # and `chaos`.
@@ -27,18 +27,18 @@ endif
 train: $(VENV)/installed
 	$(BIN)/asyncrl train dqn --env CartPole-v1 --actors 2 --stop-at-return 475 $(ARGS)
 
-# More at a time than cores: tests also wait for processes. `ARGS="-n 0 --pdb"` stops at one.
+# More workers than cores, since tests also wait for processes. `ARGS="-n 0 --pdb"` stops at a failure.
 test: check
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 10 $(ARGS)
 
-# The folders that are ignored have no such test; to load them takes as long as a third of the rest.
+# The ignored folders have no such test, and collecting them takes a third as long as the other tests.
 NO_QUICK_TESTS := agents export faults integration training
 quick: $(VENV)/installed-dev
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 10 \
 		$(NO_QUICK_TESTS:%=--ignore=tests/%) \
 		-m "not slow and not processes and not learning and not fault" $(ARGS)
 
-# Sums come out differently with other widths of vectors; what is learned must not hang on that.
+# Other vector widths change the rounding of sums; learning must not depend on that.
 NARROWER = import torch; print("avx2" if "AVX512" in torch.backends.cpu.get_cpu_capability() else "default")
 arithmetic: $(VENV)/installed-dev
 	ATEN_CPU_CAPABILITY=$$($(BIN)/python -c '$(NARROWER)') MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=SSE41 \

@@ -1,7 +1,7 @@
 """DQN on an Atari game, from pixels: `pip install 'asyncrl[atari]'`.
 
-Frames are stacked where they are sampled, so that each is sent and kept once. Pong begins to be won
-after some hundred thousand environment steps: an hour or so on a few cores.
+Frames are stacked when they are sampled, so each is sent and stored once. The agent begins to win
+at Pong after some hundred thousand environment steps: about an hour on a few cores.
 
     python -m examples.atari
 """
@@ -30,11 +30,11 @@ from asyncrl.replay.prioritized import PrioritizedReplayConfig
 def main(
     max_opt_steps: int = 500_000, *, warm_up: int = 10_000, episode_steps: int = 27_000
 ) -> TrainResult:
-    """Train each actor with an exploration rate of its own, as Ape-X does."""
+    """Train; each actor has its own exploration rate, as in Ape-X."""
     stop = ReachesUpperBound("eval_reward", 15.0) | MaxOptSteps(max_opt_steps)
     return train_async(
         DQNConfig(
-            hidden=(512,),  # behind the convolutions of Mnih et al. (2015)
+            hidden=(512,),  # after the convolutions of Mnih et al. (2015)
             learning_rate=1e-4,
             loss="huber",
             tau=0.0,

@@ -1,4 +1,4 @@
-"""A callback: a number of one's own in every record, an end of one's own, evaluations on demand."""
+"""A callback: a custom metric, a custom stop condition, evaluations on demand."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from asyncrl.core.recorder import Record
 
 
 class Improvement(Callback):
-    """Evaluates when it likes, and tells how much was gained since the evaluation before."""
+    """Requests evaluations, and records the gain since the previous one."""
 
     def __init__(self, every: int) -> None:
         self.every = every
         self.scores = [0.0]
 
     def step(self, trainer: Training) -> None:
-        """Score the model as it is now."""
+        """Evaluate the current model."""
         if trainer.opt_steps >= self.every * len(self.scores):
             score = trainer.evaluate(timeout_s=60.0)
             self.scores.append(self.scores[-1] if score is None else score)
             print(f"{score} after {trainer.opt_steps} optimisation steps")
 
     def record(self, trainer: Training) -> Record:
-        """Tell the gain; stop conditions and `best_by` see it as well."""
+        """Return the gain as a metric; stop conditions and `best_by` can use it."""
         return {"mine/gain": self.scores[-1] - self.scores[-2]} if len(self.scores) > 1 else {}
 
 
 def main(opt_steps: int = 5000, every: int = 1000) -> TrainResult:
-    """Train with it, until a single gain is large, or so many steps are done."""
+    """Train until one gain is large, or for a number of optimisation steps."""
     return train_sync(
         DQNConfig(hidden=(64, 64)),
         EnvConfig(id="CartPole-v1", n_envs=8).build,

@@ -1,7 +1,7 @@
-"""Observations of several fields: a picture and a choice, each encoded in its own way.
+"""Observations of several fields: an image and a discrete value, each encoded in its own way.
 
-The walker in this corridor sees itself in the picture, and is told at which end its goal lies.
-Neither alone says where to go.
+The image shows the walker's position in the corridor, the other field the end at which the goal is.
+The agent needs both.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Corridor(gym.Env[Any, Any]):
 
 
 def main(max_opt_steps: int = 20_000) -> TrainResult:
-    """Train until the walker goes straight to its goal, wherever that is."""
+    """Train until the walker goes straight to the goal, at either end."""
     result = train_async(
-        DQNConfig(),  # a network of your own would get a dict of tensors, by the same names
+        DQNConfig(),  # a custom network would get a dict of tensors, by the same names
         make_batch(lambda: gym.wrappers.TimeLimit(Corridor(), 30), n_envs=8),
         AsyncConfig(actors=2),
         stop=ReachesUpperBound("eval_reward", 6.0) | MaxOptSteps(max_opt_steps),

@@ -1,7 +1,7 @@
-"""`AsyncTrainer` inside a research loop: actors and replay are asyncrl's, the loop is one's own.
+"""`AsyncTrainer` inside a research loop: asyncrl provides actors and replay, the loop is custom.
 
-Here the loop keeps a moving average of the learner's model, and every 200 steps looks at something
-that asyncrl knows nothing of: how far the model has moved from that average.
+The loop keeps a moving average of the learner's model. Every 200 steps it prints a number that
+asyncrl does not compute: the distance of the model from that average.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from asyncrl.core.types import Array
 
 
 def main(opt_steps: int = 2000) -> TrainResult:
-    """Wire a run together and be its loop."""
+    """Build a run and execute the loop."""
     trainer = build_async_trainer(
         DQNConfig(),
         EnvConfig(id="CartPole-v1", n_envs=8).build,
@@ -29,7 +29,7 @@ def main(opt_steps: int = 2000) -> TrainResult:
         stop=MaxOptSteps(opt_steps),
     )
     average: dict[str, Array] = {}
-    with trainer:  # starts everything; leaves nothing behind, however the loop ends
+    with trainer:  # starts everything, and stops it however the loop ends
         for batch in trainer.batches():
             trainer.learn(batch)
             if trainer.opt_steps % 200:

@@ -1,10 +1,10 @@
-"""SAC on a robot of MuJoCo: `pip install 'asyncrl[mujoco]'`.
+"""SAC on a MuJoCo robot: `pip install 'asyncrl[mujoco]'`.
 
-One optimisation step for each environment step, which is what SAC is usually run with; the learner
-is what takes the time. The checkpoints hold the best model and everything to go on learning from.
+SAC usually makes one optimisation step for each environment step, so the learner limits the speed.
+Checkpoints hold the best model and everything needed to resume.
 
     python -m examples.mujoco_robots
-    python -m examples.mujoco_robots --resume    # goes on where it was stopped
+    python -m examples.mujoco_robots --resume    # continues from the newest checkpoint
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def main(
         AsyncConfig(
             actors=2,
             replay=UniformReplayConfig(capacity=300_000),
-            # Each transition is sampled as often as a batch is large: a step for a step.
+            # Each transition is sampled `BATCH_SIZE` times: one optimisation step per environment
+            # step.
             limiter=RateLimiterConfig(samples_per_insert=BATCH_SIZE),
             trainer=AsyncTrainerConfig(
                 batch_size=BATCH_SIZE,

@@ -1,4 +1,4 @@
-"""Learning without an environment: a run leaves its replay behind, and IQL learns from it."""
+"""Offline learning: a run saves its replay, and IQL learns from it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from asyncrl.training.common_config import EvaluationConfig
 
 
 def main(env_steps: int = 10_000, opt_steps: int = 4000) -> TrainResult:
-    """Let DQN play and save what it saw, then learn from that with IQL."""
+    """Train DQN and save its experience, then train IQL on it."""
     make_env = EnvConfig(id="CartPole-v1", n_envs=8).build
     replay = UniformReplayConfig(capacity=20_000)
 
@@ -40,7 +40,7 @@ def main(env_steps: int = 10_000, opt_steps: int = 4000) -> TrainResult:
             stop=MaxEnvSteps(env_steps),
             checkpoint_dir=data,
         )
-        # From here on the environment serves to evaluate, and for nothing else.
+        # From here on the environment is used for evaluation only.
         result = train_from_data(
             IQLConfig(hidden=(64, 64), learning_rate=1e-3, tau=0.02, expectile=0.9),
             data,
@@ -48,7 +48,7 @@ def main(env_steps: int = 10_000, opt_steps: int = 4000) -> TrainResult:
             OfflineConfig(replay=replay, evaluate=EvaluationConfig(interval_opt_steps=1000)),
             stop=MaxOptSteps(opt_steps),
         )
-    print(f"{result.best_score:.0f} from {env_steps} transitions of a beginner")
+    print(f"{result.best_score:.0f} from {env_steps} transitions of an untrained agent")
     return result
 
 

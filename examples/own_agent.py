@@ -1,7 +1,7 @@
-"""An algorithm of one's own: everything asyncrl needs of it, in one class.
+"""A custom algorithm: everything that asyncrl needs of it, in one class.
 
-Here tabular Q-learning, without torch, on a maze of eight rooms. The model that is sent to actors
-is the table; a table of values is a model as good as any.
+It is tabular Q-learning, without torch, on a maze of eight rooms. The model that is sent to actors
+is the table: any named arrays can be a model.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Rooms(gym.Env[Array, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, object] | None = None
     ) -> tuple[Array, dict[str, object]]:
-        """Begin in a room at random."""
+        """Begin in a random room."""
         super().reset(seed=seed)
         self.room = int(self.np_random.integers(ROOMS - 1))
         return np.array([self.room], np.float32), {}
@@ -64,7 +64,7 @@ class Table:
         self.training = True
 
     def act(self, obs: Array) -> Act:
-        """Choose for all environments of an actor at once."""
+        """Return an action for each environment of an actor."""
         best = self.q[obs[:, 0].astype(int)].argmax(axis=1)
         if not self.training:
             return Act(best)
@@ -80,12 +80,12 @@ class Table:
         return {"loss": float(np.square(error).mean())}
 
     def train(self, mode: bool = True) -> object:
-        """Switch exploration on or off."""
+        """Enable or disable exploration."""
         self.training = mode
         return self
 
     def record(self) -> dict[str, float]:
-        """Tell about acting."""
+        """Return metrics about acting."""
         return {"exploration_rate": self.config.epsilon}
 
     def model_info(self) -> ModelInfo:
@@ -93,7 +93,7 @@ class Table:
         return ModelInfo(params={"q": self.q.copy()})
 
     def sync_model(self, info: ModelInfo) -> None:
-        """Take another one's table, if it is one of such a maze."""
+        """Load another table, if it is of such a maze."""
         if wrong := self._misfit(info.params):
             raise ConfigError(wrong)
         self.q = info.params["q"].copy()
@@ -103,7 +103,7 @@ class Table:
         return {"q": self.q.copy()}
 
     def load_state(self, state: Params) -> None:
-        """Go on from a checkpoint, if it is one of such a table."""
+        """Resume from a checkpoint, if it is of such a table."""
         if wrong := self._misfit(state):
             raise CheckpointError(wrong)
         self.q = state["q"].copy()
@@ -115,28 +115,28 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableConfig:
-    """How fast the table learns, and how much it tries."""
+    """Learning rate and exploration of the table."""
 
     rate: float = 0.02
     epsilon: float = 0.3
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> Table:
-        """Make the learner's table."""
+        """Build the learner's table."""
         if not isinstance(spec.action, DiscreteSpec):
             raise ConfigError(f"a table needs discrete actions, got {spec.action}")
         return Table(self, spec.action.n, context.seed)
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> Table:
-        """Make an actor's table."""
+        """Build an actor's table."""
         return self.build(spec, context)
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
-        """Store nothing beside the transition."""
+        """Store no columns besides the transition."""
         return ()
 
 
 def main(max_opt_steps: int = 5000) -> TrainResult:
-    """Train until the prize is reached on the shortest way, on average."""
+    """Train until the shortest path to the prize is taken on average."""
     result = train_async(
         TableConfig(),
         make_batch(lambda: gym.wrappers.TimeLimit(Rooms(), 50), n_envs=4),

@@ -1,10 +1,10 @@
-"""An environment of one's own: any Gymnasium environment, named by the function that makes it.
+"""A custom environment: any Gymnasium environment, named by the function that makes it.
 
 A thermostat: the room cools towards the weather outside, which drifts, and the agent heats or not.
-Each minute costs what it heats, and more the further the room is from 20 degrees.
+Each minute costs the energy for heating, and more the further the room is from 20 degrees.
 
     python -m examples.own_env
-    asyncrl doctor examples.own_env:make_room                     # is it fit for training?
+    asyncrl doctor examples.own_env:make_room                     # is it ready for training?
     asyncrl train dqn --env examples.own_env:make_room --env-kwargs power 1.5
 """
 
@@ -31,7 +31,7 @@ WANTED = 20.0
 
 
 class Room(gym.Env[Array, np.int64]):
-    """Sees how warm it is inside and outside."""
+    """Observes the temperatures inside and outside."""
 
     def __init__(self, power: float = 2.0) -> None:
         self.power = power
@@ -41,7 +41,7 @@ class Room(gym.Env[Array, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
-        """Come home to a cold room; all chance comes from `self.np_random`, which has the seed."""
+        """Begin with a cold room; `self.np_random`, which is seeded, makes all random choices."""
         super().reset(seed=seed)
         self.inside, self.outside = 10.0, float(self.np_random.uniform(-5.0, 15.0))
         return self.observe(), {}
@@ -54,18 +54,18 @@ class Room(gym.Env[Array, np.int64]):
         return self.observe(), -cost, False, False, {}
 
     def observe(self) -> Array:
-        """Return temperatures at the scale that networks like."""
+        """Return temperatures in a range that suits networks."""
         both = np.array([self.inside - WANTED, self.outside - WANTED], np.float32) / 10
         return np.clip(both, -5.0, 5.0)
 
 
 def make_room(power: float = 2.0) -> gym.Env[Array, np.int64]:
-    """Return an hour in the room."""
+    """Return the room with a time limit of one hour."""
     return gym.wrappers.TimeLimit(Room(power), 60)
 
 
 def main(max_opt_steps: int = 4000) -> TrainResult:
-    """Train until it costs 12; who heats at random pays 33, who does so below 19.5 degrees 8."""
+    """Train until an episode costs 12; random heating costs 33, a good rule 8."""
     result = train_async(
         DQNConfig(),
         EnvConfig(id="examples.own_env:make_room", kwargs={"power": 2.0}, n_envs=8).build,

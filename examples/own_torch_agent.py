@@ -1,9 +1,9 @@
-"""An algorithm of one's own with torch: QR-DQN, which learns quantiles of returns, on CartPole.
+"""A custom torch algorithm: QR-DQN, which learns quantiles of returns, on CartPole.
 
 Dabney et al. (2018), Distributional reinforcement learning with quantile regression,
-https://arxiv.org/abs/1710.10044. The network answers with N quantiles of each action's return, and
-their mean is the action's value. With targets y = r + discount * z'(s', a*), quantile i of level
-tau_i = (i + 1/2) / N is moved by
+https://arxiv.org/abs/1710.10044. The network outputs N quantiles of each action's return; their
+mean is the action's value. With targets y = r + discount * z'(s', a*), quantile i of level tau_i =
+(i + 1/2) / N is moved by
 
     L_i = mean over j of |tau_i - [y_j < z_i]| * huber(y_j - z_i)
 """
@@ -41,35 +41,35 @@ from asyncrl.core.types import Array, Columns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QRDQNConfig:
-    """Settings: each is a flag of `asyncrl train` and a line of YAML as well."""
+    """Settings: each is also a flag of `asyncrl train` and a key in YAML."""
 
     n_quantiles: int = 25
-    """How many numbers stand for the distribution of returns."""
+    """Number of quantiles that represent the distribution of returns."""
 
     learning_rate: float = 2e-3
     """Step size of Adam."""
 
     tau: float = 0.05
-    """Share of the network that enters the slow copy in each optimisation step."""
+    """Polyak factor of the target network, applied in each optimisation step."""
 
     exploration: EpsilonLadder = field(default_factory=EpsilonLadder)
-    """How often something else than the best action is tried."""
+    """Epsilon-greedy exploration."""
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> QRAgent:
-        """Make the learner's agent, on a GPU where there is one."""
+        """Build the learner's agent, on a GPU if there is one."""
         return QRAgent(self, spec, context, pick_device("auto"))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> QRPolicy:
-        """Make an actor's policy."""
+        """Build an actor's policy."""
         return QRPolicy(self, spec, context, torch.device("cpu"))
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
-        """Store nothing beside the transition."""
+        """Store no columns besides the transition."""
         return ()
 
 
 class Quantiles(nn.Module):
-    """From observations to values (B, actions), which `asyncrl export` wants as the answer."""
+    """Maps observations to action values (B, actions), the output that `asyncrl export` needs."""
 
     def __init__(self, config: QRDQNConfig, spec: EnvSpec) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Quantiles(nn.Module):
 
 
 class QRPolicy(TorchPolicy):
-    """The part that acts: what an actor has."""
+    """The policy that actors run."""
 
     def __init__(
         self, config: QRDQNConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
@@ -101,7 +101,7 @@ class QRPolicy(TorchPolicy):
         self.explorer = Explorer(config.exploration, context, self.random)
 
     def act(self, obs: Array) -> Act:
-        """Choose the best action of each environment, or another one in training."""
+        """Return the best action of each environment, or an exploring one in training."""
         with torch.inference_mode():
             seen = self.read_obs(torch.from_numpy(obs).to(self.device))
             values: Array = self.model(seen).cpu().numpy()
@@ -111,12 +111,12 @@ class QRPolicy(TorchPolicy):
         return Act(self.explorer.choose(values, self.env_steps))
 
     def record(self) -> Mapping[str, float]:
-        """Tell how much is explored."""
+        """Return the exploration rate."""
         return self.explorer.record(self.env_steps)
 
 
 class QRAgent(QRPolicy, TorchAgent):
-    """The part that learns, and acts as well: what the learner has."""
+    """The learner's agent, which also acts."""
 
     def __init__(
         self, config: QRDQNConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
@@ -126,12 +126,12 @@ class QRAgent(QRPolicy, TorchAgent):
         self.target = copy.deepcopy(self.net)
         self.optimizer = torch.optim.Adam(self.net.parameters(), config.learning_rate)
         self.levels = (torch.arange(config.n_quantiles, device=device) + 0.5) / config.n_quantiles
-        # What a checkpoint holds beside the model, which is among the parts already.
+        # What checkpoints contain in addition to the model, which is already in `parts`.
         self.parts |= {"target": self.target, "optimizer": self.optimizer, "random": self.random}
         self.errors = np.zeros(0, np.float32)
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
-        """Do one optimisation step; n-step returns are the replay's business."""
+        """Do one optimisation step; the replay computes n-step returns."""
         data = {name: torch.as_tensor(value, device=self.device) for name, value in batch.items()}
         rows = torch.arange(len(data["action"]), device=self.device)
         obs, next_obs = self.read_obs(data["obs"]), self.read_obs(data["next_obs"])
@@ -160,7 +160,7 @@ class QRAgent(QRPolicy, TorchAgent):
 
 
 def main(max_seconds: float = 120.0) -> TrainResult:
-    """Train on CartPole with what suits DQN there: environments, replay, limiter, batch size."""
+    """Train on CartPole with the environments, replay, limiter and batch size of DQN's preset."""
     run = preset("dqn")
     result = train_async(
         QRDQNConfig(),

@@ -1,7 +1,7 @@
-"""An agent that remembers: R2D2 on CartPole, of which only positions are shown, no velocities.
+"""A recurrent agent: R2D2 on CartPole, which shows positions only, no velocities.
 
-From one observation nobody can tell whether the pole is falling or rising. Replay hands out
-sequences of rows; the memory that the actor had at the first of them is kept beside it.
+One observation does not show whether the pole is falling or rising. The replay samples sequences of
+rows, and stores the actor's recurrent state at the first row of each.
 
     python -m examples.recurrent
 """
@@ -30,7 +30,7 @@ from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
 
 BURN_IN = 8
-"""Rows of a sequence that bring its memory up to date, before those that are learned from."""
+"""Burn-in: rows that only warm up the recurrent state, before the rows that are learned from."""
 
 
 def make_env() -> gym.Env[Any, Any]:
@@ -51,7 +51,7 @@ def main(max_opt_steps: int = 20_000) -> TrainResult:
             replay=PrioritizedSequenceReplayConfig(
                 sequence_length=16, burn_in=BURN_IN, stride=8, n_step=3
             ),
-            # Replay of sequences counts sequences, also here.
+            # With a replay of sequences, these settings count sequences.
             limiter=RateLimiterConfig(samples_per_insert=16.0, min_size=200),
             trainer=AsyncTrainerConfig(
                 batch_size=32,

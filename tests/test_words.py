@@ -84,6 +84,21 @@ def test_rewritten_room_has_no_odd_phrase(room: str) -> None:
     assert not found
 
 
+# Texts outside the package that are done.
+TEXTS = ("SECURITY.md", "docker/Dockerfile.*", "docs/**/*.md", "examples/*.py")
+
+
+@pytest.mark.parametrize("pattern", TEXTS)
+def test_rewritten_text_has_no_odd_phrase(pattern: str) -> None:
+    paths = [path for path in ROOT.glob(pattern) if "reference" not in path.parts]
+    texts = {
+        name_of(path): written(path) if path.suffix == ".py" else path.read_text("utf-8")
+        for path in paths
+    }
+    assert paths
+    assert not {name: phrases for name, text in texts.items() if (phrases := odd(text))}
+
+
 def test_help_of_settings_has_no_odd_phrase() -> None:
     texts = dict(help_texts())
     assert "ActorManagerConfig.step_timeout_s" in texts

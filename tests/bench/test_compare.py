@@ -44,8 +44,9 @@ def test_what_was_not_measured_now_is_said() -> None:
     before = [a_result(), a_result(stage="replay", case="uniform push", unit="transitions/s")]
     found = compare([a_result()], before, tolerance=0.1)
     assert found.exit_code == 0
-    assert "missing: replay uniform push, CartPole-v1, transitions/s was not measured now" in (
-        found.lines
+    assert (
+        "missing: replay uniform push, CartPole-v1, transitions/s was not measured this time"
+        in (found.lines)
     )
 
 
