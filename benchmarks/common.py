@@ -197,7 +197,7 @@ def _is_same_measurement(path: Path, origin: Mapping[str, object]) -> bool:
 
 
 def write_json(path: Path, result: Mapping[str, object]) -> None:
-    """Write a result, whole or not at all; make its directory if there is none."""
+    """Write a result atomically; create its directory if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".part")
     unfinished.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n", encoding="utf-8")
@@ -237,13 +237,13 @@ def run_peer(python: Path, script: str, arguments: Sequence[object] = ()) -> dic
 
 
 def is_clean(origin: Mapping[str, Any]) -> bool:
-    """Whether a result was taken with a commit, and not with changes that nobody else has."""
+    """Whether a result was measured at a commit, without uncommitted changes."""
     commit = origin.get("commit") or "-dirty"
     return not commit.endswith("-dirty")
 
 
 def note(text: str) -> None:
-    """Tell the person who waits; results alone go to the standard output."""
+    """Print progress to stderr; standard output is for results."""
     print(text, file=sys.stderr, flush=True)
 
 

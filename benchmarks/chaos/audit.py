@@ -29,7 +29,7 @@ class Audit:
     """Transitions missing before one that was stored."""
 
     unmodelled: int = 0
-    """Transitions in which nobody's model had acted."""
+    """Transitions that no model had produced."""
 
     first_at: dict[int, float] = field(default_factory=dict)
     """Life -> when its first transition was stored, by the monotonic clock."""

@@ -1,9 +1,9 @@
 """What does a checkpoint of 100 MB cost a run while it is taken and written?
 
-The network's parameters, their targets and the optimiser's moments are 100 MB; a replay that is
-full is saved with them. The learner stands still while all of it is copied, which its own clock
-tells; writing is another thread's work. Compared are the pauses between two gradient steps, and
-between two arrivals of experience, while a checkpoint is taken or written and otherwise.
+The network's parameters, their targets and the optimiser's moments are 100 MB; a full replay is
+saved with them. The learner pauses while all of it is copied, and measures the pause; another
+thread writes it. The benchmark compares the pauses between two gradient steps, and between two
+arrivals of experience, with and without a checkpoint in progress.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the smallest value that at least so many percent do not exceed; NaN of none."""
+    """Return the smallest value that `percent` of the values do not exceed; NaN without values."""
     if not values:
         return math.nan
     ordered = sorted(values)

@@ -116,7 +116,7 @@ def _backoff_s(deaths: int) -> float:
 
 
 def _grows(failures: Failures) -> bool:
-    """Tell whether a wait is ever longer than the one before by its own plan."""
+    """Whether the plan ever makes a wait longer than the previous one."""
     return all(
         max(waits) >= _backoff_s(len(waits) - 1) and any(b > a for a, b in pairwise(waits))
         for waits in failures.waits_s.values()
@@ -143,7 +143,7 @@ def _end(directory: Path, what: str, restart: RestartPolicyConfig, words: str) -
     stage = Stage(directory, configure=lambda config: _with_restarts(restart, config))
     said = "the run went on"
     try:
-        # So many that one slot has spent its budget, whoever is drawn, and one more.
+        # Enough that one slot has spent its budget, whichever is drawn, plus one.
         stage.play(Failures(_BUDGET * stage.config.actors + 2))
     except ActorFailed as error:
         said = str(error).partition("\n")[0]

@@ -51,7 +51,7 @@ class Outcome:
     """Lines of the metrics that are not whole."""
 
     def has_saved(self, *, stays_full: bool) -> bool:
-        """Tell whether what was saved before is there, and more if there was room again."""
+        """Whether earlier checkpoints still exist, and later ones if there was space again."""
         return self.newest >= self.full_at if stays_full else self.newest > self.full_at
 
     @property

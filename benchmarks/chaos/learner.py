@@ -116,7 +116,7 @@ class Learner:
 
 
 def _until_enough(stage: Stage, directory: Path) -> Iterator[None]:
-    """Train, and leave word of what is stored, until a file is there or nobody waits for it."""
+    """Train and report what is stored, until a file exists or the reader is gone."""
     with (directory / _STATUS).open("r+b") as file:
         cell = memoryview(mmap.mmap(file.fileno(), 8)).cast("Q")
     entry = os.getppid()

@@ -24,14 +24,14 @@ _LAST_WORDS = 500
 
 
 def run_apart(module: str, size: Size, scratch: Path, deadline_s: float) -> list[Finding] | str:
-    """Run an entry in a process of its own; return its findings, or what became of it.
+    """Run an entry in a separate process; return its findings, or how the process ended.
 
-    Messages that name files in its scratch directory name them from there: they are published.
+    Messages name files relative to its scratch directory, since they are published.
 
     Args:
-        module: Of the entry.
-        size: Of its measurements.
-        scratch: A directory nobody else uses; what the entry leaves is left there.
+        module: Module of the entry.
+        size: Size of its measurements.
+        scratch: An unused directory; the entry's files stay there.
         deadline_s: After this the entry and all its children are killed.
     """
     directory, temporary, found = scratch / "work", scratch / "tmp", scratch / "findings.json"

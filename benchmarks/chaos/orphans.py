@@ -1,10 +1,10 @@
-"""What is left when a learner is killed, whoever else is killed with it?
+"""What is left when a learner is killed, together with different other processes?
 
-A learner with four actors: one has started processes, one of them in a session of its own; one
-holds the interpreter's lock in native code; one is stopped; one works. Then the learner is killed,
-or its whole group, or its helper before it, or all of them after all were stopped, so that nobody
-can tidy up. Looked for are processes, files in the temporary directory and in /dev/shm, sockets
-and semaphores.
+A learner has four actors: one has started processes, one of them in its own session; one holds the
+interpreter's lock in native code; one is stopped; one works. Then the learner is killed, or its
+whole process group, or its helper before it, or all of them after all were stopped, so that none
+can clean up. The benchmark searches for processes, for files in the temporary directory and in
+/dev/shm, for sockets and semaphores.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _its_helper_first(learner: Learner) -> None:
 
 
 def _all_at_once(learner: Learner) -> None:
-    """Stop all first, so that nobody sees another one's end."""
+    """Stop all first, so that none reacts to the end of another."""
     family = marked(learner.mark)
     for process in family:
         process.suspend()
@@ -137,9 +137,9 @@ def _left_by(way: str, directory: Path) -> Left:
 
 
 def _lives(process: psutil.Process) -> bool:
-    """Tell whether it has not ended yet; one that is ending has no environment any more.
+    """Whether a process still runs. One that is exiting has no environment any more.
 
-    Nor has it while its first thread is a corpse and others still end, and hold its files.
+    A process whose first thread is a zombie still runs while other threads exit and hold its files.
     """
     try:
         return process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1
@@ -196,7 +196,7 @@ def _in_time(found: list[Left]) -> Finding:
 
 
 def _helper_first(found: list[Left]) -> Finding:
-    """Say who was left when nobody could see to it."""
+    """Return the processes that were left when no process could clean up."""
     own = [left for left in found if left.way == "its helper first"]
     actors, others = sum(left.actors for left in own), sum(left.others for left in own)
     longest = max(left.gone_s for left in own)

@@ -1,8 +1,8 @@
-"""A learner that is stopped for a while, as by Ctrl-Z or a laptop that sleeps, and goes on.
+"""A learner that is stopped for a while, as by Ctrl-Z or a sleeping laptop, and continues.
 
-Its actors go on until their credit is spent, and then wait: their memory must stay within what the
-window allows, nothing may be dropped, nobody started again, and experience must flow as soon as
-the learner runs.
+Its actors continue until their credit is spent, and then wait: their memory must stay within the
+window, nothing may be dropped, no actor may be restarted, and experience must flow as soon as the
+learner runs.
 """
 
 from __future__ import annotations

@@ -31,14 +31,14 @@ class Proxy:
         self._thread.start()
 
     def cut(self, after_bytes: int = 0) -> None:
-        """Break all connections, once so many more bytes have passed in any direction."""
+        """Break all connections after this number of further bytes in any direction."""
         with self._lock:
             self._cut_after = after_bytes
             if not after_bytes:
                 self._break_all()
 
     def close(self) -> None:
-        """Break all connections, and let nobody in any more."""
+        """Break all connections and accept no more."""
         self._closed.set()
         self._thread.join(10)
         with self._lock:

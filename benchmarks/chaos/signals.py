@@ -1,8 +1,8 @@
 """Ctrl-C and SIGTERM at random moments of a run whose state is 100 MB.
 
-The command line in a terminal: the first signal ends the run well, with a checkpoint that loads
-and the exit code that shells expect, a second Ctrl-C at once. Children say nothing of it, and
-nobody is left.
+The command line in a terminal: the first signal ends the run cleanly, with a valid checkpoint and
+the conventional exit code; a second Ctrl-C ends it immediately. Children print nothing, and no
+process remains.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Terminal:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has; its exit code is then in `code`, as shells tell it."""
+        """Whether it has ended; its exit code is then in `code`, as in shells."""
         if self.code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             code = os.waitstatus_to_exitcode(status)
@@ -92,7 +92,7 @@ class Terminal:
         os.close(self._end)
 
     def _read(self) -> None:
-        with suppress(OSError):  # nobody holds the other end any more
+        with suppress(OSError):  # the other end is closed
             while data := os.read(self._end, 4096):
                 self._said += data
 
@@ -116,7 +116,7 @@ class End:
     code: int
     seconds: float
     checkpoint_bytes: int
-    """0 if there is none that loads."""
+    """0 if no checkpoint is valid."""
 
     tracebacks: int
     left: int

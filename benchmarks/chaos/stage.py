@@ -68,7 +68,7 @@ def supervision(step_timeout_s: float = 300.0) -> ActorManagerConfig:
 
 
 class Notices(logging.Handler):
-    """Keeps what the run tells the user, and when; prints none of it."""
+    """Records what the run logs, and when; prints nothing."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

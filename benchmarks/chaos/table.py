@@ -24,7 +24,7 @@ _BREAK = "<br>"
 
 
 def findings_of(result: Mapping[str, Any]) -> list[Finding]:
-    """Return the findings of a result as it was stored."""
+    """Return the findings of a stored result."""
     return [Finding(**finding) for finding in result["findings"]]
 
 

@@ -149,7 +149,7 @@ class Numbered:
     lives: Path = Path("lives")
     n_envs: int = 4
     pace_s: float = 0.001
-    """A step takes at least so long, as that of a simulator elsewhere does."""
+    """A step takes at least this long, as in a remote simulator."""
 
     width: int = 0
     """Zeros in an observation, beside the three numbers."""

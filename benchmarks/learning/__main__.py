@@ -32,13 +32,13 @@ _EQUAL, _DUELS = "equal", "peers"
 
 
 def run_pieces(pieces: Sequence[Piece], directory: Path, *, again: bool, budget_s: float) -> int:
-    """Do what is not done and can be done; return how many failed.
+    """Do the pieces that are missing and possible; return how many failed.
 
     Args:
-        pieces: In the order in which they are done.
+        pieces: The pieces in order.
         directory: Where runs are kept.
-        again: Also those that are done.
-        budget_s: After so many seconds no other run begins; 0 is no limit.
+        again: Also repeat pieces that are done.
+        budget_s: No run starts after this number of seconds; 0 is no limit.
     """
     began, failed = time.monotonic(), 0
     for piece in pieces:

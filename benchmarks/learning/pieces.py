@@ -1,4 +1,4 @@
-"""What there is to run, piece by piece: each a process of its own that prints what came out."""
+"""The runs of the benchmark, one by one: each is a separate process that prints its result."""
 
 from __future__ import annotations
 
@@ -92,11 +92,11 @@ class Piece:
 
 
 def pieces_of_cases(seeds: int = 0, max_env_steps: int = 0) -> list[Piece]:
-    """Return all runs to a bar, seed by seed: first asynchronous and offline, then synchronous.
+    """Return all runs to a score, seed by seed: first asynchronous and offline, then synchronous.
 
     Args:
-        seeds: At most so many of each case, from `FIRST_SEED` on; 0: as many as its task says.
-        max_env_steps: A smaller budget than the tasks' own, to try things out.
+        seeds: Maximum number of seeds per case, from `FIRST_SEED` on; 0 uses the task's number.
+        max_env_steps: A smaller budget than the task's, to try things out.
     """
     pieces = []
     for i in range(seeds or max(task.seeds for task in TASKS.values())):

@@ -1,7 +1,7 @@
-"""What is to be learned, by whom, from when on it counts as learned, and when to give up.
+"""The tasks: environment, algorithm, the score that counts as learned, and the limit of steps.
 
-An algorithm's settings are those of its preset in `asyncrl/training/presets.py`; what a task needs
-otherwise stands here beside the task's name, as the flags of `asyncrl train` would be called.
+An algorithm's settings are those of its preset in `asyncrl/training/presets.py`. Settings that a
+task changes are listed beside its name, under the names of `asyncrl train` flags.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Case:
             max_seconds=task.max_seconds,
             stop_at_return=task.bar,
             evaluate=replace(start.evaluate, play=play),
-            # Nobody goes on from these runs; a checkpoint in the end is there to be scored.
+            # These runs are never resumed; the checkpoint at the end is for scoring.
             save=replace(start.save, interval_opt_steps=0, replay=False),
         )
         return with_settings(config, self.settings)
@@ -333,13 +333,13 @@ class Duel(Case):
     """Peer -> settings in place of its script's, which are those of Stable-Baselines3's zoo."""
 
     sizes: Mapping[str, str] = field(default_factory=dict)
-    """Side -> networks, batch size and what else tells one update from another, for people."""
+    """Side -> networks, batch size and other differences between updates, for readers."""
 
     per_update: Mapping[str, int] = field(default_factory=dict)
     """Side -> gradient steps in what it counts as one update; 1 by default."""
 
     def config(self, seed: int, max_env_steps: int = 0) -> RunConfig:
-        """Return asyncrl's settings: those of a case, for so many steps and without evaluations."""
+        """Return asyncrl's settings for a case: this number of steps, no evaluations."""
         return replace(
             super(Duel, self).config(seed),
             max_env_steps=max_env_steps or self.env_steps,

@@ -156,7 +156,7 @@ MODES: dict[str, Callable[[RunConfig, MemoryRecorder, Path], TrainResult]] = {
     OURS: _train_async,
     "equal": _train_async,
 }
-"""`asyncrl` and `equal` are a duel's: for so many environment steps, without evaluations."""
+"""`asyncrl` and `equal` train for a number of environment steps, without evaluations."""
 
 
 def _median(recorder: MemoryRecorder, name: str) -> float | None:

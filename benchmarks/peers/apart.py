@@ -58,7 +58,7 @@ def started(
 
 
 def run_apart(command: Sequence[str], limit_s: float) -> tuple[dict[str, Any], str]:
-    """Return the JSON in the last line that a command prints, or why there is none."""
+    """Return the JSON in the last line that a command prints, or the error."""
     with tempfile.TemporaryDirectory(prefix="peer-", ignore_cleanup_errors=True) as made:
         directory = Path(made)
         output, errors = directory / "stdout", directory / "stderr"

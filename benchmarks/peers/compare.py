@@ -1,11 +1,11 @@
 """How fast is asyncrl beside other frameworks? All that are installed, stage by stage, in turns.
 
-Each measurement is a process of its own, in the side's own virtual environment. All sides of a
-stage are measured one after another, then the next stage; then all of it again, with other seeds.
-Every number is kept in results/peers.json as soon as it is there, and the next call goes on where
-this one was stopped. In the end the table in README.md is written anew.
+Each measurement is a separate process, in the side's own virtual environment. All sides of a stage
+are measured one after another, then the next stage; then everything again, with other seeds. Every
+number is saved in results/peers.json at once, and the next call continues where this one was
+stopped. At the end the table in README.md is rewritten.
 
-A stage's round counts as a whole: it is taken again if the code of any of its sides has changed.
+A round of a stage counts as a whole: it is repeated if the code of any of its sides has changed.
 
     python -m benchmarks.peers.compare [--stages STAGE ...] [--peers PEER ...] [--rounds N]
 """
@@ -129,7 +129,7 @@ class Plan:
     """Stage -> side -> environment -> settings in place of the script's own."""
 
     def settings(self, side: str, quantity: Quantity) -> str:
-        """Return what to tell the script, as JSON."""
+        """Return the request for the script, as JSON."""
         return json.dumps(self.swept.get(quantity.stage, {}).get(side, {}).get(quantity.env, {}))
 
     def steps(self) -> Iterator[tuple[int, Quantity, str]]:
@@ -172,7 +172,7 @@ def still_valid(
 
 
 def settled(measurements: Iterable[Measurement], quantity: Quantity, side: str) -> bool:
-    """Tell whether one more round could not say anything new: it fails, or never gets there."""
+    """Whether one more round cannot add anything: it fails, or never reaches the score."""
     before = [m for m in measurements if (m.quantity, m.side) == (quantity, side)]
     never = sum(m.value is None for m in before)
     return any(m.failed for m in before) or never >= _ENOUGH_FAILURES
@@ -189,7 +189,7 @@ def ask(
 
 
 def sweep(plan: Plan, path: Path) -> None:
-    """Measure what there is to try of each side, once, and write down which is the fastest."""
+    """Measure the variants of each side once, and save which is the fastest."""
     known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     for quantity in (q for q in quantities() if q.stage in plan.stages and q.stage in SWEPT):
         for side in (side for side in plan.sides if quantity.stage in GRIDS.get(side, {})):

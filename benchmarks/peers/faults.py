@@ -325,7 +325,7 @@ def _line(values: Iterable[str]) -> str:
 
 
 def chosen(only: list[str]) -> list[Cell]:
-    """Return the cells that a pattern fits, or that are below one; all, if there is none."""
+    """Return the cells that a pattern fits, or that are below one; all without patterns."""
     patterns = [pattern for name in only for pattern in (name, f"{name}/*")] or ["*"]
     fits = [c for c in cells() if any(fnmatch.fnmatch(c.name, pattern) for pattern in patterns)]
     if not fits:

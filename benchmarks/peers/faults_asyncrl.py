@@ -1,6 +1,6 @@
 """asyncrl: DQN with two actors.
 
-Careful: a step may take 10 s, not 300, and environments that fail are made anew.
+Careful: a step may take 10 s, not 300, and environments that fail are rebuilt.
 """
 
 from __future__ import annotations

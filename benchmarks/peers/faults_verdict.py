@@ -15,7 +15,7 @@ from benchmarks.peers.faulty import Beat
 ACTORS = 2
 
 _STILL_S = 5.0
-"""A process that has made a step within so long works: trainings pause to learn."""
+"""A process that has made a step within this time works: trainings pause to learn."""
 
 _NOTES = 5
 _LONGEST = 120
@@ -84,15 +84,14 @@ class Seen:
 
 
 def judge(seen: Seen) -> dict[str, Any]:
-    """Say what became of the run, as it is kept.
+    """Return how the run went, in the form that is saved.
 
-    `outcome` is `recovered`, `ended`, `hung`, `short` (went on with fewer) or `learned` (from bad
-    numbers). `after_s` is from the fault to full strength, or to the end, or for as long as was
-    waited; `pause_s` the longest time without learning after the fault. `lost` are environment
-    steps that were never learned from; of runs that end, all since the last time they learned.
-    `told` is what the user gets to read: the error, or the first line that has to do with the
-    fault. `cause` tells where the exception of an environment is found: in the `error`, on the
-    `screen`, or nowhere.
+    `outcome` is `recovered`, `ended`, `hung`, `short` (continued with fewer) or `learned` (from bad
+    numbers). `after_s` is the time from the fault to full strength, or to the end, or until the
+    benchmark gave up; `pause_s` the longest time without learning after the fault. `lost` are
+    environment steps that were never learned from; in runs that end, all since they last learned.
+    `told` is what the user reads: the error, or the first line about the fault. `cause` says where
+    the environment's exception appears: in the `error`, on the `screen`, or nowhere.
     """
     progress = [note for note in seen.notes if note["event"] == "progress"]
     errors = [note for note in seen.notes if note["event"] == "error"]

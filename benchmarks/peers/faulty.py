@@ -1,11 +1,11 @@
-"""CartPole that misbehaves once, in one process, when it is told to. Does not need asyncrl.
+"""CartPole that misbehaves once, in one process, on request. Does not need asyncrl.
 
-A run shares a directory with whoever watches it:
+A run and its watcher share a directory:
 
     beats/PID-...   when an environment of that process last stepped, and how many steps it has made
-    flag            made by the watcher: one environment is to misbehave
-    claim           made by the environment that does
-    stop            made by the watcher: the run is to end
+    flag            written by the watcher: one environment must misbehave
+    claim           written by the environment that does
+    stop            written by the watcher: the run must end
     notes           what environments and the training loop say, one JSON object a line
 
 Times are of the machine's monotonic clock, which all processes share.
@@ -37,7 +37,7 @@ FAULTS: Mapping[str, Callable[[], None]] = {
     "hang": deeds.sleep,
     "nan": lambda: None,
 }
-"""What happens in the step that misbehaves; whoever comes out of it returns NaN."""
+"""What happens in the step that misbehaves; if it returns, it returns NaN."""
 
 FOREVER = 2**40
 """Steps that no run gets to."""
@@ -74,7 +74,7 @@ class Run:
         (self.directory / what).touch()
 
     def asked(self, what: str) -> bool:
-        """Tell whether that was asked for."""
+        """Whether that was requested."""
         return (self.directory / what).exists()
 
     def claim(self) -> bool:
@@ -184,5 +184,5 @@ def running(description: str | None, version: str) -> Iterator[Run]:
 
 
 def is_finite(numbers: Any) -> bool:  # noqa: ANN401  # arrays of several kinds
-    """Tell whether the sum of some numbers is a number, which it is not if one of them is not."""
+    """Whether the sum of some numbers is finite, which it is not if one of them is NaN."""
     return math.isfinite(float(numbers.sum()))

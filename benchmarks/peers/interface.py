@@ -120,7 +120,7 @@ def make_rows(sizes: Sizes, n: int, *, discrete: bool) -> dict[str, npt.NDArray[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One measurement, as it was asked for."""
+    """One measurement, as requested."""
 
     stage: str
     env: str
@@ -129,14 +129,14 @@ class Request:
 
     seed: int
     env_steps: int = 0
-    """Of a training that ends after so many, and not at a score."""
+    """Limit of a training that ends after this number, and not at a score."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Those of the stage, and in their place what the command line says."""
 
     @property
     def discrete(self) -> bool:
-        """Tell whether the stage is one of DQN's."""
+        """Whether this is a stage of DQN."""
         return self.stage.endswith("dqn")
 
 
@@ -156,8 +156,8 @@ class Training:
     """Something that learns."""
 
     run: Callable[[Callable[[int, int], bool], int], None]
-    """Trains until it is told that it is over, given environment and optimisation steps so far; or
-    for so many environment steps, if that is not 0."""
+    """Trains until the callback ends it, given environment and optimisation steps so far; or for
+    this number of environment steps, if it is not 0."""
 
     act: Act
     """The greedy policy, as it is by then."""

@@ -90,7 +90,7 @@ def _draw_spread(axis: Axes, place: int, found: Found) -> None:
 
 
 def _speed(found: Found) -> float:
-    """Return it as a multiple of ours; 0 where there is none."""
+    """Return it as a multiple of asyncrl's; 0 if missing."""
     if math.isnan(found.median) or math.isinf(found.median):
         return 0.0
     if math.isnan(found.ahead):

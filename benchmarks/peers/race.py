@@ -1,4 +1,4 @@
-"""What a training comes to: a time to a score, or a score after so many environment steps."""
+"""The result of a training: time to a score, or the score after a number of environment steps."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def race_to_score(asked: Request, training: Training) -> dict[str, Any]:
 
 
 def train_for(asked: Request, training: Training) -> dict[str, Any]:
-    """Train for so many environment steps, and score what came of it on other episodes."""
+    """Train for this number of environment steps, and score the model on other episodes."""
     steps = 0, 0
 
     def never(env_steps: int, opt_steps: int) -> bool:

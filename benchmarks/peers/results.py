@@ -65,7 +65,7 @@ class Quantity:
 
     @property
     def less_is_better(self) -> bool:
-        """Tell times from rates."""
+        """Whether these are times or rates."""
         return UNITS[self.stage] == "s"
 
 
@@ -117,7 +117,7 @@ class Found:
 
 
 def quantities() -> list[Quantity]:
-    """Return all there is to measure, in order."""
+    """Return all measurements, in order."""
     return [Quantity(stage=stage, env=env) for stage, envs in STAGES.items() for env in envs]
 
 

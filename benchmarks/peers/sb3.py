@@ -108,7 +108,7 @@ FOREVER = 2**40
 
 
 class ShapesOnly(gymnasium.Env[Any, Any]):
-    """Says how large observations and actions are; nobody steps it."""
+    """Declares the spaces of observations and actions; it is never stepped."""
 
     def __init__(self, sizes: Sizes, *, discrete: bool) -> None:
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (sizes.obs,), np.float32)
@@ -118,7 +118,7 @@ class ShapesOnly(gymnasium.Env[Any, Any]):
 
 
 def make_envs(asked: Request) -> Any:  # noqa: ANN401  # untyped here
-    """Return environments without `Monitor`, which nobody reads here."""
+    """Return environments without `Monitor`, whose output is not read here."""
     vec_env = SubprocVecEnv if asked.settings["processes"] else DummyVecEnv
     return vec_env([partial(make_env, asked.env)] * asked.settings["envs"])
 

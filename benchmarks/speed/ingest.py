@@ -197,7 +197,7 @@ class Stream:
     envs: int
     capacity: int
     promised_per_s: float
-    """Transitions that the learner is to bear, of all actors together."""
+    """Transitions that the learner must receive, from all actors together."""
 
     @property
     def row_bytes(self) -> int:
@@ -216,7 +216,7 @@ STREAMS = {
 
 
 class Pace:
-    """Keeps steps from coming faster than so many a second."""
+    """Limits the rate of steps per second."""
 
     def __init__(self, steps_per_s: float) -> None:
         self._step_s = 1.0 / steps_per_s

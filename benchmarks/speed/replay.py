@@ -149,7 +149,7 @@ def compare_prioritized(args: argparse.Namespace) -> list[Comparison]:
 class Flood:
     """A learner's link on which a long message waits at every poll, until `dry`.
 
-    Nobody is at its other end, so nothing else that is asked of it does anything.
+    It has no other end, so its other methods do nothing.
     """
 
     def __init__(self, schema: SegmentSchema) -> None:

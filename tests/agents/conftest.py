@@ -8,6 +8,6 @@ import torch
 
 @pytest.fixture
 def amd(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let torch tell of a CPU on which oneDNN multiplies faster than MKL."""
+    """Make torch report a CPU on which oneDNN multiplies faster than MKL."""
     known = {"cpu_name": "AMD EPYC", "avx512_f": True, "amx_bf16": False}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known, raising=False)

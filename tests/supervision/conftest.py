@@ -5,4 +5,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _fresh(fresh_helpers: None) -> None:
-    """Start them anew, not from the warm process."""
+    """Start new ones, not from the warm process."""

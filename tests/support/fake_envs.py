@@ -1,4 +1,4 @@
-"""Small Gymnasium environments that tell where an observation comes from, and broken ones."""
+"""Small Gymnasium environments whose observations show their origin, and broken ones."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ TRUNCATING: Plan = [(3, "C")]
 
 
 class TellingEnv(gym.Env[Any, Any]):
-    """Observes (who, which episode, which step, a number drawn at the episode's start).
+    """Observes (environment, episode, step, a number drawn at the episode's start).
 
-    The reward is 100 times who, 10 times the action and the step, added up. A seeded reset starts
-    the plan anew.
+    The reward is 100 times the environment, plus 10 times the action, plus the step. A seeded reset
+    starts the plan again.
     """
 
     def __init__(self, who: int = 0, plan: Plan = TERMINATING, *, reuse: bool = False) -> None:

@@ -25,7 +25,7 @@ COUNTING_SPEC = EnvSpec(
 class CountingBatch:
     """B environments whose observation is (environment, steps so far), ended after `length`.
 
-    The reward is 10 times the environment plus the action, so every number tells its origin.
+    The reward is 10 times the environment plus the action, so every number shows its origin.
     """
 
     def __init__(self, n_envs: int = 2, length: int = 3, *, truncate: bool = False) -> None:
@@ -151,7 +151,7 @@ class DirectSaver(Saver):
 
 
 class NoProgress:
-    """Nobody watches."""
+    """Do nothing: no supervisor watches."""
 
     def turn(self, produced: int) -> None: ...
 

@@ -26,7 +26,7 @@ def no_thread(_: threading.Thread) -> None:
 
 @contextmanager
 def many_descriptors() -> Iterator[None]:
-    """Have this process hold so many that `select.select` can take no further one."""
+    """Open files until `select.select` can take no further one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
     taken = [os.open(os.devnull, os.O_RDONLY)]
@@ -41,6 +41,6 @@ def many_descriptors() -> Iterator[None]:
 
 
 def in_actor() -> bool:
-    """Tell whether this is the process of an actor or evaluator, not one that looks beforehand."""
+    """Whether this is the process of an actor or evaluator, not one that inspects environments."""
     _, _, life = os.environ.get("ASYNCRL_INCARNATION", "").rpartition("/")
     return life[:1].isdigit()

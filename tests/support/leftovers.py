@@ -42,10 +42,9 @@ def shared_memory() -> set[Path]:
 
 
 def added_shared_memory(before: AbstractSet[Path]) -> set[Path]:
-    """Return what has come since, but for what is somebody else's.
+    """Return new leftovers that may be those of tests.
 
-    That is what another user owns, and what a process uses that no test has started. What nobody
-    uses any more might be ours.
+    Leaves out what other users own, and what is in use by processes that no test has started.
     """
     added = shared_memory() - before
     if not added:
@@ -55,7 +54,7 @@ def added_shared_memory(before: AbstractSet[Path]) -> set[Path]:
 
 
 def _place(path: Path) -> str:
-    """Return how maps of memory tell of a file of mine: a semaphore's name is not in them."""
+    """Return how memory maps show a file; the name of a semaphore is not in them."""
     try:
         seen = path.stat()
     except FileNotFoundError:  # it has just gone

@@ -105,7 +105,7 @@ class DiesAt(StopCondition):
 
 
 def same(a: Checkpoint, b: Checkpoint) -> bool:
-    """Tell whether two checkpoints hold the same, but for the time that it took."""
+    """Whether two checkpoints hold the same, except for durations."""
     numbers = [
         {k: v for k, v in c.meta.items() if k not in {"wall_s", "train_s", "config"}}
         for c in (a, b)
@@ -170,10 +170,10 @@ def cartpole() -> MakeBatchEnv:
 
 
 class _DyingRun:
-    """A training loop that tells what it begins with, and dies after so many steps.
+    """A training loop that records its start, and dies after a number of steps.
 
-    It lives on until it has saved: checkpoints are written in the background, on a disk that may
-    be slower than any number of steps.
+    It lives on until it has saved: checkpoints are written in the background, on a disk that may be
+    slower than any number of steps.
     """
 
     def __init__(self, steps: int, checkpoints: Checkpointer, *, dies: bool) -> None:

@@ -52,7 +52,7 @@ def is_cut(link: socket.socket) -> bool:
 
 
 def besiege(address: Address, attacks: int, seed: int, mark: Path) -> None:
-    """Attack so many times; a canary that is heard leaves a mark."""
+    """Attack this number of times; a canary that is executed leaves a mark."""
     chance = random.Random(seed)  # no secret
     birds = [bird.data for bird in canaries(mark)]
     for _ in range(attacks):

@@ -151,7 +151,7 @@ def prepared(directory: Path) -> Path:
 
 
 def some_of(found: list[tuple[str, int]], most: int | None) -> list[tuple[str, int]]:
-    """Return at most so many, evenly taken."""
+    """Return at most this number, evenly spaced."""
     if most is None:
         return found
     return [found[i] for i in np.unique(np.linspace(0, len(found) - 1, most, dtype=int))]

@@ -1,12 +1,12 @@
-"""A process that has loaded what runs need; tests fork from it what would take seconds to start.
+"""A process that has loaded what runs need; tests fork slow-starting processes from it.
 
-It takes requests, one a connection: a line of JSON, and descriptors that the child is to hold, the
-first three as stdin, stdout and stderr. It answers with a line when the child lives, and with
-another one when that has ended. With the end of its own stdin, that is of whoever started it, it
-kills its children and ends.
+It takes requests, one per connection: a line of JSON, and the descriptors of the child, the first
+three as stdin, stdout and stderr. It answers with one line when the child has started, and with
+another when the child has ended. At the end of its own stdin, which closes with the process that
+started it, it kills its children and ends.
 
-A child is a process like others, with its own signals, exit code, environment and directory; but
-its parent is this process, and not the test that asked for it.
+A child is an ordinary process, with its own signals, exit code, environment and directory; but its
+parent is this process, and not the test that requested it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Does = Literal["asyncrl", "module", "code"]
 
 MODULE = __name__
 AVAILABLE = hasattr(os, "pidfd_open")
-"""Whether the system tells of the end of processes by descriptors, as Linux does."""
+"""Whether the system reports the end of processes through descriptors, as Linux does."""
 
 _BOOT = f"import sys; from {MODULE} import main; sys.exit(main(*sys.argv[1:]))"
 _LOADED = (
@@ -60,7 +60,7 @@ start_fresh = local._start_server
 
 
 class Forked:
-    """A child of the warm process, for whoever asked for it; a little like `subprocess.Popen`."""
+    """A child of the warm process; similar to `subprocess.Popen`."""
 
     def __init__(self, place: Path, request: dict[str, object], held: Sequence[int]) -> None:
         self.returncode: int | None = None
@@ -106,7 +106,7 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def __del__(self) -> None:
-        """Let go of the connection: nobody waits for the end of a launcher's helper."""
+        """Close the connection: the end of a launcher's helper is not awaited."""
         self._undo.close()
 
 
@@ -192,7 +192,7 @@ def listening(directory: Path) -> Iterator[None]:
 
 
 def end() -> None:
-    """End the process; it starts anew when it is asked for something."""
+    """End the process; it starts again with the next request."""
     for warm in _current:
         warm.end()
 
@@ -218,9 +218,9 @@ def fork(
 def run(
     does: Does, arguments: Sequence[str], *, cwd: Path, timeout_s: float, fresh: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Have a process do something, and return how that ended, and what it wrote.
+    """Run something in a process, and return how it ended, and what it wrote.
 
-    It is forked from the warm one, unless it is to be `fresh`, or there is no warm one.
+    It is forked from the warm process, unless it must be `fresh` or there is no warm process.
     """
     if fresh or not AVAILABLE:
         return subprocess.run(
@@ -309,7 +309,7 @@ def start_server(
 
 
 class _Child(NamedTuple):
-    """What a process that has just been forked is to do."""
+    """What a newly forked process must do."""
 
     does: str
     arguments: list[str]
@@ -318,7 +318,7 @@ class _Child(NamedTuple):
 
 
 def main(place: str, descriptor: str) -> int:
-    """Load, then fork for as long as whoever started this process lives; in a child, do as told."""
+    """Load, then fork while the process that started this one lives; run requests in children."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # a launcher that starts it has some wait
     for module in _LOADED:
