@@ -191,7 +191,7 @@ def test_flag_with_another_name_is_answered_with_its_own(
     ("text", "said"),
     [
         ("trainer: {books: {best_by: x}}", r"trainer\.books\.best_by: .*mean save\.best_by\?"),
-        ("env: {id: CartPole-v1}", r"env\.id is not a setting; did you mean env\?"),
+        ("env: {id: CartPole-v1}", r"env\.id: there is no such setting; did you mean env\?"),
         ("env: {n_envs: 3}", r"env\.n_envs: .*did you mean envs_per_actor\?"),
         ("evaluation: {where: 'off'}", r"evaluation: .*did you mean evaluate\?"),
     ],
@@ -209,7 +209,7 @@ def test_setting_with_another_name_in_a_file_is_answered_with_its_own(
 def test_file_that_the_guide_shows_is_taken(tmp_path: Path) -> None:
     (shown,) = re.findall(r"```yaml\n(.*?)```", SITE["docs/guides/command-line.md"], re.DOTALL)
     (tmp_path / "config.yaml").write_text(shown)
-    config = parse(["--config", str(tmp_path / "config.yaml")]).config
+    config = parse(["sac", "--config", str(tmp_path / "config.yaml")]).config
     assert (config.env, config.envs_per_actor, config.max_env_steps) == ("Pendulum-v1", 4, 50_000)
 
 
