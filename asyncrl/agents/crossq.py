@@ -40,13 +40,14 @@ renormalisation, so that of the policy lasts `policy_interval_opt_steps` times a
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import batch_norm
 
 from asyncrl.agents.parts.actor_critic import ActorCritic, Bounds, check_policy_interval, make_actor
@@ -95,6 +96,16 @@ class BatchRenorm(nn.Module):
         weight, bias = self.weight, self.bias
         if not self.training:
             return batch_norm(x, self.mean, self.var, weight, bias, training=False, eps=_EPSILON)
+        if x.device.type == "cpu" and not torch.compiler.is_compiling():
+            renormed: Tensor = _Renormed.apply(  # type: ignore[no-untyped-call]  # torch's
+                x, weight, bias, self._corrections
+            )
+            return renormed
+        return self.renormed_by_autograd(x)
+
+    def renormed_by_autograd(self, x: Tensor) -> Tensor:
+        """Return features in training mode, with gradients that can be captured and compiled."""
+        weight, bias = self.weight, self.bias
         # (x - mean_B) / std_B, and both statistics: a tenth of the time of var_mean on a CPU
         x, mean, inverse_std = torch.native_batch_norm(
             x, None, None, None, None, training=True, momentum=0.0, eps=_EPSILON
@@ -115,6 +126,41 @@ class BatchRenorm(nn.Module):
         self.var.lerp_(inverse_std.pow(-2.0) - _EPSILON, _MOMENTUM)
         self.batches.add_(1)
         return r, d
+
+
+class _Renormed(torch.autograd.Function):
+    """Batch renormalisation as one operation, which takes two thirds of the time on a CPU.
+
+    With corrections r and d it is batch normalisation with weight w r and bias b + w d.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401  # torch declares no types of it
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        corrections: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    ) -> Tensor:
+        mean, var = torch.batch_norm_update_stats(x, None, None, 0.0)
+        inverse_std = (var + _EPSILON).rsqrt_()
+        r, d = corrections(mean, inverse_std)
+        scale, shift = weight * r, torch.addcmul(bias, weight, d)
+        ctx.save_for_backward(x, scale, r, d, mean, inverse_std)
+        return batch_norm(x, mean, var, scale, shift, training=False, eps=_EPSILON)
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any,  # noqa: ANN401
+        gradient: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        x, scale, r, d, mean, inverse_std = ctx.saved_tensors
+        wanted = [ctx.needs_input_grad[0], True, True]
+        into_x, into_scale, into_shift = torch.ops.aten.native_batch_norm_backward(
+            gradient, x, scale, None, None, mean, inverse_std, True, _EPSILON, wanted
+        )
+        return into_x, torch.addcmul(into_scale * r, into_shift, d), into_shift, None
 
 
 class RenormedCritic(nn.Module):
@@ -174,7 +220,11 @@ def _layers(
     widths = [n_inputs, *hidden]
     layers: list[nn.Module] = [BatchRenorm(n_inputs, warmup_batches)]
     for wide, narrow in pairwise(widths):
-        layers += [nn.Linear(wide, narrow), nn.ReLU(), BatchRenorm(narrow, warmup_batches)]
+        layers += [
+            nn.Linear(wide, narrow),
+            nn.ReLU(inplace=True),
+            BatchRenorm(narrow, warmup_batches),
+        ]
     return [*layers, nn.Linear(widths[-1], n_outputs)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from itertools import pairwise
 from typing import Any
@@ -92,6 +93,24 @@ def test_corrections_are_not_learnt_through() -> None:
     (expected,) = torch.autograd.grad((((x - mean) / std * r + d) * slope).sum(), x)
     (gradient,) = torch.autograd.grad((renorm(x) * slope).sum(), x)
     torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_gradients_are_those_of_autograd() -> None:
+    generator = torch.Generator().manual_seed(2)
+    one = BatchRenorm(4, warmup_batches=0)
+    for tensor in (one.weight, one.bias, one.mean, one.var):
+        nn.init.uniform_(tensor, 0.5, 2.0, generator=generator)
+    other = copy.deepcopy(one)
+    x = 2.0 * torch.randn(30, 4, generator=generator) + 1.0
+    slope = torch.randn(30, 4, generator=generator)
+    found = []
+    for layer, call in ((one, one), (other, other.renormed_by_autograd)):
+        inputs = [x.clone().requires_grad_(), layer.weight, layer.bias]
+        answer = call(inputs[0])
+        gradients = torch.autograd.grad((answer * slope).sum(), inputs)
+        found.append([answer, *gradients, layer.mean, layer.var])
+    for mine, expected in zip(*found, strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_twin_in_training_mode_shares_all_tensors() -> None:
