@@ -7,6 +7,7 @@ from typing import SupportsFloat
 
 import numpy as np
 
+from asyncrl.agents.parts.products import matrix_products
 from asyncrl.bench.load import Load, made_up_experience
 from asyncrl.bench.measure import Stage, side_by_side
 from asyncrl.bench.result import Quantity
@@ -170,10 +171,11 @@ class Turns:
     """An agent's optimisation steps, from a replay or from one batch."""
 
     def __init__(self, agent: Agent, buffer: ReplayBuffer, batch_size: int) -> None:
-        self._agent, self._buffer, self._batch_size = agent, buffer, batch_size
+        self.agent, self._buffer, self._batch_size = agent, buffer, batch_size
         self._batch = buffer.sample(batch_size)
         self.at_once = AsyncTrainerConfig(batch_size=batch_size).draw_at_once(self._batch)
         self._record: Mapping[str, SupportsFloat] = {}
+        self._products: Callable[[], None] | None = None
 
     def from_replay(self) -> int:
         """Sample batches and optimise on them, as `AsyncTrainer` does; return their number."""
@@ -184,46 +186,73 @@ class Turns:
         """Optimise on the same batch again."""
         return self._opt(self._batch)
 
+    def products_alone(self) -> int:
+        """Compute the matrix products of one optimisation step, and nothing else of it."""
+        if self._products is None:
+            self._products = matrix_products(self.from_one_batch)
+        self._products()
+        return 1
+
     def settle(self) -> None:
         """Wait for the device, which may still execute queued steps."""
         for value in self._record.values():
             float(value)
 
     def _opt(self, batch: Columns) -> int:
-        self._record = self._agent.opt(batch)
+        self._record = self.agent.opt(batch)
         return 1
 
 
 def learner_stage(load: Load, *, slices: int = 0) -> Stage:
     """Return sampling and optimisation, against optimisation on one fixed batch."""
+    turns = _turns(load)
+    return side_by_side(
+        [_quantity(load, turns, case="", limit_is="one fixed batch")],
+        [turns.from_replay],
+        [turns.from_one_batch],
+        load.workload,
+        slices=slices,
+        settle=turns.settle,
+    )
+
+
+def update_stage(load: Load) -> Stage:
+    """Return optimisation on one fixed batch, against its matrix products alone."""
+    turns = _turns(load)
+    return side_by_side(
+        [_quantity(load, turns, case="update", limit_is="its matrix products alone")],
+        [turns.from_one_batch],
+        [turns.products_alone],
+        load.workload,
+        settle=turns.settle,
+    )
+
+
+def _turns(load: Load) -> Turns:
     workload = load.workload
     segments = max(1, min(64, load.capacity // workload.segment_length))
     message = made_up_experience(load.schema, load.spec, segments)
     buffer = filled(load.async_config().replay, load.schema, message)
-    agent = build_agent(load.agent, load.spec, load.context)
-    turns = Turns(agent, buffer, workload.batch_size)
-    quantity = Quantity(
+    return Turns(build_agent(load.agent, load.spec, load.context), buffer, workload.batch_size)
+
+
+def _quantity(load: Load, turns: Turns, *, case: str, limit_is: str) -> Quantity:
+    workload = load.workload
+    return Quantity(
         stage="learner",
+        case=case,
         env=workload.env,
         unit="opt steps/s",
-        limit_is="one fixed batch",
+        limit_is=limit_is,
         settings={
             "env_kwargs": dict(workload.env_kwargs),
             "agent": type(load.agent).__name__.removesuffix("Config"),
             "hidden": list(workload.hidden),
-            "device": str(getattr(agent, "device", "")),
+            "device": str(getattr(turns.agent, "device", "")),
             "threads": torch_threads(),
             "batch_size": workload.batch_size,
             "frame_stack": load.frame_stack,
             "batches_per_draw": turns.at_once,
             "capacity": load.capacity,
         },
-    )
-    return side_by_side(
-        [quantity],
-        [turns.from_replay],
-        [turns.from_one_batch],
-        workload,
-        slices=slices,
-        settle=turns.settle,
     )

@@ -11,7 +11,7 @@ from typing import Literal
 from asyncrl.bench.load import Load
 from asyncrl.bench.measure import Stage
 from asyncrl.bench.stage_env import env_stage
-from asyncrl.bench.stage_learner import KINDS, learner_stage, replay_stage
+from asyncrl.bench.stage_learner import KINDS, learner_stage, replay_stage, update_stage
 from asyncrl.bench.stage_peers import PEER_STAGES, peer_stages
 from asyncrl.bench.stage_runs import sample_stage, train_stage
 from asyncrl.bench.stage_transport import CASES, transport_stage
@@ -28,6 +28,12 @@ def _replays(workload: Workload) -> Iterator[Stage]:
         yield replay_stage(Load.of(workload), kind)
 
 
+def _learners(workload: Workload) -> Iterator[Stage]:
+    load = Load.of(workload)
+    yield learner_stage(load)
+    yield update_stage(load)
+
+
 def _one(make: Callable[[Load], Stage]) -> Callable[[Workload], Iterator[Stage]]:
     def stages(workload: Workload) -> Iterator[Stage]:
         yield make(Load.of(workload))
@@ -40,7 +46,7 @@ STAGES: dict[StageName, Callable[[Workload], Iterator[Stage]]] = {
     "sample": _one(sample_stage),
     "transport": _transports,
     "replay": _replays,
-    "learner": _one(learner_stage),
+    "learner": _learners,
     "train": _one(train_stage),
 }
 """Name -> functions that make its measurements, each called only when it is due."""

@@ -1,4 +1,6 @@
-"""How fast does the learner learn? Against one fixed batch, and against Stable-Baselines3.
+"""How fast does the learner learn? Against its limits, and against Stable-Baselines3.
+
+The limits are the same update on one fixed batch, and the matrix products of that update alone.
 
 Each optimisation step takes a batch out of a full replay of made-up experience. All agents have one
 torch thread. The settings that may make a step faster are compared with the step without them. On
@@ -52,6 +54,7 @@ from benchmarks.peers.interface import REPLAY_ROWS, SIZES, Sizes
 
 UNIT = "opt steps/s"
 SAMPLED, FIXED, PEER = "from the replay", "one fixed batch", "Stable-Baselines3"
+PRODUCTS = "its matrix products alone"
 MOVED, ON_DEVICE = "sampled and moved", "replay on the device"
 
 
@@ -162,6 +165,7 @@ def measures_of(
     measures = {
         SAMPLED: rate(plain.from_replay, plain.settle),
         FIXED: rate(plain.from_one_batch, plain.settle),
+        PRODUCTS: rate(plain.products_alone, plain.settle),
     }
     if python is not None and case.stage and args.device == "cpu":
         request = [case.stage, "--threads", 1, "--seconds", args.seconds]
@@ -178,7 +182,8 @@ def measures_of(
 
 def compare_all(case: Case, rounds: Rounds, device: str = "cpu") -> list[Comparison]:
     """Compare steps from the replay with limits and peers, and variants with them."""
-    against = [(SAMPLED, FIXED), (SAMPLED, PEER), *((name, SAMPLED) for name in VARIANTS)]
+    against = [(SAMPLED, FIXED), (FIXED, PRODUCTS), (SAMPLED, PEER)]
+    against += [*((name, SAMPLED) for name in VARIANTS)]
     words = case.words if device == "cpu" else f"{device}, {case.words}"
     found = [
         compare(rounds, ours, other, what=f"{words}: {ours} / {other}", unit=UNIT)

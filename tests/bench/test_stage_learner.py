@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asyncrl.bench.load import Load
-from asyncrl.bench.stage_learner import learner_stage
+from asyncrl.bench.stage_learner import learner_stage, update_stage
 from tests.bench.workloads import tiny
 
 pytestmark = pytest.mark.processes
@@ -13,9 +13,11 @@ pytestmark = pytest.mark.processes
 
 @pytest.mark.parametrize(("env", "agent"), [("CartPole-v1", "DQN"), ("Pendulum-v1", "SAC")])
 def test_value_and_limit_are_measured(env: str, agent: str) -> None:
-    stage = learner_stage(Load.of(tiny(env=env, device="cpu")))
-    (quantity,) = stage.quantities
-    assert (quantity.stage, quantity.unit) == ("learner", "opt steps/s")
+    load = Load.of(tiny(env=env, device="cpu"))
+    stages = [learner_stage(load), update_stage(load)]
+    (quantity,), (update,) = (stage.quantities for stage in stages)
+    assert (quantity.stage, quantity.case, quantity.unit) == ("learner", "", "opt steps/s")
+    assert (update.stage, update.case, update.unit) == ("learner", "update", "opt steps/s")
     assert quantity.settings == {
         "env_kwargs": {},
         "agent": agent,
@@ -27,7 +29,9 @@ def test_value_and_limit_are_measured(env: str, agent: str) -> None:
         "batches_per_draw": 32,
         "capacity": 2000,
     }
-    assert stage.value()[0] > 0
-    assert stage.limit()[0] > 0
-    stage.close()
-    stage.close()
+    assert update.settings == quantity.settings
+    for stage in stages:
+        assert stage.value()[0] > 0
+        assert stage.limit()[0] > 0
+        stage.close()
+        stage.close()

@@ -222,6 +222,7 @@ def test_learner_is_compared_with_its_limit_and_its_variants(tmp_path: Path) -> 
     words = learner.CASES["dqn"].words
     shown = [c["what"] for c in result["comparisons"] if c["other"] != 0]
     assert f"{words}: {learner.SAMPLED} / {learner.FIXED}" in shown
+    assert f"{words}: {learner.FIXED} / {learner.PRODUCTS}" in shown
     assert f"{words}: bfloat16 / {learner.SAMPLED}" in shown
 
 

@@ -1,0 +1,80 @@
+"""The matrix products of some work, computed alone: the most that its speed can reach.
+
+Knows no agent: it records which products torch is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_aten = torch.ops.aten
+_MULTIPLY: dict[object, Callable[..., Tensor]] = {
+    _aten.mm.default: torch.mm,
+    _aten.addmm.default: torch.mm,
+    _aten.bmm.default: torch.bmm,
+    _aten.baddbmm.default: torch.bmm,
+}
+"""Operation -> the product in it."""
+
+_CONVOLVE = {_aten.convolution.default, _aten.convolution_backward.default}
+
+
+def matrix_products(work: Callable[[], object]) -> Callable[[], None]:
+    """Do the work once; return a function that computes its products alone, in their order.
+
+    Products are those of matrices and convolutions, forward and backward, of the same shapes and
+    memory layouts. Their operands are random, and nothing is added. Products inside other
+    operations, such as those of recurrent layers, are not seen, nor is compiled work.
+    """
+    with _Recorder() as recorder:
+        work()
+    products = [_replayed(*product) for product in recorder.products]
+
+    def compute() -> None:
+        for product in products:
+            product()
+
+    return compute
+
+
+class _Recorder(TorchDispatchMode):
+    """Collects operations and arguments of products while it is entered."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        self.products: list[tuple[Callable[..., Any], list[object]]] = []
+
+    def __torch_dispatch__(  # torch's name
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        if func in _MULTIPLY:
+            operands = [arg for arg in args if isinstance(arg, Tensor)][-2:]
+            self.products.append((_MULTIPLY[func], [*map(_stand_in, operands)]))
+        elif func in _CONVOLVE:
+            self.products.append((func, [*map(_stand_in, args)]))
+        return func(*args, **(kwargs or {}))
+
+
+def _stand_in(arg: object) -> object:
+    """Return a random tensor of the same layout, and anything else as it is."""
+    if not isinstance(arg, Tensor):
+        return arg
+    reach = sum((size - 1) * step for size, step in zip(arg.shape, arg.stride(), strict=True))
+    values = torch.randn(reach + 1, device=arg.device).to(arg.dtype)
+    return values.as_strided(arg.shape, arg.stride())
+
+
+def _replayed(multiply: Callable[..., Any], operands: list[object]) -> Callable[[], object]:
+    if multiply in _CONVOLVE:
+        return lambda: multiply(*operands)
+    out = multiply(*operands)
+    return lambda: multiply(*operands, out=out)

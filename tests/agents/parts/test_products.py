@@ -1,0 +1,47 @@
+"""Products that are recorded are those of the work, and they are computed alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from asyncrl.agents.parts.critics import BatchedCritics
+from asyncrl.agents.parts.networks import MLP, nature_cnn
+from asyncrl.agents.parts.products import matrix_products
+
+
+def operations(work: Callable[[], None]) -> Counter[str]:
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:
+        work()
+    kinds = ("aten::mm", "aten::bmm", "aten::convolution", "aten::convolution_backward")
+    return Counter(event.name for event in seen.events() if event.name in kinds)
+
+
+def test_layers_forward_and_backward_are_products() -> None:
+    network, obs = MLP(3, (8, 8), 2), torch.randn(5, 3)
+    critics, action = BatchedCritics(2, 4, (8,)), torch.randn(5, 1)
+
+    def work() -> None:
+        (network(obs).sum() + critics(obs, action).sum()).backward()
+
+    # Three layers, and all of their gradients but that of the observations.
+    assert operations(matrix_products(work)) == {"aten::mm": 3 + 5, "aten::bmm": 1 + 1}
+
+
+def test_convolutions_are_products_without_what_is_added() -> None:
+    network, frames = nature_cnn(1), torch.randn(2, 1, 36, 36)
+    products = matrix_products(lambda: network(frames).sum().backward())
+    kinds = {"aten::convolution": 3, "aten::convolution_backward": 3}
+    assert operations(products) == kinds
+
+
+def test_products_change_nothing_that_the_work_uses() -> None:
+    layer, x = nn.Linear(4, 4), torch.randn(3, 4)
+    before = layer.weight.detach().clone()
+    products = matrix_products(lambda: layer(x))
+    products()
+    assert torch.equal(layer.weight, before)
