@@ -5,9 +5,12 @@ The choice is a setting of every agent, `agent.accelerate`; see `torch_config.py
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -196,11 +199,41 @@ def pick_matmul(
     The matrices are those of the networks, in batches of any size, or of hidden layers of these
     widths, in batches of some hundred rows.
     """
-    # Older torch does not report the capabilities of the CPU.
-    cpu: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    amd = cpu.get("avx512_f") and not cpu.get("amx_bf16") and "AMD" in str(cpu.get("cpu_name"))
     pays = max(hidden, default=0) >= _WIDE or any(map(_is_large, networks))
-    return _onednn if device.type == "cpu" and pays and amd else nullcontext
+    return _onednn if device.type == "cpu" and pays and _onednn_is_better() else nullcontext
+
+
+@functools.cache
+def _onednn_is_better() -> bool:
+    """Whether oneDNN multiplies faster here; measured once per process."""
+    return multiplies_better(_onednn, time.perf_counter)
+
+
+_TIMED_WIDTH = 256
+_TIMED_PRODUCTS = 10
+_FASTER = 1.3  # smaller differences could turn out differently in the next run
+_LARGEST_ERROR = 1e-3  # of float32 it is 4e-5, of bfloat16 0.1
+
+
+def multiplies_better(
+    how: Callable[[], AbstractContextManager[object]], clock: Callable[[], float]
+) -> bool:
+    """Whether float32 products in this context are as exact as torch's own, and much faster."""
+    generator = torch.Generator().manual_seed(0)
+    x, w = torch.randn((2, _TIMED_WIDTH, _TIMED_WIDTH), generator=generator)
+    with how():
+        product = x @ w
+    if (product.double() - x.double() @ w.double()).abs().max() > _LARGEST_ERROR:
+        return False
+    contexts: tuple[Callable[[], AbstractContextManager[object]], ...] = (nullcontext, how)
+    fastest_s = [math.inf, math.inf]
+    for _ in range(_TIMED_PRODUCTS):
+        for i, context in enumerate(contexts):
+            with context():
+                began = clock()
+                torch.mm(x, w)
+                fastest_s[i] = min(fastest_s[i], clock() - began)
+    return fastest_s[0] > _FASTER * fastest_s[1]
 
 
 def _is_large(network: nn.Module) -> bool:
@@ -213,9 +246,8 @@ def _is_large(network: nn.Module) -> bool:
 def _onednn() -> Iterator[None]:
     """Multiply with oneDNN instead of MKL, which leaves AVX-512 unused on some AMD processors.
 
-    MKL takes twice as long there; where it uses AVX-512, both are equally fast. torch selects
-    oneDNN for float32 only where bfloat16 would be acceptable, too. On a CPU without AMX, oneDNN
-    computes in float32 all the same: measured errors are 3.9e-5, MKL's 2.4e-5.
+    torch selects oneDNN for float32 only where bfloat16 would be acceptable, too. On a CPU with AMX
+    oneDNN then computes in bfloat16; elsewhere in float32, which `multiplies_better` checks.
     """
     settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # made on import
     before = settings.fp32_precision

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from functools import partial
+from itertools import accumulate, cycle
+
 import pytest
 import torch
 from torch import Tensor
 
-from asyncrl.agents.parts.accelerated import Accelerated, FlushedDenormals
+from asyncrl.agents.parts.accelerated import (
+    Accelerated,
+    FlushedDenormals,
+    multiplies_better,
+)
 from asyncrl.agents.parts.torch_config import Acceleration
 from asyncrl.core.errors import ConfigError
 
@@ -92,3 +100,20 @@ def test_compiling_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ConfigError, match=r"needs a C\+\+ compiler"):
         Accelerated(Counting(CPU).update, "compile", CPU)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "better"), [((2.0, 1.0), True), ((1.0, 1.0), False), ((1.0, 2.0), False)]
+)
+def test_library_is_chosen_by_the_time_of_a_product(
+    seconds: tuple[float, float], better: bool
+) -> None:
+    own_s, other_s = seconds
+    times = accumulate(cycle([0.0, own_s, 0.0, other_s]))
+    assert multiplies_better(nullcontext, lambda: next(times)) is better
+
+
+def test_library_that_multiplies_in_a_lower_precision_is_not_chosen() -> None:
+    times = accumulate(cycle([0.0, 2.0, 0.0, 1.0]))
+    bfloat16 = partial(torch.autocast, "cpu", torch.bfloat16)
+    assert not multiplies_better(bfloat16, lambda: next(times))
