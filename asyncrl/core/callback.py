@@ -13,11 +13,12 @@ Does not know how a run trains.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsFloat
 
 from asyncrl.core.agent import Agent
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Record
+from asyncrl.core.types import Array
 
 
 class Training(Protocol):
@@ -49,6 +50,10 @@ class Training(Protocol):
         """Save a checkpoint now."""
         ...
 
+    def log(self, name: str, value: SupportsFloat) -> None:
+        """Add a number to the next record, which stop conditions and `best_by` also read."""
+        ...
+
 
 class Callback:
     """Custom code in a run; each method does nothing unless it is overridden.
@@ -73,6 +78,24 @@ class Callback:
         from those of the run.
         """
         return {}
+
+    def evaluated(self, trainer: Training, evaluation: Record) -> None:
+        """Act on an evaluation: `eval_reward`, `eval/model_version` and its other numbers."""
+
+    def saved(self, trainer: Training, opt_steps: int) -> None:
+        """Act after a checkpoint was copied, to be written in the background."""
+
+    def published(self, trainer: Training, opt_steps: int) -> None:
+        """Act after a model was published to the actors; there are none without processes."""
+
+    def episodes(self, trainer: Training, returns: Array, lengths: Array) -> None:
+        """Act on training episodes that have ended; both arrays have one number for each."""
+
+    def actor_restarted(self, trainer: Training, actor_id: int) -> None:
+        """Act after an actor that died, or was at its memory limit, was started again."""
+
+    def actor_dropped(self, trainer: Training, actor_id: int) -> None:
+        """Act after an actor was given up; the run continues without it."""
 
     def state(self, trainer: Training) -> Mapping[str, Any]:
         """Return the state for `restore`; each checkpoint contains it.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -61,6 +62,8 @@ class ActorTable:
     def __init__(self) -> None:
         self.episodes_before = 0
         """Episodes of earlier parts of a resumed run, which no row contains."""
+        self.note: Callable[..., None] = lambda *_: None
+        """Called with the name of an event and its values; see `Callbacks.note`."""
         self._lock = threading.Lock()
         self._rows: dict[ActorId, ActorRow] = {}
         self._told: dict[Peer, _Told] = {}
@@ -98,6 +101,7 @@ class ActorTable:
             if len(report.episode_returns):
                 self._returns = _newest(self._returns, report.episode_returns)
                 self._lengths = _newest(self._lengths, report.episode_lengths)
+                self.note("episodes", report.episode_returns, report.episode_lengths)
 
     def on_experience(self, peer: Peer, *, env_steps: int, model_version: ModelVersion) -> None:
         """Update an actor's environment steps between its reports, or if no more reports come."""
@@ -117,11 +121,13 @@ class ActorTable:
             row = self._rows.setdefault(actor_id, ActorRow())
             row.restarts += not at_memory_limit
             row.memory_restarts += at_memory_limit
+        self.note("actor_restarted", actor_id)
 
     def on_drop(self, actor_id: ActorId) -> None:
         """Note that the run continues without a slot."""
         with self._lock:
             self._rows.setdefault(actor_id, ActorRow()).dropped = True
+        self.note("actor_dropped", actor_id)
 
     def rows(self) -> dict[ActorId, ActorRow]:
         """Return the rows by slot."""

@@ -131,6 +131,7 @@ class AsyncTrainer(BaseTrainer):
             setup=setup,
             parts=parts,
         )
+        proxy.actors.note = self._callbacks.note
 
     @property
     def env_steps(self) -> int:
@@ -143,6 +144,7 @@ class AsyncTrainer(BaseTrainer):
         info = take_snapshot(self.agent, opt_steps=counts.opt_steps, env_steps=counts.env_steps)
         self._link.publish(info, "act")
         self._staleness.on_publish(info.version)
+        self._callbacks.note("published", counts.opt_steps)
         self.services.watch.lap("publish")
 
     def _publish_newest(self) -> None:

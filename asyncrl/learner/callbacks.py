@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, SupportsFloat
+from typing import Any, Literal, SupportsFloat
 
 from asyncrl.core.agent import as_number
 from asyncrl.core.callback import Callback, Training
@@ -17,16 +18,26 @@ from asyncrl.core.errors import ConfigError
 _logger = logging.getLogger(__name__)
 
 
+Event = Literal["evaluated", "saved", "published", "episodes", "actor_restarted", "actor_dropped"]
+"""Methods of `Callback` that are called when something has happened."""
+
+
 class Callbacks:
     """Calls each callback of a run in order."""
 
     def __init__(self, callbacks: Sequence[Callback], trainer: Training) -> None:
         self._callbacks = tuple(callbacks)
         self._trainer = trainer
+        self._events: deque[tuple[Event, tuple[object, ...]]] = deque()
 
     def __bool__(self) -> bool:
         """Whether there are any."""
         return bool(self._callbacks)
+
+    def note(self, event: Event, *values: object) -> None:
+        """Call the method `event` of each in the learner's next turn; any thread may note one."""
+        if self._callbacks:
+            self._events.append((event, values))
 
     def begin(self) -> None:
         """Call `begin` of each."""
@@ -36,7 +47,8 @@ class Callbacks:
         self.state()  # report now, not after hours, what cannot be saved
 
     def step(self) -> None:
-        """Call `step` of each after a training step."""
+        """Tell each of events, and call its `step` after a training step."""
+        self._tell_events()
         for callback in self._callbacks:
             with _naming(callback, "step"):
                 callback.step(self._trainer)
@@ -81,6 +93,7 @@ class Callbacks:
 
     def end(self) -> None:
         """Call `end` of each after the last optimisation step."""
+        self._tell_events()
         for callback in self._callbacks:
             with _naming(callback, "end"):
                 callback.end(self._trainer)
@@ -89,6 +102,13 @@ class Callbacks:
         """Yield the steps that close them, in reverse order."""
         for callback in reversed(self._callbacks):
             yield partial(self._close, callback)
+
+    def _tell_events(self) -> None:
+        while self._events:
+            event, values = self._events.popleft()
+            for callback in self._callbacks:
+                with _naming(callback, event):
+                    getattr(callback, event)(self._trainer, *values)
 
     def _close(self, callback: Callback) -> None:
         with _naming(callback, "close"):

@@ -27,7 +27,7 @@ from asyncrl.core.types import ModelVersion
 from asyncrl.learner.best_model import BestBy, BestModel
 from asyncrl.learner.evaluation import EvaluationSite, Scored
 from asyncrl.learner.progress import Counts, Every, EverySeconds, Pace
-from asyncrl.learner.stop_conditions import StopCondition
+from asyncrl.learner.stop_conditions import StopCondition, StopFunction, as_condition
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.stopwatch import Stopwatch
 from asyncrl.metrics.system import SystemMeter
@@ -146,7 +146,7 @@ class RunServices:
         evaluation: EvaluationSite | None = None,
         recorder: Recorder | None = None,
         checkpointer: Checkpointer | None = None,
-        stop: StopCondition | None = None,
+        stop: StopCondition | StopFunction | None = None,
         setup: Setup | None = None,
         state: Callable[[], RunState] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -158,9 +158,11 @@ class RunServices:
         self._recorder = recorder
         self._saver = Saver(checkpointer, interrupter, agent) if checkpointer else None
         self._state = state or (lambda: RunState({}, {}))
-        self._stop = stop
+        self._stop = None if stop is None else as_condition(stop)
         self._setup = setup or Setup()
         self._clock = clock
+        self.note: Callable[..., None] = lambda *_: None
+        """Called with the name of an event and its values; see `Callbacks.note`."""
         self.watch = Stopwatch()
         self.counts = Counts()
         self._pace = Pace(self.counts, self.watch, clock)
@@ -266,6 +268,7 @@ class RunServices:
         }
         groups = {"model": self._snapshot().params, "agent": self._agent.state()}
         self._saver.save(str(counts.opt_steps), {**groups, **state.groups}, meta)
+        self.note("saved", counts.opt_steps)
         self.watch.lap("save")
         return True
 
@@ -371,6 +374,7 @@ class RunServices:
         metrics["eval/model_version"] = float(scored.model.version)
         self._best.expect(metrics)
         self._keep_if_best(metrics, lambda: scored.model)
+        self.note("evaluated", metrics)
         record = self._pace.axes() | metrics
         if self._best.score is not None and self._best.by == BestBy("eval_reward"):
             record["eval/best"] = self._best.score

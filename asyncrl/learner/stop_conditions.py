@@ -15,9 +15,9 @@ import difflib
 import logging
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, cast
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
@@ -43,22 +43,27 @@ class StopCondition(Protocol):
         ...
 
 
+StopFunction = Callable[[Record], str | bool | None]
+"""A function as a stop condition: it gets each record, and returns the reason to stop, True, or
+None."""
+
+
 class _Condition(StopCondition):
     """Combines with others, and has no limits by default."""
 
     def limits(self) -> Mapping[str, float]:
         return {}
 
-    def __and__(self, other: StopCondition) -> AllOf:
+    def __and__(self, other: StopCondition | StopFunction) -> AllOf:
         return AllOf(self, other)
 
-    def __or__(self, other: StopCondition) -> AnyOf:
+    def __or__(self, other: StopCondition | StopFunction) -> AnyOf:
         return AnyOf(self, other)
 
-    def __rand__(self, other: StopCondition) -> AllOf:
+    def __rand__(self, other: StopCondition | StopFunction) -> AllOf:
         return AllOf(other, self)
 
-    def __ror__(self, other: StopCondition) -> AnyOf:
+    def __ror__(self, other: StopCondition | StopFunction) -> AnyOf:
         return AnyOf(other, self)
 
 
@@ -247,21 +252,35 @@ class Plateaus(_Trend):
         )
 
 
+@dataclass
+class _ByFunction(_Condition):
+    """Asks a function about each record."""
+
+    function: StopFunction
+
+    def update(self, record: Record) -> str | None:
+        answer = self.function(record)
+        if answer is True:
+            return f"{getattr(self.function, '__name__', 'a function')} returned True"
+        return answer or None
+
+    def reset(self) -> None:
+        """Do nothing: what a function remembers is its own."""
+
+
 @dataclass(init=False)
 class _Several(_Condition):
     conditions: tuple[StopCondition, ...]
 
-    def __init__(self, *several: StopCondition, conditions: Sequence[StopCondition] = ()) -> None:
+    def __init__(
+        self,
+        *several: StopCondition | StopFunction,
+        conditions: Sequence[StopCondition | StopFunction] = (),
+    ) -> None:
         """Combine conditions; the keyword is for saved configs."""
-        self.conditions = (*several, *conditions)
+        self.conditions = tuple(map(as_condition, (*several, *conditions)))
         if not self.conditions:
             raise ConfigError(f"{type(self).__name__} needs at least one condition")
-        for condition in self.conditions:
-            if not hasattr(condition, "update"):
-                raise ConfigError(
-                    f"{type(self).__name__} combines stop conditions, and {condition!r} is not "
-                    "one: it has no method `update`"
-                )
 
     def reset(self) -> None:
         for condition in self.conditions:
@@ -295,20 +314,31 @@ class AllOf(_Several):
         return " and ".join(verdicts) if len(verdicts) == len(self.conditions) else None
 
 
+def as_condition(stop: object) -> StopCondition:
+    """Return a condition as it is, and a function as a condition; refuse anything else."""
+    if has_methods(stop, "update", "reset", "limits"):
+        return cast(StopCondition, stop)
+    if callable(stop) and not isinstance(stop, type):
+        return _ByFunction(stop)
+    raise ConfigError(
+        f"stop must be a stop condition, got {stop!r:.80}; pass for instance "
+        "stop=MaxEnvSteps(100_000), or a function of a record, and combine conditions with | or &"
+    )
+
+
 def check_can_hold(
-    stop: StopCondition | None, off: Mapping[str, bool], name: str = "the stop condition"
+    stop: StopCondition | StopFunction | None,
+    off: Mapping[str, bool],
+    name: str = "the stop condition",
 ) -> None:
     """Refuse an object that is not a condition, or a condition on evaluations that are off."""
-    if stop is not None and not has_methods(stop, "update", "reset", "limits"):
-        raise ConfigError(
-            f"stop must be a stop condition, got {stop!r:.80}; pass for instance "
-            "stop=MaxEnvSteps(100_000), and combine conditions with | or &"
-        )
+    if stop is not None:
+        as_condition(stop)
     if (setting := next(filter(off.get, off), "")) and _waits_for_evaluations(stop):
         raise ConfigError(f"{name} waits for evaluations, but {setting} is off: set one of the two")
 
 
-def _waits_for_evaluations(stop: StopCondition | None) -> bool:
+def _waits_for_evaluations(stop: object) -> bool:
     if isinstance(stop, _Several):
         return (all if isinstance(stop, AnyOf) else any)(
             map(_waits_for_evaluations, stop.conditions)

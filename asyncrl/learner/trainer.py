@@ -21,7 +21,7 @@ from typing import ClassVar, Self, SupportsFloat, TypedDict
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import going_on_from
 from asyncrl.checkpoint.saver import RunState
-from asyncrl.core.agent import Agent, CountsEnvSteps, optimised
+from asyncrl.core.agent import Agent, CountsEnvSteps, as_number, optimised
 from asyncrl.core.callback import Callback
 from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.interrupter import Interrupter
@@ -32,9 +32,10 @@ from asyncrl.core.types import Columns
 from asyncrl.learner.callbacks import Callbacks
 from asyncrl.learner.evaluation import EvaluationSite
 from asyncrl.learner.run_services import RunServices, RunServicesConfig
-from asyncrl.learner.stop_conditions import StopCondition
+from asyncrl.learner.stop_conditions import StopCondition, StopFunction
 from asyncrl.learner.thread_tuner import RoomMeter, ThreadTuner, alike, most_threads
 from asyncrl.learner.train_result import TrainResult
+from asyncrl.metrics.metrics import METRICS
 from asyncrl.metrics.verdict import Setup
 
 
@@ -60,7 +61,7 @@ class TrainerParts(CommonParts, total=False):
     checkpointer: Checkpointer | None
     """Where checkpoints go. None saves none."""
 
-    stop: StopCondition | None
+    stop: StopCondition | StopFunction | None
     """When to stop. With None only the interrupter or an error ends the run."""
 
     checkpoint: Checkpoint | None
@@ -141,6 +142,8 @@ class BaseTrainer(ABC):
             RoomMeter(self.services.watch),
         )
         self._callbacks = Callbacks(parts.get("callbacks", ()), self)
+        self.services.note = self._callbacks.note
+        self._logged: dict[str, float] = {}
         if checkpoint := parts.get("checkpoint"):
             with going_on_from(checkpoint):
                 self.services.restore(checkpoint)
@@ -319,6 +322,18 @@ class BaseTrainer(ABC):
                 "this run saves no checkpoints; build the trainer with checkpoint_dir"
             )
 
+    def log(self, name: str, value: SupportsFloat) -> None:
+        """Add a number to the next record, in place of an earlier one of that name.
+
+        Stop conditions and `best_by` read it too. A prefix, as in `mine/x`, keeps it apart from the
+        run's own metrics, whose names are refused.
+        """
+        if not name or name in METRICS:
+            raise ConfigError(
+                f"log takes a name of your own, got {name!r}; give one with a prefix, as `mine/x`"
+            )
+        self._logged[name] = as_number(name, value)
+
     def newest_record(self) -> dict[str, SupportsFloat]:
         """Return the agent's metrics of the newest optimisation step."""
         return {f"agent/{name}": value for name, value in self._agent_record.items()}
@@ -348,7 +363,8 @@ class BaseTrainer(ABC):
             )
 
     def _numbers(self) -> dict[str, SupportsFloat]:
-        return {**self.newest_record(), **self._callbacks.record()}
+        logged, self._logged = self._logged, {}
+        return {**self.newest_record(), **self._callbacks.record(), **logged}
 
     def _whole_state(self, *, save_replay: bool) -> RunState:
         groups, numbers = self._state(save_replay=save_replay)

@@ -28,7 +28,7 @@ from asyncrl.core.types import ActorId
 from asyncrl.learner.async_trainer import AsyncTrainer, Strategy
 from asyncrl.learner.evaluation import BackgroundEvaluation, EvaluationSite, InlineEvaluation
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
-from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
+from asyncrl.learner.stop_conditions import StopCondition, StopFunction, check_can_hold
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import CommonParts, check_parts
 from asyncrl.recorders.background import BackgroundRecorder
@@ -69,7 +69,7 @@ def build_async_trainer(
     make_env: MakeBatchEnv,
     config: AsyncConfig | None = None,
     *,
-    stop: StopCondition | None = None,
+    stop: StopCondition | StopFunction | None = None,
     actor_agents: Sequence[AgentConfig] | None = None,
     make_eval_env: MakeBatchEnv | None = None,
     make_evaluator: MakeEvaluator | None = None,

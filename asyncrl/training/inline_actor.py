@@ -47,7 +47,7 @@ class InlineActor:
         self._segment = segment
         self._processor = processor
         self._seed = seed
-        self._table = ActorTable()
+        self.table = ActorTable()
         self._incarnation = 0
         self._env_steps_before = 0
         self._actor = self._born()
@@ -83,7 +83,7 @@ class InlineActor:
     def end_incarnation(self) -> dict[str, int]:
         """Cut all streams for good, and return what `restore` needs to begin the same next life."""
         self._actor.finish_streams()
-        self._table.on_report(self._actor.report())
+        self.table.on_report(self._actor.report())
         self._env_steps_before = self.env_steps
         self._incarnation += 1
         self._actor = self._born()
@@ -91,20 +91,20 @@ class InlineActor:
             "incarnation": self._incarnation,
             "env_steps": self._env_steps_before,
             "stored": self._link.stored,
-            "episodes": self._table.episodes,
+            "episodes": self.table.episodes,
         }
 
     def restore(self, state: Mapping[str, int]) -> None:
         """Continue after `end_incarnation`; called before the first incarnation begins."""
         self._incarnation, self._env_steps_before = state["incarnation"], state["env_steps"]
         self._link.stored = state["stored"]
-        self._table.episodes_before = state["episodes"]
+        self.table.episodes_before = state["episodes"]
         self._actor = self._born()
 
     def record(self) -> Record:
         """Return what was stored so far, and the actor's metrics."""
-        self._table.on_report(self._actor.report())
-        return {"samples_total": float(self._link.stored), **self._table.take()}
+        self.table.on_report(self._actor.report())
+        return {"samples_total": float(self._link.stored), **self.table.take()}
 
     def _born(self) -> Actor:
         peer = Peer(actor_id=_ID, incarnation=self._incarnation)

@@ -49,7 +49,7 @@ from asyncrl.core.torch_threads import are_adaptive
 from asyncrl.core.types import Columns
 from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
-from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
+from asyncrl.learner.stop_conditions import StopCondition, StopFunction, check_can_hold
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts, check_parts
 from asyncrl.replay.files import load_replay
@@ -164,7 +164,7 @@ def build_offline_trainer(
     make_env: MakeBatchEnv,
     config: OfflineConfig | None = None,
     *,
-    stop: StopCondition | None = None,
+    stop: StopCondition | StopFunction | None = None,
     checkpoint_dir: str | PathLike[str] | None = None,
     resume: Resume = False,
     interrupter: Interrupter | None = None,

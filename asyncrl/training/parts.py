@@ -12,14 +12,14 @@ from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.learner.async_trainer import Strategy
-from asyncrl.learner.stop_conditions import StopCondition
+from asyncrl.learner.stop_conditions import StopCondition, StopFunction
 from asyncrl.learner.trainer import CommonParts
 
 
 class OfflineParts(CommonParts, total=False):
     """The optional arguments of all ways to train."""
 
-    stop: StopCondition | None
+    stop: StopCondition | StopFunction | None
     checkpoint_dir: str | PathLike[str] | None
     resume: Resume
     interrupter: Interrupter | None

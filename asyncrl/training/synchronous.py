@@ -35,7 +35,7 @@ from asyncrl.core.torch_threads import are_adaptive
 from asyncrl.core.types import Columns, ModelVersion
 from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.run_services import RecordConfig, RunServicesConfig
-from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
+from asyncrl.learner.stop_conditions import StopCondition, StopFunction, check_can_hold
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts, check_parts
 from asyncrl.replay.uniform import UniformReplayConfig
@@ -114,6 +114,7 @@ class Trainer(BaseTrainer):
             evaluation=InlineEvaluation(evaluator, agent) if evaluator else None,
             parts={"services": RunServicesConfig(record=BY_STEPS), **parts},
         )
+        self._actor.table.note = self._callbacks.note
 
     @property
     def env_steps(self) -> int:
@@ -244,7 +245,7 @@ def build_sync_trainer(
     make_env: MakeBatchEnv,
     config: SyncConfig | None = None,
     *,
-    stop: StopCondition | None = None,
+    stop: StopCondition | StopFunction | None = None,
     make_eval_env: MakeBatchEnv | None = None,
     make_processor: Callable[[], StepProcessor] | None = None,
     checkpoint_dir: str | PathLike[str] | None = None,

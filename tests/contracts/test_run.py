@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,13 @@ from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import ModelInfo
-from asyncrl.core.types import Arrays, Columns
+from asyncrl.core.types import ActorId, Arrays, Columns
 from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound
 from asyncrl.learner.trainer import BaseTrainer
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.offline import OfflineTrainer
+from tests.learner.test_actor_table import report
 from tests.learner.test_async_trainer import Stage
 from tests.support.fakes import ConstantAgent
 from tests.support.helpers import wait_until
@@ -418,6 +420,89 @@ def test_numbers_of_a_callback_are_recorded_and_may_end_the_run_and_tell_the_bes
     assert result.stop_reason == "mine/steps reached 5 (6)"
     assert (result.best_by, result.best_score, result.best_opt_steps) == ("mine/steps", 6.0, 6)
     assert recorder.last("mine/steps") == 6.0
+
+
+class Events(Callback):
+    """Keeps what it was called about."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, list[Any]] = {}
+
+    def __getattribute__(self, name: str) -> Any:
+        if name not in {"evaluated", "saved", "published", "episodes"}:
+            return super().__getattribute__(name)
+        return lambda _, *values: self.seen.setdefault(name, []).append(values)
+
+
+def test_callbacks_hear_of_evaluations_checkpoints_models_and_episodes(
+    make: Make, tmp_path: Path
+) -> None:
+    events = Events()
+    services = SERVICES | {"save_interval_opt_steps": 2}
+    trainer = make(
+        services=services,
+        callbacks=[events],
+        checkpointer=Checkpointer(tmp_path),
+        stop=MaxOptSteps(7),
+    )
+    with trainer:
+        for batch in trainer.batches():
+            trainer.learn(batch)
+            if trainer.opt_steps == 3 and trainer.services._evaluation is not None:
+                trainer.evaluate()
+            if trainer.opt_steps == 4 and make is with_actors:
+                table = trainer.proxy.actors  # type: ignore[attr-defined]
+                table.on_report(report(0, episode_returns=np.ones(2), episode_lengths=np.ones(2)))
+    assert events.seen["saved"] == [(2,), (4,), (6,)]
+    [(evaluation,)] = events.seen["evaluated"]
+    assert evaluation["eval/model_version"] == 3.0
+    assert ("published" in events.seen) is (make is with_actors)
+    assert ("episodes" in events.seen) is (make is not with_data)
+
+
+def test_actors_that_are_restarted_or_dropped_are_told_in_the_learners_thread() -> None:
+    told: list[tuple[str, int, int]] = []
+
+    class Hears(Callback):
+        def actor_restarted(self, trainer: Training, actor_id: int) -> None:
+            told.append(("restarted", actor_id, threading.get_ident()))
+
+        def actor_dropped(self, trainer: Training, actor_id: int) -> None:
+            told.append(("dropped", actor_id, threading.get_ident()))
+
+    def losing(trainer: BaseTrainer) -> None:
+        table = trainer.proxy.actors  # type: ignore[attr-defined]
+        table.on_restart(ActorId(0))
+        table.on_drop(ActorId(1))
+
+    trainer = with_actors(callbacks=[Hears()], stop=MaxOptSteps(3))
+    other = threading.Thread(target=losing, args=(trainer,))
+    other.start()
+    other.join()
+    trainer.train()
+    here = threading.get_ident()
+    assert told == [("restarted", 0, here), ("dropped", 1, here)]
+
+
+def test_logged_numbers_are_recorded_once_and_may_end_the_run(make: Make) -> None:
+    recorder = MemoryRecorder()
+    trainer = make(recorder=recorder, stop=ReachesUpperBound("mine/x", 3))
+    with trainer:
+        for batch in trainer.batches():
+            trainer.learn(batch)
+            if trainer.opt_steps <= 3:
+                trainer.log("mine/x", trainer.opt_steps)
+    logged = [record["mine/x"] for record in recorder.records if "mine/x" in record]
+    assert logged == [2.0, 3.0], "the newest one since the record before"
+    assert trainer.result().stop_reason == "mine/x reached 3"
+    for name, value in (("", 1.0), ("fps", 1.0), ("mine/x", "text")):
+        with pytest.raises(ConfigError, match=r"log takes a name|must be one number"):
+            trainer.log(name, value)  # type: ignore[arg-type]
+
+
+def test_a_function_of_records_may_end_a_run(make: Make) -> None:
+    stop = lambda record: "that is enough" if record["opt_steps"] >= 4 else None  # noqa: E731
+    assert make(stop=stop).train().stop_reason == "that is enough"
 
 
 @pytest.mark.parametrize("some", [True, False])

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.recorder import Record
 from asyncrl.learner.stop_conditions import (
     AllOf,
     AnyOf,
@@ -25,6 +26,7 @@ from asyncrl.learner.stop_conditions import (
     StopCondition,
     StopsFalling,
     StopsRising,
+    as_condition,
     check_can_hold,
 )
 
@@ -201,7 +203,7 @@ def test_a_condition_of_the_users_own_combines_on_either_side() -> None:
         (lambda: Plateaus("x", -1), "Plateaus: patience must be .* got -1"),
         (lambda: Plateaus("x", rtol=-1e-3), "Plateaus: rtol must be .* got -0.001"),
         (AnyOf, "AnyOf needs at least one"),
-        (lambda: MaxEnvSteps(1) & 5, "AllOf combines .* 5 is none"),  # type: ignore[operator]
+        (lambda: MaxEnvSteps(1) & 5, "must be a stop condition, got 5"),  # type: ignore[operator]
     ],
 )
 def test_what_cannot_work_is_refused_by_value(make: Any, message: str) -> None:
@@ -245,3 +247,18 @@ def test_what_waits_for_evaluations_alone_is_refused_without_them(
     check_can_hold(stop, {"play": False, "interval": False})
     with pytest.raises(ConfigError, match="but interval is off") if waits else nullcontext():
         check_can_hold(stop, {"play": False, "interval": True})
+
+
+def test_a_function_is_a_stop_condition_alone_and_beside_others() -> None:
+    def falls(record: Record) -> str | None:
+        return "it fell" if record["agent/loss"] < 1 else None
+
+    stop = as_condition(falls) | MaxEnvSteps(100)
+    assert stop.update({"agent/loss": 2.0}) is None
+    assert stop.update({"agent/loss": 0.5}) == "it fell"
+    assert stop.limits() == {"env_steps": 100}
+    assert as_condition(lambda _: True).update({}) == "<lambda> returned True"
+    both = MaxEnvSteps(100) & falls
+    assert both.update({"agent/loss": 0.5}) is None
+    with pytest.raises(ConfigError, match="or a function of a record"):
+        as_condition(MaxEnvSteps)
