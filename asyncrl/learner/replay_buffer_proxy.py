@@ -35,12 +35,8 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.1
 
-_PART_BYTES = 32 << 10
-"""Maximum size of the part of a message that is stored at once, because sampling waits for it. A
-part of 32 KiB takes about as long as a batch; smaller ones cost more than they shorten the wait."""
-
-_UNSAMPLED_PARTS = 8
-"""Parts that are stored at once before the first sample."""
+_PART_BYTES = 256 << 10
+"""Maximum size of the part of a message that is stored at once, because sampling waits for it."""
 
 _KEPT_BYTES = 32 << 20
 """Memory for rows that are overwritten while they are being saved, so that no actor waits."""
@@ -353,8 +349,7 @@ class ReplayBufferProxy:
     def _store(self, message: Experience) -> None:
         """Push a message in parts; between parts other threads may sample or save."""
         segment_bytes = sum(column[0].nbytes for column in message.columns.values())
-        parts = 1 if self._limiter.sampled else _UNSAMPLED_PARTS
-        step = max(1, parts * _PART_BYTES // segment_bytes)
+        step = max(1, _PART_BYTES // segment_bytes)
         for first in range(0, len(message.rows), step):
             part = slice(first, first + step)
             columns = {name: column[part] for name, column in message.columns.items()}
