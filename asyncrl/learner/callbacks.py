@@ -47,7 +47,7 @@ class Callbacks:
         self.state()  # report now, not after hours, what cannot be saved
 
     def step(self) -> None:
-        """Tell each of events, and call its `step` after a training step."""
+        """Call the methods for new events, and `step` of each after a training step."""
         self._tell_events()
         for callback in self._callbacks:
             with _naming(callback, "step"):

@@ -28,7 +28,7 @@ def test_discrete_actions_are_dqns_and_others_sacs() -> None:
 
 def test_constructor_that_ends_its_process_does_not_end_the_bench() -> None:
     odd = {"env": "benchmarks.odd_env:OddEnv", "env_kwargs": {"do": "exit-0", "at": "make"}}
-    with pytest.raises(ActorFailed, match="building the environment failed: its process ended"):
+    with pytest.raises(ActorFailed, match="building the environment failed: its process exited"):
         Load.of(tiny(**odd))
 
 

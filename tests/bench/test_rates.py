@@ -122,5 +122,5 @@ def test_processes_that_have_started_are_waited_for(clock: Clock) -> None:
 
 @pytest.mark.usefixtures("clock")
 def test_processes_that_never_start_end_the_measurement() -> None:
-    with pytest.raises(AsyncRLError, match="only 1 of 2 bare loops got going in 120 s"):
+    with pytest.raises(AsyncRLError, match="only 1 of 2 bare loops started within 120 s"):
         wait_until_going(lambda: (0, 1), 2, "bare loops")

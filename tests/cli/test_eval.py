@@ -60,7 +60,7 @@ def test_model_that_plays_is_the_one_that_was_saved(
     ("deeds", "code", "words"),
     [
         ("thread+chdir+deaf+umask+bear+print", 0, "environment: a word of the environment\n"),
-        ("exit-0", 1, "asyncrl: error: the evaluation failed: its process ended with exit code 0"),
+        ("exit-0", 1, "asyncrl: error: the evaluation failed: its process exited with code 0"),
         ("abort", 1, "asyncrl: error: the evaluation failed: its process was killed by SIGABRT"),
     ],
 )

@@ -48,7 +48,7 @@ SUMMARY = """
     starts stop_reason wall_s env_steps opt_steps env_steps_per_s opt_steps_per_s best_by best_score
     best_opt_steps last_score seconds_to_stop_bar learner_shares actor_shares ledger actors setup
     resumed_at_s start_up_s end_s samples_per_insert cpu_percent machine_cpu_percent verdict
-    children_cpu_percent throttled_percent
+    children_cpu_percent throttled_percent lag_at_insert lag_when_sampled
 """.split()
 
 
@@ -694,6 +694,6 @@ def test_constructor_that_ends_its_process_is_a_named_failure(mode: str, tmp_pat
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.startswith(
-        "asyncrl: error: building the environment failed: its process ended with exit code 0"
+        "asyncrl: error: building the environment failed: its process exited with code 0"
     )
     assert list(tmp_path.glob("runs/*")) == []

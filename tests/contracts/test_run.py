@@ -609,7 +609,7 @@ def test_state_of_a_callback_that_is_not_there_any_more_is_told(
     kept = {"checkpointer": Checkpointer(tmp_path), "callbacks": [Keeping(1)]}
     make(**kept, stop=MaxOptSteps(3)).train()
     make(checkpoint=Checkpointer(tmp_path).load("3")).close()
-    assert "the state of a callback Keeping, which this run has not" in caplog.text
+    assert "the state of a callback Keeping, which this run does not have" in caplog.text
 
 
 @pytest.mark.parametrize(("wrong", "meant"), [("callback", "callbacks"), ("recoder", "recorder")])

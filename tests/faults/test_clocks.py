@@ -27,6 +27,7 @@ WALL_CLOCKS = {
 
 SHOWN = {
     "cli/run_directory.py": "when a run was started",
+    "cli/runs.py": "when each run was started",
     "cli/train.py": "the name of a run's directory",
     "recorders/jsonl.py": "each record has the time of day",
     "recorders/mlflow.py": "its metrics carry the time of day",

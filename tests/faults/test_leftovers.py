@@ -67,7 +67,7 @@ def test_whoever_is_killed_nothing_is_left(tmp_path: Path, kill: Callable[[Famil
         _, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode != 0
     if kill is its_helper:
-        assert "the process that starts actors has gone (exit code -9)" in err
+        assert "the process that starts actors has exited (code -9)" in err
     wait_until(lambda: not any(map(lives, family)), DEADLINE_S, "all of them gone")
     if kill is one_by_one:
         assert traces() > before, "nobody was left to tidy up"

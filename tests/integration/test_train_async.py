@@ -266,7 +266,7 @@ def test_what_cannot_be_sent_to_an_actor_is_refused_before_a_process_starts(
             return CountingBatch()
 
     for name in ("make_env", "make_eval_env"):
-        with pytest.raises(ConfigError, match=r"cannot be sent to its process: .*lock.* Give"):
+        with pytest.raises(ConfigError, match=r"cannot be sent to its process: .*lock.* Pass"):
             run(**{name: make})
     with pytest.raises(AssertionError, match="a process is to start"):  # none of evaluations
         run(config(evaluate=EvaluationConfig(where="inline")), make_eval_env=make)

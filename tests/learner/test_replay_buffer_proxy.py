@@ -557,11 +557,11 @@ def test_thread_that_does_not_end_is_told_and_keeps_nobody(monkeypatch: pytest.M
     station.proxy.buffer = buffer = Hangs()
     station.proxy.start()
     station.link.put(make_experience(1))
-    with pytest.raises(TransportError, match=r"did not end within 0\.05 s.* stands in \w+.*:\d+$"):
+    with pytest.raises(TransportError, match=r"did not end within 0\.05 s.* stuck in \w+.*:\d+$"):
         station.proxy.close(0.05)
     assert station.proxy.hangs
     monkeypatch.setattr("asyncrl.learner.replay_buffer_proxy._HELD_S", 0.05)
-    with pytest.raises(CheckpointError, match="given up"):
+    with pytest.raises(CheckpointError, match="was not saved"):
         station.proxy.state(save_replay=True)
     buffer.let_go.set()
     station.proxy.close()

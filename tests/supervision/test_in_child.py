@@ -64,7 +64,7 @@ def test_what_it_does_to_its_process_does_no_harm(way: str) -> None:
 @pytest.mark.parametrize(
     ("way", "words"),
     [
-        ("exit-0", "ended with exit code 0 before it was done. Look for os._exit in the env"),
+        ("exit-0", "exited with code 0 before it was done. Look for os._exit in the env"),
         ("abort", r"was killed by SIGABRT \(a crash in native code\)"),
         ("sys-exit", "failed: SystemExit: 0"),
     ],

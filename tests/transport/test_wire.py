@@ -477,7 +477,7 @@ def test_a_field_of_another_type_or_range_is_refused(take: Any, value: Any) -> N
 def test_missing_and_surplus_fields_are_refused() -> None:
     with pytest.raises(WireError, match="x is missing"):
         Fields([]).integer("x")
-    with pytest.raises(WireError, match="too long"):
+    with pytest.raises(WireError, match="too many fields"):
         Fields([None]).end()
 
 

@@ -128,7 +128,7 @@ def test_with_the_right_key_an_intruder_of_the_test_would_get_in(learner: ZmqLea
     good = keys_of(admitted(learner, NAME))
     intruder = Intruder(learner.address, curve(good.server, good.public, good.secret))  # type: ignore[arg-type]
     received = until(learner, lambda: len(learner._table.peers) == 1)
-    received += until(learner, lambda: learner._table._lives[NAME.actor_id].received)
+    received += until(learner, lambda: learner._table._states[NAME.actor_id].received)
     assert [type(message).__name__ for message in received] == ["Hello", "Experience"]
     intruder.close()
 
@@ -342,7 +342,7 @@ def test_an_address_is_bound_as_it_is_written(bind: str, endpoint: str) -> None:
     ],
 )
 def test_what_names_no_address_is_refused(bind: str) -> None:
-    with pytest.raises(ConfigError, match="name an IP address of this host") as error:
+    with pytest.raises(ConfigError, match="IP address of this host") as error:
         ZmqTransportConfig(bind=bind)
     assert repr(bind) in str(error.value)
 
