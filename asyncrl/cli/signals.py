@@ -50,7 +50,7 @@ _BLOCK_IS_OVER = b"\0"
 _STDERR = 2
 _SHOW_CURSOR = "\x1b[?25h\n"  # and end the line in which a live view stopped
 
-_told: set[int] = set()
+_write_ends: set[int] = set()
 """Write ends of the pipes that receive signals."""
 
 
@@ -196,30 +196,30 @@ def interrupting(interrupter: Interrupter, grace_s: float = 0.0) -> Iterator[Int
 
 @contextmanager
 def _listening(seen: Interrupted) -> Iterator[None]:
-    heard, told, before, thread = _listen(seen)
+    read_end, write_end, before, thread = _listen(seen)
     try:
         yield
     finally:
-        if told in _told:  # otherwise this is a forked child
-            _told.discard(told)
+        if write_end in _write_ends:  # otherwise this is a forked child
+            _write_ends.discard(write_end)
             signal.set_wakeup_fd(before)
-            os.write(told, _BLOCK_IS_OVER)
+            os.write(write_end, _BLOCK_IS_OVER)
             thread.join()
-        os.close(heard)
-        os.close(told)
+        os.close(read_end)
+        os.close(write_end)
 
 
 def _listen(seen: Interrupted) -> tuple[int, int, int, threading.Thread]:
     """Start the thread; return its pipe's ends, the previous wakeup descriptor, and the thread."""
-    heard, told = os.pipe()
-    os.set_blocking(told, False)  # written by the signal handler
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)  # written by the signal handler
     thread = threading.Thread(
-        target=seen.listen, args=(heard,), name="asyncrl-signals", daemon=True
+        target=seen.listen, args=(read_end,), name="asyncrl-signals", daemon=True
     )
     start_thread(thread)
-    before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
-    _told.add(told)
-    return heard, told, before, thread
+    before = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    _write_ends.add(write_end)
+    return read_end, write_end, before, thread
 
 
 def _raise(number: int, _: FrameType | None) -> None:
@@ -239,8 +239,8 @@ def _be_deaf() -> None:
     Where signals raise, the child gets the default handlers: environments fork workers that are
     ended by SIGTERM.
     """
-    if _told:
-        _told.clear()
+    if _write_ends:
+        _write_ends.clear()
         signal.set_wakeup_fd(_DEAF)
     for number in _SIGNALS:
         if signal.getsignal(number) is _raise:

@@ -111,10 +111,10 @@ class BestModel:
     def expect(self, evaluation: Record) -> None:
         """Raise if evaluations select the best model, and this one lacks the metric."""
         if self.by.of_evaluations and self.by.metric not in evaluation:
-            told = ", ".join(sorted(evaluation))
+            recorded = ", ".join(sorted(evaluation))
             raise ConfigError(
                 f"save.best_by={str(self.by)!r} names a metric that evaluations do not record; "
-                f"they record {told}"
+                f"they record {recorded}"
             )
 
     def conclude(self) -> None:
