@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +14,7 @@ from asyncrl.core.declared import Count, check_declared
 from asyncrl.core.env import SUCCESS, BatchEnv
 from asyncrl.core.env_checks import checked
 from asyncrl.core.evaluator import Evaluation
+from asyncrl.core.types import BoolArray
 
 logger = logging.getLogger(__name__)
 
@@ -25,11 +28,11 @@ class EpisodeEvaluatorConfig:
 
     episodes: Count = 10
     """Episodes per evaluation; the score is their mean return. Every evaluation plays the same
-    ones."""
+    ones: episode k begins alike for every policy."""
 
     max_episode_steps: Count = 100_000
-    """Step limit of one evaluation episode, so that an evaluation of an endless environment ends.
-    What follows counts as the next episode."""
+    """Step limit of one evaluation episode, so that an evaluation of an endless environment
+    ends."""
 
     stochastic: bool = False
     """Sample actions or explore, as in training. Off takes the best action. Needs an evaluation in
@@ -39,11 +42,23 @@ class EpisodeEvaluatorConfig:
         check_declared(self, "evaluate.play")
 
 
+class _Episode(NamedTuple):
+    """An episode that has ended."""
+
+    total: float
+    """Sum of its rewards."""
+
+    length: int
+    info: Mapping[str, float]
+
+
 class EpisodeEvaluator:
     """Mean return of a fixed set of episodes.
 
-    Environment i of the batch plays episodes i, i + B, i + 2B, ... from a fixed seed, so short
-    episodes do not count more often than long ones.
+    A batch of B environments plays them in rounds of B, and all environments are reset before each
+    round. Episode k is seeded with `seed + k`, as far as environment i of a batch is seeded with
+    `seed + i`. So it begins alike for every policy, whatever happened in the episodes before it,
+    and short episodes do not count more often than long ones.
 
     Each step is checked as in an actor. A step that violates the spec raises `EnvironmentFault`: a
     policy still acts on a NaN observation, and its score would look like any other.
@@ -61,7 +76,10 @@ class EpisodeEvaluator:
         """Play the episodes; without exploration, unless `stochastic` is set."""
         with evaluation_mode(policy):
             policy.train(self.stochastic)
-            returns, lengths, infos = self._play(policy)
+            played = self._play(policy)
+        returns = [episode.total for episode in played]
+        lengths = [episode.length for episode in played]
+        infos = [episode.info for episode in played]
         score = float(np.mean(returns))
         record = {
             "eval_reward": score,
@@ -79,41 +97,46 @@ class EpisodeEvaluator:
         """Close the environments."""
         self._env.close()
 
-    def _play(self, policy: Policy) -> tuple[list[float], list[int], list[dict[str, float]]]:
-        """Return the return, the length and the infos' numbers of each episode."""
-        env, wanted = self._env, self._config.episodes
-        quota = np.full(env.n_envs, wanted // env.n_envs)
-        quota[: wanted % env.n_envs] += 1
-        total, steps = np.zeros(env.n_envs), np.zeros(env.n_envs, np.int64)
-        returns: list[float] = []
-        lengths: list[int] = []
-        infos: list[dict[str, float]] = []
-        obs = env.reset(self._seed)
+    def _play(self, policy: Policy) -> list[_Episode]:
+        """Play the episodes, in rounds of one for each environment; return them in their order."""
+        played: list[_Episode] = []
+        while (left := self._config.episodes - len(played)) > 0:
+            wanted = np.arange(self._env.n_envs) < left
+            played += self._play_round(policy, self._seed + len(played), wanted)
+        return played
+
+    def _play_round(self, policy: Policy, seed: int, wanted: BoolArray) -> list[_Episode]:
+        """Reset all environments; return the first episode of each one that is wanted."""
+        env = self._env
+        total, steps = np.zeros(env.n_envs), 0
+        episodes: dict[int, _Episode] = {}
+        obs = env.reset(seed)
         forget(policy, np.ones(env.n_envs, np.bool_))
-        while quota.any():
+        lengths = np.zeros(env.n_envs, np.int64)
+        left = wanted.copy()
+        while left.any():
             out = env.step(acted(policy, obs).action)
-            obs = out.obs
+            obs, steps = out.obs, steps + 1
             forget(policy, out.begins)
             stepped = 1 if out.stepped is None else out.stepped
             reward, over = out.counted
             total += reward * stepped
-            steps += stepped
-            ended = over | (steps >= self._config.max_episode_steps)
-            for i in np.flatnonzero(ended):
-                if quota[i]:
-                    quota[i] -= 1
-                    returns.append(float(total[i]))
-                    lengths.append(int(steps[i]))
-                    info = {name: float(row[i]) for name, row in (out.info or {}).items()}
-                    infos.append({name: x for name, x in info.items() if not np.isnan(x)})
-            total[ended] = 0.0
-            steps[ended] = 0
-            if not (self._warned or returns) and steps.max() >= _LONG:
-                self._warned = True
-                logger.warning(
-                    "no evaluation episode has ended after %d steps; add a time limit to the "
-                    "environment, or lower evaluate.play.max_episode_steps, which is %d",
-                    _LONG,
-                    self._config.max_episode_steps,
-                )
-        return returns, lengths, infos
+            lengths += stepped
+            ended = left & (over | (lengths >= self._config.max_episode_steps))
+            left &= ~ended
+            for i in np.flatnonzero(ended).tolist():
+                info = {name: float(row[i]) for name, row in (out.info or {}).items()}
+                known = {name: x for name, x in info.items() if not np.isnan(x)}
+                episodes[i] = _Episode(float(total[i]), int(lengths[i]), known)
+            if steps == _LONG and not (self._warned or episodes):
+                self._warn_of_length()
+        return [episodes[i] for i in sorted(episodes)]
+
+    def _warn_of_length(self) -> None:
+        self._warned = True
+        logger.warning(
+            "no evaluation episode has ended after %d steps; add a time limit to the "
+            "environment, or lower evaluate.play.max_episode_steps, which is %d",
+            _LONG,
+            self._config.max_episode_steps,
+        )

@@ -68,38 +68,74 @@ def test_metrics_are_known_and_plain_numbers() -> None:
 @pytest.mark.parametrize("mode", [None, *AutoresetMode])
 @pytest.mark.parametrize("episodes", [1, 2, 3, 4, 7])
 def test_short_episodes_do_not_count_more_often(mode: AutoresetMode | None, episodes: int) -> None:
-    plans: list[Plan] = [[(1, "T")], [(2, "C"), (9, "T")]]
+    plans: list[Plan] = [[(1, "T")], [(9, "C"), (2, "T")]]
     score, record = evaluator(batch(plans, mode), episodes).evaluate(ConstantAgent(0))
     first, second = (episodes + 1) // 2, episodes // 2
-    lengths = [(0, 1)] * first + [(1, (2, 9)[k % 2]) for k in range(second)]
+    lengths = [(0, 1)] * first + [(1, 9)] * second
     returns = [telling_return(who, length) for who, length in lengths]
     assert score == pytest.approx(sum(returns) / episodes)
     assert record["eval/return_max"] == max(returns)
     assert record["eval/length_mean"] == pytest.approx(sum(n for _, n in lengths) / episodes)
 
 
-class Reaching(gymnasium.Env[Any, Any]):
-    """Ends after 2 steps. Infos say success in the first step, and in even episodes at the end.
+class Wandering(gymnasium.Env[Any, Any]):
+    """Draws the start of an episode, its return, and then a length that depends on the actions."""
 
-    They also have a distance: 7 at the reset, then 1 and 2, times the episode's number from 0.
+    observation_space = Box(0, 1, (1,))
+    action_space = Discrete(2)
+
+    def reset(self, **how: Any) -> tuple[Array, dict[str, Any]]:
+        super().reset(**how)
+        self.left = 1.0
+        self.start = float(self.np_random.random())
+        return np.array([self.start], np.float32), {}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self.left -= self.np_random.random() * (0.1 if action else 1.0)
+        over = self.left < 0
+        return np.array([self.start], np.float32), self.start * over, over, False, {}
+
+
+@pytest.mark.parametrize("mode", [None, *AutoresetMode])
+def test_episode_k_begins_alike_for_every_policy_and_number_of_environments(
+    mode: AutoresetMode | None,
+) -> None:
+    def starts(n_envs: int, action: int) -> tuple[float, ...]:
+        makers = [Wandering] * n_envs
+        env: BatchEnv = (
+            PlainBatch(makers, n_envs)
+            if mode is None
+            else VectorBatch(SyncVectorEnv(makers, autoreset_mode=mode))
+        )
+        _, record = evaluator(env, 7, seed=5).evaluate(ConstantAgent(action))
+        return tuple(record[f"eval/return_{name}"] for name in ("min", "max", "std"))
+
+    assert starts(7, 0)[2] > 0.1
+    assert {starts(n, action) for n in (1, 2, 3, 7, 8) for action in (0, 1)} == {starts(7, 0)}
+
+
+class Reaching(gymnasium.Env[Any, Any]):
+    """Ends after 2 steps. Infos say success in the first step, and for even seeds at the end.
+
+    They also have a distance: 7 at the reset, then 1 and 2, times the seed.
     """
 
     observation_space = Box(-1, 1, (1,))
     action_space = Discrete(2)
 
     def __init__(self, name: str) -> None:
-        self.name, self.episode = name, -1
+        self.name, self.seed = name, 0
 
-    def reset(self, **_: Any) -> tuple[Array, dict[str, Any]]:
-        self.episode += 1
+    def reset(self, *, seed: int | None = None, **_: Any) -> tuple[Array, dict[str, Any]]:
+        self.seed = self.seed if seed is None else seed
         self.steps = 0
         return np.zeros(1, np.float32), {self.name: 1.0, "distance": 7.0}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         self.steps += 1
         over = self.steps == 2
-        reached = np.float32(not over or self.episode % 2 == 0)
-        info = {self.name: reached, "distance": float(self.steps * self.episode)}
+        reached = np.float32(not over or self.seed % 2 == 0)
+        info = {self.name: reached, "distance": float(self.steps * self.seed)}
         return np.zeros(1, np.float32), 0.0, False, over, info
 
 
@@ -114,7 +150,6 @@ def test_success_is_what_the_last_info_of_an_episode_says(
         if mode is None
         else VectorBatch(SyncVectorEnv(makers, autoreset_mode=mode))
     )
-    # Of five episodes, the first environment plays three, of which two succeed, the second two.
     _, record = evaluator(env, 5).evaluate(ConstantAgent(0))
     assert record.get("eval/success_rate") == rate
 
@@ -128,7 +163,7 @@ def test_numbers_of_infos_are_collected_by_episode(mode: AutoresetMode | None) -
         if mode is None
         else VectorBatch(SyncVectorEnv(makers, autoreset_mode=mode), keys)
     )
-    _, record = evaluator(env, 4).evaluate(ConstantAgent(0))  # two episodes each: 0 and 1
+    _, record = evaluator(env, 2).evaluate(ConstantAgent(0))  # seeds 0 and 1
     assert {name: value for name, value in record.items() if "info" in name} == {
         "eval/info/distance": 1.0,
         "eval/info/distance_sum": 1.5,
@@ -231,8 +266,9 @@ def test_policy_with_a_memory_begins_each_episode_without_one(mode: AutoresetMod
     env.step = watched_step  # type: ignore[method-assign]
     evaluator(env, 4).evaluate(policy)
     first, second = ([row[i] for row in seen if row[i] is not None] for i in (0, 1))
-    assert first[:5] == [0, 1, 2, 0, 1]
-    assert second[:6] == [0, 1, 0, 1, 2, 3]
+    assert first[:6] == [0, 1, 2, 0, 1, 2]
+    resets_later = mode is AutoresetMode.NEXT_STEP
+    assert second == ([0, 1, 0, 1] if resets_later else [0, 1, 0, 0, 1, 0])
 
 
 @pytest.mark.parametrize("stochastic", [False, True])
