@@ -21,15 +21,18 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from asyncrl.cli.output import complain, results_alone, show, take_standard_output
 from asyncrl.cli.signals import end_at_signals, raise_at_signals
 from asyncrl.core.errors import AsyncRLError, ConfigError
 from asyncrl.core.recorder import CLOCK_TIME
 from asyncrl.supervision.process_name import set_name
+
+if TYPE_CHECKING:
+    from asyncrl.training.asynchronous import RunLauncher
 
 _USAGE = """\
 usage: asyncrl COMMAND [OPTIONS]
@@ -78,7 +81,8 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _LONGEST_END_S = 10.0
 """Timeout for functions registered with `atexit`."""
 
-_TAKE_SETTINGS = {"train", "resume", "bench tune"}
+_START_ACTORS = {"train", "resume"}
+_TAKE_SETTINGS = {*_START_ACTORS, "bench tune"}
 """Commands whose flags are the settings of runs."""
 
 
@@ -195,8 +199,10 @@ def _look_in_current_directory() -> None:
 
 def _run(name: str, args: list[str], *, debug: bool) -> int:
     try:
-        command: Any = importlib.import_module(_COMMANDS[name])
-        code: int = command.run(command.parse(args))
+        with ExitStack() as undo:
+            launcher = _early_launcher(undo) if _has_actors(name, args) else ()
+            command: Any = importlib.import_module(_COMMANDS[name])
+            code: int = command.run(command.parse(args), *launcher)
     except SystemExit as ended:  # the parser has printed help, or what is wrong
         return int(ended.code or 0)
     except BrokenPipeError:
@@ -209,6 +215,21 @@ def _run(name: str, args: list[str], *, debug: bool) -> int:
             complain(f"asyncrl: error: {sentence}")
         return 2 if isinstance(error, ConfigError) else 1
     return code
+
+
+def _has_actors(name: str, args: Sequence[str]) -> bool:
+    """Whether a command is likely to start actors."""
+    without = {"-h", "--help", "--help-all", "sync", "--mode=sync", "offline", "--mode=offline"}
+    return name in _START_ACTORS and bool(args) and not without & set(args)
+
+
+def _early_launcher(undo: ExitStack) -> tuple[RunLauncher]:
+    """Start the launcher: it loads torch for the actors while this process loads it too."""
+    from asyncrl.training.asynchronous import start_launcher
+
+    launcher = start_launcher()
+    undo.callback(launcher.close)
+    return (launcher,)
 
 
 def _sentence(error: Exception, *, flags: bool) -> str:

@@ -13,6 +13,7 @@ from asyncrl.cli.output import show
 from asyncrl.cli.run_directory import check_run_dir, has_summary
 from asyncrl.cli.train import TrainArguments, parse_flags, train_in
 from asyncrl.core.errors import ConfigError
+from asyncrl.training.asynchronous import RunLauncher
 from asyncrl.training.presets import preset_like
 from asyncrl.training.run_config import RunConfig, load_yaml
 
@@ -57,15 +58,15 @@ def parse(argv: list[str]) -> TrainArguments:
     return replace(arguments, output=output, resume=resume)
 
 
-def run(arguments: TrainArguments) -> int:
-    """Train, and return the exit code."""
+def run(arguments: TrainArguments, launcher: RunLauncher | None = None) -> int:
+    """Train, and return the exit code. `launcher` starts the processes of an asynchronous run."""
     run_dir = arguments.output.run_dir
     assert run_dir is not None  # noqa: S101  # set by `parse`
     if not _has_begun(run_dir):
         arguments = replace(arguments, resume=False)
         if not arguments.output.quiet:
             show(f"{run_dir} holds no checkpoint, so the run starts again")
-    return train_in(run_dir, arguments)
+    return train_in(run_dir, arguments, launcher)
 
 
 def _has_begun(run_dir: Path) -> bool:

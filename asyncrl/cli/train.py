@@ -52,6 +52,7 @@ from asyncrl.metrics.verdict import Setup
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.recorders.terminal import ProgressConsole, TerminalRecorder, render_summary
+from asyncrl.training.asynchronous import RunLauncher
 from asyncrl.training.look import look_at_run
 from asyncrl.training.presets import (
     REPLAYS,
@@ -278,18 +279,18 @@ def _presets() -> str:
     return "\n\n".join(["", "AGENT is one of these presets:", *lines, own])
 
 
-def run(arguments: TrainArguments) -> int:
-    """Train, and return the exit code."""
+def run(arguments: TrainArguments, launcher: RunLauncher | None = None) -> int:
+    """Train, and return the exit code. `launcher` starts the processes of an asynchronous run."""
     to_plain(arguments.config)  # settings that cannot be saved are rejected before anything starts
     if arguments.auto:
         with _run_dir(arguments):  # rejected now, not after a minute; leaves nothing
             pass
         arguments = _tuned(arguments)
     with _run_dir(arguments) as run_dir:
-        return train_in(run_dir, arguments)
+        return train_in(run_dir, arguments, launcher)
 
 
-def train_in(run_dir: Path, arguments: TrainArguments) -> int:
+def train_in(run_dir: Path, arguments: TrainArguments, launcher: RunLauncher | None = None) -> int:
     """Train in an existing directory and return the exit code.
 
     A run that is resumed after its end is left unchanged, except for a missing summary.
@@ -300,7 +301,7 @@ def train_in(run_dir: Path, arguments: TrainArguments) -> int:
     shown, run_dir = run_dir, run_dir.absolute()  # environments may change the working directory
     interrupter, starts = Interrupter(), load_starts(run_dir)
     with telling_of_building(quiet=output.quiet):
-        trainer = _build(arguments, run_dir, interrupter)
+        trainer = _build(arguments, run_dir, interrupter, launcher)
     with interrupting(interrupter, config.grace_s) as interrupted:
         with closing(trainer):
             ended = trainer.has_ended()
@@ -386,9 +387,16 @@ def _tuned(arguments: TrainArguments) -> TrainArguments:
     return replace(arguments, config=config, auto=None)
 
 
-def _build(arguments: TrainArguments, run_dir: Path, interrupter: Interrupter) -> BaseTrainer:
+def _build(
+    arguments: TrainArguments,
+    run_dir: Path,
+    interrupter: Interrupter,
+    launcher: RunLauncher | None,
+) -> BaseTrainer:
     output, config = arguments.output, arguments.config
     if config.mode != "async":
+        if launcher:
+            launcher.close()
         # The search builds environments in this process; first a child finds those that crash or
         # hang.
         look_at_run(config)
@@ -397,6 +405,7 @@ def _build(arguments: TrainArguments, run_dir: Path, interrupter: Interrupter) -
         recorder.go_on(env_steps=0, opt_steps=0)  # without records of a run that began here before
     return build_trainer(
         config,
+        launcher=launcher,
         recorder=recorder,
         callbacks=_callbacks(output, run_dir),
         checkpoint_dir=run_dir / "checkpoints",

@@ -360,8 +360,10 @@ def _adopt_orphans() -> None:
 
 def _load(module: str) -> None:
     """Import what actors will need; a failure is repeated, and reported, in the actor."""
+    gc.disable()  # torch makes a million objects, and no garbage
     with contextlib.suppress(Exception):
         importlib.import_module(module)
+    gc.enable()
 
 
 def _freeze() -> None:

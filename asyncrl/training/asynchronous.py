@@ -50,6 +50,17 @@ _PRELOAD = (
 )
 """Modules that almost every actor loads."""
 
+RunLauncher = LocalLauncher
+"""What starts the processes of a run."""
+
+
+def start_launcher() -> RunLauncher:
+    """Start what loads modules for actors, and later starts them.
+
+    Who calls it before loading torch saves a second: both then load it at the same time.
+    """
+    return LocalLauncher(preload=_PRELOAD)
+
 
 def train_async(
     agent: AgentConfig,
@@ -78,6 +89,7 @@ def build_async_trainer(
     resume: Resume = False,
     strategy: Strategy | None = None,
     interrupter: Interrupter | None = None,
+    launcher: RunLauncher | None = None,
     **parts: Unpack[CommonParts],
 ) -> AsyncTrainer:
     """Build an asynchronous run. Everything that can be checked is checked before a process starts.
@@ -97,6 +109,7 @@ def build_async_trainer(
             segment length.
         strategy: A custom training loop.
         interrupter: Stops the run from outside, with a reason.
+        launcher: From `start_launcher`; it is closed with the run. None starts one now.
         parts: `recorder`, which stores metrics, in a background thread, so it may be slow;
             `callbacks`, called during the run, see `core/callback.py`;
             `run_config`, plain values that the recorder stores beside its metrics.
@@ -109,9 +122,9 @@ def build_async_trainer(
     evaluate = evaluator_maker(make_evaluator, make_eval_env or make_env, config)
     with ExitStack() as undo:
         # Started first: it loads modules for the actors while the learner's side is built.
-        names = {CHILD_ID: "environment", ActorId(config.actors): "evaluator"}
-        launcher = LocalLauncher(preload=_PRELOAD, names=names)
+        launcher = launcher or start_launcher()
         undo.callback(launcher.close)
+        launcher.names = {CHILD_ID: "environment", ActorId(config.actors): "evaluator"}
         start_s = config.supervision.start_timeout_s
         seen = look_in_child(make_env, timeout_s=start_s, launcher=launcher)
         plan = RunPlan(agent, make_env, make_processor, config, actor_agents, seen=seen)

@@ -11,17 +11,20 @@ from typing import Unpack
 
 from asyncrl.core.settings import to_plain
 from asyncrl.learner.trainer import BaseTrainer
-from asyncrl.training.asynchronous import build_async_trainer
+from asyncrl.training.asynchronous import RunLauncher, build_async_trainer
 from asyncrl.training.offline import build_offline_trainer
 from asyncrl.training.parts import OfflineParts
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.synchronous import build_sync_trainer
 
 
-def build_trainer(config: RunConfig, **parts: Unpack[OfflineParts]) -> BaseTrainer:
+def build_trainer(
+    config: RunConfig, *, launcher: RunLauncher | None = None, **parts: Unpack[OfflineParts]
+) -> BaseTrainer:
     """Build a run of any mode; the config defines its limits and targets.
 
-    Takes the arguments of `train_from_data` except agent, data, environment and settings.
+    Takes the arguments of `train_from_data` except agent, data, environment and settings. A
+    `launcher` is for the processes of an asynchronous run.
     """
     make_env = config.env_config().build
     make_eval_env = partial(config.eval_env_config().build_for, config.evaluate.play.episodes)
@@ -33,7 +36,12 @@ def build_trainer(config: RunConfig, **parts: Unpack[OfflineParts]) -> BaseTrain
     match config.mode:
         case "async":
             return build_async_trainer(
-                config.agent, make_env, config, make_eval_env=make_eval_env, **filled
+                config.agent,
+                make_env,
+                config,
+                make_eval_env=make_eval_env,
+                launcher=launcher,
+                **filled,
             )
         case "sync":
             return build_sync_trainer(

@@ -14,6 +14,7 @@ import asyncrl
 from asyncrl.cli import main as main_module
 from asyncrl.cli.flags import as_flags, flags_meant
 from asyncrl.cli.main import main
+from asyncrl.training import asynchronous
 from asyncrl.training.run_config import RunConfig
 from tests.cli.console import COMMAND
 from tests.support import warm
@@ -40,6 +41,45 @@ def test_help_is_no_error_and_names_every_command(capsys: pytest.CaptureFixture[
 
 def test_help_loads_nothing_heavy() -> None:
     assert not HEAVY & loaded_by("asyncrl.cli.main")
+
+
+@pytest.mark.parametrize(
+    ("argv", "early"),
+    [
+        ("train dqn", True),
+        ("resume runs/mine", True),
+        ("train dqn --mode sync", False),
+        ("train bc --mode=offline", False),
+        ("train --help", False),
+        ("eval runs/mine", False),
+    ],
+)
+def test_actors_launcher_starts_before_the_command_is_loaded_and_ends_with_it(
+    argv: str, early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    class Launcher:
+        def __init__(self) -> None:
+            order.append("start")
+
+        def close(self) -> None:
+            order.append("close")
+
+    class Command:
+        parse = staticmethod(lambda _: order.append("parse"))
+        run = staticmethod(lambda _, launcher=None: order.append(type(launcher).__name__) or 7)
+
+    def load(name: str) -> type[Command]:
+        order.append(name.rpartition(".")[2])
+        return Command
+
+    monkeypatch.setattr(asynchronous, "start_launcher", Launcher)
+    monkeypatch.setattr(main_module.importlib, "import_module", load)
+    assert main(argv.split()) == 7
+    command = argv.split(maxsplit=1)[0]
+    expected = ["start", command, "parse", "Launcher", "close"]
+    assert order == (expected if early else [command, "parse", "NoneType"])
 
 
 def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
