@@ -371,6 +371,13 @@ _PRESET_SAC = {
     "n_envs": 16,
     "threads": 1,
 }
+_PRESET_SAC_MUJOCO = {
+    "learning_rate": 3e-4,
+    "learning_starts": 1000,
+    "gradient_steps": 8,
+    "n_envs": 8,
+    "threads": 2,
+}
 _PRESET_TD3 = {**_PRESET_SAC, "gamma": 0.99, "buffer_size": 1_000_000, "noise_std": 0.1}
 _PRESET_PPO = {
     "n_steps": 64,
@@ -417,6 +424,14 @@ EQUAL: tuple[Duel, ...] = (
         settings={"agent.noise_ladder": 1.0},
         peers={"sb3": _PRESET_TD3},
         sizes=dict.fromkeys((OURS, "sb3"), _SMALL),
+    ),
+    Duel(
+        algorithm="sac",
+        task="halfcheetah",
+        preset="sac-mujoco",
+        env_steps=6_000,
+        peers={"sb3": _PRESET_SAC_MUJOCO},
+        sizes=dict.fromkeys((OURS, "sb3"), "256x256, batches of 256"),
     ),
 )
 """Both sides have the same settings: of DQN those of the zoo, of the others asyncrl's preset."""
