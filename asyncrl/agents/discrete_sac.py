@@ -44,6 +44,7 @@ from torch import Tensor
 
 from asyncrl.agents.parts.actor_critic import make_actor
 from asyncrl.agents.parts.critics import ChoiceValues, make_action_values
+from asyncrl.agents.parts.inference import LocalInference
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, n_actions, observation_reader
 from asyncrl.agents.parts.optimizers import FusedAdam
 from asyncrl.agents.parts.schedules import Rate
@@ -69,6 +70,7 @@ from asyncrl.core.declared import (
     Within,
 )
 from asyncrl.core.env import EnvSpec
+from asyncrl.core.inference import OBS, OUTPUTS, Inference, observation_input
 from asyncrl.core.types import Array
 
 Belief = Literal["least", "mean"]
@@ -162,6 +164,8 @@ class DiscreteSACPolicy(TorchPolicy):
         self.config = config
         self.read_obs = observation_reader(spec.observation)
         self.random = np.random.default_rng(context.seed)
+        self.inference: Inference = LocalInference(self.compute, device)
+        self.inference_inputs = observation_input(spec)
 
     def act(self, obs: Array) -> Act:
         """Sample actions, uniformly in the first steps; in evaluation, take the most likely.
@@ -169,23 +173,19 @@ class DiscreteSACPolicy(TorchPolicy):
         Ties go to the first action.
         """
         if not self.training:
-            return Act(self.logits(obs).argmax(axis=1))
+            return Act(self.inference({OBS: obs})[OUTPUTS].argmax(axis=1))
         if self.env_steps < self.config.random_env_steps:
             action = self.random.integers(self.n_actions, size=len(obs))
         else:
             # Gumbel-max trick: argmax(logits + G) is a sample from softmax(logits).
             noise = self.random.gumbel(size=(len(obs), self.n_actions))
-            action = (self.logits(obs) + noise).argmax(axis=1)
+            action = (self.inference({OBS: obs})[OUTPUTS] + noise).argmax(axis=1)
         self.env_steps += len(obs)
         return Act(action)
 
-    def logits(self, obs: Array) -> Array:
-        """Return the model's logits (B, actions)."""
-        with torch.inference_mode():
-            logits: Array = (
-                self.model(self.read_obs(torch.from_numpy(obs).to(self.device))).cpu().numpy()
-            )
-        return logits
+    def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the model's logits (B, actions) for observations on the device."""
+        return {OUTPUTS: self.model(self.read_obs(inputs[OBS]))}
 
 
 class DiscreteSACAgent(DiscreteSACPolicy, UpdatingAgent):

@@ -42,7 +42,6 @@ from asyncrl.agents.parts.networks import MakeNetwork
 from asyncrl.agents.parts.optimizers import FusedAdam, LeanOptimizer, RMSprop
 from asyncrl.agents.parts.policy_gradient import (
     LOG_PROB,
-    MEMORY,
     Activation,
     PolicyValueNet,
     StochasticPolicy,
@@ -74,6 +73,7 @@ from asyncrl.core.declared import (
 )
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.inference import MEMORY
 from asyncrl.core.segment import ColumnSpec
 
 Optimizer = Literal["adam", "rmsprop"]

@@ -53,11 +53,11 @@ from asyncrl.core.agent import BatchKind, PolicyContext
 from asyncrl.core.declared import COMMON, Count, Natural, Share, Widths
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.inference import MEMORY, OBS, OUTPUTS
 from asyncrl.core.segment import ColumnSpec
 from asyncrl.core.types import Array, BoolArray, Columns
 
-_MEMORY = "memory"
-_COLUMNS = ("obs", "action", "reward", "discount", "bootstrap", "mask", "weight", _MEMORY)
+_COLUMNS = ("obs", "action", "reward", "discount", "bootstrap", "mask", "weight", MEMORY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ class R2D2Config(QConfig):
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
         """Return the columns of the memory, and of normalisation if it is on."""
         size = memory_size(self.memory, self.memory_units)
-        return (ColumnSpec(_MEMORY, "float32", (size,), start=True), *self.norm_columns)
+        return (ColumnSpec(MEMORY, "float32", (size,), start=True), *self.norm_columns)
 
 
 class RecurrentQNet(nn.Module):
@@ -163,7 +163,9 @@ class R2D2Policy(QPolicy):
         self, config: R2D2Config, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(config, spec, context, device)
-        self.memories = Memories(self.net.core.memory_size, device)
+        size = self.net.core.memory_size
+        self.memories = Memories(size)
+        self.inference_inputs += (ColumnSpec(MEMORY, "float32", (size,)),)
         self.__before = self.memories.recall(0, training=True)
 
     def forget(self, where: BoolArray) -> None:
@@ -171,21 +173,23 @@ class R2D2Policy(QPolicy):
         super().forget(where)
         self.memories.forget(where, training=self.training)
 
-    def answers(self, obs: Array) -> Array:
+    def answers(self, obs: Array, **others: Array) -> Array:
         memory = self.memories.recall(len(obs), training=self.training)
-        with torch.inference_mode():
-            seen = self.read_obs(torch.from_numpy(obs).to(self.device))
-            if isinstance(self.model, Normalized):
-                seen = self.model.see(seen)
-            values, after = self.net.step(seen, memory)
-            q: Array = values.cpu().numpy()
-        self.memories.keep(after, training=self.training)
+        answer = self.inference({OBS: obs, MEMORY: memory, **others})
+        self.memories.keep(answer[MEMORY], training=self.training)
         self.__before = memory
-        return q
+        return answer[OUTPUTS]
+
+    def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        seen = self.read_obs(inputs[OBS])
+        if isinstance(self.model, Normalized):
+            seen = self.model.see(seen)
+        values, after = self.net.step(seen, inputs[MEMORY])
+        return {OUTPUTS: values, MEMORY: after}
 
     def extras(self, q: Array, action: Array) -> Columns:
         """Return the memory before these observations."""
-        return {_MEMORY: self.__before.cpu().numpy()}
+        return {MEMORY: self.__before}
 
 
 class R2D2Agent(R2D2Policy, QAgent):
@@ -250,7 +254,7 @@ class R2D2Agent(R2D2Policy, QAgent):
         self, network: RecurrentQNet, obs: NetworkInput, data: Mapping[str, Tensor]
     ) -> Tensor:
         """Return the values (B, rows after burn-in, actions) of sequences."""
-        burn_in, memory = self.config.burn_in, data[_MEMORY]
+        burn_in, memory = self.config.burn_in, data[MEMORY]
         if burn_in:
             with torch.no_grad():
                 warm = self.updater(network.remember, _rows(obs, slice(burn_in)), memory)
@@ -285,11 +289,11 @@ def _check_batch(batch: Columns, burn_in: int) -> None:
             "R2D2 learns from sequences, but this batch has no column bootstrap; use "
             "SequenceReplayConfig or PrioritizedSequenceReplayConfig as replay"
         )
-    if _MEMORY not in batch or batch[_MEMORY].ndim != 2:
+    if MEMORY not in batch or batch[MEMORY].ndim != 2:
         raise ConfigError(
             "R2D2 needs the memory at the first row of each sequence, but this batch has "
-            f"{batch[_MEMORY].shape if _MEMORY in batch else 'none'}; set replay.start_columns to "
-            f'("{_MEMORY}",)'
+            f"{batch[MEMORY].shape if MEMORY in batch else 'none'}; set replay.start_columns to "
+            f'("{MEMORY}",)'
         )
     mask = batch["mask"]
     # There is no burn-in where an episode begins, so that number of rows is empty there.

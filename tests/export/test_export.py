@@ -158,7 +158,7 @@ def test_what_remembers_acts_as_torch_does_through_episodes(case: str, tmp_path:
         assert (action.dtype, action.shape) == (expected.dtype, expected.shape)
         np.testing.assert_allclose(action, expected, rtol=1e-5, atol=1e-5)
         memory = memories.recall(ROWS, training=False)
-        np.testing.assert_allclose(exported.memory, memory.numpy(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(exported.memory, memory, rtol=1e-4, atol=1e-5)
         begins = random.random(ROWS) < 0.1
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
+from asyncrl.agents.parts.inference import LocalInference
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, encoded_mlp, observation_reader
 from asyncrl.agents.parts.optimizers import FusedAdam
 from asyncrl.agents.parts.schedules import LearningRate
@@ -24,6 +25,7 @@ from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.declared import COMMON, Count, Natural, PositiveOrOff, Widths
 from asyncrl.core.env import BoxSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.inference import OBS, OUTPUTS, Inference, observation_input
 from asyncrl.core.types import Array, BoolArray
 
 
@@ -208,18 +210,22 @@ class BoundedPolicy(TorchPolicy, ABC):
         self.random = np.random.default_rng(context.seed)
         self.noise = LastingNoise(config.noise_correlation_env_steps, self.random)
         self.__random_env_steps = config.random_env_steps
+        self.inference: Inference = LocalInference(self.compute, device)
+        self.inference_inputs = observation_input(spec)
 
     def act(self, obs: Array) -> Act:
         """Choose actions within the bounds."""
         if self.training and self.env_steps < self.__random_env_steps:
             unit = self.noise.uniform((len(obs), self.bounds.size))
         else:
-            with torch.inference_mode():
-                answers = self.model(self.read_obs(torch.from_numpy(obs).to(self.device))).cpu()
-                unit = self.choose(answers.numpy())
+            unit = self.choose(self.inference({OBS: obs})[OUTPUTS])
         if self.training:
             self.env_steps += len(obs)
         return Act(self.bounds.actions(unit))
+
+    def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the model's outputs for observations on the device."""
+        return {OUTPUTS: self.model(self.read_obs(inputs[OBS]))}
 
     def forget(self, where: BoolArray) -> None:
         """Restart the noise where an episode begins; evaluations use none."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents.parts.distributions import ActionHead, GaussianHead, action_head
+from asyncrl.agents.parts.inference import LocalInference
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, encoded_mlp, observation_reader
 from asyncrl.agents.parts.optimizers import FusedAdam
 from asyncrl.agents.parts.schedules import Rate
@@ -27,6 +28,7 @@ from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.declared import COMMON, Count, Finite, Positive, PositiveOrOff, Widths, Within
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.inference import OBS, OUTPUTS, Inference, observation_input
 from asyncrl.core.types import Array
 
 _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
@@ -123,15 +125,20 @@ class CloningPolicy(TorchPolicy):
         self.actor = actor
         self.read_obs = observation_reader(spec.observation)
         self.random = np.random.default_rng(context.seed)
+        self.inference: Inference = LocalInference(self.compute, device)
+        self.inference_inputs = observation_input(spec)
 
     def act(self, obs: Array) -> Act:
         """Sample an action for each observation, or take the most likely one."""
-        with torch.inference_mode():
-            outputs = self.model(self.read_obs(torch.from_numpy(obs).to(self.device)))
+        outputs = torch.from_numpy(self.inference({OBS: obs})[OUTPUTS])
         if not self.training:
             return Act(self.head.mode(outputs))
         self.env_steps += len(obs)
         return Act(self.head.sample(outputs, self.random).action)
+
+    def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the completed outputs for observations on the device."""
+        return {OUTPUTS: self.head.complete(self.model(self.read_obs(inputs[OBS])))}
 
 
 class CloningAgent(CloningPolicy, UpdatingAgent, ABC):

@@ -1,8 +1,8 @@
 """Random actions from a network's outputs: discrete, or Gaussian.
 
     head = action_head(spec.action)          # a module: it may have parameters of its own
-    outputs = network(obs)                   # (..., head.n_outputs)
-    drawn = head.sample(outputs, random)     # drawn.action is for the environment
+    outputs = network(obs)                                 # (..., head.n_outputs)
+    drawn = head.sample(head.complete(outputs), random)    # drawn.action is for the environment
     log_prob = head.log_prob(outputs, batch[head.column])
 
 Probabilities refer to the sample, which may differ from the environment's action: a Gaussian has no
@@ -57,13 +57,21 @@ class ActionHead(nn.Module, ABC):
     columns: tuple[ColumnSpec, ...] = ()
     """Columns to store beside the action, in addition to its log probability."""
 
-    @abstractmethod
-    def sample(self, outputs: Tensor, random: np.random.Generator) -> Drawn:
-        """Sample an action for each row of outputs."""
+    def complete(self, outputs: Tensor) -> Tensor:
+        """Return all numbers (..., n) of the distributions, with the head's own parameters.
+
+        `sample` and `mode` take these, so that they need no parameters: actions may be chosen in
+        another process.
+        """
+        return outputs
 
     @abstractmethod
-    def mode(self, outputs: Tensor) -> Array:
-        """Return the most likely actions, for the environment."""
+    def sample(self, complete: Tensor, random: np.random.Generator) -> Drawn:
+        """Sample an action for each row of completed outputs, which are on the CPU."""
+
+    @abstractmethod
+    def mode(self, complete: Tensor) -> Array:
+        """Return the most likely actions of completed outputs, for the environment."""
 
     @abstractmethod
     def log_prob(self, outputs: Tensor, drawn: Tensor) -> Tensor:
@@ -96,19 +104,19 @@ class CategoricalHead(ActionHead):
         self.register_buffer("padding", torch.from_numpy(padding), persistent=False)
         self.register_buffer("low", torch.from_numpy(self._low), persistent=False)
 
-    def sample(self, outputs: Tensor, random: np.random.Generator) -> Drawn:
+    def sample(self, complete: Tensor, random: np.random.Generator) -> Drawn:
         """Sample a choice for each entry."""
         with torch.no_grad():
-            log_p = self._log_p(outputs).cpu()
+            log_p = self._log_p(complete)
         # Gumbel-max trick: argmax(log p + G) is a sample from p.
         choice = (log_p.numpy() + random.gumbel(size=log_p.shape)).argmax(axis=-1)
         log_prob = log_p.gather(-1, torch.from_numpy(choice)[..., None]).squeeze(-1).sum(-1)
         return Drawn(self._action(choice), log_prob.numpy())
 
-    def mode(self, outputs: Tensor) -> Array:
+    def mode(self, complete: Tensor) -> Array:
         """Return the most likely choice of each entry."""
         with torch.no_grad():
-            return self._action(self._log_p(outputs).argmax(dim=-1).cpu().numpy())
+            return self._action(self._log_p(complete).argmax(dim=-1).numpy())
 
     def log_prob(self, outputs: Tensor, drawn: Tensor) -> Tensor:
         """Return log p(a) = sum over the entries of log p_i(a_i)."""
@@ -158,20 +166,24 @@ class GaussianHead(ActionHead):
         own = None if state_std else nn.Parameter(torch.full((n,), initial_log_std))
         self.register_parameter("log_std", own)
 
-    def sample(self, outputs: Tensor, random: np.random.Generator) -> Drawn:
+    def complete(self, outputs: Tensor) -> Tensor:
+        """Return the means and the log standard deviations of each row."""
+        mean, log_std = self._split(outputs)
+        return torch.cat([mean, log_std.expand_as(mean)], dim=-1)
+
+    def sample(self, complete: Tensor, random: np.random.Generator) -> Drawn:
         """Sample from the Gaussians; the environment's actions are clipped to its bounds."""
         with torch.no_grad():
-            mean, log_std = (part.cpu() for part in self._split(outputs))
+            mean, log_std = complete.chunk(2, dim=-1)
             noise = torch.from_numpy(random.standard_normal(mean.shape, np.float32))
             drawn = torch.addcmul(mean, log_std.exp(), noise)
             log_prob = _log_density(mean, log_std, drawn)
         action = self._action(drawn.numpy())
         return Drawn(action, log_prob.numpy(), {self.column: drawn.numpy()})
 
-    def mode(self, outputs: Tensor) -> Array:
+    def mode(self, complete: Tensor) -> Array:
         """Return the means, clipped."""
-        with torch.no_grad():
-            return self._action(self._split(outputs)[0].cpu().numpy())
+        return self._action(complete.detach().chunk(2, dim=-1)[0].numpy())
 
     def log_prob(self, outputs: Tensor, drawn: Tensor) -> Tensor:
         """Return the log density of the unclipped samples."""

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asyncrl.agents.parts.distributions import ActionHead
+from asyncrl.agents.parts.inference import LocalInference
 from asyncrl.agents.parts.networks import (
     MakeNetwork,
     NetworkInput,
@@ -46,6 +47,7 @@ from asyncrl.agents.parts.user_networks import own_encoder
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.inference import MEMORY, OBS, OUTPUTS, Inference, observation_input
 from asyncrl.core.segment import ColumnSpec
 from asyncrl.core.types import Array, BoolArray, Columns, ModelVersion
 
@@ -91,10 +93,10 @@ class PolicyValueNet(nn.Module):
         others = features if len(self.torsos) == 1 else self.torsos[1](obs)
         return exactly(self.policy, features), exactly(self.value, others).squeeze(-1)
 
-    def step(self, obs: NetworkInput, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return outputs (B, n_outputs), and the memory after these rows."""
+    def step(self, obs: NetworkInput, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return outputs (B, n_outputs), and the memory after these rows if there is one."""
         features = self.torsos[0](obs)
-        if self.core is not None:
+        if self.core is not None and memory is not None:
             features, memory = self.core.step(features, memory)
         return self.policy(features), memory
 
@@ -148,9 +150,6 @@ class _Torso(nn.Module):
 LOG_PROB = "log_prob"
 """Column of the log probabilities, or log densities, of the sampled actions."""
 
-MEMORY = "memory"
-"""Column of the memory before a row; a start column of trajectories."""
-
 
 class StochasticPolicy(TorchPolicy):
     """Acts by a network of policy and values."""
@@ -167,26 +166,35 @@ class StochasticPolicy(TorchPolicy):
         self.read_obs = observation_reader(spec.observation)
         self.random = np.random.default_rng(context.seed)
         self.net = net
-        self.memories = Memories(net.memory_size, device)
+        self.memories = Memories(net.memory_size)
+        self.inference: Inference = LocalInference(self.compute, device)
+        memory = ColumnSpec(MEMORY, "float32", (net.memory_size,))
+        self.inference_inputs = (*observation_input(spec), *[memory] * bool(net.memory_size))
 
     def act(self, obs: Array) -> Act:
         """Sample actions in training; take the most likely ones otherwise."""
-        memory = self.memories.recall(len(obs), training=self.training)
-        with torch.inference_mode():
-            seen = self.read_obs(torch.from_numpy(obs).to(self.device))
-            if isinstance(self.model, Normalized):
-                seen = self.model.see(seen)
-            outputs, after = self.net.step(seen, memory)
+        memory: Columns = {}
         if self.net.memory_size:
-            self.memories.keep(after, training=self.training)
+            memory = {MEMORY: self.memories.recall(len(obs), training=self.training)}
+        answer = self.inference({OBS: obs, **memory})
+        if memory:
+            self.memories.keep(answer[MEMORY], training=self.training)
+        outputs = torch.from_numpy(answer[OUTPUTS])
         if not self.training:
             return Act(self.net.head.mode(outputs))
         self.env_steps += len(obs)
         drawn = self.net.head.sample(outputs, self.random)
-        extras = {LOG_PROB: drawn.log_prob, **drawn.extras}
-        if self.net.memory_size:
-            extras[MEMORY] = memory.cpu().numpy()
-        return Act(drawn.action, extras)
+        return Act(drawn.action, {LOG_PROB: drawn.log_prob, **drawn.extras, **memory})
+
+    def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return completed outputs for inputs on the device, and the memory after them."""
+        seen = self.read_obs(inputs[OBS])
+        if isinstance(self.model, Normalized):
+            seen = self.model.see(seen)
+        memory = inputs.get(MEMORY)
+        outputs, after = self.net.step(seen, memory)
+        complete = {OUTPUTS: self.net.head.complete(outputs)}
+        return complete if after is None else {**complete, MEMORY: after}
 
     def forget(self, where: BoolArray) -> None:
         """Reset the memory of environments in which an episode begins."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents.parts.exploration import EpsilonLadder, Exploration, Explorer
+from asyncrl.agents.parts.inference import LocalInference
 from asyncrl.agents.parts.networks import (
     MakeNetwork,
     NetworkInput,
@@ -37,7 +38,9 @@ from asyncrl.core.declared import COMMON, Count, Positive, PositiveOrOff, Share,
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.inference import NOISE, OBS, OUTPUTS, Inference, observation_input
 from asyncrl.core.recorder import Record
+from asyncrl.core.segment import ColumnSpec
 from asyncrl.core.types import Array, BoolArray, Columns
 
 
@@ -106,7 +109,8 @@ class QConfig(TorchConfig, ABC):
 class QPolicy(TorchPolicy):
     """The part that acts, on its model's values (B, actions).
 
-    Hooks: `answers(obs)` computes these values, `extras(q, action)` is stored with actions.
+    Hooks: `compute(inputs)` passes them through the network, `answers(obs)` returns these values,
+    `extras(q, action)` is stored with actions.
     """
 
     def __init__(
@@ -121,12 +125,18 @@ class QPolicy(TorchPolicy):
         self.random = np.random.default_rng(context.seed)
         self.perturbation = Perturbation(network)
         self.explorer = _explorer(config.exploration, context, self.random, self.perturbation)
+        self.inference: Inference = LocalInference(self.__compute, device)
+        noise = ColumnSpec(NOISE, "float32", (self.perturbation.size,))
+        self.inference_inputs = (*observation_input(spec), *[noise] * bool(self.perturbation.size))
 
     def act(self, obs: Array) -> Act:
         """Choose the best action in each environment, or explore."""
         if not self.training:
             return Act(self.answers(obs).argmax(axis=1))
-        q = self.__perturbed(obs) if self.perturbation.size else self.answers(obs)
+        if self.perturbation.size:  # different noise in each environment
+            q = self.answers(obs, **{NOISE: self.perturbation.draw(self.random, len(obs)).numpy()})
+        else:
+            q = self.answers(obs)
         self.env_steps += len(obs)
         action = self.explorer.choose(q, self.env_steps) if self.explorer else q.argmax(axis=1)
         return Act(action, self.extras(q, action))
@@ -144,19 +154,22 @@ class QPolicy(TorchPolicy):
         """Return columns to store with actions: none, unless a subclass adds some."""
         return {}
 
-    def answers(self, obs: Array) -> Array:
-        """Return the values (B, actions) of observations."""
-        with torch.inference_mode():
-            q: Array = (
-                self.model(self.read_obs(torch.from_numpy(obs).to(self.device))).cpu().numpy()
-            )
-        return q
+    def answers(self, obs: Array, **others: Array) -> Array:
+        """Return the values (B, actions) of observations; `others` are further inputs."""
+        return self.inference({OBS: obs, **others})[OUTPUTS]
 
-    def __perturbed(self, obs: Array) -> Array:
-        """Return the values, with different noise in each environment."""
-        self.perturbation.set(self.perturbation.draw(self.random, len(obs)).to(self.device))
+    def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the network's outputs for inputs on the device."""
+        return {OUTPUTS: self.model(self.read_obs(inputs[OBS]))}
+
+    def __compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Compute, with noise in the network if there is some."""
+        noise = inputs.get(NOISE)
+        if noise is None:
+            return self.compute(inputs)
+        self.perturbation.set(noise)
         try:
-            return self.answers(obs)
+            return self.compute(inputs)
         finally:
             self.perturbation.clear()
 

@@ -4,8 +4,8 @@ A memory is one vector (B, memory_size) for every kind of core, so that it can b
 and a start column of trajectories:
 
     memory = memories.recall(len(obs), training=self.training)       # a policy, step by step
-    out, memory = core.step(encoder(obs), memory)
-    memories.keep(memory, training=self.training)
+    answer = inference({"obs": obs, "memory": memory})               # by core.step
+    memories.keep(answer["memory"], training=self.training)
 
     features = each_row(encoder, obs)                                # an agent, (B, T, ...) at once
     out, last = core.unroll(features, batch["memory"], begins)
@@ -17,11 +17,12 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from asyncrl.agents.parts.networks import NetworkInput
-from asyncrl.core.types import BoolArray
+from asyncrl.core.types import Array, BoolArray
 
 CoreKind = Literal["gru", "lstm"]
 """Cho et al. (2014), or Hochreiter and Schmidhuber (1997), whose memory is twice as large."""
@@ -106,19 +107,18 @@ class Memories:
     the number of rows of the last step; for any other number it is empty.
     """
 
-    def __init__(self, size: int, device: torch.device) -> None:
+    def __init__(self, size: int) -> None:
         self._size = size
-        self._device = device
-        self._kept: dict[bool, Tensor] = {}  # by `training`; never changed in place
+        self._kept: dict[bool, Array] = {}  # by `training`; never changed in place
 
-    def recall(self, n_envs: int, *, training: bool) -> Tensor:
+    def recall(self, n_envs: int, *, training: bool) -> Array:
         """Return the memory (n_envs, size) that the next step starts from."""
         kept = self._kept.get(training)
         if kept is None or len(kept) != n_envs:
-            return torch.zeros(n_envs, self._size, device=self._device)
+            return np.zeros((n_envs, self._size), np.float32)
         return kept
 
-    def keep(self, memory: Tensor, *, training: bool) -> None:
+    def keep(self, memory: Array, *, training: bool) -> None:
         """Store this memory (B, size)."""
         self._kept[training] = memory
 
@@ -130,9 +130,7 @@ class Memories:
         if where.all() or len(where) != len(kept):
             del self._kept[training]
             return
-        begins = torch.from_numpy(where).to(self._device)[:, None]
-        with torch.inference_mode():
-            self._kept[training] = torch.where(begins, 0.0, kept)
+        self._kept[training] = np.where(where[:, None], np.float32(0.0), kept)
 
 
 def each_row(encode: Callable[[NetworkInput], Tensor], inputs: NetworkInput) -> Tensor:

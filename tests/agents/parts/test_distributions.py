@@ -61,8 +61,8 @@ def test_actions_belong_to_the_space_and_tell_their_own_probability(
 ) -> None:
     head = head_for(space, state_std=state_std)
     outputs = outputs_for(head, lead, seed)
-    drawn = head.sample(outputs, np.random.default_rng(seed))
-    for action in (drawn.action, head.mode(outputs)):
+    drawn = head.sample(head.complete(outputs), np.random.default_rng(seed))
+    for action in (drawn.action, head.mode(head.complete(outputs))):
         assert action.shape == (*lead, *space.shape)
         assert action.dtype == space.dtype
         low, high = (0, space.n - 1) if isinstance(space, DiscreteSpec) else (space.low, space.high)
@@ -88,13 +88,15 @@ def test_choices_are_torchs_categoricals(bounds: list[tuple[int, int]], seed: in
     outputs = outputs_for(head, (3, 2), seed)
     parts = outputs.split([more + 1 for _, more in bounds], dim=-1)
     oracles = [Categorical(logits=part) for part in parts]
-    action = torch.from_numpy(head.sample(outputs, np.random.default_rng(seed)).action)
+    action = torch.from_numpy(
+        head.sample(head.complete(outputs), np.random.default_rng(seed)).action
+    )
     terms = [d.log_prob(action[..., i] - low[i]) for i, d in enumerate(oracles)]
     assert torch.allclose(head.log_prob(outputs, action), sum(terms), atol=1e-5)
     entropy = sum(d.entropy() for d in oracles)
     assert torch.allclose(head.entropy(outputs), entropy, atol=1e-5)
     best = torch.stack([d.logits.argmax(-1) for d in oracles], dim=-1).numpy() + low
-    assert np.array_equal(head.mode(outputs), best)
+    assert np.array_equal(head.mode(head.complete(outputs)), best)
 
 
 @pytest.mark.parametrize("state_std", [False, True])
@@ -129,7 +131,9 @@ def test_probabilities_of_all_choices_add_up_to_1_and_are_those_drawn(name: str)
         -sum(q * math.log(q) for q in p.values()), abs=1e-5
     )
     n = 20_000
-    drawn = head.sample(outputs.expand(n, -1), np.random.default_rng(1)).action.astype(np.int64)
+    drawn = head.sample(
+        head.complete(outputs.expand(n, -1)), np.random.default_rng(1)
+    ).action.astype(np.int64)
     for action in every:
         same = (drawn.reshape(n, -1) == action.ravel()).all(axis=1).mean()
         q = p[action.astype(np.int64).tobytes()]
@@ -139,12 +143,14 @@ def test_probabilities_of_all_choices_add_up_to_1_and_are_those_drawn(name: str)
 def test_gaussians_are_scaled_to_bounds_and_clipped() -> None:
     head = action_head(box([-2.0, 0.0, -INF, 0.0], [2.0, 5.0, INF, INF]))
     mean = torch.tensor([[0.5, -0.2, 7.0, 7.0], [-3.0, 3.0, -7.0, -7.0]])
-    assert np.allclose(head.mode(mean), [[1.0, 2.0, 7.0, 7.0], [-2.0, 5.0, -7.0, 0.0]])
+    assert np.allclose(
+        head.mode(head.complete(mean)), [[1.0, 2.0, 7.0, 7.0], [-2.0, 5.0, -7.0, 0.0]]
+    )
 
 
 def test_clipped_actions_keep_the_density_of_what_was_drawn() -> None:
     head = action_head(box([-1.0], [1.0]))
-    drawn = head.sample(torch.full((4, 1), 30.0), np.random.default_rng(0))
+    drawn = head.sample(head.complete(torch.full((4, 1), 30.0)), np.random.default_rng(0))
     assert (drawn.action == 1.0).all()
     noise = drawn.extras["drawn_action"][:, 0] - 30.0
     expected = -0.5 * noise**2 - 0.5 * math.log(2 * math.pi)
@@ -155,7 +161,7 @@ def test_draws_have_the_mean_and_deviation_asked_for() -> None:
     head = action_head(box([-1.0, 0.0], [1.0, 4.0]), initial_log_std=-1.0)
     n = 20_000
     outputs = torch.tensor([0.2, -0.5]).expand(n, 2)
-    drawn = head.sample(outputs, np.random.default_rng(0)).extras["drawn_action"]
+    drawn = head.sample(head.complete(outputs), np.random.default_rng(0)).extras["drawn_action"]
     assert np.allclose(drawn.mean(axis=0), [0.2, -0.5], atol=5 * math.exp(-1.0) / math.sqrt(n))
     assert np.allclose(drawn.std(axis=0), math.exp(-1.0), rtol=0.03)
 
@@ -166,7 +172,7 @@ def test_the_same_random_numbers_draw_the_same(space: BoxSpec | DiscreteSpec) ->
     outputs = outputs_for(head, (50,))
 
     def draw(seed: int) -> Array:
-        return head.sample(outputs, np.random.default_rng(seed)).action
+        return head.sample(head.complete(outputs), np.random.default_rng(seed)).action
 
     assert np.array_equal(draw(1), draw(1))
     if space is not SPACES["huge"]:
@@ -180,7 +186,7 @@ def test_gradients_reach_outputs_and_are_finite(
 ) -> None:
     head = head_for(space, state_std=state_std)
     outputs = (30.0 * outputs_for(head, (8,))).requires_grad_()
-    drawn = head.sample(outputs, np.random.default_rng(0))
+    drawn = head.sample(head.complete(outputs), np.random.default_rng(0))
     stored = torch.from_numpy({"action": drawn.action, **drawn.extras}[head.column])
     (head.log_prob(outputs, stored) + head.entropy(outputs)).sum().backward()
     assert outputs.grad is not None

@@ -110,37 +110,36 @@ def test_remembers_in_single_precision_between_layers_of_half_of_it(kind: CoreKi
 
 
 def test_memory_is_empty_at_first_and_for_other_numbers_of_rows() -> None:
-    memories = Memories(2, CPU)
-    assert torch.equal(memories.recall(3, training=True), torch.zeros(3, 2))
-    memories.keep(torch.ones(3, 2), training=True)
-    assert torch.equal(memories.recall(3, training=True), torch.ones(3, 2))
-    assert torch.equal(memories.recall(4, training=True), torch.zeros(4, 2))
+    memories = Memories(2)
+    assert np.array_equal(memories.recall(3, training=True), np.zeros((3, 2)))
+    memories.keep(np.ones((3, 2), np.float32), training=True)
+    assert np.array_equal(memories.recall(3, training=True), np.ones((3, 2), np.float32))
+    assert np.array_equal(memories.recall(4, training=True), np.zeros((4, 2)))
 
 
 def test_training_and_evaluation_remember_apart() -> None:
-    memories = Memories(2, CPU)
-    memories.keep(torch.ones(3, 2), training=True)
+    memories = Memories(2)
+    memories.keep(np.ones((3, 2), np.float32), training=True)
     assert not memories.recall(3, training=False).any()
-    memories.keep(torch.full((3, 2), 2.0), training=False)
+    memories.keep(np.full((3, 2), 2.0, np.float32), training=False)
     memories.forget(np.ones(3, np.bool_), training=False)
-    assert torch.equal(memories.recall(3, training=True), torch.ones(3, 2))
+    assert np.array_equal(memories.recall(3, training=True), np.ones((3, 2), np.float32))
     assert not memories.recall(3, training=False).any()
 
 
 @pytest.mark.parametrize("where", [[False] * 3, [False, True, False], [True] * 3])
 def test_forgets_these_environments_and_no_others(where: list[bool]) -> None:
-    memories = Memories(2, CPU)
-    with torch.inference_mode():
-        memories.keep(torch.ones(3, 2), training=True)
+    memories = Memories(2)
+    memories.keep(np.ones((3, 2), np.float32), training=True)
     kept = memories.recall(3, training=True)
     memories.forget(np.array(where), training=True)
-    assert memories.recall(3, training=True).any(dim=1).tolist() == [not gone for gone in where]
+    assert memories.recall(3, training=True).any(axis=1).tolist() == [not gone for gone in where]
     assert kept.all(), "what was recalled may be on its way into a segment"
 
 
 def test_forgetting_another_number_of_environments_forgets_all() -> None:
-    memories = Memories(2, CPU)
-    memories.keep(torch.ones(3, 2), training=True)
+    memories = Memories(2)
+    memories.keep(np.ones((3, 2), np.float32), training=True)
     memories.forget(np.array([True, False]), training=True)
     assert not memories.recall(3, training=True).any()
 

@@ -1,0 +1,83 @@
+"""Acting has two halves: the network computes outputs, the policy chooses from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from asyncrl.agents.c51 import C51Config
+from asyncrl.agents.discrete_sac import DiscreteSACConfig
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.iql import IQLConfig
+from asyncrl.agents.parts.torch_agent import TorchPolicy
+from asyncrl.agents.ppo import PPOConfig
+from asyncrl.agents.r2d2 import R2D2Config
+from asyncrl.agents.rainbow import RainbowConfig
+from asyncrl.agents.sac import SACConfig
+from asyncrl.agents.td3 import TD3Config
+from asyncrl.core.agent import Act, AgentConfig, PolicyContext, forget
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.inference import HasInference
+from asyncrl.core.types import Columns
+
+OBS = BoxSpec((3,), "float32", np.full(3, -9, "f4"), np.full(3, 9, "f4"))
+CHOICE = EnvSpec(OBS, DiscreteSpec(4))
+BOX = EnvSpec(OBS, BoxSpec((2,), "float32", np.full(2, -1, "f4"), np.full(2, 3, "f4")))
+ENVS, STEPS = 3, 12
+
+CASES: dict[str, tuple[AgentConfig, EnvSpec]] = {
+    "dqn": (DQNConfig(hidden=(8,)), CHOICE),
+    "noisy": (RainbowConfig(hidden=(8,)), CHOICE),
+    "c51": (C51Config(hidden=(8,)), CHOICE),
+    "r2d2": (R2D2Config(hidden=(8,), memory_units=4, normalize_obs=True), CHOICE),
+    "ppo": (PPOConfig(hidden=(8,)), BOX),
+    "ppo, std by state, lstm": (PPOConfig(hidden=(8,), memory="lstm", state_std=True), BOX),
+    "ppo, choices": (PPOConfig(hidden=(8,), normalize_obs=True), CHOICE),
+    "sac": (SACConfig(hidden=(8,), random_env_steps=9), BOX),
+    "td3": (TD3Config(hidden=(8,), random_env_steps=9), BOX),
+    "discrete sac": (DiscreteSACConfig(hidden=(8,), random_env_steps=9), CHOICE),
+    "iql": (IQLConfig(hidden=(8,)), BOX),
+}
+
+
+def built(case: str) -> TorchPolicy:
+    config, spec = CASES[case]
+    policy = config.build_policy(spec, PolicyContext(seed=5, n_envs=ENVS))
+    assert isinstance(policy, TorchPolicy)
+    return policy
+
+
+def acts(policy: TorchPolicy) -> Iterator[Act]:
+    """Act in training and, now and then, in evaluation, through ends of episodes."""
+    random = np.random.default_rng(1)
+    for step in range(STEPS):
+        policy.train(step % 4 != 3)
+        yield policy.act(random.normal(size=(ENVS, 3)).astype(np.float32))
+        forget(policy, random.random(ENVS) < 0.2)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_act_needs_nothing_of_the_model_but_its_inference(case: str) -> None:
+    whole, elsewhere, without = built(case), built(case), built(case)
+    assert isinstance(elsewhere, HasInference)
+    assert isinstance(without, HasInference)
+    expected = {spec.name: (spec.dtype, spec.shape) for spec in elsewhere.inference_inputs}
+
+    def infer(inputs: Columns) -> Columns:
+        seen = {name: (str(rows.dtype), rows.shape[1:]) for name, rows in inputs.items()}
+        assert seen.items() <= expected.items()
+        assert {"noise", *seen} >= set(expected)
+        return elsewhere.inference(inputs)
+
+    with torch.no_grad():
+        for value in without.model.state_dict().values():
+            value.fill_(torch.nan if value.is_floating_point() else 0)
+    without.inference = infer
+    for mine, its in zip(acts(whole), acts(without), strict=True):
+        np.testing.assert_array_equal(mine.action, its.action)
+        assert mine.extras.keys() == its.extras.keys()
+        for name, column in mine.extras.items():
+            np.testing.assert_array_equal(column, its.extras[name])
