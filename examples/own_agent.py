@@ -94,7 +94,7 @@ class Table:
 
     def sync_model(self, info: ModelInfo) -> None:
         """Load another table, if it is of such a maze."""
-        if wrong := self._misfit(info.params):
+        if wrong := self._mismatch(info.params):
             raise ConfigError(wrong)
         self.q = info.params["q"].copy()
 
@@ -104,11 +104,11 @@ class Table:
 
     def load_state(self, state: Params) -> None:
         """Resume from a checkpoint, if it is of such a table."""
-        if wrong := self._misfit(state):
+        if wrong := self._mismatch(state):
             raise CheckpointError(wrong)
         self.q = state["q"].copy()
 
-    def _misfit(self, arrays: Params) -> str:
+    def _mismatch(self, arrays: Params) -> str:
         shapes = {name: array.shape for name, array in arrays.items()}
         return "" if shapes == {"q": self.q.shape} else f"no table of {self.q.shape}: {shapes}"
 

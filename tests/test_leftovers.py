@@ -57,7 +57,7 @@ def orphan(environment: dict[str, str]) -> Iterator[Path]:
             wait_until(lambda: not Path(path).exists(), DEADLINE_S, "the semaphore to be removed")
 
 
-def test_what_nobody_uses_any_more_counts() -> None:
+def test_unused_names_are_counted() -> None:
     before = shared_memory()
     left = Path("/dev/shm/tests-left-over")
     left.touch()

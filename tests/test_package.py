@@ -31,7 +31,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> Non
     assert {"asyncrl/py.typed", "asyncrl/__init__.pyi"} <= set(named)
 
 
-def test_wheel_says_what_it_is(wheel: zipfile.ZipFile) -> None:
+def test_wheel_has_name_version_and_classifiers(wheel: zipfile.ZipFile) -> None:
     info = next(Path(n).parent for n in wheel.namelist() if n.endswith(".dist-info/METADATA"))
     said = message_from_bytes(wheel.read(f"{info}/METADATA"))
     assert (said["Name"], said["License-Expression"]) == ("asyncrl", "MIT")

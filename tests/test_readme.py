@@ -37,7 +37,7 @@ def test_included_program_is_an_example(name: str) -> None:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_program_runs_as_it_stands(name: str, tmp_path: Path) -> None:
+def test_program_runs(name: str, tmp_path: Path) -> None:
     # One of them is started as users do; the others need not load torch again.
     fresh = name == next(iter(PROGRAMS))
     done = warm.run("code", [PROGRAMS[name]], cwd=tmp_path, timeout_s=_DEADLINE_S, fresh=fresh)
@@ -78,7 +78,7 @@ def test_links_to_headings_lead_somewhere() -> None:
         assert anchor in anchors, page
 
 
-def test_stations_of_a_transition_are_where_they_are_said_to_be() -> None:
+def test_steps_of_a_transition_are_where_the_page_says() -> None:
     stations = re.findall(r"`([\w/]+)\.py`\s+`([\w.]+)`", SITE["docs/concepts/transition.md"])
     assert len(stations) > 8
     for path, name in stations:

@@ -22,7 +22,7 @@ pytestmark = [
 DEADLINE_S = 60.0
 
 
-def test_it_has_surroundings_output_and_an_exit_code_of_its_own(
+def test_child_has_a_separate_environment_output_and_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLOUR", "red")
@@ -41,7 +41,7 @@ sys.exit(3)
     assert (done.returncode, done.stdout) == (3, f"{tmp_path} __main__\n"), done.stderr
 
 
-def test_what_ends_it_is_told_and_nothing_is_left(tmp_path: Path) -> None:
+def test_what_ends_it_is_reported_and_nothing_is_left(tmp_path: Path) -> None:
     with (tmp_path / "out").open("w+b") as out:
         code = "import signal; print('ready', flush=True); signal.pause()"
         child = warm.fork("code", [code], [out.fileno()] * 3, cwd=str(tmp_path))
@@ -53,7 +53,7 @@ def test_what_ends_it_is_told_and_nothing_is_left(tmp_path: Path) -> None:
     assert child.pid not in {process.pid for process in children()}
 
 
-def test_it_may_end_and_starts_anew(tmp_path: Path) -> None:
+def test_it_may_end_and_restarts(tmp_path: Path) -> None:
     for _ in range(2):
         warm.end()
         commands = [" ".join(child.cmdline()) for child in psutil.Process().children()]

@@ -16,7 +16,7 @@ import numpy as np
 
 from asyncrl.actor.outbox import Outbox
 from asyncrl.actor.step_processor import OneStep, Step, StepProcessor
-from asyncrl.core.agent import Policy, Remembers, acted, as_number, forget, recorded
+from asyncrl.core.agent import Policy, StatefulPolicy, acted, as_number, forget, recorded
 from asyncrl.core.env import BatchEnv, EnvStep
 from asyncrl.core.env_checks import checked
 from asyncrl.core.launcher import Progress
@@ -84,7 +84,9 @@ class Actor:
         self._peer = peer
         self._env = checked(env)
         self._policy = policy
-        self._remembers = isinstance(policy, Remembers)  # read once, since reading it takes a while
+        self._is_stateful = isinstance(
+            policy, StatefulPolicy
+        )  # read once, since reading it takes a while
         self._processor = processor
         # Other processors may hold rows back, and a cut would end what they collect.
         self._cuts = isinstance(processor, OneStep)
@@ -92,14 +94,14 @@ class Actor:
         self._link = link
         self._progress = progress
         self._renewal = renewal
-        self._renewed = 0
+        self._rebuilt = 0
         self._clock = clock
         self._meter = EpisodeMeter(env.n_envs)
         self._watch = Stopwatch()
         self._version = ModelVersion(-1)
         self._reported_at = clock()
         self._finish_by = float("inf")
-        self._gave_up = False
+        self._has_given_up = False
 
     @property
     def env_steps(self) -> int:
@@ -110,7 +112,7 @@ class Actor:
         """Wait for a model, step until asked to finish, and send the final report."""
         self._arrive(hello)
         self.start(seed)
-        while not self._is_to_finish():
+        while not self._must_finish():
             if not self._link.may_begin(self._outbox.next_seq):
                 self._wait_for_grant()
                 continue
@@ -135,7 +137,7 @@ class Actor:
         """Wait for the first model, then reset the environments. No action is taken before."""
         self._watch.start()
         self._policy.train()
-        while self._version < 0 and not self._is_to_finish():
+        while self._version < 0 and not self._must_finish():
             self._progress.waiting(True)
             self._sync_model(timeout_s=_WAIT_S)
         self._progress.waiting(False)
@@ -162,7 +164,7 @@ class Actor:
         for rows in self._processor.process(Step(self._obs, act, outcome, self._version)):
             self._outbox.push(rows)
         self._obs = outcome.obs
-        if self._remembers:
+        if self._is_stateful:
             forget(self._policy, outcome.begins)
         self._send_ready()
         self._watch.lap("send")
@@ -197,7 +199,7 @@ class Actor:
         info = self._meter.take_info()
         policy = {**recorded(self._policy), **self._processor.record()}
         if self._renewal is not None:
-            policy["env_restarts"] = self._renewed
+            policy["env_restarts"] = self._rebuilt
         return ActorReport(
             peer=self._peer,
             produced=self._outbox.produced,
@@ -212,7 +214,7 @@ class Actor:
             final=final,
         )
 
-    def _is_to_finish(self) -> bool:
+    def _must_finish(self) -> bool:
         """Whether the run ends, or this actor will be replaced."""
         return self._link.stopping() or self._progress.finishing()
 
@@ -229,7 +231,7 @@ class Actor:
         self.finish_streams()
         while True:
             self._pause(wait_s)
-            if self._is_to_finish():
+            if self._must_finish():
                 return
             self._progress.waiting(True)  # the time to build them does not count as a slow step
             try:
@@ -239,8 +241,8 @@ class Actor:
             else:
                 break
         self._progress.waiting(False)
-        self._renewed += 1
-        self._meter.begin_anew()
+        self._rebuilt += 1
+        self._meter.reset()
         forget(self._policy, np.ones(self._env.n_envs, np.bool_))
         self._watch.lap("env")
 
@@ -248,7 +250,7 @@ class Actor:
         """Wait for this time, and meanwhile receive models and send what is ready."""
         self._watch.lap("env")
         until = self._clock() + seconds
-        while (left_s := until - self._clock()) > 0 and not self._is_to_finish():
+        while (left_s := until - self._clock()) > 0 and not self._must_finish():
             self._progress.waiting(True)
             self._sync_model(timeout_s=min(_WAIT_S, left_s))
         self._progress.waiting(False)
@@ -259,7 +261,7 @@ class Actor:
 
         The last transitions would wait for the next grant otherwise, and be stored a round late.
         """
-        if not self._cuts or not self._outbox.lacks_successors:
+        if not self._cuts or not self._outbox.awaits_successors:
             return
         if not self._link.may_begin(self._outbox.next_seq + 1):
             self.finish_streams(goes_on=True)
@@ -270,7 +272,7 @@ class Actor:
         Waiting is the normal state of an actor whose learner is the slower side.
         """
         self._progress.waiting(True)
-        while not self._is_to_finish():
+        while not self._must_finish():
             if self._link.may_begin(self._outbox.next_seq, _WAIT_S):
                 break
             self._progress.waiting(True)
@@ -280,13 +282,13 @@ class Actor:
         self._watch.lap("wait")
 
     def _send_ready(self) -> None:
-        while not self._gave_up:
+        while not self._has_given_up:
             message = self._outbox.take(self._version, self._meter.env_steps)
             if message is None:
                 return
             if not self._link.send(message, timeout_s=0.0):
                 self._watch.lap("send")
-                self._gave_up = not self._wait_for_credit(message)
+                self._has_given_up = not self._wait_for_credit(message)
                 self._watch.lap("wait")
 
     def _wait_for_credit(self, message: Experience) -> bool:
@@ -340,7 +342,7 @@ class EpisodeMeter:
             total, count = self._info.get(name, (0.0, 0))
             self._info[name] = total + np.nansum(row).item(), count + np.sum(~np.isnan(row)).item()
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Discard the unfinished episodes."""
         self._return[:] = 0.0
         self._length[:] = 0

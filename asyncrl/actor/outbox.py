@@ -70,7 +70,7 @@ class Outbox:
         return self._seq + len(self._ready) + 1
 
     @property
-    def lacks_successors(self) -> bool:
+    def awaits_successors(self) -> bool:
         """Whether all that full segments lack is the observation after their last step."""
         if self._room != 1 or self._schema.lookahead != 1:
             return False
@@ -87,7 +87,7 @@ class Outbox:
             try:
                 self._flat[name][at] = self._as_items(name, column)
             except (KeyError, ValueError, TypeError) as error:
-                raise _misfit(name, column, len(ids), self._schema) from error
+                raise _shape_error(name, column, len(ids), self._schema) from error
         # A row that does not count is overwritten by the stream's next row.
         if everywhere:
             self._next_row += 1 if only is None else only
@@ -97,7 +97,7 @@ class Outbox:
         self.produced += int(np.count_nonzero(counts if only is None else counts & only))
         self._room -= 1
         if not self._room:
-            self._look_at_room()
+            self._update_room()
             if not self._room:
                 self._cut_full()
 
@@ -150,7 +150,7 @@ class Outbox:
         else:
             self._streams["flags"][:, :lookback] = END
         self._next_row[:] = self._first_row + lookback
-        self._look_at_room()
+        self._update_room()
 
     def _cut_full(self) -> None:
         everyone = slice(None)
@@ -158,9 +158,9 @@ class Outbox:
             self._cut(full)
             self._carry(full)
         self._close_draft()
-        self._look_at_room()
+        self._update_room()
 
-    def _look_at_room(self) -> None:
+    def _update_room(self) -> None:
         filled = self._next_row - self._first_row
         until_full = max(0, self._schema.rows - int(filled.min()))
         self._room = min(until_full, self._capacity - int(filled.max()))
@@ -205,7 +205,7 @@ def _check_end(columns: Columns, wanted: Collection[str]) -> None:
         )
 
 
-def _misfit(name: str, column: Array, n_rows: int, schema: SegmentSchema) -> ConfigError:
+def _shape_error(name: str, column: Array, n_rows: int, schema: SegmentSchema) -> ConfigError:
     """Return the error for a column that does not fit into segments."""
     declared = {c.name: c for c in schema.columns}
     if name not in declared:

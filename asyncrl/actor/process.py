@@ -196,7 +196,7 @@ def run_evaluator(spec: EvaluatorSpec, peer: Peer, progress: Progress) -> None:
             policy.sync_model(info)
             if isinstance(policy, CountsEnvSteps):
                 policy.env_steps = info.env_steps  # evaluations are not counted
-            score, record = evaluator.evaluate(_Watched(policy, progress))
+            score, record = evaluator.evaluate(_WithHeartbeat(policy, progress))
             report = EvaluationReport(
                 peer=peer, model_version=version, score=score, record=dict(record)
             )
@@ -209,7 +209,7 @@ def run_evaluator(spec: EvaluatorSpec, peer: Peer, progress: Progress) -> None:
         evaluator.close()
 
 
-class _Watched(PolicyWrapper):
+class _WithHeartbeat(PolicyWrapper):
     """A policy under evaluation that sends a heartbeat at each step, against the timeout."""
 
     def __init__(self, policy: Policy, progress: Progress) -> None:

@@ -89,7 +89,7 @@ class OneStep:
         self._return_gamma = return_gamma
         self._return: Array = np.zeros(1, np.float32)
         # Cached, since it is the same in nearly every step.
-        self._everyone: IntArray = np.arange(0)
+        self._all_envs: IntArray = np.arange(0)
         self._end_flags: Array = np.zeros(0, np.uint8)
         self._versions: IntArray = np.zeros(0, np.int32)
 
@@ -117,8 +117,8 @@ class OneStep:
             flags = flags | out.truncated.view(np.uint8) * TRUNCATED
         if self._stacks:
             self._stacks.check_step(step)
-        if len(self._everyone) != len(flags):
-            self._everyone = np.arange(len(flags))
+        if len(self._all_envs) != len(flags):
+            self._all_envs = np.arange(len(flags))
             self._end_flags = np.full(len(flags), END, np.uint8)
         if len(self._versions) != len(flags) or self._versions[0] != step.model_version:
             self._versions = np.full(len(flags), step.model_version, np.int32)
@@ -134,7 +134,7 @@ class OneStep:
             so_far = self._return * np.float32(self._return_gamma) + out.reward
             self._return = np.where(flags, np.float32(0), so_far)
             columns[DISCOUNTED_RETURN] = so_far
-        yield Rows(self._everyone, columns, out.stepped)
+        yield Rows(self._all_envs, columns, out.stepped)
         if len(ended := flags.nonzero()[0]):
             last = self._newest(out.final_obs.take(ended, axis=0))
             yield Rows(ended, {"obs": last, "flags": self._end_flags[: len(ended)]})

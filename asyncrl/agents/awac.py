@@ -117,8 +117,8 @@ class AWACAgent(AWACPolicy, WeightedCloning):
             "q": q.detach(),
             "target": target,
         }
-        metrics |= self.updater.down(critic_loss + actor_loss)
-        self.updater.follow()
+        metrics |= self.updater.minimize(critic_loss + actor_loss)
+        self.updater.update_targets()
         return metrics
 
     def value(

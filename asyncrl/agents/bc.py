@@ -65,4 +65,4 @@ class BCAgent(BCPolicy, CloningAgent):
         outputs = self.outputs(obs)
         loss = -self.head.log_prob(outputs, self.drawn(data["action"])).mean()
         entropy = self.head.entropy(outputs.detach()).detach().mean()
-        return {"loss": loss.detach(), "entropy": entropy} | self.updater.down(loss)
+        return {"loss": loss.detach(), "entropy": entropy} | self.updater.minimize(loss)

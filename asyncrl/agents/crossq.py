@@ -340,7 +340,7 @@ class CrossQAgent(CrossQPolicy, ActorCritic):
         least = next_q.detach().amin(dim=0)
         target = reward + data["discount"] * (least - alpha * log_prob)
         loss, metrics = self.critic_loss(q, target, data.get("weight"))
-        metrics |= {"alpha": alpha} | self.updater.down(loss, "critic")
+        metrics |= {"alpha": alpha} | self.updater.minimize(loss, "critic")
         if "improve_policy" in data:
             metrics |= self.improve_policy(obs, noise[1], alpha)
         return metrics
@@ -352,7 +352,7 @@ class CrossQAgent(CrossQPolicy, ActorCritic):
         loss = (alpha * log_prob - least).mean()
         entropy = -log_prob.detach().mean()
         metrics = {"actor_loss": loss.detach(), "entropy": entropy}
-        metrics |= self.updater.down(loss, "actor")
+        metrics |= self.updater.minimize(loss, "actor")
         self.temperature.improve(entropy)
         return metrics
 

@@ -6,8 +6,8 @@ Papers:
   https://arxiv.org/abs/1910.07207
 * Zhou et al. (2022), Revisiting Discrete Soft Actor-Critic, https://arxiv.org/abs/2209.10081
 
-With policy pi, action values Q_1 to Q_n, their combination Q (see `believe`), target networks Q',
-temperature alpha, and s', which may lie n steps ahead:
+With policy pi, action values Q_1 to Q_n, their mean or minimum Q (see `critic_reduction`), target
+networks Q', temperature alpha, and s', which may lie n steps ahead:
 
     V(s)    = sum over a of pi(a|s) * (Q'(s, a) - alpha * log pi(a|s))
     y       = r + discount * V(s')
@@ -55,7 +55,7 @@ from asyncrl.agents.parts.torch_agent import (
     seeded,
 )
 from asyncrl.agents.parts.torch_config import TorchConfig
-from asyncrl.agents.parts.updater import SlowCopy, Updater, UpdatingAgent
+from asyncrl.agents.parts.updater import TargetNetwork, Updater, UpdatingAgent
 from asyncrl.agents.sac import Temperature
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.declared import (
@@ -73,7 +73,7 @@ from asyncrl.core.env import EnvSpec
 from asyncrl.core.inference import OBS, OUTPUTS, Inference, observation_input
 from asyncrl.core.types import Array
 
-Belief = Literal["least", "mean"]
+CriticReduction = Literal["min", "mean"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +87,8 @@ class DiscreteSACConfig(TorchConfig):
     n_critics: Count = 2
     """Number of critics; each has its own network."""
 
-    believe: Belief = "mean"
-    """How the critics' values are combined: `mean`, or `least`, the minimum, which
-    underestimates."""
+    critic_reduction: CriticReduction = "mean"
+    """How the critics' values are combined: `mean`, or `min`, which underestimates."""
 
     clip_change: PositiveOrOff = 0.0
     """Distance from its target network, in units of Q values, within which a critic learns freely.
@@ -204,8 +203,8 @@ class DiscreteSACAgent(DiscreteSACPolicy, UpdatingAgent):
                 spec, config.hidden, config.n_critics, config.critic_network, "discrete SAC"
             )
         self.critics = cast(ChoiceValues, critics).to(device).eval()
-        slow = SlowCopy(self.critics, config.tau)
-        self.targets = cast(ChoiceValues, slow.network)
+        target_network = TargetNetwork(self.critics, config.tau)
+        self.targets = cast(ChoiceValues, target_network.network)
         vectors, critic_vectors = flatten_pair(self.actor, self.critics)
         self.actor_adam = FusedAdam(vectors, config.actor_learning_rate, flat=True)
         self.critic_adam = FusedAdam(critic_vectors, config.critic_learning_rate, flat=True)
@@ -217,7 +216,7 @@ class DiscreteSACAgent(DiscreteSACPolicy, UpdatingAgent):
             {"actor": self.actor_adam, "critic": self.critic_adam},
             max_grad_norm=config.max_grad_norm,
             networks=[self.model, self.critics],
-            slow=[slow],
+            targets=[target_network],
         )
         self.parts |= {
             "critics": self.critics,
@@ -241,30 +240,30 @@ class DiscreteSACAgent(DiscreteSACPolicy, UpdatingAgent):
         q = _taken(all_q, data["action"])
         errors = self.errors(q, target, obs, data["action"])
         critic_loss = (data["weight"] * errors).mean() if "weight" in data else errors.mean()
-        q, believed = q.detach(), self.believed(all_q.detach())
+        q, reduced = q.detach(), self.reduced(all_q.detach())
         metrics = {
             "critic_loss": critic_loss.detach(),
             "q_mean": q.mean(),
             "q": q,
             "target": target,
         }
-        metrics |= self.updater.down(critic_loss, "critic")
+        metrics |= self.updater.minimize(critic_loss, "critic")
         log_pi = self.log_pi(obs)
         pi = log_pi.exp()
-        actor_loss = (pi * (alpha * log_pi - believed)).sum(dim=1).mean()
+        actor_loss = (pi * (alpha * log_pi - reduced)).sum(dim=1).mean()
         entropy = -(pi * log_pi).detach().sum(dim=1).mean()
         metrics |= {"actor_loss": actor_loss.detach(), "alpha": alpha, "entropy": entropy}
-        metrics |= self.updater.down(actor_loss, "actor")
+        metrics |= self.updater.minimize(actor_loss, "actor")
         self.temperature.improve(entropy)
-        self.updater.follow()
+        self.updater.update_targets()
         return metrics
 
     @torch.no_grad()
     def value(self, obs: NetworkInput, alpha: Tensor) -> Tensor:
         """Return V(s)."""
         log_pi = self.log_pi(obs)
-        believed = self.believed(self.values(self.targets, obs))
-        return (log_pi.exp() * (believed - alpha * log_pi)).sum(dim=1)
+        reduced = self.reduced(self.values(self.targets, obs))
+        return (log_pi.exp() * (reduced - alpha * log_pi)).sum(dim=1)
 
     def errors(self, q: Tensor, target: Tensor, obs: NetworkInput, action: Tensor) -> Tensor:
         """Return squared errors (critics, B), clipped as `clip_change` says."""
@@ -277,9 +276,9 @@ class DiscreteSACAgent(DiscreteSACPolicy, UpdatingAgent):
         near = slow_q + (q - slow_q).clamp(-limit, limit)
         return torch.maximum(errors, (near - target).square())
 
-    def believed(self, values: Tensor) -> Tensor:
+    def reduced(self, values: Tensor) -> Tensor:
         """Combine the critics' values (critics, B, actions) into (B, actions)."""
-        return values.amin(dim=0) if self.config.believe == "least" else values.mean(dim=0)
+        return values.amin(dim=0) if self.config.critic_reduction == "min" else values.mean(dim=0)
 
     def log_pi(self, obs: NetworkInput) -> Tensor:
         """Return log pi(a|s) (B, actions) of all actions."""

@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 from asyncrl.agents.parts.distributions import action_head
 from asyncrl.agents.parts.networks import MakeNetwork
-from asyncrl.agents.parts.optimizers import FusedAdam, LeanOptimizer, RMSprop
+from asyncrl.agents.parts.optimizers import FastOptimizer, FusedAdam, RMSprop
 from asyncrl.agents.parts.policy_gradient import (
     LOG_PROB,
     Activation,
@@ -246,7 +246,9 @@ class IMPALAAgent(IMPALAPolicy, TrajectoryAgent):
             "rho_mean": _mean(log_rhos.exp(), mask),
             "value_mean": _mean(values[:, :-1], mask),
         }
-        return {name: value.detach() for name, value in metrics.items()} | self.updater.down(loss)
+        return {name: value.detach() for name, value in metrics.items()} | self.updater.minimize(
+            loss
+        )
 
 
 def _build_network(config: IMPALAConfig, spec: EnvSpec, seed: int) -> PolicyValueNet:
@@ -257,7 +259,7 @@ def _build_network(config: IMPALAConfig, spec: EnvSpec, seed: int) -> PolicyValu
         return PolicyValueNet([torso], n_features, head, core)
 
 
-def _optimizer(config: IMPALAConfig, params: Iterable[nn.Parameter]) -> LeanOptimizer:
+def _optimizer(config: IMPALAConfig, params: Iterable[nn.Parameter]) -> FastOptimizer:
     rate, eps = config.learning_rate, config.optimizer_eps
     if config.optimizer == "adam":
         return FusedAdam(params, rate, eps)

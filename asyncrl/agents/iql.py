@@ -117,8 +117,8 @@ class IQLAgent(IQLPolicy, WeightedCloning):
             "q": q.detach(),
             "target": target,
         }
-        metrics |= self.updater.down(value_loss + critic_loss + actor_loss)
-        self.updater.follow()
+        metrics |= self.updater.minimize(value_loss + critic_loss + actor_loss)
+        self.updater.update_targets()
         return metrics
 
     def value_of(self, obs: NetworkInput) -> Tensor:

@@ -175,7 +175,7 @@ class IQNAgent(IQNPolicy, QAgent):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         fractions, target_fractions = data["fractions"].tensor_split([self.config.n_quantiles])
         target = self.targets(next_obs, reward, data["discount"], target_fractions)
-        features = self.updater.lean(self.net.encoder, obs)
+        features = self.updater.forward_in_chunks(self.net.encoder, obs)
         taken = _of(self.quantiles(self.net, features, fractions), data["action"])
         loss = quantile_huber(taken, target, fractions, self.config.kappa)
         metrics = {"q_mean": taken.detach().mean(), "priority": loss.detach()}
@@ -186,7 +186,7 @@ class IQNAgent(IQNPolicy, QAgent):
         self, next_obs: NetworkInput, reward: Tensor, discount: Tensor, fractions: Tensor
     ) -> Tensor:
         """Return r + discount * Z'_tau'_j(s', a*), (N', B)."""
-        features = self.updater.lean(self.target.encoder, next_obs)
+        features = self.updater.forward_in_chunks(self.target.encoder, next_obs)
         quantiles = self.quantiles(self.target, features, fractions)
         if self.config.double:
             q = self.updater(self.net, next_obs)

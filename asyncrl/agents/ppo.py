@@ -350,12 +350,12 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
         nothing = torch.zeros(len(reward), 0, device=self.device)
         played = TrajectoryBatch(obs, data["mask"], data.get("memory", nothing))
         # Still in the mode in which actors act, so that both compute the same probabilities.
-        columns, metrics = self.look_back(played, reward, data)
+        columns, metrics = self.estimate_all(played, reward, data)
         with self.learning:
             return metrics | self.run_epochs(Minibatches(self.net, played, columns, self.updater))
 
     @torch.no_grad()
-    def look_back(
+    def estimate_all(
         self, played: TrajectoryBatch, reward: Tensor, data: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Estimate advantages and targets with the current network; return columns and numbers."""
@@ -433,7 +433,7 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
         entropy = self.net.head.entropy(outputs).mean()
         loss = config.value_weight * errors - gain
         loss = loss - value_at(config.entropy_weight, self.env_steps) * entropy
-        norms = self.updater.down(loss)
+        norms = self.updater.minimize(loss)
         log_ratio = log_ratio.detach()
         return {
             "policy_loss": -gain.detach(),

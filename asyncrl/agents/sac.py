@@ -49,10 +49,10 @@ from asyncrl.agents.parts.actor_critic import (
 )
 from asyncrl.agents.parts.critics import make_critics
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput
-from asyncrl.agents.parts.optimizers import FusedAdam, LeanOptimizer
+from asyncrl.agents.parts.optimizers import FastOptimizer, FusedAdam
 from asyncrl.agents.parts.torch_agent import pick_device, seeded
 from asyncrl.agents.parts.torch_config import Function
-from asyncrl.agents.parts.updater import SlowCopy
+from asyncrl.agents.parts.updater import TargetNetwork
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Finite, NotNegative, Positive, Within
 from asyncrl.core.env import EnvSpec
@@ -92,7 +92,7 @@ class Temperature:
         """Raise the temperature if the entropy is below its target, lower it if above."""
 
     @property
-    def parts(self) -> dict[str, Tensor | LeanOptimizer]:
+    def parts(self) -> dict[str, Tensor | FastOptimizer]:
         """Return the parts of an agent's state."""
         return {"log_alpha": self._log_alpha, "alpha_adam": self._adam}
 
@@ -206,9 +206,9 @@ class SACAgent(SACPolicy, ActorCritic):
         super().__init__(config, spec, context, device)
         with seeded(context.seed + 1):
             critics = make_critics(spec, config.hidden, config.n_critics, config.critic_network)
-        slow = SlowCopy(critics.to(device), config.tau)
-        self.targets = slow.network
-        self.equip(config, critics, [slow], context.seed)
+        target_network = TargetNetwork(critics.to(device), config.tau)
+        self.targets = target_network.network
+        self.equip(config, critics, [target_network], context.seed)
         self.temperature = config.temperature(self.bounds.size, device)
         self.parts |= {"targets": self.targets, **self.temperature.parts}
 
@@ -223,14 +223,14 @@ class SACAgent(SACPolicy, ActorCritic):
         target = reward + data["discount"] * self.value(next_obs, noise[0], alpha)
         q = self.values(self.critics, obs, self.scaled(data["action"]))
         loss, metrics = self.critic_loss(q, target, data.get("weight"))
-        metrics |= self.updater.down(loss, "critic")
+        metrics |= self.updater.minimize(loss, "critic")
         action, log_prob = self.sample(obs, noise[1])
         loss = (alpha * log_prob - self.values(self.critics, obs, action).amin(dim=0)).mean()
         entropy = -log_prob.detach().mean()
         metrics |= {"actor_loss": loss.detach(), "alpha": alpha, "entropy": entropy}
-        metrics |= self.updater.down(loss, "actor")
+        metrics |= self.updater.minimize(loss, "actor")
         self.temperature.improve(entropy)
-        self.updater.follow()
+        self.updater.update_targets()
         return metrics
 
     @torch.no_grad()

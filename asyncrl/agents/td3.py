@@ -49,7 +49,7 @@ from asyncrl.agents.parts.critics import make_critics
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput
 from asyncrl.agents.parts.schedules import LearningRate, Rate, value_at
 from asyncrl.agents.parts.torch_agent import pick_device, seeded
-from asyncrl.agents.parts.updater import SlowCopy
+from asyncrl.agents.parts.updater import TargetNetwork
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Count, NotNegative, Within
 from asyncrl.core.env import EnvSpec
@@ -148,12 +148,12 @@ class TD3Agent(TD3Policy, ActorCritic):
         super().__init__(config, spec, context, device)
         with seeded(context.seed + 1):
             critics = make_critics(spec, config.hidden, config.n_critics, config.critic_network)
-        slow_critics = SlowCopy(critics.to(device), config.tau)
-        slow_actor = SlowCopy(self.actor, config.tau)
+        target_critics = TargetNetwork(critics.to(device), config.tau)
+        target_actor = TargetNetwork(self.actor, config.tau)
         self.config = config
-        self.slow_critics, self.slow_actor = slow_critics.network, slow_actor.network
-        self.equip(config, critics, [slow_critics, slow_actor], context.seed)
-        self.parts |= {"slow_critics": self.slow_critics, "slow_actor": self.slow_actor}
+        self.target_critics, self.target_actor = target_critics.network, target_actor.network
+        self.equip(config, critics, [target_critics, target_actor], context.seed)
+        self.parts |= {"target_critics": self.target_critics, "target_actor": self.target_actor}
 
     def draw(self, rows: int) -> dict[str, Tensor]:
         """Return noise, and whether to update the policy."""
@@ -166,12 +166,12 @@ class TD3Agent(TD3Policy, ActorCritic):
         target = reward + data["discount"] * self.value(next_obs, data["noise"])
         q = self.values(self.critics, obs, self.scaled(data["action"]))
         loss, metrics = self.critic_loss(q, target, data.get("weight"))
-        metrics |= self.updater.down(loss, "critic")
+        metrics |= self.updater.minimize(loss, "critic")
         if "improve_policy" in data:
             loss = -self.values(self.first_critic, obs, self.act_by(self.actor, obs)).mean()
             metrics["actor_loss"] = loss.detach()
-            metrics |= self.updater.down(loss, "actor")
-            self.updater.follow()
+            metrics |= self.updater.minimize(loss, "actor")
+            self.updater.update_targets()
         return metrics
 
     @torch.no_grad()
@@ -179,8 +179,8 @@ class TD3Agent(TD3Policy, ActorCritic):
         """Return the minimum of the target critics for the target policy's smoothed actions."""
         clip = self.config.target_noise_clip
         noise = (self.config.target_noise * noise).clamp(-clip, clip)
-        action = (self.act_by(self.slow_actor, obs) + noise).clamp(-1.0, 1.0)
-        return self.values(self.slow_critics, obs, action).amin(dim=0)
+        action = (self.act_by(self.target_actor, obs) + noise).clamp(-1.0, 1.0)
+        return self.values(self.target_critics, obs, action).amin(dim=0)
 
     def first_critic(self, obs: NetworkInput, action: Tensor) -> Tensor:
         """Return Q_1(s, a), (1, B)."""

@@ -21,7 +21,7 @@ from typing import Literal
 
 Side = Literal["actors", "learner", "cores"]
 
-_AS_GOOD = 0.95
+_TOLERANCE = 0.95
 """A plan with this share of the best rate counts as equally fast; the one with fewer resources
 wins."""
 
@@ -143,7 +143,7 @@ def choose(predictions: Sequence[Prediction]) -> Prediction:
     """
     best = max(prediction.score for prediction in predictions)
     # A score contains both rates: where they rise together, it is the square of a rate.
-    good = [p for p in predictions if p.score >= _AS_GOOD**2 * best]
+    good = [p for p in predictions if p.score >= _TOLERANCE**2 * best]
     return min(
         good,
         key=lambda p: (

@@ -26,7 +26,7 @@ from asyncrl.supervision.in_child import CHILD_ID, run_in_child
 from asyncrl.supervision.local import LocalLauncher
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
-from asyncrl.training.look import PRELOAD, look_in_child
+from asyncrl.training.describe_env import PRELOAD, describe_in_child
 
 _MEMORY_SHARE = 0.4
 """Share of the free memory for a replay and for the bare arrays that it is compared with."""
@@ -52,7 +52,9 @@ class Load:
         """Inspect the environments in child processes, and choose an agent that fits."""
         config, start_s = workload.env_config, ActorManagerConfig().start_timeout_s
         with LocalLauncher(preload=PRELOAD, names={CHILD_ID: "environment"}) as launcher:
-            spec, _, n_frames = look_in_child(config.build, timeout_s=start_s, launcher=launcher)
+            spec, _, n_frames = describe_in_child(
+                config.build, timeout_s=start_s, launcher=launcher
+            )
             skip: int = run_in_child(
                 partial(frame_skip, config), what="building the environment", launcher=launcher
             )
@@ -107,7 +109,7 @@ class Load:
         )
 
 
-def made_up_experience(schema: SegmentSchema, spec: EnvSpec, segments: int) -> Columns:
+def synthetic_experience(schema: SegmentSchema, spec: EnvSpec, segments: int) -> Columns:
     """Return full segments of random experience without an episode's end."""
     random = np.random.default_rng(0)
     shape = (segments, schema.rows)

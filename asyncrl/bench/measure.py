@@ -211,7 +211,7 @@ def side_by_side(
     )
 
 
-def wait_until_going(count: Count, wanted: int, what: str) -> None:
+def wait_until_running(count: Count, wanted: int, what: str) -> None:
     """Wait until `wanted` processes contribute to a count."""
     deadline = time.monotonic() + _START_DEADLINE_S
     while (going := count()[1]) < wanted:

@@ -8,11 +8,16 @@ from typing import SupportsFloat
 import numpy as np
 
 from asyncrl.agents.parts.products import matrix_products
-from asyncrl.bench.load import Load, made_up_experience
+from asyncrl.bench.load import Load, synthetic_experience
 from asyncrl.bench.measure import Stage, side_by_side
 from asyncrl.bench.result import Quantity
 from asyncrl.core.agent import Agent, build_agent
-from asyncrl.core.replay_buffer import ReplayBuffer, ReplayBufferConfig, TakesPriorities, in_batches
+from asyncrl.core.replay_buffer import (
+    AcceptsPriorities,
+    ReplayBuffer,
+    ReplayBufferConfig,
+    in_batches,
+)
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.torch_threads import torch_threads
 from asyncrl.core.types import Array, Columns, IntArray
@@ -34,7 +39,7 @@ def replay_stage(load: Load, kind: str = "uniform") -> Stage:
     """Return sampling from and pushing into a replay of one kind, against bare arrays."""
     workload, size = load.workload, load.workload.batch_size
     segments = max(1, min(workload.envs_per_actor, load.capacity // workload.segment_length))
-    message = made_up_experience(load.schema, load.spec, segments)
+    message = synthetic_experience(load.schema, load.spec, segments)
     rows = np.full(segments, load.schema.rows, np.int64)
     buffer = filled(KINDS[kind](load.capacity), load.schema, message)
     bare = BareColumns(message, load.capacity // workload.segment_length)
@@ -49,7 +54,7 @@ def replay_stage(load: Load, kind: str = "uniform") -> Stage:
     quantities = (
         Quantity(
             stage="replay",
-            case=f"{kind} {'sample+update' if isinstance(buffer, TakesPriorities) else 'sample'}",
+            case=f"{kind} {'sample+update' if isinstance(buffer, AcceptsPriorities) else 'sample'}",
             env=workload.env,
             unit="transitions/s",
             limit_is="numpy take",
@@ -78,7 +83,7 @@ def replay_stage(load: Load, kind: str = "uniform") -> Stage:
 
 
 def _sampling(buffer: ReplayBuffer, size: int) -> Callable[[], object]:
-    if not isinstance(buffer, TakesPriorities):
+    if not isinstance(buffer, AcceptsPriorities):
         return lambda: buffer.sample(size)
     update = buffer.update_priorities
     errors = np.random.default_rng(0).exponential(size=size).astype(np.float32)
@@ -231,7 +236,7 @@ def update_stage(load: Load) -> Stage:
 def _turns(load: Load) -> Turns:
     workload = load.workload
     segments = max(1, min(64, load.capacity // workload.segment_length))
-    message = made_up_experience(load.schema, load.spec, segments)
+    message = synthetic_experience(load.schema, load.spec, segments)
     buffer = filled(load.async_config().replay, load.schema, message)
     return Turns(build_agent(load.agent, load.spec, load.context), buffer, workload.batch_size)
 

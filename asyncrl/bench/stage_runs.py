@@ -6,7 +6,7 @@ import time
 from functools import partial
 
 from asyncrl.bench.load import Load
-from asyncrl.bench.measure import Count, Rates, Stage, growth_rate, wait_until_going
+from asyncrl.bench.measure import Count, Rates, Stage, growth_rate, wait_until_running
 from asyncrl.bench.result import Quantity
 from asyncrl.bench.stage_env import play_native, play_plain
 from asyncrl.bench.stage_learner import learner_stage
@@ -87,7 +87,7 @@ def stored_by(trainer: AsyncTrainer) -> tuple[int, int]:
 
 
 def _rate(count: Count, workload: Workload, what: str) -> float:
-    wait_until_going(count, workload.actors, what)
+    wait_until_running(count, workload.actors, what)
     time.sleep(workload.warm_up_seconds)
     return growth_rate(count, workload.seconds)
 
@@ -186,7 +186,7 @@ class _Loop:
             stored, actors = stored_by(trainer)
             return stored, min(actors, counts.opt_steps)
 
-        wait_until_going(count, self._workload.actors, "actors")
+        wait_until_running(count, self._workload.actors, "actors")
         time.sleep(self._workload.warm_up_seconds)
         began, opt_steps = time.monotonic(), counts.opt_steps
         env_steps_per_s = growth_rate(count, self._workload.seconds)

@@ -101,7 +101,7 @@ class _Measuring:
     def run(self, trainer: AsyncTrainer) -> None:
         """Warm up, measure, stop."""
         deadline_s = time.monotonic() + _START_DEADLINE_S
-        while not self._going(trainer):
+        while not self._running(trainer):
             trainer.run_step()
             if time.monotonic() > deadline_s:
                 raise AsyncRLError(
@@ -115,7 +115,7 @@ class _Measuring:
         self.last = _read(trainer)
         trainer.interrupter.stop("measured")
 
-    def _going(self, trainer: AsyncTrainer) -> bool:
+    def _running(self, trainer: AsyncTrainer) -> bool:
         rows = trainer.proxy.actors.rows().values()
         reported = sum(row.steps_per_s > 0 for row in rows)
         return trainer.services.counts.opt_steps > 0 and reported >= self._n_actors

@@ -40,7 +40,7 @@ _SLOW_STEP_S = 0.5
 _MOST_VERIFIED = 3
 
 
-class TryPlan(Protocol):
+class RunsPlan(Protocol):
     """Runs a plan for a few seconds."""
 
     def __call__(self, plan: Plan, *, limited: bool) -> Trial:
@@ -49,7 +49,7 @@ class TryPlan(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Freedom:
+class SearchSpace:
     """The settings that the search may change."""
 
     actors: bool = True
@@ -61,7 +61,7 @@ class Freedom:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class TrialRecord:
     """One short run."""
 
     plan: Plan
@@ -80,10 +80,10 @@ class Tuning:
     task: Task
     start: Plan
     chosen: Plan
-    tried: tuple[Tried, ...]
+    tried: tuple[TrialRecord, ...]
     took_s: float
 
-    def of(self, plan: Plan) -> Tried | None:
+    def of(self, plan: Plan) -> TrialRecord | None:
         """Return the run that verified a plan, if there was one."""
         return next((t for t in self.tried if t.limited and t.plan == plan), None)
 
@@ -100,7 +100,7 @@ class Tuning:
             rate += f" against {before.trial.env_steps_per_s:,.0f} with {before.plan}"
         return f"chose {self.chosen}: {rate}{self._why(found)}"
 
-    def _why(self, found: Tried) -> str:
+    def _why(self, found: TrialRecord) -> str:
         actors = "1 actor keeps" if self.chosen.actors == 1 else f"{self.chosen.actors} actors keep"
         match found.predicted and found.predicted.limited_by:
             case "learner":
@@ -117,29 +117,29 @@ class Tuner:
     """Tries plans within a time budget, and chooses one.
 
     Args:
-        try_plan: Runs a plan.
+        run_plan: Runs a plan.
         task: The machine and the algorithm.
         start: The plan to start from, and to improve on.
         budget_s: Time budget. Trials that would probably exceed it are skipped, but for the first.
-        freedom: The settings that may change.
+        search_space: The settings that may change.
         on_tried: Called after each trial.
         on_failed: Called for each plan that could not run, with the error, once another one could.
         clock: Returns the time.
     """
 
-    try_plan: TryPlan
+    run_plan: RunsPlan
     task: Task
     start: Plan
     budget_s: float
-    freedom: Freedom = field(default_factory=Freedom)
-    on_tried: Callable[[Tried], object] = lambda _: None
+    search_space: SearchSpace = field(default_factory=SearchSpace)
+    on_tried: Callable[[TrialRecord], object] = lambda _: None
     on_failed: Callable[[Plan, AsyncRLError], object] = lambda _plan, _error: None
     clock: Callable[[], float] = time.monotonic
 
     def run(self) -> Tuning:
         """Measure the costs of steps, predict, verify the best plans, choose."""
         self._began_s = self.clock()
-        self._tried: list[Tried] = []
+        self._tried: list[TrialRecord] = []
         self._costs: dict[tuple[int, int], ActorCost] = {}
         self._learner_costs: list[LearnerCost] = []
         self._sweep_envs()
@@ -159,7 +159,7 @@ class Tuner:
         self._cost_of(first, length)
         if not self._costs:
             raise ConfigError(f"{self.start} cannot be tried; give a larger budget of seconds")
-        if not self.freedom.envs:
+        if not self.search_space.envs:
             return
         upwards = self._walk(first, lambda envs: envs * _STEP)
         if not upwards:
@@ -168,7 +168,7 @@ class Tuner:
     def _walk(self, envs: int, step: Callable[[int], int]) -> int:
         """Continue from a number of environments while it pays; return how often it did."""
         length, paid = self.start.segment_length, 0
-        while 1 <= (following := step(envs)) <= self.freedom.most_envs:
+        while 1 <= (following := step(envs)) <= self.search_space.most_envs:
             before = self._costs[envs, length].total_s
             light = replace(self.start, envs_per_actor=following).is_light
             if before * following > _SLOW_STEP_S or not light:
@@ -184,7 +184,7 @@ class Tuner:
     def _sweep_lengths(self) -> None:
         """Try longer segments if packing and sending takes much of an actor's time."""
         plan = choose(self._predictions()).plan
-        while self.freedom.length and plan.segment_length * 2 <= _MOST_LENGTH:
+        while self.search_space.length and plan.segment_length * 2 <= _MOST_LENGTH:
             cost = self._costs[plan.envs_per_actor, plan.segment_length]
             plan = replace(plan, segment_length=plan.segment_length * 2)
             if cost.send_s < _SEND_SHARE * cost.total_s or not plan.is_light:
@@ -197,13 +197,13 @@ class Tuner:
         """Run the plans with the best predictions, their neighbours, and the plan to improve on."""
         predictions = {p.plan: p for p in self._predictions()}
         measured: list[Prediction] = []
-        for plan in self._favourites(list(predictions.values())):
+        for plan in self._best_predictions(list(predictions.values())):
             tried = self._try(plan, limited=True, predicted=predictions.get(plan))
             if tried is not None:
                 measured.append(_measured(tried))
         return choose(measured).plan if measured else choose(list(predictions.values())).plan
 
-    def _favourites(self, predictions: list[Prediction]) -> Iterator[Plan]:
+    def _best_predictions(self, predictions: list[Prediction]) -> Iterator[Plan]:
         best = choose(predictions)
         plans = [best.plan, self.start]
         others = [p for p in predictions if p.plan.actors != best.plan.actors]
@@ -214,8 +214,8 @@ class Tuner:
     def _predictions(self) -> list[Prediction]:
         """Return predictions for every plan whose costs are known."""
         counts = actor_counts(self.task.cores, also=[self.start.actors])
-        if self.freedom.actors:
-            counts = [n for n in counts if n <= self.freedom.most_actors]
+        if self.search_space.actors:
+            counts = [n for n in counts if n <= self.search_space.most_actors]
         else:
             counts = [self.start.actors]
         return [
@@ -246,13 +246,13 @@ class Tuner:
 
     def _try(
         self, plan: Plan, *, limited: bool, predicted: Prediction | None = None
-    ) -> Tried | None:
+    ) -> TrialRecord | None:
         """Run a plan, unless there is no time left or it cannot run."""
         longest_s = max((tried.trial.took_s for tried in self._tried), default=0.0)
         if self._tried and self.clock() - self._began_s + longest_s > self.budget_s:
             return None
         try:
-            trial = self.try_plan(plan, limited=limited)
+            trial = self.run_plan(plan, limited=limited)
         except AsyncRLError as error:
             if not self._tried:
                 raise
@@ -260,14 +260,14 @@ class Tuner:
             # actors fail.
             self.on_failed(plan, error)
             return None
-        tried = Tried(plan=plan, limited=limited, trial=trial, predicted=predicted)
+        tried = TrialRecord(plan=plan, limited=limited, trial=trial, predicted=predicted)
         self._tried.append(tried)
         self._learner_costs.append(trial.learner)
         self.on_tried(tried)
         return tried
 
 
-def _measured(tried: Tried) -> Prediction:
+def _measured(tried: TrialRecord) -> Prediction:
     """Return a trial in the form in which plans are compared."""
     return Prediction(
         plan=tried.plan,

@@ -159,7 +159,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
 def map_arrays(path: Path) -> dict[str, Array]:
     """Return the arrays of a file whose digest has been checked, mapped read-only.
 
-    They take memory as they are read, until `let_go`. The file may be deleted meanwhile.
+    They take memory as they are read, until `evict`. The file may be deleted meanwhile.
     """
     try:
         with safetensors.safe_open(path, framework="numpy"):
@@ -174,7 +174,7 @@ def map_arrays(path: Path) -> dict[str, Array]:
         raise CheckpointError(f"{path.name} does not contain arrays: {error}") from error
 
 
-def let_go(arrays: Iterable[Array]) -> None:
+def evict(arrays: Iterable[Array]) -> None:
     """Drop mapped arrays from this process's memory; reading loads them again."""
     for array in arrays:
         base: object = array

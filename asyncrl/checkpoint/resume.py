@@ -108,11 +108,11 @@ def first_incarnation(checkpoint: Checkpoint | None) -> int:
     """
     if not checkpoint:
         return 0
-    with going_on_from(checkpoint):
+    with naming_resumed(checkpoint):
         return checkpoint.count("run.incarnation")
 
 
-def going_on_from(checkpoint: Checkpoint) -> AbstractContextManager[None]:
+def naming_resumed(checkpoint: Checkpoint) -> AbstractContextManager[None]:
     """Add to errors about a checkpoint's content that it cannot be resumed from, and why."""
     return checkpoint.naming(
         "resume from",

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
-from asyncrl.core.agent import Agent, ReusesMemory
+from asyncrl.core.agent import Agent, ReusesStateArrays
 from asyncrl.core.errors import CheckpointError
 from asyncrl.core.interrupter import CrashForwardingThread, Interrupter
 from asyncrl.core.recorder import Record
@@ -84,7 +84,7 @@ class Saver:
 
     def make_room(self) -> None:
         """Allocate memory for a copy of the agent's state, so that no checkpoint waits for it."""
-        if isinstance(self._agent, ReusesMemory):
+        if isinstance(self._agent, ReusesStateArrays):
             self._agent.spare = self._agent.state()
 
     def save(self, name: str, groups: Mapping[str, Arrays], meta: Mapping[str, Any]) -> None:
@@ -201,7 +201,7 @@ class Saver:
         """Release what was kept for a checkpoint; the next one may use its memory."""
         job.close()
         state = job.groups.get("agent")
-        if isinstance(state, Mapping) and isinstance(self._agent, ReusesMemory):
+        if isinstance(state, Mapping) and isinstance(self._agent, ReusesStateArrays):
             self._agent.spare = state
 
     def _write(self, job: _Job) -> bool:

@@ -125,7 +125,7 @@ def run(arguments: Arguments) -> int:
             complain("asyncrl: interrupted; these are the results of complete rounds")
         raise
     finally:
-        _tell("")
+        _report("")
         if results:
             _deliver(results, bench)
     return _judge(arguments, results)
@@ -139,7 +139,7 @@ def _measure(stage: Stage, bench: BenchArguments, results: list[Result]) -> None
         try:
             rounds.run(
                 bench.repeats,
-                lambda number, what: _tell(f"{name}: round {number} of {bench.repeats}, {what}"),
+                lambda number, what: _report(f"{name}: round {number} of {bench.repeats}, {what}"),
             )
         finally:
             results += rounds.results()
@@ -174,7 +174,7 @@ def _judge(arguments: Arguments, results: list[Result]) -> int:
     return comparison.exit_code
 
 
-def _tell(text: str) -> None:
+def _report(text: str) -> None:
     """Show progress in one line that the next call replaces; only on a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{text}")

@@ -25,7 +25,7 @@ from asyncrl.doctor.findings import Finding
 from asyncrl.doctor.machine import Wanted, memory_bytes, read_facts
 from asyncrl.doctor.machine import findings as machine_findings
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.training.look import look_at_run
+from asyncrl.training.describe_env import describe_env_of_run
 from asyncrl.training.plan import RunPlan, check_run
 from asyncrl.training.presets import preset
 from asyncrl.training.run_config import RunConfig, load_yaml
@@ -150,7 +150,7 @@ def _wanted(arguments: DoctorArguments) -> Wanted | None:
     config = load_yaml(RunConfig, path) if path else preset(arguments.preset)
     make_env = config.env_config().build
     check_run(config.agent, make_env, None, config, None)
-    plan = RunPlan(config.agent, make_env, None, config, None, seen=look_at_run(config))
+    plan = RunPlan(config.agent, make_env, None, config, None, seen=describe_env_of_run(config))
     return Wanted(
         name=str(path or arguments.preset),
         replay_bytes=memory_bytes(config.replay, plan.schema),

@@ -15,7 +15,7 @@ from asyncrl.cli.run_directory import find_model
 from asyncrl.core.errors import ConfigError
 from asyncrl.export import policy_numpy
 from asyncrl.export.export import export_policy
-from asyncrl.training.look import look_in_child
+from asyncrl.training.describe_env import describe_in_child
 from asyncrl.training.saved_model import policy_of
 
 
@@ -57,7 +57,7 @@ def run(arguments: ExportArguments) -> int:
     model = find_model(arguments.run_dir, arguments.checkpoint)
     config, saved = model.config(), model.load()
     make_env = replace(config.eval_env_config(), n_envs=1).build
-    spec = look_in_child(make_env, timeout_s=config.supervision.start_timeout_s).spec
+    spec = describe_in_child(make_env, timeout_s=config.supervision.start_timeout_s).spec
     source = f"in {model.config_path}"
     policy = policy_of(saved, config.agent, spec, seed=config.seed, source=source)
     if not isinstance(policy, TorchPolicy):

@@ -154,7 +154,7 @@ def _has_common(value: object) -> bool:
 @contextmanager
 def naming_flags(config: object) -> Iterator[None]:
     """Add suggestions to the parser's message about unknown flags."""
-    heard = _Heard(sys.stderr)
+    heard = _Tee(sys.stderr)
     sys.stderr = cast("TextIO", heard)
     try:
         yield
@@ -191,7 +191,7 @@ def _last_word(flag: str) -> str:
     return flag.removeprefix("--").rpartition(".")[2]
 
 
-class _Heard:
+class _Tee:
     """A stream that keeps a copy of what is written to it."""
 
     def __init__(self, stream: TextIO) -> None:

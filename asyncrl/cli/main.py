@@ -176,7 +176,7 @@ def _main(args: list[str]) -> int:
         datefmt=CLOCK_TIME,
         handlers=[handler],
     )
-    _look_in_current_directory()
+    _add_current_directory()
     return _run(args[0], args[1:], debug=debug)
 
 
@@ -185,7 +185,7 @@ def _at_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
 
 
-def _look_in_current_directory() -> None:
+def _add_current_directory() -> None:
     """Let MODULE:NAME find modules in the working directory, first or last.
 
     Later imports search there too. So it comes before installed modules only if no other user can

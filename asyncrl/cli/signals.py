@@ -30,8 +30,8 @@ from asyncrl.core.interrupter import Interrupter, start_thread
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-_SENT_TWICE = (signal.SIGTERM, signal.SIGHUP)
-_TWICE_WITHIN_S = 1.0
+_OFTEN_REPEATED = (signal.SIGTERM, signal.SIGHUP)
+_SAME_WITHIN_S = 1.0
 """Within this time, a repeated signal counts as one. A terminal that is closed sends SIGHUP, and so
 does its shell; schedulers and the processes they start forward SIGTERM to processes that have
 received it."""
@@ -45,8 +45,8 @@ _LONGEST_POLL_S = 3600.0
 _SUMMARY_S = 0.5
 """Timeout for writing the summary, within the reserve."""
 
-_DEAF = -1
-_BLOCK_IS_OVER = b"\0"
+_NO_DESCRIPTOR = -1
+_STOP_BYTE = b"\0"
 _STDERR = 2
 _SHOW_CURSOR = "\x1b[?25h\n"  # and end the line in which a live view stopped
 
@@ -82,7 +82,7 @@ class Interrupted:
         """128 plus the signal's number, as shells do; 0 without a signal."""
         return 128 + self._signal if self._signal else 0
 
-    def be_over(self) -> None:
+    def disarm(self) -> None:
         """Never end the process from now on: the run has ended."""
         self._may_end = False
 
@@ -93,7 +93,7 @@ class Interrupted:
         while True:
             left_s = max(self._deadline - time.monotonic(), 0.0)
             if pipe.poll(1e3 * min(left_s, _LONGEST_POLL_S)):
-                if not all(map(self._goes_on, os.read(descriptor, 4096))):
+                if not all(map(self._handle_byte, os.read(descriptor, 4096))):
                     return
             elif not left_s and self._signal:
                 self._deadline = math.inf
@@ -102,16 +102,16 @@ class Interrupted:
                 why = f"not done within {self._limit} after {self._signal.name}"
                 self._end(why, "with" if is_saved else "without")
 
-    def _goes_on(self, number: int) -> bool:
+    def _handle_byte(self, number: int) -> bool:
         """Handle one byte of the pipe; return False if it says that the block is over."""
         if number in _SIGNALS:
-            self._hear(signal.Signals(number))
+            self._on_signal(signal.Signals(number))
         return number > 0
 
-    def _hear(self, number: signal.Signals) -> None:
+    def _on_signal(self, number: signal.Signals) -> None:
         now = time.monotonic()
         before = self._came_at.get(number, -math.inf)
-        if number in _SENT_TWICE and now - before <= _TWICE_WITHIN_S:
+        if number in _OFTEN_REPEATED and now - before <= _SAME_WITHIN_S:
             return
         self._came_at[number] = now
         first, self._signal = self._signal is None, number
@@ -124,7 +124,7 @@ class Interrupted:
     def _end(self, why: str, with_or_without: str = "without") -> None:
         """End the process, unless the run has ended: the rest takes no time."""
         if self._may_end:
-            _say_unless_that_takes_time(f"asyncrl: {why}; ended {with_or_without} a summary")
+            _write_without_blocking(f"asyncrl: {why}; ended {with_or_without} a summary")
             os._exit(self.exit_code)
 
 
@@ -144,7 +144,7 @@ def _done_in_time(save: Callable[[], object]) -> bool:
     return done.is_set()
 
 
-def _say_unless_that_takes_time(sentence: str) -> None:
+def _write_without_blocking(sentence: str) -> None:
     """Write a line to stderr if that does not block."""
     writable = select.poll()
     writable.register(_STDERR, select.POLLOUT)
@@ -163,9 +163,9 @@ def raise_at_signals() -> None:
     """
     seen = Interrupted(Interrupter(), _COMMAND_GRACE_S, limit=f"{_COMMAND_GRACE_S:g} s")
     _listen(seen)
-    for number in _heard():
+    for number in _handled():
         signal.signal(number, _raise)
-    signal.signal(signal.SIGUSR1, _leave_it_to_the_thread)
+    signal.signal(signal.SIGUSR1, _do_nothing)
 
 
 @contextmanager
@@ -183,12 +183,12 @@ def interrupting(interrupter: Interrupter, grace_s: float = 0.0) -> Iterator[Int
             others(number, frame)
 
     with _listening(seen):
-        before = {number: signal.signal(number, _leave_it_to_the_thread) for number in _heard()}
+        before = {number: signal.signal(number, _do_nothing) for number in _handled()}
         others = signal.signal(signal.SIGUSR1, on_save)
         try:
             yield seen
         finally:
-            seen.be_over()
+            seen.disarm()
             signal.signal(signal.SIGUSR1, others)
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -203,7 +203,7 @@ def _listening(seen: Interrupted) -> Iterator[None]:
         if write_end in _write_ends:  # otherwise this is a forked child
             _write_ends.discard(write_end)
             signal.set_wakeup_fd(before)
-            os.write(write_end, _BLOCK_IS_OVER)
+            os.write(write_end, _STOP_BYTE)
             thread.join()
         os.close(read_end)
         os.close(write_end)
@@ -225,15 +225,15 @@ def _listen(seen: Interrupted) -> tuple[int, int, int, threading.Thread]:
 def _raise(number: int, _: FrameType | None) -> None:
     for other in _SIGNALS:  # a second signal must not disturb what ends because of the first
         if signal.getsignal(other) is _raise:
-            signal.signal(other, _leave_it_to_the_thread)
+            signal.signal(other, _do_nothing)
     raise KeyboardInterrupt(signal.Signals(number))
 
 
-def _leave_it_to_the_thread(number: int, frame: FrameType | None) -> None:
+def _do_nothing(number: int, frame: FrameType | None) -> None:
     """Do nothing. Without a handler, Python would not write the signal to the pipe."""
 
 
-def _be_deaf() -> None:
+def _restore_in_child() -> None:
     """Stop a forked child from writing its signals to the pipe, which it shares with its parent.
 
     Where signals raise, the child gets the default handlers: environments fork workers that are
@@ -241,14 +241,14 @@ def _be_deaf() -> None:
     """
     if _write_ends:
         _write_ends.clear()
-        signal.set_wakeup_fd(_DEAF)
+        signal.set_wakeup_fd(_NO_DESCRIPTOR)
     for number in _SIGNALS:
         if signal.getsignal(number) is _raise:
             is_ctrl_c = number == signal.SIGINT
             signal.signal(number, signal.default_int_handler if is_ctrl_c else signal.SIG_DFL)
 
 
-os.register_at_fork(after_in_child=_be_deaf)
+os.register_at_fork(after_in_child=_restore_in_child)
 
 
 def end_at_signals() -> None:
@@ -256,10 +256,10 @@ def end_at_signals() -> None:
 
     Python's own exit takes some time, and a signal in it would print a traceback.
     """
-    for number in _heard():
+    for number in _handled():
         signal.signal(number, lambda number, _: os._exit(128 + number))
 
 
-def _heard() -> list[signal.Signals]:
+def _handled() -> list[signal.Signals]:
     # `nohup` makes the process ignore SIGHUP, which must stay so.
     return [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from asyncrl.bench.tuner import Freedom
+from asyncrl.bench.tuner import SearchSpace
 from asyncrl.checkpoint.resume import Resume
 from asyncrl.cli.flags import (
     REGISTRY,
@@ -53,7 +53,7 @@ from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.recorders.terminal import ProgressConsole, TerminalRecorder, render_summary
 from asyncrl.training.asynchronous import RunLauncher
-from asyncrl.training.look import look_at_run
+from asyncrl.training.describe_env import describe_env_of_run
 from asyncrl.training.presets import (
     REPLAYS,
     ReplayKind,
@@ -76,22 +76,22 @@ class _Printing(logging.Handler):
             show(record.getMessage())
 
 
-def tell_of_run(agent: str, config: RunConfig, run_dir: Path) -> None:
+def print_run(agent: str, config: RunConfig, run_dir: Path) -> None:
     """Print what is trained, where results go, and whether the run has a limit."""
     show(f"training {agent} on {config.env}, results in {run_dir}")
     if config.stop_condition() is None:
         show("no limit is set, so it trains until Ctrl-C, which saves a checkpoint first")
 
 
-_TOLD = ("asyncrl.replay", "asyncrl.supervision.in_child")
+_PRINTED_SETTINGS = ("asyncrl.replay", "asyncrl.supervision.in_child")
 
 
 @contextmanager
-def telling_of_building(*, quiet: bool) -> Iterator[None]:
+def printing_building(*, quiet: bool) -> Iterator[None]:
     """Print how long environments take to build, and how much memory a replay will take."""
     handler = _Printing()
     with ExitStack() as undo:
-        for logger in map(logging.getLogger, () if quiet else _TOLD):
+        for logger in map(logging.getLogger, () if quiet else _PRINTED_SETTINGS):
             undo.callback(logger.setLevel, logger.level)
             undo.callback(logger.removeHandler, handler)
             logger.setLevel(logging.INFO)
@@ -184,7 +184,7 @@ class TrainArguments:
     command: str = ""
     """The command line itself, as it is stored with the run."""
 
-    auto: Freedom | None = None
+    auto: SearchSpace | None = None
     """What `--actors auto` chooses before training; None without it."""
 
     resume: Resume = False
@@ -237,7 +237,7 @@ def parse_flags(
             registry=REGISTRY,
         )
     values = {f.name: getattr(parsed.run, f.name) for f in dataclasses.fields(RunConfig)}
-    auto = _freedom(flags) if values["actors"] == "auto" else None
+    auto = _search_space(flags) if values["actors"] == "auto" else None
     if auto:
         values["actors"] = RunConfig().actors  # the search starts from it
     if values["data"] is not None:
@@ -297,10 +297,10 @@ def train_in(run_dir: Path, arguments: TrainArguments, launcher: RunLauncher | N
     """
     output, config = arguments.output, arguments.config
     if not output.quiet:
-        tell_of_run(arguments.agent, config, run_dir)
+        print_run(arguments.agent, config, run_dir)
     shown, run_dir = run_dir, run_dir.absolute()  # environments may change the working directory
     interrupter, starts = Interrupter(), load_starts(run_dir)
-    with telling_of_building(quiet=output.quiet):
+    with printing_building(quiet=output.quiet):
         trainer = _build(arguments, run_dir, interrupter, launcher)
     with interrupting(interrupter, config.grace_s) as interrupted:
         with closing(trainer):
@@ -367,9 +367,9 @@ def _with_auto(cls: type[RunConfig]) -> type[RunConfig]:
     )
 
 
-def _freedom(flags: list[str]) -> Freedom:
+def _search_space(flags: list[str]) -> SearchSpace:
     """Leave to the search what no flag sets."""
-    return Freedom(
+    return SearchSpace(
         envs=value_of("--envs-per-actor", flags) is None,
         length=value_of("--segment.length", flags) is None,
     )
@@ -381,7 +381,7 @@ def _tuned(arguments: TrainArguments) -> TrainArguments:
         return arguments
     if not arguments.output.quiet:
         show(f"choosing the number of actors by short runs, at most {_TUNING_S:.0f} s")
-    config, tuning = tune(arguments.config, seconds=_TUNING_S, freedom=arguments.auto)
+    config, tuning = tune(arguments.config, seconds=_TUNING_S, search_space=arguments.auto)
     if not arguments.output.quiet:
         show(tuning.sentence)
     return replace(arguments, config=config, auto=None)
@@ -399,10 +399,11 @@ def _build(
             launcher.close()
         # The search builds environments in this process; first a child finds those that crash or
         # hang.
-        look_at_run(config)
+        describe_env_of_run(config)
     recorder = recorder_of(config, run_dir, output)
     if not arguments.resume:
-        recorder.go_on(env_steps=0, opt_steps=0)  # without records of a run that began here before
+        # Discard records of an earlier run in this directory.
+        recorder.resume_at(env_steps=0, opt_steps=0)
     return build_trainer(
         config,
         launcher=launcher,

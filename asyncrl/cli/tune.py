@@ -14,7 +14,7 @@ import tyro
 
 from asyncrl.bench.cost_model import Plan, Task
 from asyncrl.bench.trial import Trial, run_trial
-from asyncrl.bench.tuner import Freedom, Tried, Tuner, Tuning
+from asyncrl.bench.tuner import SearchSpace, TrialRecord, Tuner, Tuning
 from asyncrl.cli.flags import check_config_file, naming_flags
 from asyncrl.cli.output import on_results, show
 from asyncrl.core.declared import Positive, check_declared
@@ -23,7 +23,7 @@ from asyncrl.core.errors import AsyncRLError
 from asyncrl.metrics import limits
 from asyncrl.metrics.system import Cores
 from asyncrl.replay.sequences import SequenceReplayConfig
-from asyncrl.training.look import look_at_run
+from asyncrl.training.describe_env import describe_env_of_run
 from asyncrl.training.presets import load_over, preset, preset_like
 from asyncrl.training.run_config import RunConfig, load_yaml
 
@@ -98,7 +98,7 @@ def run(arguments: TuneArguments) -> int:
     """Search, and return the exit code."""
     options, agent, config = arguments.options, arguments.agent, arguments.config
 
-    def on_tried(tried: Tried) -> None:
+    def on_tried(tried: TrialRecord) -> None:
         if not options.json:
             show(_row(tried))
 
@@ -125,13 +125,13 @@ def tune(
     config: RunConfig,
     *,
     seconds: float,
-    freedom: Freedom | None = None,
-    on_tried: Callable[[Tried], object] = lambda _: None,
+    search_space: SearchSpace | None = None,
+    on_tried: Callable[[TrialRecord], object] = lambda _: None,
     on_failed: Callable[[Plan, AsyncRLError], object] = lambda _plan, _error: None,
 ) -> tuple[RunConfig, Tuning]:
     """Search; return the settings with the chosen values, and the search."""
-    freedom = _allowed(config, freedom or Freedom())
-    actors = min(config.actors, freedom.most_actors) if freedom.actors else config.actors
+    search_space = _allowed(config, search_space or SearchSpace())
+    actors = min(config.actors, search_space.most_actors) if search_space.actors else config.actors
 
     def configured(plan: Plan) -> RunConfig:
         return replace(
@@ -141,13 +141,13 @@ def tune(
             segment=replace(config.segment, length=plan.segment_length),
         )
 
-    def try_plan(plan: Plan, *, limited: bool) -> Trial:
+    def run_plan(plan: Plan, *, limited: bool) -> Trial:
         trying = configured(plan)
         make_env = trying.env_config().build
         return run_trial(trying.agent, make_env, trying, seconds=_TRIAL_S, limited=limited)
 
     tuning = Tuner(
-        try_plan=try_plan,
+        run_plan=run_plan,
         task=Task(
             cores=Cores().share,
             batch_size=config.trainer.batch_size,
@@ -159,7 +159,7 @@ def tune(
             segment_length=config.segment.length,
         ),
         budget_s=seconds,
-        freedom=freedom,
+        search_space=search_space,
         on_tried=on_tried,
         on_failed=on_failed,
     ).run()
@@ -202,12 +202,12 @@ def _fitting_agent(options: TuneOptions) -> str:
     if options.env is None:
         return "dqn"
     config = replace(_in_environment(preset("dqn"), options), envs_per_actor=1)
-    return "dqn" if isinstance(look_at_run(config).spec.action, DiscreteSpec) else "sac"
+    return "dqn" if isinstance(describe_env_of_run(config).spec.action, DiscreteSpec) else "sac"
 
 
-def _allowed(config: RunConfig, freedom: Freedom) -> Freedom:
+def _allowed(config: RunConfig, search_space: SearchSpace) -> SearchSpace:
     """Exclude what would change the algorithm or cannot be changed; keep within limits."""
-    most = freedom.most_envs
+    most = search_space.most_envs
     if config.max_env_steps:
         most = min(most, config.max_env_steps // (_FEWEST_STEPS_EACH * config.actors))
     if config.replay.once:
@@ -216,9 +216,9 @@ def _allowed(config: RunConfig, freedom: Freedom) -> Freedom:
     # Sequences and trajectories are cut at the ends of segments.
     cut = config.replay.once or isinstance(config.replay, SequenceReplayConfig)
     return replace(
-        freedom,
-        length=freedom.length and not cut,
-        most_actors=min(freedom.most_actors, limits.most_actors()),
+        search_space,
+        length=search_space.length and not cut,
+        most_actors=min(search_space.most_actors, limits.most_actors()),
         most_envs=max(most, config.envs_per_actor),
     )
 
@@ -238,7 +238,7 @@ def _command(agent: str, config: RunConfig, options: TuneOptions) -> str:
     return " ".join(parts)
 
 
-def _row(tried: Tried) -> str:
+def _row(tried: TrialRecord) -> str:
     trial = tried.trial
     costs = (trial.actor.policy_s, trial.actor.env_s, trial.actor.send_s)
     return _aligned(

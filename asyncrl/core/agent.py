@@ -108,7 +108,7 @@ class Agent(Policy, Protocol):
 
 
 @runtime_checkable
-class TellsPriorities(Protocol):
+class ReturnsPriorities(Protocol):
     """An agent that works with prioritized replay."""
 
     def priorities(self) -> Array:
@@ -120,7 +120,7 @@ class TellsPriorities(Protocol):
 
 
 @runtime_checkable
-class Remembers(Protocol):
+class StatefulPolicy(Protocol):
     """A policy whose actions depend on what it has seen earlier in the same episode.
 
     Keep separate memories for training and evaluation: a synchronous run evaluates the acting
@@ -133,7 +133,7 @@ class Remembers(Protocol):
 
 
 @runtime_checkable
-class ReusesMemory(Protocol):
+class ReusesStateArrays(Protocol):
     """An agent that can write its state into the arrays of an older copy.
 
     Writing to newly allocated memory takes longer than the copy itself: 100 MB are copied in 5 ms
@@ -203,7 +203,7 @@ def _require_names(metrics: object, owner: object, method: str, advice: str) -> 
 
 def forget(policy: Policy, where: BoolArray) -> None:
     """Clear a policy's memory where episodes begin, if it has one."""
-    if isinstance(policy, Remembers):
+    if isinstance(policy, StatefulPolicy):
         policy.forget(where)
 
 
@@ -259,7 +259,7 @@ class LearnsFrom(Protocol):
     """
 
     learns_from: ClassVar[BatchKind]
-    """Must equal the replay's `hands_out`."""
+    """Must equal the replay's `batch_kind`."""
 
 
 class PolicyWrapper:

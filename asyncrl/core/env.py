@@ -263,7 +263,7 @@ def make_batch_env(make_env: MakeBatchEnv, name: str = "make_env") -> BatchEnv:
     return env
 
 
-class Seen(NamedTuple):
+class EnvDescription(NamedTuple):
     """What a run must know about its environments before it begins."""
 
     spec: EnvSpec
@@ -276,10 +276,10 @@ class Seen(NamedTuple):
     """Frames per observation, if observations are stacks."""
 
 
-def look_at(make_env: MakeBatchEnv) -> Seen:
+def describe_env(make_env: MakeBatchEnv) -> EnvDescription:
     """Build the environments once in this process, and close them."""
     env = make_batch_env(make_env)
     try:
-        return Seen(env.spec, env.n_envs, getattr(env, "n_frames", 1))
+        return EnvDescription(env.spec, env.n_envs, getattr(env, "n_frames", 1))
     finally:
         env.close()

@@ -17,7 +17,7 @@ class Recorder(Protocol):
 
     Calls come in the order `start` once, `write` any number of times, `close` once with how the run
     ended. `close` is called after a failure, too, and calling it again has no effect. A recorder
-    that continues earlier records may also implement `GoesOn`.
+    that continues earlier records may also implement `ResumableRecorder`.
     """
 
     def start(self, config: Mapping[str, object]) -> None:
@@ -37,9 +37,9 @@ class Recorder(Protocol):
 
 
 @runtime_checkable
-class GoesOn(Protocol):
+class ResumableRecorder(Protocol):
     """A recorder that is informed where a resumed run continues."""
 
-    def go_on(self, *, env_steps: int, opt_steps: int) -> None:
+    def resume_at(self, *, env_steps: int, opt_steps: int) -> None:
         """Called before `start` with that position; discard records from after it."""
         ...

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from asyncrl.core.agent import BatchKind, LearnsFrom, TellsPriorities, require_agent_config
+from asyncrl.core.agent import BatchKind, LearnsFrom, ReturnsPriorities, require_agent_config
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.segment import ColumnSpec, SegmentSchema
 from asyncrl.core.types import Array, Arrays, ArrayStream, Columns, IntArray, Params
@@ -32,7 +32,7 @@ class ReplayBuffer(Protocol):
         `discount` (factor of the bootstrap value at `next_obs`: 0 where the episode terminated),
         `model_version` (that acted), and the extra columns of the agent.
 
-        A prioritized buffer, `TakesPriorities`, adds `weight` (the importance weight of each row)
+        A prioritized buffer, `AcceptsPriorities`, adds `weight` (the importance weight of each row)
         and `index` (to return with its TD error). Buffers of sequences and of trajectories document
         their own layouts. Those that return each transition once return approximately this number:
         whole segments. Columns that are kept on a device are torch tensors there instead of arrays.
@@ -55,7 +55,7 @@ class ReplayBuffer(Protocol):
 
 
 @runtime_checkable
-class TakesPriorities(Protocol):
+class AcceptsPriorities(Protocol):
     """A replay buffer, or a proxy of one, that takes TD errors."""
 
     def update_priorities(self, index: IntArray, td_error: Array) -> None:
@@ -64,7 +64,7 @@ class TakesPriorities(Protocol):
 
 
 @runtime_checkable
-class KeepsState(Protocol):
+class SavesState(Protocol):
     """A replay buffer whose state can be saved and loaded."""
 
     def state(self) -> Params:
@@ -83,7 +83,7 @@ class KeepsState(Protocol):
 
 
 @runtime_checkable
-class StreamsState(KeepsState, Protocol):
+class StreamsState(SavesState, Protocol):
     """A replay buffer too large to copy, whose state can be saved during training."""
 
     def stream(self, room_bytes: int | None = None) -> ArrayStream:
@@ -120,10 +120,10 @@ class ReplayBufferConfig(Protocol):
 
 
 @runtime_checkable
-class HandsOut(Protocol):
+class DeclaresBatchKind(Protocol):
     """A replay's config that declares which kind of batches it returns."""
 
-    hands_out: ClassVar[BatchKind]
+    batch_kind: ClassVar[BatchKind]
     """Must equal the agent's `learns_from`."""
 
 
@@ -141,13 +141,13 @@ _KINDS: Mapping[BatchKind, tuple[str, str]] = {
 def check_agent_and_replay(agent: object, replay: ReplayBufferConfig) -> None:
     """Raise if this is not an agent's config, or if the agent cannot use the replay's batches."""
     require_agent_config(agent)
-    if not isinstance(agent, LearnsFrom) or not isinstance(replay, HandsOut):
+    if not isinstance(agent, LearnsFrom) or not isinstance(replay, DeclaresBatchKind):
         return
-    if agent.learns_from != replay.hands_out:
+    if agent.learns_from != replay.batch_kind:
         wanted, fitting = _KINDS[agent.learns_from]
         raise ConfigError(
             f"{type(agent).__name__} learns from {wanted}, but {type(replay).__name__} returns "
-            f"{_KINDS[replay.hands_out][0]}; use {fitting} as replay, as the presets do"
+            f"{_KINDS[replay.batch_kind][0]}; use {fitting} as replay, as the presets do"
         )
 
 
@@ -160,7 +160,7 @@ def replay_groups(
     """
     if save and isinstance(buffer, StreamsState):
         return {REPLAY: buffer.stream(room_bytes)}
-    return {REPLAY: buffer.state()} if save and isinstance(buffer, KeepsState) else {}
+    return {REPLAY: buffer.state()} if save and isinstance(buffer, SavesState) else {}
 
 
 def with_start_columns(
@@ -189,7 +189,7 @@ def restore_replay(buffer: ReplayBuffer, groups: Mapping[str, Params]) -> bool:
     """Load a checkpoint's replay into a buffer; return whether there was one."""
     if REPLAY not in groups:
         return False
-    if not isinstance(buffer, KeepsState):
+    if not isinstance(buffer, SavesState):
         raise CheckpointError(
             f"the checkpoint contains a replay, but {type(buffer).__name__} cannot load one: it "
             "has no load_state"
@@ -209,7 +209,7 @@ def drawn_singly(buffer: ReplayBuffer) -> bool:
 
     Whole segments cannot be divided, and with priorities each batch changes the next one.
     """
-    return buffer.once or isinstance(buffer, TakesPriorities)
+    return buffer.once or isinstance(buffer, AcceptsPriorities)
 
 
 def in_batches(together: Columns, batch_size: int) -> list[Columns]:
@@ -221,7 +221,7 @@ def in_batches(together: Columns, batch_size: int) -> list[Columns]:
 
 def check_priorities(agent: object, buffer: ReplayBuffer) -> None:
     """Raise if the buffer is prioritized and the agent returns no priorities."""
-    if isinstance(buffer, TakesPriorities) and not isinstance(agent, TellsPriorities):
+    if isinstance(buffer, AcceptsPriorities) and not isinstance(agent, ReturnsPriorities):
         raise ConfigError(
             f"{type(buffer).__name__} needs an agent with a method `priorities()` that returns the "
             f"absolute TD error of each row of the newest batch; {type(agent).__name__} has none, "
@@ -234,8 +234,8 @@ def pass_priorities_on(agent: object, batch: Columns, buffer: object) -> None:
 
     Batches of other buffers have no column `index`; nothing is done with them.
     """
-    if "index" in batch and isinstance(agent, TellsPriorities):
-        if not isinstance(buffer, TakesPriorities):
+    if "index" in batch and isinstance(agent, ReturnsPriorities):
+        if not isinstance(buffer, AcceptsPriorities):
             raise ConfigError(
                 f"batches of {type(buffer).__name__} have the column 'index', so it must take "
                 "priorities, but its class has no method `update_priorities(index, td_error)`; "

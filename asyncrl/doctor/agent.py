@@ -22,9 +22,9 @@ from asyncrl.core.agent import (
     LearnsFrom,
     Policy,
     PolicyContext,
-    Remembers,
-    ReusesMemory,
-    TellsPriorities,
+    ReturnsPriorities,
+    ReusesStateArrays,
+    StatefulPolicy,
     acted,
     as_number,
     evaluation_mode,
@@ -123,7 +123,7 @@ def examine_agent(
         announce(name)
         try:
             seen = check(subject)
-        except _Broken as broken:
+        except _Violation as broken:
             yield (fail if broken.fails else warn)(name, broken.seen, f"{broken.advice}.")
         except Exception as error:  # foreign code may raise anything
             yield raised(name, error, _FIRST)
@@ -160,7 +160,7 @@ def examine_anywhere(
             for finding in _examine_in(name, spec, config, announce):
                 levels.add(finding.level)
                 yield finding
-        except _NotForThese as refusal:
+        except _Unsupported as refusal:
             refusals.append(f"{name}: {refusal}")
         else:
             (wrong if "fail" in levels else right).append(name)
@@ -180,18 +180,18 @@ def examine_anywhere(
         )
 
 
-class _NotForThese(Exception):  # a valid answer, not an error
+class _Unsupported(Exception):  # a valid answer, not an error
     """Says why an agent does not support some spaces."""
 
 
 def _examine_in(
     name: str, spec: EnvSpec, config: AgentConfig, announce: Callable[[str], None]
 ) -> Iterator[Finding]:
-    """Check an agent in these spaces. Raise `_NotForThese` if it does not support them."""
+    """Check an agent in these spaces. Raise `_Unsupported` if it does not support them."""
     try:
         config.build(spec, PolicyContext(seed=0, n_envs=_N_ENVS))
     except ConfigError as error:
-        raise _NotForThese(str(error)) from error
+        raise _Unsupported(str(error)) from error
     except Exception as error:  # foreign code may raise anything
         yield raised("settings", error, _FIRST)
         return
@@ -199,7 +199,7 @@ def _examine_in(
     yield from examine_agent(config, spec, announce=announce)
 
 
-class _Broken(Exception):  # ends a check, never leaves this file
+class _Violation(Exception):  # ends a check, never leaves this file
     """What violates the contract, and what to do."""
 
     def __init__(self, seen: str, advice: str, *, fails: bool = True) -> None:
@@ -243,7 +243,7 @@ class Subject:
         processor = make_one_step(_SEGMENT, extras)
         schema = schema_of(processor, self.spec, extras, _SEGMENT, lookahead=replay.lookahead)
         buffer = replay.build(schema, 1)
-        env = _MakeBelieve(self.spec)
+        env = _FakeEnv(self.spec)
         actor = InlineActor(
             self.agent(),
             env,
@@ -253,7 +253,7 @@ class Subject:
             processor=processor,
             seed=2,
         )
-        actor.begin_life()
+        actor.begin_incarnation()
         batches = []
         for number in range(count):
             for _ in range(_STEPS if number else _FIRST_STEPS):
@@ -267,7 +267,7 @@ class Subject:
             optimised(agent, _copied(batch))
 
 
-class _MakeBelieve:
+class _FakeEnv:
     """Fake environments: observations, rewards and ends are random, whatever the actions."""
 
     checks_itself: ClassVar[bool] = True
@@ -315,7 +315,7 @@ def _settings(subject: Subject) -> str:
         (subject.policy(), "build_policy", _POLICY),
     ):
         if missing := [name for name in names if not hasattr(one, name)]:
-            raise _Broken(
+            raise _Violation(
                 f"`{method}` returns {type(one).__name__}, which lacks {', '.join(missing)}",
                 f"Add it; {_SEE} for its contract",
             )
@@ -323,21 +323,21 @@ def _settings(subject: Subject) -> str:
 
 
 def require_actions(action: object, spec: EnvSpec, rows: int) -> None:
-    """Raise `_Broken` unless these are valid actions for `rows` observations."""
+    """Raise `_Violation` unless these are valid actions for `rows` observations."""
     space = spec.action
     if not isinstance(action, np.ndarray):
-        raise _Broken(f"the action is {shown(action)}", "Put a numpy array into `Act`")
+        raise _Violation(f"the action is {shown(action)}", "Put a numpy array into `Act`")
     kinds = "iufb" if np.dtype(space.dtype).kind == "f" else "iu"
     wanted = (rows, *space.shape)
     if action.shape != wanted or action.dtype.kind not in kinds:
-        raise _Broken(
+        raise _Violation(
             f"for {rows} observations `act` returned actions of shape {action.shape} and dtype "
             f"{action.dtype}, expected {wanted} and {space.dtype}",
             "Return one action for each row of `obs`, as `spec.action` describes it",
         )
     low, high = (0, space.n - 1) if isinstance(space, DiscreteSpec) else (space.low, space.high)
     if not ((action >= low) & (action <= high)).all():
-        raise _Broken(
+        raise _Violation(
             f"`act` returned {shown(action)}, outside the bounds {shown(low)} to {shown(high)}",
             "Clip or squash actions to the bounds of `spec.action`; discrete actions count from 0",
         )
@@ -349,7 +349,7 @@ def _acting(subject: Subject) -> str:
         for training, rows in ((True, _N_ENVS), (False, _N_ENVS), (False, 1)):
             policy.train(training)
             if policy.training is not training:
-                raise _Broken(
+                raise _Violation(
                     f"after `train({training})`, `training` is {policy.training!r}",
                     "Make `training` return what `train(mode)` was called with",
                 )
@@ -358,14 +358,14 @@ def _acting(subject: Subject) -> str:
             forget(policy, np.ones(rows, np.bool_))
             require_actions(acted(policy, obs).action, subject.spec, rows)
             if not np.array_equal(given, obs, equal_nan=True):
-                raise _Broken("`act` changed the observations", "Copy `obs` before changing it")
+                raise _Violation("`act` changed the observations", "Copy `obs` before changing it")
     return "returns valid actions, for any number of rows"
 
 
 def _evaluating(subject: Subject) -> str:
     policy, obs = subject.policy(), subject.obs(9)
     if not np.array_equal(_greedy(policy, obs), _greedy(policy, obs)):
-        raise _Broken(
+        raise _Violation(
             "with `train(False)` the same observations got different actions in the second call",
             "Explore only if `training`; use no random numbers otherwise",
         )
@@ -379,7 +379,7 @@ def _repeating(subject: Subject) -> str:
         return [acted(policy, subject.obs(seed=i)).action.tobytes() for i in range(5)]
 
     if actions(1) != actions(1):
-        raise _Broken(
+        raise _Violation(
             "two policies with the same seed and model acted differently",
             "Use one generator, seeded with `context.seed`, for every random choice",
             fails=False,
@@ -396,7 +396,7 @@ def _columns(subject: Subject) -> str:
     given = {name: np.shape(value) for name, value in extras.items()}
     wanted = {name: (_N_ENVS, *shape) for name, shape in declared.items()}
     if given != wanted:
-        raise _Broken(
+        raise _Violation(
             f"`Act.extras` held the columns {given or 'none'}, but `extra_columns` declares "
             f"{wanted or 'none'}, with one row per observation",
             "Name the same columns in both, and fill each of them whenever `training`",
@@ -409,7 +409,7 @@ def _records(subject: Subject) -> str:
         acted(policy, subject.obs())
         told = policy.record()
         if not isinstance(told, Mapping):
-            raise _Broken(f"`record` returned {shown(told)}", "Return numbers by name, or {}")
+            raise _Violation(f"`record` returned {shown(told)}", "Return numbers by name, or {}")
         for name, value in told.items():
             as_number(name, value)
     return ""
@@ -424,12 +424,12 @@ def _learning(subject: Subject) -> str:
         for name, value in optimised(agent, _copied(batch)).items():
             as_number(name, value)
     if not _same(info.params, before):
-        raise _Broken(
+        raise _Violation(
             "`opt` changed the arrays of a snapshot that `model_info` had returned before",
             "Return copies: actors and checkpoints still read them",
         )
     if wrong := [n for n, v in agent.model_info().params.items() if not np.isfinite(v).all()]:
-        raise _Broken(
+        raise _Violation(
             f"after three batches, {wrong[0]} of the model contains NaN or infinity",
             "Look for a division by zero, or lower the learning rate",
         )
@@ -443,13 +443,13 @@ def _models(subject: Subject) -> str:
     before = _copied(info.params)
     policy.sync_model(info)
     if not _same(policy.model_info().params, before):
-        raise _Broken(
+        raise _Violation(
             "after `sync_model`, the policy's own `model_info` returned a different model",
             "Load all of `info.params` in `sync_model`, and return all of it in `model_info`",
         )
     obs = subject.obs(20)
     if not np.array_equal(_greedy(agent, obs), _greedy(policy, obs)):
-        raise _Broken(
+        raise _Violation(
             "agent and policy act differently with the same model and no exploration",
             "Put everything that `act` depends on into `model_info().params`",
         )
@@ -457,7 +457,7 @@ def _models(subject: Subject) -> str:
     taker.sync_model(info)
     subject.learn(taker, 3, 5)
     if not _same(info.params, before):
-        raise _Broken(
+        raise _Violation(
             "after `sync_model`, `opt` changed the arrays that were passed to it",
             "Copy the arrays of `info.params`: the agent does not own them",
         )
@@ -475,7 +475,7 @@ def _wrong_models(subject: Subject) -> str:
         take = partial(policy.sync_model, replace(fitting, params=params))
         _require_refusal("sync_model", "model", what, take, ConfigError)
         if not _same(now(), before):
-            raise _Broken(
+            raise _Violation(
                 f"`sync_model` rejected a model with {what}, but loaded a part of it",
                 "Compare all names and shapes before the first change",
             )
@@ -490,7 +490,7 @@ def _parts(subject: Subject) -> str:
     for name, part in agent.parts.items():
         held = getattr(agent, name, part)
         if held is not part and isinstance(held, torch_agent.Part):
-            raise _Broken(
+            raise _Violation(
                 f"`self.{name}` and `self.parts[{name!r}]` are different objects, and the latter "
                 "is saved; a base class has put it there, and may still use it",
                 "Give the new object a name of its own and put it into `self.parts`; or replace "
@@ -509,25 +509,25 @@ def _states(subject: Subject) -> str:
     before = _copied(state)
     subject.learn(agent, 2, 4)
     if not _same(state, before):
-        raise _Broken("`opt` changed a state returned before", "Return copies from `state`")
+        raise _Violation("`opt` changed a state returned before", "Return copies from `state`")
     now = _copied(agent.state())
     for what, params in {"no array at all": {}, **_misfits(now, fresh)}.items():
         load = partial(agent.load_state, params)
         _require_refusal("load_state", "state", what, load, CheckpointError)
         if not _same(agent.state(), now):
-            raise _Broken(
+            raise _Violation(
                 f"`load_state` rejected a state with {what}, but loaded a part of it",
                 "Compare all names and shapes before the first change",
             )
     return "states are copies, and those that do not fit are rejected"
 
 
-def _going_on(subject: Subject) -> str:
+def _resuming(subject: Subject) -> str:
     first, twin, other = subject.agent(1), subject.agent(1), subject.agent(2)
     for agent in (first, twin):
         subject.learn(agent, 0, 3)
     if not _same(first.state(), twin.state()):
-        raise _Broken(
+        raise _Violation(
             "two agents with the same seed learned differently from the same batches",
             "Use one generator, seeded with `context.seed`, for every random choice, and "
             "initialise torch's layers inside `with seeded(context.seed)`",
@@ -536,14 +536,14 @@ def _going_on(subject: Subject) -> str:
     subject.learn(other, 5, 7)
     other.load_state(_copied(first.state()))
     if not _same(first.state(), other.state()):
-        raise _Broken(
+        raise _Violation(
             "after `load_state(state)`, `state()` returned something different",
             "Load everything in `load_state` that `state` returns",
         )
     for agent in (first, other):
         subject.learn(agent, 3, 6)
     if not _same(first.state(), other.state()):
-        raise _Broken(
+        raise _Violation(
             "an agent resumed from a state learned differently from the agent that had saved it",
             "Put everything that `opt` depends on into `state`: optimizer moments, target "
             "networks, counters, generators",
@@ -553,7 +553,7 @@ def _going_on(subject: Subject) -> str:
 
 def _priorities(subject: Subject) -> str:
     agent = subject.agent()
-    if not isinstance(agent, TellsPriorities) or subject.prioritized is None:
+    if not isinstance(agent, ReturnsPriorities) or subject.prioritized is None:
         return ""
     (batch,) = subject.batches_of(subject.prioritized, 1)
     optimised(agent, _copied(batch))
@@ -562,7 +562,7 @@ def _priorities(subject: Subject) -> str:
     except ConfigError as error:  # a subclass may inherit the method without having priorities
         return f"returns no priorities: {error}"
     if np.shape(told) != wanted or not (np.isfinite(told) & (np.asarray(told) >= 0)).all():
-        raise _Broken(
+        raise _Violation(
             f"`priorities` returned {shown(told)} of shape {np.shape(told)}, expected {wanted} "
             "numbers, each 0 or more",
             "Return the absolute TD error of each row of the newest batch",
@@ -571,7 +571,7 @@ def _priorities(subject: Subject) -> str:
 
 
 def _memory(subject: Subject) -> str:
-    if not isinstance(subject.policy(), Remembers):
+    if not isinstance(subject.policy(), StatefulPolicy):
         return ""
     model = subject.agent(1).model_info()
 
@@ -587,7 +587,7 @@ def _memory(subject: Subject) -> str:
         return chosen
 
     if actions(evaluated=False) == actions(evaluated=False) != actions(evaluated=True):
-        raise _Broken(
+        raise _Violation(
             "an evaluation in the middle of training episodes changed the actions that followed "
             "in them",
             "Keep separate recurrent states for training and evaluation",
@@ -597,7 +597,7 @@ def _memory(subject: Subject) -> str:
 
 def _spare(subject: Subject) -> str:
     agent = subject.agent()
-    if not isinstance(agent, ReusesMemory):
+    if not isinstance(agent, ReusesStateArrays):
         return ""
     subject.learn(agent, 0, 2)
     old = agent.state()
@@ -605,7 +605,7 @@ def _spare(subject: Subject) -> str:
     expected = _copied(agent.state())
     agent.spare = old
     if not _same(agent.state(), expected) or agent.spare:
-        raise _Broken(
+        raise _Violation(
             "with an older state in `spare`, `state` returned a different state, or left `spare` "
             "filled",
             "Clear `spare` first and overwrite every array; or do without `spare`",
@@ -624,7 +624,7 @@ _CHECKS: Mapping[str, Callable[[Subject], str]] = {
     "wrong model": _wrong_models,
     "parts": _parts,
     "state": _states,
-    "going on": _going_on,
+    "going on": _resuming,
     "seed": _repeating,
     "priorities": _priorities,
     "memory": _memory,
@@ -644,12 +644,12 @@ def _greedy(policy: Policy, obs: Array) -> Array:
 
 
 def _require_arrays(what: str, arrays: object) -> None:
-    """Raise `_Broken` unless these are named arrays of plain numbers."""
+    """Raise `_Violation` unless these are named arrays of plain numbers."""
     if not isinstance(arrays, Mapping):
-        raise _Broken(f"{what} is {shown(arrays)}", "Return numpy arrays by name")
+        raise _Violation(f"{what} is {shown(arrays)}", "Return numpy arrays by name")
     for name, value in arrays.items():
         if not isinstance(value, np.ndarray) or value.dtype.hasobject:
-            raise _Broken(
+            raise _Violation(
                 f"{what} holds {name!r}: {type(value).__name__}",
                 "Return numpy arrays of numbers by name; `np.array(value)` turns a number into one",
             )
@@ -658,17 +658,17 @@ def _require_arrays(what: str, arrays: object) -> None:
 def _require_refusal(
     method: str, thing: str, what: str, take: Callable[[], object], kind: type[AsyncRLError]
 ) -> None:
-    """Raise `_Broken` unless arrays that do not fit are rejected as the contract says."""
+    """Raise `_Violation` unless arrays that do not fit are rejected as the contract says."""
     try:
         take()
     except kind:
         return
     except Exception as error:
-        raise _Broken(
+        raise _Violation(
             f"`{method}` of a {thing} with {what} raised {type(error).__name__}: {error}",
             f"Compare names and shapes, and raise `{kind.__name__}` that names what does not fit",
         ) from error
-    raise _Broken(
+    raise _Violation(
         f"`{method}` accepted a {thing} with {what}",
         f"Compare names and shapes, and raise `{kind.__name__}` before changing anything",
     )

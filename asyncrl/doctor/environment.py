@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 
 from asyncrl.core.agent import is_agent_config
-from asyncrl.core.env import BatchEnv, look_at
+from asyncrl.core.env import BatchEnv, describe_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import ActorExit, Progress
 from asyncrl.core.messages import Peer
@@ -306,7 +306,7 @@ def _agent_in(path: str, config: EnvConfig, announce: Callable[[str], None]) -> 
     """Yield the findings about the agent of that path in the spaces of an environment."""
     announce("make")
     try:
-        spec = look_at(config.build).spec
+        spec = describe_env(config.build).spec
         named: Any = load_object(path)
     except Exception as error:  # foreign code may raise anything
         yield findings.raised("make", error, _FIRST)

@@ -332,7 +332,7 @@ def _start_an_actor() -> tuple[float, str, dict[str, bool]]:
         return float("inf"), str(error), {}
     path = launcher.directory / "told.json"
     try:
-        launcher.launch(Peer(actor_id=ActorId(0), incarnation=0), partial(_looks_around, path))
+        launcher.launch(Peer(actor_id=ActorId(0), incarnation=0), partial(_describe_child, path))
         ended = launcher.exits(_START_DEADLINE_S)
         took_s = time.monotonic() - began if ended else float("inf")
         if ended and ended[0].code:
@@ -342,7 +342,7 @@ def _start_an_actor() -> tuple[float, str, dict[str, bool]]:
         launcher.close()
 
 
-def _looks_around(path: Path, _: Progress) -> None:
+def _describe_child(path: Path, _: Progress) -> None:
     """Run as an actor: write the facts about this process to a file."""
     torch = sys.modules.get("torch")  # no import: the helper has torch loaded, or not
     told = {

@@ -31,11 +31,11 @@ class TimeLimits:
     """The remaining steps of each episode in a batch."""
 
     def __init__(self, envs: Sequence[gym.Env[Any, Any]]) -> None:
-        peeled = [_peel(env) for env in envs]
-        self.steps: list[Callable[[Any], Any]] = [env.step for env, _ in peeled]
+        unwrapped = [_unwrap(env) for env in envs]
+        self.steps: list[Callable[[Any], Any]] = [env.step for env, _ in unwrapped]
         """The step function of each environment, without the wrappers. Call it only after a
         reset."""
-        self._wrappers = [wrapper for _, wrapper in peeled]
+        self._wrappers = [wrapper for _, wrapper in unwrapped]
         self._known: list[int] = [_limit(wrapper) for wrapper in self._wrappers]
         self._limits = np.array(self._known, np.int64)
         self._ends = self._limits.copy()
@@ -63,7 +63,7 @@ class TimeLimits:
         return truncated | over
 
 
-class _Least:
+class _StrictestLimit:
     """Several TimeLimit wrappers as one; the strictest limit applies."""
 
     def __init__(self, wrappers: Sequence[TimeLimit[Any, Any]]) -> None:
@@ -74,7 +74,9 @@ class _Least:
         return min((_limit(wrapper) for wrapper in self._wrappers), default=_NEVER)
 
 
-def _peel(env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], TimeLimit[Any, Any] | _Least]:
+def _unwrap(
+    env: gym.Env[Any, Any],
+) -> tuple[gym.Env[Any, Any], TimeLimit[Any, Any] | _StrictestLimit]:
     """Return the environment inside Gymnasium's wrappers, and its time limit."""
     limits = []
     # Exactly these classes: a subclass may do more, and so may a `step` set on the instance.
@@ -82,7 +84,7 @@ def _peel(env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], TimeLimit[Any, Any
         if isinstance(env, TimeLimit):
             limits.append(env)
         env = env.env  # type: ignore[attr-defined]
-    return env, limits[0] if len(limits) == 1 else _Least(limits)
+    return env, limits[0] if len(limits) == 1 else _StrictestLimit(limits)
 
 
 MakeEnv = Callable[[], gym.Env[Any, Any]]
@@ -128,7 +130,7 @@ class PlainBatch:
         parts = Parts(first.observation_space)
         self._checks = Checks(_name(first), n_envs, self._spec.observation, parts)
         self._info = EpisodeInfo(info, n_envs, _name(first))
-        self._everyone = range(n_envs)
+        self._all_envs = range(n_envs)
         self._n_envs = n_envs
 
     @property
@@ -143,7 +145,7 @@ class PlainBatch:
 
     def reset(self, seed: int) -> Array:
         """Reset all environments; environment i is seeded with `seed + i`, as in Gymnasium."""
-        obs = self._reset(self._everyone, seed)
+        obs = self._reset(self._all_envs, seed)
         self._info.begin()
         self._steps = self._limits.steps
         return obs
@@ -155,7 +157,7 @@ class PlainBatch:
             rows, rewards, terminations, truncations, infos = zip(*answers, strict=True)
         except ValueError as error:
             raise self._wrong_api(answers) from error
-        final_obs = self._checks.stack(rows, self._everyone, action)
+        final_obs = self._checks.stack(rows, self._all_envs, action)
         self._checks.sound_obs("observation", final_obs, action)
         reward = self._checks.reward(rewards, action)
         self._checks.finite_reward(rewards, reward, action)
@@ -182,7 +184,7 @@ class PlainBatch:
 
     def _step_all(self, actions: Array) -> list[tuple[Any, Any, Any, Any, Any]]:
         # Python ints, because environments in Python are faster with them.
-        each = actions.tolist() if self._discrete else [actions[i, ...] for i in self._everyone]
+        each = actions.tolist() if self._discrete else [actions[i, ...] for i in self._all_envs]
         waiting = iter(each)
         try:
             return [step(action) for step, action in zip(self._steps, waiting, strict=True)]

@@ -19,7 +19,7 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from asyncrl.core.declared import Count, check_declared
-from asyncrl.core.env import BatchEnv, MakeBatchEnv, Seen, look_at
+from asyncrl.core.env import BatchEnv, EnvDescription, MakeBatchEnv, describe_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import load_object
 from asyncrl.envs.batch import PlainBatch
@@ -28,10 +28,10 @@ from asyncrl.envs.vector import VectorBatch
 
 logger = logging.getLogger(__name__)
 
-_heard: set[str] = set()
+_forwarded: set[str] = set()
 
 
-def hear_warnings(code: str = "") -> None:
+def forward_warnings(code: str = "") -> None:
     """Log MuJoCo's warnings from now on, if it is loaded and has no other handler.
 
     `code` names the source of the next environment: if that is MuJoCo, it is loaded now.
@@ -41,12 +41,12 @@ def hear_warnings(code: str = "") -> None:
             importlib.import_module("mujoco")
     mujoco = sys.modules.get("mujoco")
     if mujoco is not None and mujoco.get_mju_user_warning() is None:
-        mujoco.set_mju_user_warning(_hear)
+        mujoco.set_mju_user_warning(_forward)
 
 
-def _hear(text: str) -> None:
-    if text not in _heard:
-        _heard.add(text)
+def _forward(text: str) -> None:
+    if text not in _forwarded:
+        _forwarded.add(text)
         # Deprecations are for the model's author to fix.
         logger.log(logging.DEBUG if "deprecated" in text else logging.WARNING, "MuJoCo: %s", text)
 
@@ -221,28 +221,30 @@ def _build_batch(
     make: Callable[[], PlainOrVectorEnv], n_envs: int, info: Sequence[str]
 ) -> BatchEnv:
     first = make()
-    hear_warnings()
+    forward_warnings()
     if n_envs == 1 or not _is_plain(first):
         return as_batch_env(first, None if n_envs == 1 else n_envs, info)
     return _plain_batch(first, make, n_envs, info)
 
 
-def look(make_env: MakeBatchEnv) -> Seen:
+def describe(make_env: MakeBatchEnv) -> EnvDescription:
     """Return what a run must know of environments; makes them in this process, and closes them.
 
     Of the single environments of a config, or of `make_batch`, it makes only one.
     """
-    make, n_envs = _plain_factory(make_env)
+    make, n_envs = _single_env_factory(make_env)
     if make is None:
-        return look_at(make_env)
+        return describe_env(make_env)
     first = make()
-    hear_warnings()
+    forward_warnings()
     plain = _is_plain(first)
-    seen = look_at(lambda: as_batch_env(first, None if plain or n_envs == 1 else n_envs))
+    seen = describe_env(lambda: as_batch_env(first, None if plain or n_envs == 1 else n_envs))
     return seen._replace(n_envs=n_envs) if plain else seen
 
 
-def _plain_factory(make_env: MakeBatchEnv) -> tuple[Callable[[], PlainOrVectorEnv] | None, int]:
+def _single_env_factory(
+    make_env: MakeBatchEnv,
+) -> tuple[Callable[[], PlainOrVectorEnv] | None, int]:
     """Return the factory of one environment of a batch, if known, and their number."""
     if isinstance(make_env, partial) and make_env.func is _build_batch:
         make, n_envs, _ = make_env.args
@@ -294,7 +296,7 @@ def _call_factory(path: str, kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401 
     factory = load_object(path)
     if not callable(factory):
         raise ConfigError(f"{path!r} is {_shown(factory)}, not a function that makes environments")
-    hear_warnings(path)
+    forward_warnings(path)
     with _noting(path):
         env = factory(**kwargs)
     if env is None:
@@ -310,7 +312,7 @@ def _make_known(config: EnvConfig, home: str, what: str) -> Any:  # noqa: ANN401
 
 
 def _make_registered(env_id: str, make: Callable[[], Any]) -> Any:  # noqa: ANN401  # either kind
-    hear_warnings(_code(env_id))
+    forward_warnings(_code(env_id))
     try:
         with _noting(env_id):
             return make()

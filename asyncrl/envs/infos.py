@@ -25,7 +25,7 @@ Infos = Mapping[str, Any] | Sequence[Any]
 _SUCCESS_KEYS = ("is_success", "success")
 """Keys under which infos report success: Gymnasium-Robotics has both, Meta-World the latter."""
 
-_FOLDS: dict[str, tuple[Callable[..., Any], float]] = {
+_REDUCTIONS: dict[str, tuple[Callable[..., Any], float]] = {
     "sum": (np.add, 0.0),
     "mean": (np.add, 0.0),
     "min": (np.fmin, np.nan),
@@ -51,10 +51,10 @@ def parse_keys(keys: Iterable[str]) -> tuple[_Key, ...]:
     parsed = []
     for text in keys:
         fold, colon, key = text.rpartition(":")
-        if not key or bool(colon) != (fold in _FOLDS):
+        if not key or bool(colon) != (fold in _REDUCTIONS):
             raise ConfigError(
                 f"env.info has {text!r}; expected the key of a number in the environment's info, "
-                f"as `distance`, or one of {', '.join(_FOLDS)} over the episode, as `sum:energy`"
+                f"as `distance`, or its {', '.join(_REDUCTIONS)} over an episode, as `sum:energy`"
             )
         parsed.append(_Key(key, fold))
     return tuple(parsed)
@@ -67,27 +67,27 @@ class EpisodeInfo:
         """Set up for `keys` as in `EnvConfig.info`; `where` names the environments in warnings."""
         parsed = parse_keys(keys)
         self._last = [key for key in parsed if not key.fold]
-        self._folds = [(key, _Fold(key.fold, n_envs)) for key in parsed if key.fold]
-        self._everyone = np.arange(n_envs)
+        self._reductions = [(key, _Reduction(key.fold, n_envs)) for key in parsed if key.fold]
+        self._all_envs = np.arange(n_envs)
         self._where = where
         self._unseen = {key.key for key in parsed}
 
     @property
     def every_step(self) -> bool:
         """Whether each step must be added: not if only the ends of episodes are read."""
-        return bool(self._folds)
+        return bool(self._reductions)
 
     def begin(self) -> None:
         """Begin new episodes in all environments."""
-        for _, fold in self._folds:
-            fold.begin(self._everyone)
+        for _, fold in self._reductions:
+            fold.begin(self._all_envs)
 
     def add(
         self, infos: Infos, at_end: Infos, ended: BoolArray, stepped: BoolArray | None = None
     ) -> None:
         """Add the numbers of a step; where an episode ended, those are in `at_end`."""
-        for key, fold in self._folds:
-            values = _read(infos, key.key, self._everyone)
+        for key, fold in self._reductions:
+            values = _read(infos, key.key, self._all_envs)
             if at_end is not infos:
                 values[ended] = _read(at_end, key.key, ended.nonzero()[0])
             if stepped is not None:
@@ -102,7 +102,7 @@ class EpisodeInfo:
                 found[SUCCESS] = success
                 break
         found |= {key.name: _read(infos, key.key, ended) for key in self._last}
-        for key, fold in self._folds:
+        for key, fold in self._reductions:
             found[key.name] = fold.values()[ended]
             fold.begin(ended)
         if self._unseen:
@@ -111,7 +111,7 @@ class EpisodeInfo:
 
     def _rows(self, env_ids: IntArray, values: Array) -> Array:
         """Return one row for each environment, NaN in those that `values` are not of."""
-        rows = np.full(len(self._everyone), np.nan, np.float32)
+        rows = np.full(len(self._all_envs), np.nan, np.float32)
         rows[env_ids] = values
         return rows
 
@@ -132,11 +132,11 @@ class EpisodeInfo:
         self._unseen = set()
 
 
-class _Fold:
+class _Reduction:
     """A sum, mean, minimum or maximum over each episode."""
 
     def __init__(self, fold: str, n_envs: int) -> None:
-        self._combine, self._start = _FOLDS[fold]
+        self._combine, self._start = _REDUCTIONS[fold]
         self._mean = fold == "mean"
         self._total = np.full(n_envs, self._start)
         self._count = np.zeros(n_envs, np.int64)

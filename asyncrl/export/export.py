@@ -81,7 +81,7 @@ def export_policy(policy: TorchPolicy, spec: EnvSpec, path: Path) -> None:
     for rows in (_TRACED_ROWS, 1):  # a network that depends on the number of rows gets only one
         fields = [*_by_field(spec.observation, play.obs[0][:rows]).values()]
         content, exported = make(network, fields, said | {"any_batch": rows > 1})
-        if _acts_so(exported, spec, play):
+        if _acts_alike(exported, spec, play):
             path.write_bytes(content)
             return
     raise ConfigError(
@@ -124,7 +124,7 @@ def _onnx_file(
     return content, onnx_policy.RunningModel(content)
 
 
-def _acts_so(exported: _Exported, spec: EnvSpec, play: _Play) -> bool:
+def _acts_alike(exported: _Exported, spec: EnvSpec, play: _Play) -> bool:
     """Whether an exported policy acts like the policy did, within float precision."""
     observation, atol = spec.observation, np.array(_ATOL)
     if isinstance(spec.action, BoxSpec):  # 0 in a wide range is a sum of large numbers

@@ -49,7 +49,7 @@ class Acting(nn.Module):
         super().__init__()
         self.network = network
         self._scales = [field["scale"] for field in said["observation"].values()]
-        self._said = said["action"]
+        self._warned = said["action"]
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the actions, and the new memory if there is one."""
@@ -61,7 +61,7 @@ class Acting(nn.Module):
 
     def _action(self, answer: Tensor) -> Tensor:
         """Compute the action as `policy_numpy.Policy` does."""
-        said = self._said
+        said = self._warned
         low, high = (np.array(said[side]) for side in ("low", "high"))
         dtype = getattr(torch, said["dtype"])
         if said["kind"] == "choices":

@@ -49,7 +49,7 @@ class ActorRow:
         }
 
 
-class _Told(NamedTuple):
+class _Reported(NamedTuple):
     """What an incarnation has reported so far."""
 
     env_steps: int
@@ -66,7 +66,7 @@ class ActorTable:
         """Called with the name of an event and its values; see `Callbacks.note`."""
         self._lock = threading.Lock()
         self._rows: dict[ActorId, ActorRow] = {}
-        self._told: dict[Peer, _Told] = {}
+        self._counted: dict[Peer, _Reported] = {}
         self._seconds: Counter[str] = Counter()
         self._total_seconds: Counter[str] = Counter()
         self._learning_seconds: Counter[str] = Counter()
@@ -86,14 +86,14 @@ class ActorTable:
         """Take in an actor's report."""
         with self._lock:
             row = self._rows.setdefault(report.peer.actor_id, ActorRow())
-            before = self._told.get(report.peer, _Told(0, 0))
+            before = self._counted.get(report.peer, _Reported(0, 0))
             steps = report.env_steps - before.env_steps
             self._count(report.peer, report.env_steps)
             row.episodes += report.episodes - before.episodes
             if seconds := sum(report.shares.values()):
                 row.steps_per_s = steps / seconds
             row.policy = dict(report.policy)
-            self._told[report.peer] = _Told(report.env_steps, report.episodes)
+            self._counted[report.peer] = _Reported(report.env_steps, report.episodes)
             self._seconds.update(report.shares)
             self._total_seconds.update(report.shares)
             self._info_sums.update(report.info_sums)
@@ -147,7 +147,7 @@ class ActorTable:
     def reported(self) -> tuple[dict[str, float], int]:
         """Return all seconds that actors have reported, by phase, and their steps in that time."""
         with self._lock:
-            steps = sum(told.env_steps for told in self._told.values())
+            steps = sum(counted.env_steps for counted in self._counted.values())
             return dict(self._total_seconds), steps
 
     def take(self) -> Record:

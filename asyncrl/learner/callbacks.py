@@ -48,7 +48,7 @@ class Callbacks:
 
     def step(self) -> None:
         """Call the methods for new events, and `step` of each after a training step."""
-        self._tell_events()
+        self._dispatch_events()
         for callback in self._callbacks:
             with _naming(callback, "step"):
                 callback.step(self._trainer)
@@ -93,7 +93,7 @@ class Callbacks:
 
     def end(self) -> None:
         """Call `end` of each after the last optimisation step."""
-        self._tell_events()
+        self._dispatch_events()
         for callback in self._callbacks:
             with _naming(callback, "end"):
                 callback.end(self._trainer)
@@ -103,7 +103,7 @@ class Callbacks:
         for callback in reversed(self._callbacks):
             yield partial(self._close, callback)
 
-    def _tell_events(self) -> None:
+    def _dispatch_events(self) -> None:
         while self._events:
             event, values = self._events.popleft()
             for callback in self._callbacks:

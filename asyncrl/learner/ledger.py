@@ -43,7 +43,7 @@ class Ledger:
         self._before = Balance(produced=0, stored=0, dropped=0, lost=0)
         self._env_steps_before = 0
 
-    def go_on(self, before: Balance, *, env_steps: int) -> None:
+    def resume_at(self, before: Balance, *, env_steps: int) -> None:
         """Continue from the balance of a saved run; what was in flight there is lost."""
         with self._lock:
             self._before = replace(before, lost=before.lost + before.in_flight)

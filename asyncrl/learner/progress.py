@@ -1,4 +1,4 @@
-"""How far a run has come, how fast it is, and how its time was spent. Records nothing."""
+"""How far a run has come, how fast it is, and how its time was run_times. Records nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Counts:
     opt_steps: int = 0
 
 
-class Spent(NamedTuple):
+class RunTimes(NamedTuple):
     """The times of a whole run; the names are those of `TrainResult`."""
 
     wall_s: float
@@ -56,7 +56,7 @@ class Pace:
         self._end_at = 0.0
         self._end: tuple[float, dict[str, float]] | None = None
 
-    def go_on(self, wall_s: float, train_s: float) -> None:
+    def resume_at(self, wall_s: float, train_s: float) -> None:
         """Add the seconds of a resumed run's earlier parts; call it before `start`."""
         self._before_s, self._began_at = wall_s, self._clock()
         self._trained_before_s = train_s
@@ -74,7 +74,7 @@ class Pace:
         Also notes the first environment step, at which the training time starts.
         """
         if self._stepped_at is None:
-            self._look_for_step()
+            self._find_first_step()
         if self._start_up_s is not None or self._counts.opt_steps == self._began_opt_steps:
             return False
         self._start_up_s, self._first_totals = self._part_s, self._watch.totals()
@@ -120,10 +120,10 @@ class Pace:
         """
         return self._rates(stored) | self._times()
 
-    def spent(self) -> Spent:
+    def run_times(self) -> RunTimes:
         """Return the times of the whole run."""
         end_at_s, totals = self._end or (self.wall_s, self._watch.totals())
-        return Spent(
+        return RunTimes(
             wall_s=self.wall_s,
             resumed_at_s=self._before_s,
             start_up_s=self._part_s if self._start_up_s is None else self._start_up_s,
@@ -131,7 +131,7 @@ class Pace:
             learner_shares=shares_between(self._first_totals, totals),
         )
 
-    def _look_for_step(self) -> None:
+    def _find_first_step(self) -> None:
         steps = self._counts.env_steps or self._counts.opt_steps  # offline, env_steps is 0
         if self._first_steps is None:  # not those at `start`: a checkpoint may lack the last ones
             self._first_steps = steps

@@ -137,11 +137,11 @@ class RateLimiter:
         return self._difference(samples=count) >= self._lowest
 
     def state(self) -> dict[str, float]:
-        """Return the counts for `go_on`."""
+        """Return the counts for `resume_at`."""
         counts = {"inserted": self.inserted, "sampled": self.sampled}
         return {**counts, "samples_per_insert": self._ratio}
 
-    def go_on(self, *, inserted: int, sampled: int, samples_per_insert: float) -> None:
+    def resume_at(self, *, inserted: int, sampled: int, samples_per_insert: float) -> None:
         """Continue from saved counts; from the middle of the band if they belong to another ratio.
 
         Otherwise one side would have to catch up for the whole past of the run.

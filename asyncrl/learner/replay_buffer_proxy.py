@@ -22,7 +22,12 @@ from asyncrl.core.errors import CheckpointError, TransportError
 from asyncrl.core.interrupter import CrashForwardingThread, Interrupter, start_thread
 from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, Hello, Message, Peer
 from asyncrl.core.recorder import Record
-from asyncrl.core.replay_buffer import ReplayBuffer, TakesPriorities, replay_groups, restore_replay
+from asyncrl.core.replay_buffer import (
+    AcceptsPriorities,
+    ReplayBuffer,
+    replay_groups,
+    restore_replay,
+)
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import Array, Arrays, Columns, IntArray
 from asyncrl.learner.actor_table import ActorTable
@@ -147,7 +152,7 @@ class ReplayBufferProxy:
 
     def update_priorities(self, index: IntArray, td_error: Array) -> None:
         """Pass the TD errors of a batch's rows to a prioritized buffer."""
-        assert isinstance(self.buffer, TakesPriorities)  # noqa: S101  # it has returned an index
+        assert isinstance(self.buffer, AcceptsPriorities)  # noqa: S101  # it has returned an index
         with self._turnstile, self._changed:
             self.buffer.update_priorities(index, td_error)
 
@@ -171,10 +176,10 @@ class ReplayBufferProxy:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore what `state` returned; call it before `start`."""
         parts = {f.name: checkpoint.count(f"run.ledger.{f.name}") for f in fields(Balance)}
-        self.ledger.go_on(Balance(**parts), env_steps=checkpoint.count("run.env_steps"))
+        self.ledger.resume_at(Balance(**parts), env_steps=checkpoint.count("run.env_steps"))
         self.actors.episodes_before = checkpoint.count("run.episodes")
         if restore_replay(self.buffer, checkpoint.groups):
-            self._limiter.go_on(
+            self._limiter.resume_at(
                 inserted=checkpoint.count("run.limiter.inserted"),
                 sampled=checkpoint.count("run.limiter.sampled"),
                 samples_per_insert=checkpoint.number("run.limiter.samples_per_insert"),

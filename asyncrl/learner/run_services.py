@@ -22,7 +22,7 @@ from asyncrl.core.declared import COMMON, CountOrOff, PositiveOrOff, check_decla
 from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import ModelInfo
-from asyncrl.core.recorder import GoesOn, Record, Recorder
+from asyncrl.core.recorder import Record, Recorder, ResumableRecorder
 from asyncrl.core.types import ModelVersion
 from asyncrl.learner.best_model import BestBy, BestModel
 from asyncrl.learner.evaluation import EvaluationSite, Scored
@@ -186,8 +186,8 @@ class RunServices:
         self._pace.start(metrics.get("samples_total", 0.0))
         self._best.pass_over(metrics)
         if self._recorder:
-            if self.counts != Counts() and isinstance(self._recorder, GoesOn):
-                self._recorder.go_on(**asdict(self.counts))
+            if self.counts != Counts() and isinstance(self._recorder, ResumableRecorder):
+                self._recorder.resume_at(**asdict(self.counts))
             self._recorder.start(config)
         self._system.start()
         self.watch.start()
@@ -276,7 +276,7 @@ class RunServices:
         """Restore agent and counters from a checkpoint; the trainer restores its own state."""
         self.counts.env_steps = checkpoint.count("env_steps")
         self.counts.opt_steps = checkpoint.count("opt_steps")
-        self._pace.go_on(checkpoint.number("wall_s"), checkpoint.number("train_s"))
+        self._pace.resume_at(checkpoint.number("wall_s"), checkpoint.number("train_s"))
         self._best.restore(checkpoint)
         if self._saver and (kept := self._saver.best()):
             self._best.keep(kept)
@@ -341,7 +341,7 @@ class RunServices:
             seconds_to_stop_bar=self._stop_bar_s,
             samples_per_insert=self._samples_per_insert,
             **self._system.usage()._asdict(),
-            **self._pace.spent()._asdict(),
+            **self._pace.run_times()._asdict(),
             setup=self._setup,
         )
 

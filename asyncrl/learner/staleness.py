@@ -38,7 +38,7 @@ class Lag(NamedTuple):
     """Optimisation steps behind the newest model. As a limit, 0 disables."""
 
 
-def complaint(actor_id: ActorId, lag: Lag, limit: Lag) -> str | None:
+def lag_warning(actor_id: ActorId, lag: Lag, limit: Lag) -> str | None:
     """Return a warning that an actor's model is too old, with what to do; None if it is not."""
     exceeded = [
         f"trainer.{name}={most:g}"
@@ -153,7 +153,7 @@ class Staleness:
         actor_id, now = message.peer.actor_id, self._clock()
         with self._lock:
             lag = self._published.lag_of(message.model_version, now)
-        words = complaint(actor_id, lag, self._limit)
+        words = lag_warning(actor_id, lag, self._limit)
         if words and now - self._warned_at.get(actor_id, -_CALM_S) >= _CALM_S:
             self._warned_at[actor_id] = now
             logger.warning("%s", words)

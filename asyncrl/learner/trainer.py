@@ -19,14 +19,14 @@ from types import TracebackType
 from typing import ClassVar, Self, SupportsFloat, TypedDict
 
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
-from asyncrl.checkpoint.resume import going_on_from
+from asyncrl.checkpoint.resume import naming_resumed
 from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent, CountsEnvSteps, as_number, optimised
 from asyncrl.core.callback import Callback
 from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Record, Recorder
-from asyncrl.core.replay_buffer import TakesPriorities, pass_priorities_on
+from asyncrl.core.replay_buffer import AcceptsPriorities, pass_priorities_on
 from asyncrl.core.settings import did_you_mean, has_methods
 from asyncrl.core.types import Columns
 from asyncrl.learner.callbacks import Callbacks
@@ -145,7 +145,7 @@ class BaseTrainer(ABC):
         self.services.note = self._callbacks.note
         self._logged: dict[str, float] = {}
         if checkpoint := parts.get("checkpoint"):
-            with going_on_from(checkpoint):
+            with naming_resumed(checkpoint):
                 self.services.restore(checkpoint)
                 self._restore(checkpoint)
             self._callbacks.restore(checkpoint.meta["run"])
@@ -159,8 +159,8 @@ class BaseTrainer(ABC):
 
     @property
     @abstractmethod
-    def _priorities(self) -> TakesPriorities | object:
-        """The object that takes TD errors, if it is a `TakesPriorities`."""
+    def _priorities(self) -> AcceptsPriorities | object:
+        """The object that takes TD errors, if it is a `AcceptsPriorities`."""
 
     @abstractmethod
     def _take(self, turns_left: int | None) -> Columns | None:

@@ -191,7 +191,7 @@ _MANY_ENVS = 64
 """Above it, more environments hardly lower the cost of the policy per environment."""
 
 _MOST_TIMES = 100.0
-_BOOK_INTERVALS = {
+_SERVICES = {
     "eval": (
         "evaluating",
         "evaluate in the background or raise evaluate.interval_opt_steps",
@@ -213,10 +213,10 @@ class Verdict(NamedTuple):
 
 def judge(facts: Facts) -> Verdict:
     """Return what limits a run, the evidence, and what would change it."""
-    if untold := _untold(facts):
-        return untold
+    if unmeasured := _unmeasured(facts):
+        return unmeasured
     limit = _limit(facts)
-    return limit._replace(sentence=limit.sentence + _old(facts))
+    return limit._replace(sentence=limit.sentence + _stale(facts))
 
 
 def _limit(facts: Facts) -> Verdict:
@@ -224,7 +224,7 @@ def _limit(facts: Facts) -> Verdict:
         _restarts,
         _throttled,
         _contended,
-        _alone,
+        _one_process,
         _overhead_bound,
         _overcommitted,
         _limiter_bound,
@@ -234,10 +234,10 @@ def _limit(facts: Facts) -> Verdict:
     ):
         if verdict := rule(facts):
             return verdict
-    return _nobody_waits(facts)
+    return _balanced(facts)
 
 
-def _untold(facts: Facts) -> Verdict | None:
+def _unmeasured(facts: Facts) -> Verdict | None:
     if not facts.opt_steps:
         return Verdict("too-early", "too early to say: no optimisation step has been done yet")
     if not facts.learner and not facts.actor:
@@ -256,7 +256,7 @@ def _untold(facts: Facts) -> Verdict | None:
     return None
 
 
-def _old(facts: Facts) -> str:
+def _stale(facts: Facts) -> str:
     """Say that experience is old when it is stored; empty if it is not."""
     stored, sampled = facts.lag_at_insert or 0.0, facts.lag_when_sampled or 0.0
     if stored < _OLD_OPT_STEPS or stored < _OLD_SHARE * sampled:
@@ -268,7 +268,7 @@ def _old(facts: Facts) -> str:
     )
 
 
-def _alone(facts: Facts) -> Verdict | None:
+def _one_process(facts: Facts) -> Verdict | None:
     """Judge a run in one process, where no side can wait."""
     if facts.setup.actors:
         return None
@@ -317,12 +317,12 @@ def _contended(facts: Facts) -> Verdict | None:
 
 
 def _overhead_bound(facts: Facts) -> Verdict | None:
-    shares = {name: facts.learner.get(name, 0.0) for name in _BOOK_INTERVALS}
+    shares = {name: facts.learner.get(name, 0.0) for name in _SERVICES}
     total = sum(shares.values())
     if total < _OVERHEAD:
         return None
     largest = max(shares, key=lambda name: shares[name])
-    doing, advice = _BOOK_INTERVALS[largest]
+    doing, advice = _SERVICES[largest]
     share = shares[largest]
     times = share * (1 - _OVERHEAD_GOAL) / (_OVERHEAD_GOAL * max(1 - share, 1e-9))
     return Verdict(
@@ -458,7 +458,7 @@ def _cores_bound(facts: Facts) -> Verdict | None:
     )
 
 
-def _nobody_waits(facts: Facts) -> Verdict:
+def _balanced(facts: Facts) -> Verdict:
     evidence = (
         f"actors wait {_pc(facts.actors_wait)} of their time, "
         f"the learner {_pc(facts.learner_waits)} of its"

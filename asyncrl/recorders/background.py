@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import start_thread
-from asyncrl.core.recorder import GoesOn, Record, Recorder
+from asyncrl.core.recorder import Record, Recorder, ResumableRecorder
 
 logger = logging.getLogger(__name__)
 
@@ -58,11 +58,11 @@ class BackgroundRecorder:
         """The exception of the first recorder that failed; None if all work."""
         return self._failure
 
-    def go_on(self, *, env_steps: int, opt_steps: int) -> None:
+    def resume_at(self, *, env_steps: int, opt_steps: int) -> None:
         """Forward it to the recorders that support resuming."""
         for recorder in self._recorders:
-            if isinstance(recorder, GoesOn):
-                recorder.go_on(env_steps=env_steps, opt_steps=opt_steps)
+            if isinstance(recorder, ResumableRecorder):
+                recorder.resume_at(env_steps=env_steps, opt_steps=opt_steps)
 
     def start(self, config: Mapping[str, object]) -> None:
         """Start the thread, which starts the recorders."""

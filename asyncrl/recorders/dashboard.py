@@ -269,7 +269,7 @@ def _actor_table(
     """Draw one line per actor. If there is no room for all, show those with problems."""
     slots = list(actors)
     if len(slots) > room:
-        ill = sorted(slots, key=lambda s: _illness(state, s, actors[s]), reverse=True)
+        ill = sorted(slots, key=lambda s: _severity(state, s, actors[s]), reverse=True)
         slots = [slot for slot in slots if slot in set(ill[: room - 1])]
     shown = {*_ACTOR_COLUMNS, *_STATES}
     policy = [name for row in actors.values() for name in row if name not in shown]
@@ -290,7 +290,7 @@ def _actor_table(
     return [table, *more]
 
 
-def _illness(state: RunState, slot: str, row: Mapping[str, float]) -> tuple[float, ...]:
+def _severity(state: RunState, slot: str, row: Mapping[str, float]) -> tuple[float, ...]:
     idle = state.idle_s(slot) >= _IDLE_S
     restarts = row.get("restarts", 0.0) + row.get("env_restarts", 0.0)
     return row.get("dropped", 0.0), idle, restarts, -row.get("env_steps_per_s", 0.0)

@@ -42,7 +42,7 @@ class JsonlRecorder:
         self._left_out = 0
         self._at: Record | None = None
 
-    def go_on(self, *, env_steps: int, opt_steps: int) -> None:
+    def resume_at(self, *, env_steps: int, opt_steps: int) -> None:
         self._at = {"env_steps": env_steps, "opt_steps": opt_steps}
 
     def start(self, config: Mapping[str, object]) -> None:

@@ -23,14 +23,14 @@ from pathlib import Path
 
 import numpy as np
 
-from asyncrl.checkpoint.array_file import let_go
+from asyncrl.checkpoint.array_file import evict
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.errors import CheckpointError
 from asyncrl.core.replay_buffer import (
     REPLAY,
-    KeepsState,
     ReplayBuffer,
     ReplayBufferConfig,
+    SavesState,
     replay_groups,
 )
 from asyncrl.core.segment import END, ColumnSpec, SegmentSchema, make_schema
@@ -141,7 +141,7 @@ def push_saved(
                 {name: column[part] for name, column in columns.items()},
                 np.full(part.stop - part.start, schema.rows),
             )
-            let_go(columns.values())
+            evict(columns.values())
 
 
 def check_numbers(name: str, value: Array, count: int, dtype: str) -> Array:
@@ -178,7 +178,7 @@ def save_replay(buffer: ReplayBuffer, path: Path) -> Path:
 
     A replay that exists at `path` is replaced when all is written.
     """
-    if not isinstance(buffer, KeepsState):
+    if not isinstance(buffer, SavesState):
         raise CheckpointError(
             f"a {type(buffer).__name__} cannot be saved: it has no method `state()` that returns "
             "its content"
@@ -200,7 +200,7 @@ def load_replay(path: Path, config: ReplayBufferConfig, *, seed: int) -> ReplayB
         )
     schema = schema_of(state)
     buffer = config.build(schema, seed)
-    if isinstance(buffer, KeepsState) and kind_of(state) == type(buffer).__name__:
+    if isinstance(buffer, SavesState) and kind_of(state) == type(buffer).__name__:
         own = buffer.state()
         buffer.load_state({**state, **{k: v for k, v in own.items() if k == "random"}})
         return buffer

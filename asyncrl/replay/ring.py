@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from asyncrl.checkpoint.array_file import let_go
+from asyncrl.checkpoint.array_file import evict
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.segment import END, TERMINATED, SegmentSchema
 from asyncrl.core.types import Array, BoolArray, Columns, IntArray, Params
@@ -224,7 +224,7 @@ class Ring:
         columns = {name: column[slots] for name, column in self._segments.items()}
         if isinstance(slots, slice):
             views, columns = columns, {name: column.copy() for name, column in columns.items()}
-            let_go(views.values())  # views of a file need not stay in memory
+            evict(views.values())  # views of a file need not stay in memory
         return columns | (self._wide.copies(slots) if self._wide else {})
 
     def _n_step_sums(self, rows: IntArray) -> tuple[IntArray, Array]:

@@ -122,7 +122,7 @@ class RingConfig:
     batches itself. `cpu` keeps torch tensors in host memory, to try the second way without a
     GPU."""
 
-    hands_out: ClassVar[BatchKind] = "transitions"
+    batch_kind: ClassVar[BatchKind] = "transitions"
 
     def __post_init__(self) -> None:
         check_declared(self, "replay")

@@ -76,7 +76,7 @@ class SequenceReplayConfig(RingConfig):
     start_columns: tuple[str, ...] = ()
     """The agent's columns that are needed only in the first row of a sequence: its memory."""
 
-    hands_out: ClassVar[BatchKind] = "sequences"
+    batch_kind: ClassVar[BatchKind] = "sequences"
 
     @property
     def rows(self) -> int:

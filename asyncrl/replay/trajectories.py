@@ -68,7 +68,7 @@ class TrajectoryQueueConfig:
     start_columns: tuple[str, ...] = ()
     """The agent's columns that are needed only in the first row of a trajectory: its memory."""
 
-    hands_out: ClassVar[BatchKind] = "trajectories"
+    batch_kind: ClassVar[BatchKind] = "trajectories"
 
     def __post_init__(self) -> None:
         check_declared(self, "replay")

@@ -46,7 +46,7 @@ _SAME_SIGNAL_S = 1.0
 """Seconds to wait for a signal that was sent to the whole job; the learner may be in native
 code."""
 
-_LET_GO_S = 30.0
+_FINISH_S = 30.0
 """Timeout for a launcher to close, in addition to the time for killed actors to die."""
 
 _LONGEST_LOOK_S = 1.0
@@ -143,9 +143,9 @@ class ActorManager:
         self._stragglers = Stragglers(config.min_pace, config.pace_window_s)
         self._finishing = threading.Event()
         self._stop_now = threading.Event()
-        self._blames = True
+        self._kills = True
         self._looked_at = clock()
-        self._memory_told = False
+        self._memory_warned = False
         self._thread = CrashForwardingThread(interrupter, self._run, name="asyncrl-manager")
 
     def start(self) -> None:
@@ -175,16 +175,16 @@ class ActorManager:
         if self._thread.ident is None:
             self._launcher.close()
         wait_s = self._config.stop_timeout_s if timeout_s is None else timeout_s
-        self._blames &= wait_s > 0
+        self._kills &= wait_s > 0
         try:
             if self._thread.is_alive():
                 self._thread.join(wait_s)
         except BaseException:  # a second signal: actors killed now have not failed
-            self._blames = False
+            self._kills = False
             raise
         finally:
             self._stop_now.set()
-        limit_s = self._config.stop_timeout_s + _LET_GO_S
+        limit_s = self._config.stop_timeout_s + _FINISH_S
         if self._thread.is_alive():
             self._thread.join(limit_s)
         if self._thread.is_alive():
@@ -251,7 +251,7 @@ class ActorManager:
             return
         left = self._others_left(ended.peer.actor_id)
         decision = self._policy.on_exit(
-            ended, now=now, others_work=self._anyone_works(), others_left=left, cause=cause
+            ended, now=now, others_work=self._any_works(), others_left=left, cause=cause
         )
         match decision:
             case GiveUp(why, todo):
@@ -282,7 +282,7 @@ class ActorManager:
             if i != actor_id and i not in self._names
         )
 
-    def _anyone_works(self) -> bool:
+    def _any_works(self) -> bool:
         return any(self._launcher.progress(peer).turns > 0 for peer, _ in self._living())
 
     def _living(self) -> Iterator[tuple[Peer, _Slot]]:
@@ -352,8 +352,8 @@ class ActorManager:
             self._interrupter.fail(ActorFailed(why))
             return
         self._launcher.finish(peer)
-        level = logging.INFO if self._memory_told else logging.WARNING
-        self._memory_told = True
+        level = logging.INFO if self._memory_warned else logging.WARNING
+        self._memory_warned = True
         logger.log(
             level,
             "%s %s; it finishes and is restarted, without loss. It %s. These restarts are counted "
@@ -386,7 +386,7 @@ class ActorManager:
 
     def _kill_remaining(self) -> None:
         for peer, _ in self._living():
-            if self._blames:
+            if self._kills:
                 logger.warning(
                     "%s did not exit in time and is killed; what it had not sent is lost. If its "
                     "environments need more time, raise supervision.stop_timeout_s, now %g",

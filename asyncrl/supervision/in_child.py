@@ -36,7 +36,7 @@ _CHILD = Peer(actor_id=CHILD_ID, incarnation=0)
 
 _POLL_S = 0.05
 _KILL_S = 10.0
-_FIRST_WORD_S = 2.0
+_FIRST_REPORT_S = 2.0
 _MOST_ANSWER_BYTES = 64 << 20
 _ANSWER = "answer"
 
@@ -89,7 +89,7 @@ class _Wait:
 
     def until_ended(self) -> ActorExit:
         """Return how the child exited by itself."""
-        began, next_word_s = time.monotonic(), _FIRST_WORD_S
+        began, next_word_s = time.monotonic(), _FIRST_REPORT_S
         while not (ends := self._launcher.exits(_POLL_S)):
             passed_s = time.monotonic() - began
             if passed_s > self._timeout_s:

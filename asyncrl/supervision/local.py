@@ -35,7 +35,7 @@ from asyncrl.core.errors import ActorFailed, ConfigError, describe_error
 from asyncrl.core.launcher import ActorBody, ActorExit, ProgressReport
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
-from asyncrl.supervision.local_child import UNTOLD
+from asyncrl.supervision.local_child import UNREPORTED_ERROR
 from asyncrl.supervision.local_files import (
     IncarnationFiles,
     LogReader,
@@ -57,7 +57,7 @@ _ONE_THREAD = dict.fromkeys(
 """Actors use the cores by their number; threads of their own would compete for them."""
 
 _CLOSE_S = 10.0
-_LAST_WORD_S = 1.0
+_FINAL_REPORT_S = 1.0
 """Seconds for a helper process that has closed its socket to exit with a code of its own."""
 
 
@@ -238,15 +238,15 @@ class LocalLauncher:
             sent = socket.send_fds(self._control, [data], descriptors)
             self._control.sendall(data[sent:])
         except OSError as error:
-            self._mourn_server(error)
+            self._on_server_death(error)
 
     def _receive(self) -> list[dict[str, object]]:
         try:
             received = self._control.recv(65536)
         except OSError as error:
-            self._mourn_server(error)
+            self._on_server_death(error)
         if not received:
-            self._mourn_server(None)
+            self._on_server_death(None)
         *lines, self._pending = (self._pending + received).split(b"\n")
         return [json.loads(line) for line in lines]
 
@@ -264,7 +264,7 @@ class LocalLauncher:
                 "peak_bytes": int(size),
                 "error": str(why),
             }:
-                if code in UNTOLD:
+                if code in UNREPORTED_ERROR:
                     self._check_directory()
                 return [_exit_of(self._children.pop(name), code, size, why)]
         return []
@@ -279,10 +279,10 @@ class LocalLauncher:
     def _name(self, actor_id: ActorId) -> str:
         return self.names.get(actor_id, f"actor {actor_id}")
 
-    def _mourn_server(self, error: OSError | None) -> NoReturn:
+    def _on_server_death(self, error: OSError | None) -> NoReturn:
         """Kill the actors, which nothing supervises any more, and raise."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._server.wait(_LAST_WORD_S)
+            self._server.wait(_FINAL_REPORT_S)
         self._kill_everything()
         code = self._server.returncode
         raise ActorFailed(
@@ -338,9 +338,9 @@ def _exit_of(child: _Child, code: int, peak_bytes: int, why: str) -> ActorExit:
     """Return how a child exited; `why` is the reason if it never started, or empty."""
     child.pass_log_on()
     error, text, began = (why, "", False) if why else child.files.read_error()
-    if code in UNTOLD:
+    if code in UNREPORTED_ERROR:
         error = f"its error, printed above, could not be written to {child.files.path('error')}"
-        code, began = 1, code == UNTOLD[True]
+        code, began = 1, code == UNREPORTED_ERROR[True]
     last = child.board.read()
     child.board.close()
     child.files.remove()

@@ -23,7 +23,7 @@ from asyncrl.supervision.process_name import set_title
 STACKS_SIGNAL = signal.SIGUSR2
 """Asks an actor to write the stacks of its threads."""
 
-UNTOLD = (113, 114)
+UNREPORTED_ERROR = (113, 114)
 """Exit codes of an actor that could not write its error into its file: before it began, and
 after."""
 
@@ -49,7 +49,7 @@ def live(files: IncarnationFiles, lifeline: int, body: int) -> int:
         run(ProgressBoard(files.path("progress")))
     except BaseException as error:
         # BaseException: `sys.exit` in an environment must be reported, too.
-        return 1 if _tell(files, error, began=began) else UNTOLD[began]
+        return 1 if _report_error(files, error, began=began) else UNREPORTED_ERROR[began]
     finally:
         _flush()
     return 0
@@ -63,8 +63,8 @@ def _prepare(files: IncarnationFiles, lifeline: int) -> None:
     faulthandler.register(STACKS_SIGNAL, stacks)
     logging.getLogger().addHandler(LogFile(files.path("log")))
     with contextlib.suppress(OSError):
-        _have_ended_with(lifeline)
-    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+        _have_killed_with(lifeline)
+    threading.Thread(target=_exit_with, args=(lifeline,), daemon=True).start()
 
 
 def _print_whole_lines() -> None:
@@ -77,8 +77,8 @@ def _print_whole_lines() -> None:
             setattr(sys, place, stream)
 
 
-def _have_ended_with(lifeline: int) -> None:
-    """Let the system do what `_end_with` does, also to a stopped or blocked process.
+def _have_killed_with(lifeline: int) -> None:
+    """Let the system do what `_exit_with` does, also to a stopped or blocked process.
 
     A thread cannot run while native code holds the interpreter's lock. Asynchronous I/O sends a
     signal on every event of a pipe, including its end; here SIGKILL to the whole group.
@@ -91,7 +91,7 @@ def _have_ended_with(lifeline: int) -> None:
         fcntl.fcntl(own, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
 
 
-def _end_with(lifeline: int) -> None:
+def _exit_with(lifeline: int) -> None:
     """Kill this process and all that it has started once the launcher's helper is gone.
 
     Only the helper holds the other end of this pipe, and it never writes: a read waits for its end.
@@ -100,7 +100,7 @@ def _end_with(lifeline: int) -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-def _tell(files: IncarnationFiles, error: BaseException, *, began: bool) -> bool:
+def _report_error(files: IncarnationFiles, error: BaseException, *, began: bool) -> bool:
     """Write the error to its file; return False and print it to stderr if that fails."""
     text = traceback.format_exc()
     try:

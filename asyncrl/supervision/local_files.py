@@ -113,7 +113,7 @@ class LogFile(logging.Handler):
         self._path = path
         self._left_bytes = _MOST_LOG_BYTES
         self._dropped = 0
-        self._told = 0
+        self._reported = 0
         """Dropped messages at the last report in the file."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -125,20 +125,20 @@ class LogFile(logging.Handler):
                 self._append(line)
                 return
             self._dropped += 1
-            if self._dropped >= 10 * self._told:
-                self._tell_dropped()
+            if self._dropped >= 10 * self._reported:
+                self._report_dropped()
         except Exception:
             self.handleError(record)
 
     def close(self) -> None:
         """Log how many messages were dropped."""
         with suppress(OSError):
-            if self._dropped > self._told:
-                self._tell_dropped()
+            if self._dropped > self._reported:
+                self._report_dropped()
         super().close()
 
-    def _tell_dropped(self) -> None:
-        self._told = self._dropped
+    def _report_dropped(self) -> None:
+        self._reported = self._dropped
         words = "log messages dropped so far: %d; the limit for one process is %d MiB"
         args = (self._dropped, _MOST_LOG_BYTES >> 20)
         self._append(

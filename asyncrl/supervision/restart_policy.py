@@ -133,7 +133,7 @@ class RestartPolicy:
     def __init__(self, config: RestartPolicyConfig, seed: int) -> None:
         self._config = config
         self._recent = _Recent(config, seed)
-        self._ever_lived = False
+        self._ever_started = False
 
     def on_exit(
         self,
@@ -153,13 +153,13 @@ class RestartPolicy:
             others_left: Number of other actors in the run; None if the process is not an actor.
             cause: Why, if `cause_of` cannot know.
         """
-        self._ever_lived |= others_work or ended.last.turns > 0
+        self._ever_started |= others_work or ended.last.turns > 0
         _, advice, wasted_s = cause or cause_of(ended)
         if ended.code == 1 and ended.error and ended.began:
             decision = self._on_exception(ended, advice, others_left)
             if decision is not None:
                 return decision
-        if not self._ever_lived:
+        if not self._ever_started:
             why = "no actor had made a single step before, so a restart would not help"
             return GiveUp(why, advice)
         spent, wait_s = self._recent.add(ended.peer.actor_id, now, wasted_s)
@@ -169,7 +169,7 @@ class RestartPolicy:
 
     def on_replacement(self) -> None:
         """Reset the backoff after an actor that worked was replaced, which is not a failure."""
-        self._ever_lived = True
+        self._ever_started = True
 
     def _on_exception(
         self, ended: ActorExit, advice: str, others_left: int | None
@@ -221,14 +221,14 @@ class _Recent:
     def __init__(self, config: RestartPolicyConfig, seed: int) -> None:
         self._config = config
         self._random = random.Random(seed)  # noqa: S311  # jitter is no secret
-        self._deaths: defaultdict[ActorId, deque[float]] = defaultdict(deque)
+        self._failures: defaultdict[ActorId, deque[float]] = defaultdict(deque)
         self._wasted_s: defaultdict[ActorId, float] = defaultdict(float)
 
     def add(self, slot: ActorId, now: float, wasted_s: float = 0.0) -> tuple[int, float]:
         """Add a failure; return the slot's number of recent failures, and its backoff."""
         self._wasted_s[slot] += wasted_s
         now -= self._wasted_s[slot]
-        deaths = self._deaths[slot]
+        deaths = self._failures[slot]
         deaths.append(now)
         while deaths[0] <= now - self._config.window_s:
             deaths.popleft()
@@ -303,7 +303,7 @@ def overstayed(held_bytes: int, limit_bytes: int, silent_s: float, timeout_s: fl
     )
 
 
-_LIVES_COMPARED = 3
+_INCARNATIONS_COMPARED = 3
 _MOST_STARTING = 0.5
 """Maximum share of the time of the last incarnations spent on starting. Above it the run ends."""
 
@@ -316,7 +316,9 @@ class MemoryWatch:
     _fresh_bytes: int = 0
     _starting_s: float = 0.0
     _working_s: float = 0.0
-    _past: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_LIVES_COMPARED))
+    _past: deque[tuple[float, float]] = field(
+        default_factory=lambda: deque(maxlen=_INCARNATIONS_COMPARED)
+    )
 
     def begin(self, *, replaces: bool) -> None:
         """Begin an incarnation; `replaces` says that the previous one reached the limit."""
@@ -345,15 +347,15 @@ class MemoryWatch:
         """
         if self._replaces:
             self._past.append((self._starting_s, self._working_s))
-        if len(self._past) < _LIVES_COMPARED:
+        if len(self._past) < _INCARNATIONS_COMPARED:
             return None
         starting_s, working_s = map(sum, zip(*self._past, strict=True))
         share = starting_s / max(starting_s + working_s, 1e-9)
         if share <= _MOST_STARTING:
             return None
         return GiveUp(
-            f"its last {_LIVES_COMPARED} replacements spent {share:.0%} of their time on starting; "
-            f"the last one {self.growth(held_bytes)}",
+            f"its last {_INCARNATIONS_COMPARED} replacements spent {share:.0%} of their time "
+            f"on starting; the last one {self.growth(held_bytes)}",
             f"{RAISE_LIMIT} If it is a leak, fix it.",
         )
 

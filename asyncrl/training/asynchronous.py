@@ -37,7 +37,7 @@ from asyncrl.supervision.in_child import CHILD_ID
 from asyncrl.supervision.local import LocalLauncher
 from asyncrl.training.common_config import EvaluationConfig, config_or_default
 from asyncrl.training.config import AsyncConfig
-from asyncrl.training.look import PRELOAD, look_in_child
+from asyncrl.training.describe_env import PRELOAD, describe_in_child
 from asyncrl.training.parts import AsyncParts
 from asyncrl.training.plan import RunPlan, check_run, evaluator_maker
 from asyncrl.transport.zeromq import ZmqTransport
@@ -126,7 +126,7 @@ def build_async_trainer(
         undo.callback(launcher.close)
         launcher.names = {CHILD_ID: "environment", ActorId(config.actors): "evaluator"}
         start_s = config.supervision.start_timeout_s
-        seen = look_in_child(make_env, timeout_s=start_s, launcher=launcher)
+        seen = describe_in_child(make_env, timeout_s=start_s, launcher=launcher)
         plan = RunPlan(agent, make_env, make_processor, config, actor_agents, seen=seen)
         buffer = plan.build_buffer()  # raises if memory cannot hold it
         checkpointer, checkpoint = open_checkpoints(

@@ -50,7 +50,7 @@ class InlineActor:
         self.table = ActorTable()
         self._incarnation = 0
         self._env_steps_before = 0
-        self._actor = self._born()
+        self._actor = self._started()
 
     @property
     def env_steps(self) -> int:
@@ -66,7 +66,7 @@ class InlineActor:
     def model_version(self, version: ModelVersion) -> None:
         self._link.version = version
 
-    def begin_life(self) -> None:
+    def begin_incarnation(self) -> None:
         """Begin new episodes in all environments."""
         # The first life has the seed that it had before there were others.
         life = (_ID, self._incarnation) if self._incarnation else (_ID,)
@@ -86,7 +86,7 @@ class InlineActor:
         self.table.on_report(self._actor.report())
         self._env_steps_before = self.env_steps
         self._incarnation += 1
-        self._actor = self._born()
+        self._actor = self._started()
         return {
             "incarnation": self._incarnation,
             "env_steps": self._env_steps_before,
@@ -99,14 +99,14 @@ class InlineActor:
         self._incarnation, self._env_steps_before = state["incarnation"], state["env_steps"]
         self._link.stored = state["stored"]
         self.table.episodes_before = state["episodes"]
-        self._actor = self._born()
+        self._actor = self._started()
 
     def record(self) -> Record:
         """Return what was stored so far, and the actor's metrics."""
         self.table.on_report(self._actor.report())
         return {"samples_total": float(self._link.stored), **self.table.take()}
 
-    def _born(self) -> Actor:
+    def _started(self) -> Actor:
         peer = Peer(actor_id=_ID, incarnation=self._incarnation)
         return Actor(
             peer,

@@ -14,7 +14,7 @@ from asyncrl.actor.outbox import segments_per_message
 from asyncrl.actor.process import ActorSpec, EvaluatorSpec, MakeEvaluator, run_actor, run_evaluator
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, build_agent, require_agent_config
-from asyncrl.core.env import MakeBatchEnv, Seen, make_batch_env, require_make_env
+from asyncrl.core.env import EnvDescription, MakeBatchEnv, make_batch_env, require_make_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import ActorBody
 from asyncrl.core.messages import Peer
@@ -70,7 +70,7 @@ class RunPlan:
         config: AsyncConfig,
         actor_agents: Sequence[AgentConfig] | None,
         *,
-        seen: Seen,
+        seen: EnvDescription,
     ) -> None:
         """Derive the plan after `check_run`; raise `ConfigError` if parts do not fit together.
 

@@ -25,7 +25,7 @@ from asyncrl.core.agent import (
     PolicyWrapper,
     require_agent_config,
 )
-from asyncrl.core.env import EnvSpec, MakeBatchEnv, PackedSpec, look_at
+from asyncrl.core.env import EnvSpec, MakeBatchEnv, PackedSpec, describe_env
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.replay_buffer import REPLAY
@@ -74,7 +74,7 @@ def load_policy(
         agent = config.agent if agent is None else agent
         make_env = make_env or partial(config.eval_env_config().build_for, 1)
     require_agent_config(agent)
-    spec = look_at(make_env).spec
+    spec = describe_env(make_env).spec
     policy = policy_of(saved, agent, spec, seed=seed, source=source)
     policy.train(False)
     observation = spec.observation

@@ -162,7 +162,7 @@ class Trainer(BaseTrainer):
         return due * self.config.opt_steps_per_interval
 
     def _begin(self) -> None:
-        self._actor.begin_life()
+        self._actor.begin_incarnation()
 
     def _end_learning(self) -> None:
         self._count_whole_rounds()
@@ -182,7 +182,7 @@ class Trainer(BaseTrainer):
         actor = self._actor.end_incarnation()
         numbers = {"opt_rounds": self._opt_rounds, "opts_owed": self._opts_owed, "actor": actor}
         groups = replay_groups(self.buffer, save=save_replay)
-        self._actor.begin_life()
+        self._actor.begin_incarnation()
         return RunState(groups, numbers)
 
     def _restore(self, checkpoint: Checkpoint) -> None:

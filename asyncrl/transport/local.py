@@ -40,7 +40,7 @@ class _Shared:
     mailboxes: dict[Peer, _Mailbox] = field(default_factory=dict)
     models: dict[Topic, ModelInfo] = field(default_factory=dict)
     finish: bool = False
-    rung: bool = False
+    woken: bool = False
 
 
 class LocalTransport:
@@ -98,9 +98,9 @@ class LocalLearnerLink:
         with shared.changed:
             self._check_usable()
             if timeout_s > 0:
-                shared.changed.wait_for(lambda: shared.inbox or shared.rung, timeout_s)
+                shared.changed.wait_for(lambda: shared.inbox or shared.woken, timeout_s)
                 waited()
-            shared.rung = False
+            shared.woken = False
             messages = []
             while shared.inbox:
                 message = shared.inbox.popleft()
@@ -143,7 +143,7 @@ class LocalLearnerLink:
     def wake(self) -> None:
         """Make a waiting `poll` return. Any thread."""
         with self._shared.changed:
-            self._shared.rung = True
+            self._shared.woken = True
             self._shared.changed.notify_all()
 
     def stop_actors(self) -> None:

@@ -35,7 +35,7 @@ from asyncrl.transport.protocol import (
     Welcome,
 )
 from asyncrl.transport.wire import Frame, WireFormat, WireMessage
-from asyncrl.transport.zeromq_guard import ConnectionLog
+from asyncrl.transport.zeromq_auth import ConnectionLog
 from asyncrl.transport.zeromq_socket import (
     Curve,
     ZmqTransportConfig,

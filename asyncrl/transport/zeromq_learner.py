@@ -34,7 +34,7 @@ from asyncrl.transport.protocol import (
     Welcome,
 )
 from asyncrl.transport.wire import ForeignProtocol, ForeignRun, Frame, WireFormat
-from asyncrl.transport.zeromq_guard import Complaints, ConnectionLog, Gatekeeper
+from asyncrl.transport.zeromq_auth import Authenticator, ConnectionLog, RejectionLog
 from asyncrl.transport.zeromq_socket import (
     Curve,
     ZmqTransportConfig,
@@ -70,11 +70,11 @@ class ZmqLearnerLink:
         self._clock = clock
         self._pid = os.getpid()
         self._table = PeerTable(wire.schema.hash(), config.window)
-        self._complaints = Complaints(self._table.counters, clock)
+        self._rejections = RejectionLog(self._table.counters, clock)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
-            # In this order, closed in reverse: the socket is never open without a gatekeeper.
-            self._gate = Gatekeeper(self._context, curve.server) if curve else None
+            # In this order, closed in reverse: the socket is never open without authentication.
+            self._auth = Authenticator(self._context, curve.server) if curve else None
             self._socket = make_learner_socket(self._context, endpoint, config, curve)
             self._connections = ConnectionLog(self._socket)
             self._endpoint = listen(self._socket, endpoint)
@@ -83,7 +83,7 @@ class ZmqLearnerLink:
             raise
         # Garbage collection of an unclosed link must not block on its sockets, of which the
         # context has forgotten those that are garbage.
-        held = [each.socket for each in (self._connections, self._gate) if each] + [self._socket]
+        held = [each.socket for each in (self._connections, self._auth) if each] + [self._socket]
         self._release = weakref.finalize(self, release, held, self._context)
         self._release.atexit = False
         self._make_address = partial(make_address, self._endpoint)
@@ -92,19 +92,19 @@ class ZmqLearnerLink:
         self._prefix = routing_prefix(wire.run_id)
         self._requests: dict[tuple[Peer, Topic], int] = {}
         # A socket pair: every platform can poll it, and any thread may write to it.
-        self._bell, self._button = socket.socketpair()
-        self._bell.setblocking(False)
-        self._button.setblocking(False)
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_receiver.setblocking(False)
+        self._wake_sender.setblocking(False)
         self._poller = zmq.Poller()
-        for readable in (*held, self._bell):
+        for readable in (*held, self._wake_receiver):
             self._poller.register(readable, zmq.POLLIN)
         self._lock = threading.Lock()
         self._closed = False
-        self._rung = False
+        self._woken = False
         self._models: dict[Topic, tuple[int, list[Frame | zmq.Frame]]] = {}
-        self._news = False
+        self._has_new_models = False
         self._finish = False
-        self._told_to_finish: set[Peer] = set()
+        self._asked_to_finish: set[Peer] = set()
         self._leaving: set[bytes] = set()  # or have exited: they need no answers
 
     @property
@@ -116,13 +116,13 @@ class ZmqLearnerLink:
         """Return what this incarnation connects to, including its key. Any thread."""
         if evaluates:
             self._table.evaluators.add(peer.actor_id)
-        return self._make_address(self._gate.admit(self._name(peer).hex()) if self._gate else None)
+        return self._make_address(self._auth.admit(self._name(peer).hex()) if self._auth else None)
 
     def revoke(self, peer: Peer) -> None:
         """Note that this incarnation has ended: its key opens no further connection. Any thread."""
         self._leaving.add(self._name(peer))
-        if self._gate:
-            self._gate.revoke(self._name(peer).hex())
+        if self._auth:
+            self._auth.revoke(self._name(peer).hex())
 
     def poll(self, timeout_s: float, waited: Callable[[], object] = lambda: None) -> list[Message]:
         """Return what has arrived, or an empty list after `timeout_s`, a `wake` or a `publish`.
@@ -131,15 +131,15 @@ class ZmqLearnerLink:
         """
         self._check_usable()
         deadline = self._clock() + timeout_s
-        rung = False
+        woken = False
         while True:
             self._serve()
             self._look_at_connections()
             messages = self._receive()
             left = deadline - self._clock()
-            if messages or rung or left <= 0:
+            if messages or woken or left <= 0:
                 return messages
-            rung = self._wait(left)
+            woken = self._wait(left)
             waited()
 
     def acknowledge(self, peer: Peer, seq: int, granted: int = 0) -> None:
@@ -167,20 +167,20 @@ class ZmqLearnerLink:
             if topic in self._models and self._models[topic][0] >= model.version:
                 return
             self._models[topic] = (model.version, frames)
-            self._news = True
+            self._has_new_models = True
         self.wake()
 
     def wake(self) -> None:
         """Make a waiting `poll` return. Any thread."""
         with self._lock:
-            if not self._rung and not self._closed:
-                self._rung = True
-                self._button.send(b"\0")
+            if not self._woken and not self._closed:
+                self._woken = True
+                self._wake_sender.send(b"\0")
 
     def stop_actors(self) -> None:
         """Ask every actor to finish, including those that connect later. Any thread."""
         with self._lock:
-            self._finish = self._news = True
+            self._finish = self._has_new_models = True
         self.wake()
 
     def close(self) -> None:
@@ -189,12 +189,12 @@ class ZmqLearnerLink:
             if self._closed or os.getpid() != self._pid:
                 return
             self._closed = True
-            self._bell.close()
-            self._button.close()
+            self._wake_receiver.close()
+            self._wake_sender.close()
         self._connections.close()
         self._socket.close()
-        if self._gate:
-            self._gate.close()
+        if self._auth:
+            self._auth.close()
         self._context.term()
         self._release.detach()
         path = ipc_path(self._endpoint)
@@ -211,24 +211,24 @@ class ZmqLearnerLink:
         """Wait until there is something to do; return whether `wake` was called."""
         self._poller.poll(ceil(timeout_s * 1000))
         with self._lock:
-            rung, self._rung = self._rung, False
-            if rung:
-                self._bell.recv(1)
-        return rung
+            woken, self._woken = self._woken, False
+            if woken:
+                self._wake_receiver.recv(1)
+        return woken
 
     def _look_at_connections(self) -> None:
         """Answer waiting connections; count those that failed or are too many."""
-        if self._gate:
-            self._gate.answer()
-        for reason, times, what in self._connections.complaints(len(self._table.peers)):
-            self._complaints.note(reason, what, times)
+        if self._auth:
+            self._auth.answer()
+        for reason, times, what in self._connections.rejections(len(self._table.peers)):
+            self._rejections.note(reason, what, times)
 
     def _serve(self) -> None:
         """Send what other threads have requested since the last call."""
         with self._lock:
-            if not self._news:
+            if not self._has_new_models:
                 return
-            self._news = False
+            self._has_new_models = False
         for (peer, topic), have in list(self._requests.items()):
             self._answer(peer, topic, have)
         for peer in self._table.peers:
@@ -248,17 +248,17 @@ class ZmqLearnerLink:
     def _read(self, first: zmq.Frame, frames: list[memoryview]) -> _FromActor | None:
         """Decode a message; return None if its sender may not send it."""
         name = first.bytes
-        if self._gate and sender(first) != name.hex():
-            self._complaints.note(
+        if self._auth and sender(first) != name.hex():
+            self._rejections.note(
                 "impostor", f"a message from {sender(first)} under the name of {name.hex()}"
             )
             return None
         try:
             message = self._wire.decode(frames)
         except ForeignRun as error:
-            self._complaints.note("foreign_run", str(error))
+            self._rejections.note("foreign_run", str(error))
         except ForeignProtocol as error:
-            self._complaints.note("foreign_protocol", str(error))
+            self._rejections.note("foreign_protocol", str(error))
             # The peer does not understand this answer, but its own error then says so.
             self._send_frames(name, self._wire.encode(Refusal(str(error))))
         except WireError as error:
@@ -270,7 +270,7 @@ class ZmqLearnerLink:
         return None
 
     def _on_malformed(self, name: bytes, error: str) -> None:
-        self._complaints.note("malformed", error)
+        self._rejections.note("malformed", error)
         for peer in self._table.peers:
             if self._name(peer) == name:
                 self.refuse(peer, f"the learner could not read a message: {error}")
@@ -316,8 +316,8 @@ class ZmqLearnerLink:
             self._send_frames(self._name(peer), frames)
 
     def _finish_if_asked(self, peer: Peer) -> None:
-        if self._finish and peer not in self._told_to_finish:
-            self._told_to_finish.add(peer)
+        if self._finish and peer not in self._asked_to_finish:
+            self._asked_to_finish.add(peer)
             self._send(peer, Finish())
 
     def _tell_peers(self) -> None:

@@ -224,7 +224,7 @@ def make_actor_socket(
     return socket
 
 
-def open_gate(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+def open_zap_socket(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
     """Open the socket on which libzmq asks who may connect; call it before any peer can."""
     socket = context.socket(zmq.ROUTER)
     socket.setsockopt(zmq.LINGER, 0)

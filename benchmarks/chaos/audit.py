@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from asyncrl.core.replay_buffer import KeepsState, ReplayBuffer
+from asyncrl.core.replay_buffer import ReplayBuffer, SavesState
 from asyncrl.core.segment import END, SegmentSchema
 from asyncrl.core.types import Array, Columns, IntArray, Params
 from asyncrl.replay.uniform import UniformReplayConfig
@@ -32,7 +32,7 @@ class Audit:
     """Transitions that no model had produced."""
 
     first_at: dict[int, float] = field(default_factory=dict)
-    """Life -> when its first transition was stored, by the monotonic clock."""
+    """Incarnation -> when its first transition was stored, by the monotonic clock."""
 
     pushed_at: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
@@ -118,11 +118,11 @@ class _Audited(ReplayBuffer):
         return self._inner.sample(batch_size)
 
     def state(self) -> Params:
-        assert isinstance(self._inner, KeepsState)
+        assert isinstance(self._inner, SavesState)
         return self._inner.state()
 
     def load_state(self, state: Params) -> None:
-        assert isinstance(self._inner, KeepsState)
+        assert isinstance(self._inner, SavesState)
         self._inner.load_state(state)
 
     def __len__(self) -> int:

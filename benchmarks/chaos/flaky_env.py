@@ -1,9 +1,9 @@
-"""An environment that raises at random, in a run that is told to bear it.
+"""An environment that raises at random, in a run that is told to spawn_children it.
 
 Every exception must be told by class and message, with its traceback, and answered by a restart,
 after a wait that grows with each death of a slot; nothing of it may be stored as an episode's end.
 Then the same with a budget of few restarts, which must end the run and say so, and in a run that is
-not told to bear it, which must end with the environment's own words.
+not told to spawn_children it, which must end with the environment's own words.
 """
 
 from __future__ import annotations

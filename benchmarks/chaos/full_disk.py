@@ -159,10 +159,10 @@ def _judge(outcomes: Sequence[Outcome], *, stays_full: bool) -> list[Finding]:
             numbers={"runs": len(outcomes), "told": len(told)},
         ),
     ]
-    return found if stays_full else [*found, _records_go_on(what, outcomes)]
+    return found if stays_full else [*found, _records_resume(what, outcomes)]
 
 
-def _records_go_on(what: str, outcomes: Sequence[Outcome]) -> Finding:
+def _records_resume(what: str, outcomes: Sequence[Outcome]) -> Finding:
     recorded_s = min(outcome.recorded_s for outcome in outcomes)
     broken = sum(outcome.broken_lines for outcome in outcomes)
     return Finding(

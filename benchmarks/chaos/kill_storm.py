@@ -23,7 +23,7 @@ from asyncrl.transport.zeromq import ZmqTransportConfig
 from benchmarks.chaos.figures import median, percentile
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.stage import DEADLINE_S, Stage
-from benchmarks.chaos.worlds import Life
+from benchmarks.chaos.worlds import Incarnation
 from benchmarks.common import note
 
 _UNSENT = 2
@@ -31,13 +31,13 @@ _UNSENT = 2
 
 
 @dataclass(slots=True)
-class Storm:
+class KillStorm:
     """A script: calm, then kills, then calm again."""
 
     kills: int
     seconds: float
     calm_s: float
-    killed: list[Life] = field(default_factory=list)
+    killed: list[Incarnation] = field(default_factory=list)
     killed_at: list[float] = field(default_factory=list)
     away_s: list[float] = field(default_factory=list)
     noticed_s: list[float] = field(default_factory=list)
@@ -83,8 +83,8 @@ class Storm:
         what = f"a transition of the actor that follows number {len(self.killed)}"
         yield from stage.until(lambda: max(stage.audit.first_at) > newest, DEADLINE_S, what)
         self.away_s.append(stage.audit.first_at[max(stage.audit.first_at)] - self.killed_at[-1])
-        told_at, _ = stage.notices.since(self.killed_at[-1], "SIGKILL")[0]
-        self.noticed_s.append(told_at - self.killed_at[-1])
+        reported_at, _ = stage.notices.since(self.killed_at[-1], "SIGKILL")[0]
+        self.noticed_s.append(reported_at - self.killed_at[-1])
         if len(self.killed) % 100 == 0:
             note(f"{len(self.killed)} of {self.kills} killed")
 
@@ -100,13 +100,13 @@ def _env_steps(stage: Stage) -> int:
 
 def measure(size: Size, directory: Path) -> list[Finding]:
     """Run the storm, and say what it cost."""
-    storm = Storm(30, 18.0, 4.0) if size == "small" else Storm(1000, 600.0, 30.0)
+    storm = KillStorm(30, 18.0, 4.0) if size == "small" else KillStorm(1000, 600.0, 30.0)
     stage = Stage(directory)
     stage.play(storm)
     return findings(storm, stage)
 
 
-def findings(storm: Storm, stage: Stage) -> list[Finding]:
+def findings(storm: KillStorm, stage: Stage) -> list[Finding]:
     """Return what a storm that is over has cost."""
     return [
         _noticed(storm),
@@ -117,7 +117,7 @@ def findings(storm: Storm, stage: Stage) -> list[Finding]:
     ]
 
 
-def _noticed(storm: Storm) -> Finding:
+def _noticed(storm: KillStorm) -> Finding:
     middle, worst = median(storm.noticed_s), percentile(storm.noticed_s, 99)
     return Finding(
         target=1,
@@ -130,7 +130,7 @@ def _noticed(storm: Storm) -> Finding:
     )
 
 
-def _away(storm: Storm) -> Finding:
+def _away(storm: KillStorm) -> Finding:
     middle, worst = median(storm.away_s), percentile(storm.away_s, 99)
     return Finding(
         target=2,
@@ -143,7 +143,7 @@ def _away(storm: Storm) -> Finding:
     )
 
 
-def _pauses(storm: Storm, stage: Stage) -> Finding:
+def _pauses(storm: KillStorm, stage: Stage) -> Finding:
     """Look at the gaps that end while an actor is away."""
     gaps = [
         gap
@@ -162,7 +162,7 @@ def _pauses(storm: Storm, stage: Stage) -> Finding:
     )
 
 
-def _loss(storm: Storm, stage: Stage) -> Finding:
+def _loss(storm: KillStorm, stage: Stage) -> Finding:
     """Look at what each kill cost, as the environments and the replay have it."""
     lost = [stage.lost(life) / stage.message for life in storm.killed]
     most = ZmqTransportConfig().window + _UNSENT
@@ -178,7 +178,7 @@ def _loss(storm: Storm, stage: Stage) -> Finding:
     )
 
 
-def _throughput(storm: Storm, stage: Stage) -> list[Finding]:
+def _throughput(storm: KillStorm, stage: Stage) -> list[Finding]:
     rates = storm.env_steps_per_s
     share = rates["storm"] / rates["calm"]
     restarts = sum(actor["restarts"] for actor in stage.result.actors.values())

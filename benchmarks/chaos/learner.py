@@ -23,7 +23,7 @@ from typing import Any, Self
 from asyncrl.replay.uniform import UniformReplayConfig
 from benchmarks.chaos.finding import Finding
 from benchmarks.chaos.stage import DEADLINE_S, Stage
-from benchmarks.chaos.worlds import Lives, Numbered
+from benchmarks.chaos.worlds import Incarnations, Numbered
 from benchmarks.machines import machine, no_mounts
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # that is where it is
@@ -63,9 +63,9 @@ class Learner:
         return SHARED_MEMORY if no_mounts() else self.directory / "shm"
 
     @property
-    def lives(self) -> Lives:
+    def lives(self) -> Incarnations:
         """What its environments leave word of."""
-        return Lives(self.directory / "lives")
+        return Incarnations(self.directory / "lives")
 
     @property
     def stored(self) -> int:

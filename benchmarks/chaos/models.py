@@ -32,7 +32,7 @@ from benchmarks.chaos.stage import DEADLINE_S, Stage
 _SHARE = 0.3
 _MOST_BEHIND = 2
 _LIMIT_S = 2.0
-_TOLD = re.compile(
+_WARNING = re.compile(
     r"experience of actor (?P<actor>\d+) comes from a model that is (?P<lag_s>[\d.]+) s"
 )
 _RAISED_S = 1.0
@@ -143,7 +143,7 @@ def _limit(directory: Path) -> Finding:
 
     def told() -> dict[str, float]:
         """Return by how much the model of each actor had passed the limit when it was told."""
-        found = (_TOLD.search(text) for _, text in stage.notices.since(0.0, "max_lag_s"))
+        found = (_WARNING.search(text) for _, text in stage.notices.since(0.0, "max_lag_s"))
         return {each["actor"]: float(each["lag_s"]) - _LIMIT_S for each in found if each}
 
     def script(stage: Stage) -> Iterator[None]:

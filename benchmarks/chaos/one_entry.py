@@ -20,7 +20,7 @@ import psutil
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.common import ROOT, note
 
-_LAST_WORDS = 500
+_LAST_OUTPUT_LINES = 500
 
 
 def run_apart(module: str, size: Size, scratch: Path, deadline_s: float) -> list[Finding] | str:
@@ -52,7 +52,7 @@ def run_apart(module: str, size: Size, scratch: Path, deadline_s: float) -> list
             _end(process)
     here = f"{scratch}{os.sep}"
     if code:
-        last = _last_words(found.with_suffix(".error")).replace(here, "")
+        last = _last_output(found.with_suffix(".error")).replace(here, "")
         return last or f"ended with exit code {code}"
     stored = found.read_text(encoding="utf-8").replace(here, "")
     return [Finding(**each) for each in json.loads(stored)]
@@ -72,8 +72,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             child.kill()
 
 
-def _last_words(path: Path) -> str:
-    return path.read_text(encoding="utf-8")[-_LAST_WORDS:] if path.exists() else ""
+def _last_output(path: Path) -> str:
+    return path.read_text(encoding="utf-8")[-_LAST_OUTPUT_LINES:] if path.exists() else ""
 
 
 def main() -> None:

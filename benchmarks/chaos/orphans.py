@@ -108,7 +108,7 @@ def _left_by(way: str, directory: Path) -> Left:
     with learner:
         learner.wait_for_steps()
         lives = learner.lives.living()
-        for life, order in zip(lives, (Order.BEAR, Order.HOLD, Order.STOP), strict=False):
+        for life, order in zip(lives, (Order.SPAWN, Order.HOLD, Order.STOP), strict=False):
             life.order = order
         wait_until(lambda: all(life.obeyed_at for life in lives[:3]), DEADLINE_S, "stuck actors")
         wait_until(lambda: len(marked(learner.mark)) >= _FAMILY, DEADLINE_S, "their children")

@@ -40,7 +40,7 @@ def measure(size: Size, directory: Path) -> list[Finding]:
         os.kill(learner.pid, signal.SIGSTOP)
         note(f"the learner is stopped for {pause_s:g} s")
         paused = _most_held_bytes(learner, pause_s)
-        flows_s = _goes_on(learner)
+        flows_s = _resumes(learner)
         after = _most_held_bytes(learner, 2.0)
         actors, books = learner.end()
     restarts = sum(actor["restarts"] for actor in actors.values())
@@ -102,7 +102,7 @@ def _most_held_bytes(learner: Learner, seconds: float) -> tuple[int, int]:
     return own, others
 
 
-def _goes_on(learner: Learner) -> float:
+def _resumes(learner: Learner) -> float:
     """Let it go on; return the time until it stores again and all its actors make steps."""
     lives = learner.lives.living()
     steps, stored = [life.steps for life in lives], learner.stored

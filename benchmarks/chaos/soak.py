@@ -24,7 +24,7 @@ from asyncrl.training.config import AsyncConfig
 from benchmarks.chaos.figures import median, slope_per_h
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.stage import DEADLINE_S, Stage, supervision
-from benchmarks.chaos.worlds import Life, Order
+from benchmarks.chaos.worlds import Incarnation, Order
 from benchmarks.common import note
 
 _STEP_TIMEOUT_S = 2.0
@@ -118,25 +118,25 @@ def _all_there(stage: Stage) -> bool:
     return len(stage.lives.living()) == stage.config.actors
 
 
-def _kill(_: Stage, victim: Life) -> None:
+def _kill(_: Stage, victim: Incarnation) -> None:
     os.kill(victim.pid, signal.SIGKILL)
 
 
-def _pause(_: Stage, __: Life) -> None:
+def _pause(_: Stage, __: Incarnation) -> None:
     """Stop this very process; a shell lets it go on."""
     script = f"kill -STOP {os.getpid()}; sleep {_PAUSE_S}; kill -CONT {os.getpid()}"
     subprocess.run(["sh", "-c", script], check=True)  # noqa: S603, S607
 
 
-def _save(stage: Stage, _: Life) -> None:
+def _save(stage: Stage, _: Incarnation) -> None:
     stage.trainer.interrupter.save_requested = True
 
 
-def _order(order: Order, _: Stage, victim: Life) -> None:
+def _order(order: Order, _: Stage, victim: Incarnation) -> None:
     victim.order = order
 
 
-_FAULTS: Mapping[str, Callable[[Stage, Life], None]] = {
+_FAULTS: Mapping[str, Callable[[Stage, Incarnation], None]] = {
     "kill": _kill,
     "sleep": partial(_order, Order.SLEEP),
     "hold": partial(_order, Order.HOLD),

@@ -1,6 +1,6 @@
 """Thousands of hostile connections while an honest actor works (target 16).
 
-The learner listens over TCP, once on loopback without keys, where strangers get as far as the
+The learner listens over TCP, once on loopback without keys, where unauthorised get as far as the
 decoder, and once encrypted. Another process attacks it without a pause; a third is an actor that
 sends experience at a steady rate, as one does whose environment needs time. Measured are the
 memory of the learner, what arrives of the honest actor's experience compared with a calm stretch
@@ -21,8 +21,8 @@ from asyncrl.core.messages import Experience, Peer
 from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.common import note
+from tests.support.attack import address_of, attack_socket
 from tests.support.sample_messages import PEER, SCHEMA, make_experience, make_hello
-from tests.support.siege import address_of, besiege
 
 _ATTACKS: dict[Size, int] = {"small": 600, "full": 25_000}
 """On each of the two sockets."""
@@ -34,7 +34,7 @@ _LEAST_SHARE = 0.8
 _MESSAGES_PER_S = 200.0
 _POLL_S = 0.01
 _DEADLINE_S = 60.0
-_TELL_EVERY_S = 10.0
+_REPORT_EVERY_S = 10.0
 
 
 @dataclass(slots=True)
@@ -43,12 +43,12 @@ class _Watch:
 
     learner: ZmqLearnerLink
     honest: int = 0
-    strangers: set[Peer] = field(default_factory=set)
+    unauthorised: set[Peer] = field(default_factory=set)
 
     def turn(self) -> None:
         for message in self.learner.poll(_POLL_S):
             if message.peer != PEER:
-                self.strangers.add(message.peer)
+                self.unauthorised.add(message.peer)
             elif isinstance(message, Experience):
                 self.honest += 1
                 self.learner.acknowledge(message.peer, message.seq)
@@ -62,7 +62,7 @@ class _Watch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Siege:
+class _Attack:
     """What came of one."""
 
     attacks: int
@@ -71,24 +71,24 @@ class _Siege:
     """Of what the honest actor sends in peace."""
 
     growth_bytes: int
-    strangers: int
+    unauthorised: int
     heard: bool
     refused: int
     lives: bool
 
 
 def measure(size: Size, directory: Path) -> list[Finding]:
-    """Besiege a socket without keys, and one with."""
+    """Attack a socket without keys, and one with."""
     plain = ZmqTransport.loopback(schema=SCHEMA, config=_CONFIG)
     encrypted = ZmqTransport.tcp("tcp://127.0.0.1", schema=SCHEMA, config=_CONFIG)
     return [
         finding
         for name, transport in (("loopback", plain), ("encrypted", encrypted))
-        for finding in _findings(name, _siege(transport, size, directory / name))
+        for finding in _findings(name, _attack(transport, size, directory / name))
     ]
 
 
-def _siege(transport: ZmqTransport, size: Size, mark: Path) -> _Siege:
+def _attack(transport: ZmqTransport, size: Size, mark: Path) -> _Attack:
     learner = transport.listen()
     here = learner.admit(PEER)
     assert isinstance(here, ZmqTransport)
@@ -97,7 +97,7 @@ def _siege(transport: ZmqTransport, size: Size, mark: Path) -> _Siege:
     actor.start()
     watch = _Watch(learner)
     try:
-        return _besieged(watch, here, size, mark)
+        return _under_attack(watch, here, size, mark)
     finally:
         learner.stop_actors()
         deadline = time.monotonic() + _DEADLINE_S
@@ -108,8 +108,8 @@ def _siege(transport: ZmqTransport, size: Size, mark: Path) -> _Siege:
         learner.close()
 
 
-def _besieged(watch: _Watch, here: ZmqTransport, size: Size, mark: Path) -> _Siege:
-    """Compare a calm stretch with a siege, after a small one that warms up."""
+def _under_attack(watch: _Watch, here: ZmqTransport, size: Size, mark: Path) -> _Attack:
+    """Compare a calm stretch with an attack, after a small one that warms up."""
     _await_actor(watch)
     attacks = _ATTACKS[size]
     _while_attacked(watch, here, attacks // 10, mark)
@@ -117,12 +117,12 @@ def _besieged(watch: _Watch, here: ZmqTransport, size: Size, mark: Path) -> _Sie
     memory = _resident_bytes()
     came, seconds = _while_attacked(watch, here, attacks, mark)
     after = watch.honest_per_s(1.0)
-    return _Siege(
+    return _Attack(
         attacks=attacks,
         seconds=seconds,
         share=came / seconds / calm,
         growth_bytes=_resident_bytes() - memory,
-        strangers=len(watch.strangers),
+        unauthorised=len(watch.unauthorised),
         heard=mark.exists(),
         refused=sum(watch.learner.counters.values()),
         lives=after > 0,
@@ -142,7 +142,7 @@ def _while_attacked(
     """Take in while another process attacks; return what came, and in what time."""
     spawn = multiprocessing.get_context("spawn")
     arguments = (address_of(here), attacks, attacks, mark)
-    attacker = spawn.Process(target=besiege, args=arguments, daemon=True)
+    attacker = spawn.Process(target=attack_socket, args=arguments, daemon=True)
     refused = watch.learner.counters
     attacker.start()
     while watch.learner.counters == refused and attacker.is_alive():  # it is being loaded
@@ -150,7 +150,7 @@ def _while_attacked(
     began, before, told = time.monotonic(), watch.honest, time.monotonic()
     while attacker.is_alive():
         watch.turn()
-        if time.monotonic() - told > _TELL_EVERY_S:
+        if time.monotonic() - told > _REPORT_EVERY_S:
             told = time.monotonic()
             note(
                 f"{attacks:,} attacks, {told - began:.0f} s: refused {dict(watch.learner.counters)}"
@@ -179,35 +179,35 @@ def _resident_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def _findings(name: str, siege: _Siege) -> list[Finding]:
-    rate = siege.attacks / siege.seconds
-    numbers = {"attacks": siege.attacks, "seconds": siege.seconds, "refused": siege.refused}
-    safe = siege.lives and not siege.heard and not siege.strangers and siege.refused > 0
+def _findings(name: str, attack: _Attack) -> list[Finding]:
+    rate = attack.attacks / attack.seconds
+    numbers = {"attacks": attack.attacks, "seconds": attack.seconds, "refused": attack.refused}
+    safe = attack.lives and not attack.heard and not attack.unauthorised and attack.refused > 0
     return [
         Finding(
             target=16,
             what=f"{name}, hostile connections",
-            measured=f"{siege.attacks:,} at {rate:,.0f} a second, {siege.strangers} let in, "
-            f"the learner {'lives' if siege.lives else 'is dead'}",
+            measured=f"{attack.attacks:,} at {rate:,.0f} a second, {attack.unauthorised} let in, "
+            f"the learner {'lives' if attack.lives else 'is dead'}",
             promised="none let in, nothing run, the learner lives",
             passed=safe,
-            numbers={**numbers, "strangers": siege.strangers, "heard": int(siege.heard)},
+            numbers={**numbers, "unauthorised": attack.unauthorised, "heard": int(attack.heard)},
         ),
         Finding(
             target=16,
             what=f"{name}, memory",
-            measured=f"{siege.growth_bytes / 1e6:+.1f} MB",
+            measured=f"{attack.growth_bytes / 1e6:+.1f} MB",
             promised=f"<= +{_GROWTH_BYTES / 1e6:g} MB",
-            passed=siege.growth_bytes <= _GROWTH_BYTES,
-            numbers={"growth_bytes": siege.growth_bytes},
+            passed=attack.growth_bytes <= _GROWTH_BYTES,
+            numbers={"growth_bytes": attack.growth_bytes},
         ),
         Finding(
             target=16,
             what=f"{name}, honest throughput",
-            measured=f"{siege.share:.0%} of calm",
+            measured=f"{attack.share:.0%} of calm",
             promised=f">= {_LEAST_SHARE:.0%}",
-            passed=siege.share >= _LEAST_SHARE,
+            passed=attack.share >= _LEAST_SHARE,
             timed=True,
-            numbers={"share": siege.share},
+            numbers={"share": attack.share},
         ),
     ]

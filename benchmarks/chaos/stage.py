@@ -36,7 +36,7 @@ from asyncrl.training.config import AsyncConfig
 from asyncrl.training.parts import AsyncParts
 from benchmarks.chaos.audit import Audit, AuditedReplayConfig
 from benchmarks.chaos.finding import Finding
-from benchmarks.chaos.worlds import Life, Lives, Numbered
+from benchmarks.chaos.worlds import Incarnation, Incarnations, Numbered
 
 DEADLINE_S = 60.0
 """For whatever is sure to come, on a machine that is busy elsewhere."""
@@ -108,7 +108,7 @@ class Stage:
 
         `place` may have the environments made somewhere else.
         """
-        self.lives = Lives(directory / "lives")
+        self.lives = Incarnations(directory / "lives")
         self.world = replace(world or Numbered(), lives=self.lives.path)
         self._make_env = place(self.world)
         self.audit = Audit()
@@ -160,7 +160,7 @@ class Stage:
         """Transitions in a full message."""
         return self.world.n_envs * SegmentConfig().length
 
-    def lost(self, life: Life) -> int:
+    def lost(self, life: Incarnation) -> int:
         """Return the transitions that a life made and that were never stored."""
         return life.steps * self.world.n_envs - self.audit.stored(life.number)
 

@@ -22,7 +22,7 @@ import psutil
 
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.core.types import Array
-from benchmarks import deeds
+from benchmarks import faults_in_process
 
 SCALE = 2.0**-20
 """Observations are whole numbers times this, which float32 holds exactly up to 16 million."""
@@ -41,20 +41,20 @@ class Order(IntEnum):
 
     STOP = 3
     RAISE = 4
-    BEAR = 5
+    SPAWN = 5
     """Start two processes, one of them in a session of its own, and go on."""
 
 
-_DEEDS: Mapping[Order, Callable[[], object]] = {
-    Order.SLEEP: deeds.sleep,
-    Order.HOLD: deeds.hold,
-    Order.STOP: deeds.stop,
-    Order.RAISE: deeds.fail,
-    Order.BEAR: deeds.bear,
+_FAULTS: Mapping[Order, Callable[[], object]] = {
+    Order.SLEEP: faults_in_process.sleep,
+    Order.HOLD: faults_in_process.hold,
+    Order.STOP: faults_in_process.stop,
+    Order.RAISE: faults_in_process.fail,
+    Order.SPAWN: faults_in_process.spawn_children,
 }
 
 
-class Life:
+class Incarnation:
     """What one life of an actor leaves word of, and what it is told; shared by two processes."""
 
     def __init__(self, number: int, cells: Array) -> None:
@@ -103,11 +103,11 @@ class Life:
         if self._cells[2]:
             order, self.order = self.order, Order.NONE
             self._cells[3] = time.monotonic()
-            _DEEDS[order]()
+            _FAULTS[order]()
         self._cells[1] += 1
 
 
-class Lives:
+class Incarnations:
     """All lives that have begun: one file, mapped into memory by everybody."""
 
     def __init__(self, path: Path) -> None:
@@ -118,7 +118,7 @@ class Lives:
             self._cells = np.frombuffer(mmap.mmap(file.fileno(), 0), np.float64)
         self._dead: set[int] = set()
 
-    def begin(self) -> Life:
+    def begin(self) -> Incarnation:
         """Take the next free number, for this process."""
         with self.path.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -127,19 +127,19 @@ class Lives:
         life.begin()
         return life
 
-    def all(self) -> list[Life]:
+    def all(self) -> list[Incarnation]:
         """Return those of actors, which are other processes than this."""
         lives = (self._life(number) for number in range(1, int(self._cells[0]) + 1))
         return [life for life in lives if life.pid not in {0, os.getpid()}]
 
-    def living(self) -> list[Life]:
+    def living(self) -> list[Incarnation]:
         """Return those that have made a step and whose process is there."""
         found = [life for life in self.all() if life.number not in self._dead]
         self._dead.update(life.number for life in found if not life.lives)
         return [life for life in found if life.steps and life.number not in self._dead]
 
-    def _life(self, number: int) -> Life:
-        return Life(number, self._cells[number * _CELLS : (number + 1) * _CELLS])
+    def _life(self, number: int) -> Incarnation:
+        return Incarnation(number, self._cells[number * _CELLS : (number + 1) * _CELLS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +174,9 @@ class NumberedBatch:
         self._obs[:, 1] = np.arange(self.n_envs) * SCALE
 
     @cached_property
-    def life(self) -> Life:
+    def life(self) -> Incarnation:
         """The life that begins with the first reset or step, and not where spaces are looked at."""
-        life = Lives(self._lives).begin()
+        life = Incarnations(self._lives).begin()
         self._obs[:, 0] = life.number * SCALE
         return life
 

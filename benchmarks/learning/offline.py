@@ -37,7 +37,7 @@ from asyncrl.training.offline import OfflineConfig, train_from_data
 from asyncrl.training.run_config import RunConfig
 from benchmarks.learning.tasks import TASKS, case_of
 from benchmarks.learning.tasks import missing as missing_player
-from benchmarks.learning.training import MODES, InARow, evaluated
+from benchmarks.learning.training import MODES, ConsecutiveEvaluations, evaluated
 
 _DATASET = "pendulum/asyncrl-v0"
 
@@ -125,7 +125,7 @@ def learn(case: OfflineCase, seed: int) -> dict[str, Any]:
             OfflineConfig(
                 seed=seed, evaluate=replace(OfflineConfig().evaluate, play=config.evaluate.play)
             ),
-            stop=AnyOf(InARow(task.bar), MaxOptSteps(case.max_opt_steps)),
+            stop=AnyOf(ConsecutiveEvaluations(task.bar), MaxOptSteps(case.max_opt_steps)),
             recorder=recorder,
             checkpoint_dir=directory / "learner",
         )

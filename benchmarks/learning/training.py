@@ -96,7 +96,7 @@ def sync_config(config: RunConfig) -> SyncConfig:
     return replace(config.sync_config(), record=record)
 
 
-class InARow:
+class ConsecutiveEvaluations:
     """Stops once several evaluations in a row are at a bar."""
 
     def __init__(self, bar: float, times: int = 2) -> None:
@@ -123,7 +123,7 @@ def _stop(config: RunConfig) -> StopCondition:
     assert limits is not None
     if config.stop_at_return is None:
         return limits
-    return AnyOf(InARow(config.stop_at_return), limits)
+    return AnyOf(ConsecutiveEvaluations(config.stop_at_return), limits)
 
 
 def _train_async(config: RunConfig, recorder: MemoryRecorder, directory: Path) -> TrainResult:

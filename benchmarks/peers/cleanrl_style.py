@@ -155,8 +155,8 @@ class SAC:
             both = torch.cat([batch["next_obs"], next_action], 1)
             lower = torch.min(self._targets[0](both), self._targets[1](both))
             soft = lower - alpha * next_log_prob
-            go_on = 1.0 - batch["terminated"][:, None]
-            target = batch["reward"][:, None] + 0.99 * go_on * soft
+            not_terminated = 1.0 - batch["terminated"][:, None]
+            target = batch["reward"][:, None] + 0.99 * not_terminated * soft
         both = torch.cat([obs, batch["action"]], 1)
         q_loss = F.mse_loss(self._q1(both), target) + F.mse_loss(self._q2(both), target)
         _step(self._q_optimizer, q_loss)

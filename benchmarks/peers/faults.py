@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.common import PAGE, RESULTS, note, provenance, publish, write_json
 from benchmarks.peers.apart import end_in_order, python_of, started
-from benchmarks.peers.faults_verdict import ACTORS, Seen, Strength, judge
+from benchmarks.peers.faults_verdict import ACTORS, Observed, Strength, judge
 from benchmarks.peers.faulty import Run
 
 MARKS = "<!-- faults elsewhere: written by peers/faults.py -->", "<!-- end of faults elsewhere -->"
@@ -173,7 +173,7 @@ def run_cell(cell: Cell) -> tuple[dict[str, Any], str]:
         return judge(seen), run.notes("version")[0]["version"]
 
 
-def _watch(cell: Cell, run: Run, process: subprocess.Popen[bytes], said: Path) -> Seen:
+def _watch(cell: Cell, run: Run, process: subprocess.Popen[bytes], said: Path) -> Observed:
     _await_calm(run, process, said)
     printed = said.stat().st_size
     run.ask("flag")
@@ -185,7 +185,7 @@ def _watch(cell: Cell, run: Run, process: subprocess.Popen[bytes], said: Path) -
     exit_code: int | None = None
     with contextlib.suppress(subprocess.TimeoutExpired):
         exit_code = process.wait(_STOP_S)
-    return Seen(
+    return Observed(
         fault_at=fault_at,
         until=until,
         ended=ended,
@@ -262,7 +262,7 @@ def _row(cell: Cell, kept: Mapping[str, Any] | None) -> str:
             "" if finding["outcome"] == "ended" else f"{finding['pause_s']:.1f} s",
             _experience(finding),
             "killed by us" if finding["exit_code"] is None else str(finding["exit_code"]),
-            _told(cell, finding),
+            _error_text(cell, finding),
         ]
     )
 
@@ -295,7 +295,7 @@ def _experience(finding: Mapping[str, Any]) -> str:
     )
 
 
-def _told(cell: Cell, finding: Mapping[str, Any]) -> str:
+def _error_text(cell: Cell, finding: Mapping[str, Any]) -> str:
     if not finding["told"]:
         return "nothing"
     told = f"`{finding['told'].replace('|', '/').replace('`', chr(39))}`"

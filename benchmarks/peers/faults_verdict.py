@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from benchmarks.deeds import CAUSE
-from benchmarks.peers.faulty import Beat
+from benchmarks.faults_in_process import CAUSE
+from benchmarks.peers.faulty import Heartbeat
 
 ACTORS = 2
 
@@ -42,7 +42,7 @@ class Strength:
         self.full_since: float | None = None
         """The begin of the stretch at full strength that goes on."""
 
-    def look(self, beats: Mapping[int, Beat], now: float) -> int:
+    def look(self, beats: Mapping[int, Heartbeat], now: float) -> int:
         """Take in what the processes have left word of; return how many work."""
         since = max(self._fault_at, now - _STILL_S)
         working = {pid: beat for pid, beat in beats.items() if beat.at > since}
@@ -58,7 +58,7 @@ class Strength:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Observed:
     """Everything that was seen of a run; times are of one clock, in seconds."""
 
     fault_at: float
@@ -83,7 +83,7 @@ class Seen:
     """What it printed after the fault."""
 
 
-def judge(seen: Seen) -> dict[str, Any]:
+def judge(seen: Observed) -> dict[str, Any]:
     """Return how the run went, in the form that is saved.
 
     `outcome` is `recovered`, `ended`, `hung`, `short` (continued with fewer) or `learned` (from bad
@@ -111,7 +111,7 @@ def judge(seen: Seen) -> dict[str, Any]:
         "bad_params": last["bad_params"],
         "working": seen.working,
         "exit_code": seen.exit_code,
-        "told": _told(errors, seen.said),
+        "told": _error_text(errors, seen.said),
         "cause": _cause(errors, seen.said),
     }
 
@@ -123,7 +123,7 @@ def shorten(text: str, longest: int = _LONGEST) -> str:
     return first if len(first) <= longest else first[: longest - 3].rstrip() + "..."
 
 
-def _outcome(seen: Seen, progress: Sequence[Note], *, bad: bool) -> str:
+def _outcome(seen: Observed, progress: Sequence[Note], *, bad: bool) -> str:
     if seen.ended:
         return "ended"
     if seen.full_since is not None:
@@ -141,7 +141,7 @@ def _steps_ahead(progress: Sequence[Note]) -> list[Note]:
     return ahead
 
 
-def _longest_pause(seen: Seen, progress: Sequence[Note]) -> float:
+def _longest_pause(seen: Observed, progress: Sequence[Note]) -> float:
     times = [note["at"] for note in _steps_ahead(progress)]
     before = [at for at in times if at <= seen.fault_at][-1:]
     after = [at for at in times if seen.fault_at < at < seen.until]
@@ -149,7 +149,7 @@ def _longest_pause(seen: Seen, progress: Sequence[Note]) -> float:
     return max((b - a for a, b in pairwise(moments)), default=0.0)
 
 
-def _lost(seen: Seen, progress: Sequence[Note]) -> int:
+def _lost(seen: Observed, progress: Sequence[Note]) -> int:
     if not progress:
         return seen.made
     if seen.ended:
@@ -168,7 +168,7 @@ def _cause(errors: Sequence[Note], said: str) -> str:
     return "screen" if CAUSE in said else ""
 
 
-def _told(errors: Sequence[Note], said: str) -> str:
+def _error_text(errors: Sequence[Note], said: str) -> str:
     if errors:
         message = shorten(errors[0]["message"])
         return shorten(f"{errors[0]['type']}: {message}".removesuffix(": "))

@@ -29,12 +29,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from benchmarks import deeds
+from benchmarks import faults_in_process
 
 FAULTS: Mapping[str, Callable[[], None]] = {
-    "kill": deeds.kill,
-    "raise": deeds.fail,
-    "hang": deeds.sleep,
+    "kill": faults_in_process.kill,
+    "raise": faults_in_process.fail,
+    "hang": faults_in_process.sleep,
     "nan": lambda: None,
 }
 """What happens in the step that misbehaves; if it returns, it returns NaN."""
@@ -46,7 +46,7 @@ _BEAT = struct.Struct("<dQ")
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """How far a process has come."""
 
     at: float
@@ -86,16 +86,16 @@ class Run:
         self.note("fault", pid=os.getpid())
         return True
 
-    def beats(self) -> dict[int, Beat]:
+    def beats(self) -> dict[int, Heartbeat]:
         """Return the processes that have made steps."""
-        found: dict[int, Beat] = {}
+        found: dict[int, Heartbeat] = {}
         for path in (self.directory / "beats").iterdir():
             data = path.read_bytes()
             if len(data) == _BEAT.size:
                 at, steps = _BEAT.unpack(data)
                 pid = int(path.name.partition("-")[0])
-                before = found.get(pid, Beat(0.0, 0))
-                found[pid] = Beat(max(at, before.at), steps + before.steps)
+                before = found.get(pid, Heartbeat(0.0, 0))
+                found[pid] = Heartbeat(max(at, before.at), steps + before.steps)
         return found
 
     def note(self, event: str, **values: Any) -> None:  # noqa: ANN401  # whatever JSON takes

@@ -12,7 +12,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
-from asyncrl.bench.load import Load, made_up_experience
+from asyncrl.bench.load import Load, synthetic_experience
 from asyncrl.bench.stage_env import env_stage
 from asyncrl.bench.stage_learner import filled, learner_stage
 from asyncrl.bench.stage_runs import sample_stage
@@ -84,7 +84,7 @@ def updates(asked: Request) -> Result:
 def prioritized(asked: Request) -> Work:
     """Sample by priority, and set the priorities of what was sampled."""
     load = Load.of(Workload(env=asked.env, capacity=PER_ROWS, batch_size=PER_BATCH))
-    message = made_up_experience(load.schema, load.spec, FILL_SEGMENTS)
+    message = synthetic_experience(load.schema, load.spec, FILL_SEGMENTS)
     replay: Any = filled(PrioritizedReplayConfig(capacity=PER_ROWS), load.schema, message)
     return prioritizing(
         lambda: replay.sample(PER_BATCH),

@@ -197,11 +197,11 @@ def training(asked: Request) -> Training:
     model = algorithm("MlpPolicy", envs, seed=asked.seed, device="cpu", **settings)
 
     def run(over: Callable[[int, int], bool], env_steps: int) -> None:
-        def go_on(_locals: dict[str, Any], _globals: dict[str, Any]) -> bool:
+        def running(_locals: dict[str, Any], _globals: dict[str, Any]) -> bool:
             # It has no other counter of updates.
             return not over(model.num_timesteps, model._n_updates)  # noqa: SLF001
 
-        model.learn(env_steps or (DQN_ENV_STEPS if algorithm is DQN else FOREVER), callback=go_on)
+        model.learn(env_steps or (DQN_ENV_STEPS if algorithm is DQN else FOREVER), callback=running)
 
     return Training(run=run, act=lambda obs: model.predict(obs, deterministic=True)[0])
 

@@ -35,7 +35,7 @@ import torch
 from asyncrl.actor.step_processor import OneStep
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
-from asyncrl.bench.load import made_up_experience
+from asyncrl.bench.load import synthetic_experience
 from asyncrl.bench.measure import Repeating
 from asyncrl.bench.stage_learner import Turns, filled
 from asyncrl.core.agent import Act, Agent, AgentConfig, Policy, PolicyContext, PolicyWrapper
@@ -154,7 +154,7 @@ def measure_alone(load: Load) -> Measured:
         columns = OneStep().columns(env.spec, load.agent.extra_columns(env.spec))
         length, lookahead = config.segment.length, config.replay.lookahead
         schema = make_schema(columns, length=length, lookahead=lookahead)
-        buffer = filled(config.replay, schema, made_up_experience(schema, env.spec, 64))
+        buffer = filled(config.replay, schema, synthetic_experience(schema, env.spec, 64))
         turn = Turns(agent, buffer, config.trainer.batch_size).from_replay
     return Measured(Repeating(turn, warm_up_seconds=load.seconds).rate(load.seconds))
 
@@ -260,7 +260,7 @@ class Streaming:
         """Hold nothing."""
 
 
-class _Still(PolicyWrapper):
+class _NoOpPolicy(PolicyWrapper):
     """Always does the same."""
 
     def __init__(self, policy: Policy, n_envs: int) -> None:
@@ -272,7 +272,7 @@ class _Still(PolicyWrapper):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _StillConfig:
+class _NoOpConfig:
     """SAC of 256x256 on Pendulum, whatever streams in; its actors stand still."""
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> Agent:
@@ -280,7 +280,7 @@ class _StillConfig:
         return SACConfig(hidden=(256, 256), device="cpu").build(pendulum, PolicyContext(seed=0))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> Policy:
-        return _Still(self.build(spec, context), context.n_envs)
+        return _NoOpPolicy(self.build(spec, context), context.n_envs)
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
         return ()
@@ -320,7 +320,7 @@ def loads_of_stream(kind: str, args: argparse.Namespace) -> dict[str, Load]:
     limits = {"at the rate offered": stream.promised_per_s, "as fast as they can": 0.0}
     return {
         name: Load(
-            agent=_StillConfig(),
+            agent=_NoOpConfig(),
             make_envs=partial(Streaming, stream, limit),
             config=config,
             seconds=args.seconds,

@@ -28,7 +28,7 @@ from asyncrl.actor.step_processor import OneStep
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.parts.updater import TRANSITION_COLUMNS, BatchMover
 from asyncrl.agents.sac import SACConfig
-from asyncrl.bench.load import made_up_experience
+from asyncrl.bench.load import synthetic_experience
 from asyncrl.bench.measure import Repeating
 from asyncrl.bench.stage_learner import Turns, filled
 from asyncrl.core.agent import Agent, PolicyContext
@@ -141,7 +141,7 @@ def full_replay(case: Case, device: str = "host") -> ReplayBuffer:
     """Return a replay full of made-up experience, in the host's memory or on a device."""
     schema = make_schema(OneStep().columns(case.spec, ()), length=64, lookahead=1)
     config = UniformReplayConfig(capacity=case.replay_rows, device=device)
-    return filled(config, schema, made_up_experience(schema, case.spec, 64))
+    return filled(config, schema, synthetic_experience(schema, case.spec, 64))
 
 
 def make_agent(case: Case, variant: str, device: str) -> Agent:

@@ -193,7 +193,7 @@ class Life:
         return found
 
 
-def test_whole_life_in_order() -> None:
+def test_whole_session_in_order() -> None:
     life = Life(4)
     life.stop_after(5)
     life.actor.run(HELLO, seed=7)
@@ -286,7 +286,7 @@ def test_policy_explores() -> None:
 
 
 @pytest.mark.fault("F31")
-def test_newest_model_acts_and_is_told_with_the_rows() -> None:
+def test_newest_model_acts_and_is_reported_with_the_rows() -> None:
     life = Life(3)
     life.actor.start(seed=1)
     life.actor.run_step()
@@ -300,7 +300,7 @@ def test_newest_model_acts_and_is_told_with_the_rows() -> None:
     assert message.columns["action"][0].tolist() == [3, 6, 6]
 
 
-def test_policy_with_a_memory_is_told_where_episodes_begin() -> None:
+def test_policy_with_a_memory_learns_where_episodes_begin() -> None:
     policy = CountingMemory()
     life = Life(0, policy=policy)
     life.actor.start(seed=1)
@@ -347,7 +347,7 @@ def test_actor_acts_for_what_is_granted_with_the_newest_model() -> None:
     assert sum(life.link.reports[-1].shares.values()) > 0
 
 
-def test_actor_that_nobody_wants_finishes_when_it_is_to() -> None:
+def test_refused_actor_finishes_in_time() -> None:
     life = Life(0)
     life.link.granted = 0
     life.link.on_wait = lambda: setattr(life.link, "stop", True)
@@ -433,7 +433,9 @@ def test_learner_that_is_gone_while_draining_costs_one_deadline() -> None:
 
 @pytest.mark.fault("F3", "F30")
 @pytest.mark.parametrize("ends", [False, True])
-def test_actor_that_is_replaced_waits_for_the_learner_while_the_run_goes_on(*, ends: bool) -> None:
+def test_actor_that_is_replaced_waits_for_the_learner_while_the_run_continues(
+    *, ends: bool
+) -> None:
     life = Life(0, n_envs=6)
     life.outbox._n_segments = 1
     life.link.credit = 2
@@ -458,7 +460,7 @@ def test_actor_that_is_replaced_waits_for_the_learner_while_the_run_goes_on(*, e
     assert life.link.reports[-1].final
 
 
-def test_reports_come_at_intervals_and_tell_what_is_new() -> None:
+def test_reports_come_at_intervals_and_report_what_is_new() -> None:
     life = Life(0, n_envs=2, length=3)
     life.stop_after(12, seconds_a_turn=0.25)
     life.actor.run(HELLO, seed=1)
@@ -486,7 +488,7 @@ def test_report_holds_plain_numbers_of_the_policy() -> None:
     assert type(report.policy["exploration_rate"]) is float
 
 
-def test_policy_that_records_nothing_by_name_is_told_so() -> None:
+def test_record_of_a_policy_must_return_names() -> None:
     class Silent(ConstantAgent):
         def record(self) -> Record:
             return None  # type: ignore[return-value]
@@ -580,7 +582,7 @@ def runs(life: Life, name: int) -> list[list[float]]:
 
 
 @pytest.mark.fault("F4")
-def test_actor_goes_on_in_new_environments_and_the_failed_step_leaves_no_trace() -> None:
+def test_actor_continues_in_new_environments_and_the_failed_step_leaves_no_trace() -> None:
     renewal = Renewal(Failing(3, SystemExit("again"), name=1), Failing(0, OSError(), name=2))
     life = failing_life(renewal)
     life.stop_after(9)
@@ -626,7 +628,7 @@ def test_returns_of_failed_environments_are_not_carried_on() -> None:
 
 
 @pytest.mark.fault("F4")
-def test_processor_begins_anew_with_the_environments() -> None:
+def test_processor_starts_over_with_the_environments() -> None:
     life = failing_life(Renewal(Failing(0, OSError())))
     used = life.actor._processor
     life.stop_after(6)
@@ -644,7 +646,7 @@ def test_memory_of_a_policy_is_cleared_with_the_environments() -> None:
 
 
 @pytest.mark.fault("F4")
-def test_actor_waits_while_its_environments_are_made_anew() -> None:
+def test_actor_waits_while_its_environments_are_rebuilt() -> None:
     seen: list[bool] = []
 
     class Looks(Renewal):
@@ -662,7 +664,7 @@ def test_actor_waits_while_its_environments_are_made_anew() -> None:
 
 
 @pytest.mark.fault("F4", "F6")
-def test_actor_shows_life_and_takes_models_while_it_waits_for_environments() -> None:
+def test_actor_sends_heartbeats_and_takes_models_while_it_waits_for_environments() -> None:
     life = failing_life(Renewal(ValueError("no licence"), Failing(0, OSError()), wait_s=1.0))
     life.stop_after(5)
     life.link.on_wait = lambda: life.link.models.extend(FakeLink(3).models)
@@ -752,7 +754,7 @@ def test_meter_leaves_out_steps_that_only_reset() -> None:
     assert taken(meter) == ((10.0, 7.0, 30.0), (1, 3, 1))
 
 
-def test_meter_counts_what_the_environment_counts_not_what_the_learner_is_told() -> None:
+def test_meter_counts_the_environments_score_not_the_learners_reward() -> None:
     meter = EpisodeMeter(2)
     told = outcome([1, 1], [1, 1])
     score, over = np.array([7, 20], np.float32), np.array([False, True])

@@ -173,7 +173,7 @@ def test_numbers_of_infos_are_collected_by_episode(mode: AutoresetMode | None) -
     }
 
 
-def test_score_is_what_the_environment_counts_not_what_the_learner_is_told() -> None:
+def test_score_is_the_environments_not_the_learners_reward() -> None:
     class Lives(CountingBatch):
         """Each second end is the loss of a life only, and the learner's rewards are all 0."""
 
@@ -316,7 +316,7 @@ def test_step_of_the_users_own_environment_that_is_not_finite_is_no_score(
         evaluator(Spoiling()).evaluate(ConstantAgent())
 
 
-def test_environment_without_an_end_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_environment_without_an_end_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     endless = CountingBatch(2, length=10**9)
     scores = evaluator(endless, episodes=2, max_episode_steps=10_010)
     with caplog.at_level(logging.WARNING):

@@ -203,7 +203,7 @@ def live(envs: list[Breaking], on_exception: OnException, **restart: Any) -> Act
 
 
 @pytest.mark.fault("F4")
-def test_environments_are_made_anew_each_with_a_seed_of_its_own(
+def test_environments_are_rebuilt_each_with_a_separate_seed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     envs = [Breaking(5), Breaking(5), Breaking(10**6)]
@@ -242,7 +242,7 @@ def test_environments_of_another_kind_do_not_take_the_place_of_those_that_failed
 
 @pytest.mark.fault("F4")
 @pytest.mark.parametrize("on_exception", ["raise", "restart", "drop_actor"])
-def test_error_of_environments_that_are_not_made_anew_is_the_actors(
+def test_error_of_environments_that_are_not_rebuilt_is_the_actors(
     on_exception: OnException,
 ) -> None:
     env = Breaking(5)

@@ -61,7 +61,7 @@ def test_step_becomes_one_row_for_each_environment() -> None:
     assert rows.columns["log_prob"].tolist() == [-1, -2, -3]
 
 
-def test_nothing_is_told_beside_rows() -> None:
+def test_nothing_is_reported_beside_rows() -> None:
     assert OneStep().record() == {}
 
 
@@ -246,7 +246,7 @@ def test_observations_that_are_no_stacks_are_refused() -> None:
 # --- returns so far -------------------------------------------------------------------------------
 
 
-def test_returns_so_far_are_discounted_and_begin_anew_with_each_episode() -> None:
+def test_returns_so_far_are_discounted_and_start_over_with_each_episode() -> None:
     processor = OneStep(return_gamma=0.5)
     told = []
     for terminated in ((0, 0, 0), (1, 0, 0), (0, 0, 0)):

@@ -53,7 +53,7 @@ def test_loss_and_step_are_those_of_naive_likelihood(spec: EnvSpec) -> None:
     check_moves(before, weight_of(actor), slope(loss, before))
 
 
-def test_loss_of_even_odds_is_the_logarithm_of_their_number() -> None:
+def test_loss_of_uniform_probabilities_is_the_log_of_their_number() -> None:
     agent = CONFIG.build(CHOICES, CONTEXT)  # of zeros
     assert float(agent.opt(batch_of(CHOICES))["loss"]) == pytest.approx(math.log(4))
 

@@ -163,7 +163,7 @@ def test_loss_and_priorities_are_cross_entropies(double: bool) -> None:
     assert float(told["q_mean"]) == pytest.approx(np.mean(q), rel=1e-5)
 
 
-def test_cases_by_hand_tell_double_from_single() -> None:
+def test_cases_by_hand_distinguish_double_from_single() -> None:
     assert cross_entropy(True, 0, 0.3, 0.9) != pytest.approx(cross_entropy(False, 0, 0.3, 0.9))
 
 
@@ -202,7 +202,7 @@ def test_dueling_streams_have_logits() -> None:
 
 
 @pytest.mark.parametrize("shape", [(6,), (2, 3)])
-def test_network_of_ones_own_may_answer_flat_or_not(shape: tuple[int, ...]) -> None:
+def test_custom_network_may_return_a_flat_output_or_not(shape: tuple[int, ...]) -> None:
     def make(_: EnvSpec) -> nn.Module:
         return nn.Sequential(nn.Linear(2, 6), nn.Unflatten(1, shape))
 

@@ -395,7 +395,7 @@ def test_twenty_steps_are_those_of_the_equations() -> None:
     assert {(False, False), (True, False), (True, True)} <= set(was_warm)
 
 
-def test_there_are_no_slow_copies() -> None:
+def test_there_are_no_target_networks() -> None:
     agent = small().build(SPEC, CONTEXT)
     modules = [name for name, part in agent.parts.items() if isinstance(part, nn.Module)]
     assert sorted(modules) == ["critics", "model"]

@@ -36,7 +36,13 @@ SPEC = spec_with(DiscreteSpec(CHOICES))
 
 def small(**settings: Any) -> DiscreteSACConfig:
     return DiscreteSACConfig(
-        **{"hidden": (16,), "device": "cpu", "random_env_steps": 0, "believe": "least", **settings}
+        **{
+            "hidden": (16,),
+            "device": "cpu",
+            "random_env_steps": 0,
+            "critic_reduction": "min",
+            **settings,
+        }
     )
 
 
@@ -158,7 +164,7 @@ def test_actor_loss_is_exact() -> None:
 
 
 def test_mean_of_the_critics_counts_if_asked_for() -> None:
-    agent = agent_of_tables([0.0] * 3, [1.0] * 3, [4.0] * 3, alpha=0.0, believe="mean")
+    agent = agent_of_tables([0.0] * 3, [1.0] * 3, [4.0] * 3, alpha=0.0, critic_reduction="mean")
     ones = np.ones(4, np.float32)
     record = agent.opt(batch_of(4, reward=0 * ones, discount=ones))
     assert record["critic_loss"].item() == pytest.approx(1.5**2)
@@ -173,7 +179,7 @@ def test_mean_of_the_critics_counts_if_asked_for() -> None:
         (-2.0, 12.0**2, True),  # farther than 0.5 away from the target
     ],
 )
-def test_critics_stay_near_their_slow_copies_if_asked_to(
+def test_critics_stay_near_their_target_networks_if_asked_to(
     q: float, expected: float, moves: bool
 ) -> None:
     agent = agent_of_tables(
@@ -304,7 +310,7 @@ def test_learns_cartpole() -> None:
     learning = {"actor_learning_rate": 1e-3, "critic_learning_rate": 1e-3}
     agent = small(
         hidden=(64, 64),
-        believe="mean",
+        critic_reduction="mean",
         tau=0.02,
         initial_alpha=0.1,
         random_env_steps=500,

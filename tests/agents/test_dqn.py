@@ -267,7 +267,7 @@ def test_only_updates_of_large_networks_change_who_multiplies(width: int, precis
     assert seen == [before]
 
 
-def test_network_of_ones_own_sees_images_within_0_and_1() -> None:
+def test_custom_network_gets_images_within_0_and_1() -> None:
     seen: list[torch.Tensor] = []
 
     class Own(nn.Module):
@@ -350,7 +350,7 @@ def test_network_that_writes_to_what_it_is_given_is_refused(fields: bool, carele
         config.build(of, PolicyContext(seed=0))
 
 
-def test_error_of_a_network_says_whose_it_was_and_what_it_was_given() -> None:
+def test_error_of_a_network_names_it_and_its_input() -> None:
     with pytest.raises(RuntimeError, match="shapes") as raised:
         DQNConfig(network=lambda _: nn.Linear(5, 2)).build(TWO_STATES, PolicyContext(seed=0))
     (note,) = raised.value.__notes__
@@ -365,7 +365,7 @@ def test_observations_in_double_precision_are_taken() -> None:
     assert agent.act(batch["obs"]).action.shape == (8,)
 
 
-def test_duel_in_a_network_of_ones_own_is_refused() -> None:
+def test_duel_with_a_custom_network_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"agent\.dueling=True .* no effect on agent\.network"):
         DQNConfig(network=table, dueling=True)
 

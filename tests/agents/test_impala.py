@@ -462,7 +462,7 @@ def test_cue_is_recalled_by_those_who_remember(memory: str) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
-def test_cue_that_is_there_is_named_without_a_memory(optimizer: str) -> None:
+def test_visible_cue_is_named_without_a_memory(optimizer: str) -> None:
     config = dataclasses.replace(QUICK, optimizer=optimizer)  # type: ignore[arg-type]
     _, result = rounds(config, partial(Recall, wait=0), opt_steps=30, play=PLAY)
     assert result.last_score == 1.0

@@ -193,7 +193,7 @@ def own_encoder(_: EnvSpec) -> nn.Module:
     return nn.Sequential(nn.Linear(2, 5), nn.Tanh())
 
 
-def test_encoder_of_ones_own_comes_before_all_hidden_layers() -> None:
+def test_custom_encoder_comes_before_all_hidden_layers() -> None:
     agent = dataclasses.replace(SMALL, network=own_encoder).build(TWO_STATES, CONTEXT)
     assert agent.net.embedding.out_features == 5
     assert [m.out_features for m in agent.net.head if isinstance(m, nn.Linear)] == [8, 8, 2]  # type: ignore[union-attr]

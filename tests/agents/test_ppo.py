@@ -19,7 +19,7 @@ from asyncrl.actor import trajectory_processor
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents.parts.policy_gradient import Minibatches, TrajectoryBatch
 from asyncrl.agents.parts.schedules import Schedule
-from asyncrl.agents.parts.updater import InParts
+from asyncrl.agents.parts.updater import ChunkedForward
 from asyncrl.agents.ppo import (
     PPOAgent,
     PPOConfig,
@@ -227,7 +227,7 @@ def test_minibatches_hold_each_transition_once(memory: dict[str, Any], parts: in
     number = torch.arange(mask.numel()).reshape(mask.shape)
     start = torch.zeros(len(mask), agent.net.memory_size)
     whole = TrajectoryBatch(torch.from_numpy(batch["obs"]), mask, start)
-    minibatches = Minibatches(agent.net, whole, {"number": number}, InParts(1))
+    minibatches = Minibatches(agent.net, whole, {"number": number}, ChunkedForward(1))
     order = torch.Generator().manual_seed(0)
     epochs = []
     for _ in range(2):
@@ -251,7 +251,7 @@ def test_minibatches_are_answered_as_whole_trajectories_are(
     whole = TrajectoryBatch(batch["obs"], batch["mask"], start)
     outputs, values = agent.net.unroll(whole.obs, whole.memory, whole.begins)
     number = torch.arange(batch["mask"].numel()).reshape(batch["mask"].shape)
-    minibatches = Minibatches(agent.net, whole, {"number": number}, InParts(in_parts))
+    minibatches = Minibatches(agent.net, whole, {"number": number}, ChunkedForward(in_parts))
     for index in minibatches.shuffled(2, torch.Generator().manual_seed(0)):
         some_outputs, some_values, columns = minibatches.take(index)
         assert len(some_outputs) == len(some_values) == len(columns["number"]) > 0
@@ -377,7 +377,7 @@ def test_values_are_learned_in_units_of_rewards() -> None:
     assert np.abs(errors[batch["mask"]]).mean() < 2.0
 
 
-def test_rare_values_are_learned_as_large_as_they_are() -> None:
+def test_rare_values_are_learned_at_their_true_size() -> None:
     # 1 of 900 rows is worth 1: that is 30 standard deviations from the mean of all.
     agent = agent_for(shared_torso=True)
     batch = batch_for(agent, n=1, length=900)
@@ -459,7 +459,7 @@ class Doubled(nn.Module):
 
 
 @with_and_without_memory
-def test_torso_of_ones_own(memory: dict[str, Any]) -> None:
+def test_custom_torso(memory: dict[str, Any]) -> None:
     agent = agent_for(network=Doubled, **memory)
     assert agent.net.policy.in_features == 6
     before = weights(agent)
@@ -533,7 +533,7 @@ def test_what_was_seen_earlier_is_used_with_a_memory_alone(memory: Any, recalls:
 
 
 @pytest.mark.parametrize("cut", [{"max_length": 8}, {"clip_length": 5}])
-def test_memory_goes_on_where_trajectories_are_cut(cut: dict[str, int]) -> None:
+def test_memory_continues_where_trajectories_are_cut(cut: dict[str, int]) -> None:
     recorder = MemoryRecorder()
     train(
         PPOConfig(device="cpu", hidden=(16,), memory="gru", learning_rate=1e-2),

@@ -333,7 +333,7 @@ def test_stored_memory_is_what_the_policy_remembered(
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
-def test_acts_on_what_it_remembers_and_tells_what_that_was(kind: str) -> None:
+def test_acts_on_what_it_remembers_and_reports_what_that_was(kind: str) -> None:
     policy = small(memory=kind).build_policy(SPEC, CONTEXT)
     naive = Naive(policy.net, kind)
     (size,) = small(memory=kind).extra_columns(SPEC)[0].shape
@@ -349,7 +349,7 @@ def test_acts_on_what_it_remembers_and_tells_what_that_was(kind: str) -> None:
         expected = np.stack([naive.step(o, m)[1] for o, m in zip(obs, expected, strict=True)])
 
 
-def test_evaluation_has_a_memory_of_its_own() -> None:
+def test_evaluation_has_a_separate_memory() -> None:
     policy = small().build_policy(SPEC, CONTEXT)
     undisturbed = small().build_policy(SPEC, CONTEXT)
     for t in range(4):

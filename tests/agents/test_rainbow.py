@@ -67,7 +67,7 @@ def silent_network(_: EnvSpec) -> nn.Module:
     return nn.Linear(2, 22)
 
 
-def test_network_of_ones_own_may_have_noisy_layers() -> None:
+def test_custom_network_may_have_noisy_layers() -> None:
     config = dataclasses.replace(RAINBOW, network=own_network, noisy=False, dueling=False)
     agent = config.build(TWO_STATES, CONTEXT)
     obs = np.ones((8, 2), np.float32)

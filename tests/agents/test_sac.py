@@ -167,7 +167,7 @@ def test_saturated_actions_are_the_bounds_and_not_beyond(mean: float, bound: lis
     assert policy.act(observations(1)).action.tolist() == [bound]
 
 
-def test_rounding_never_leads_out_of_odd_bounds() -> None:
+def test_rounding_never_leaves_uneven_bounds() -> None:
     odd = box([-0.1, 1e-3], [0.7, 1e3])
     for mean in (-50.0, 50.0):
         policy = policy_that_outputs(mean, mean, 0.0, 0.0, spec=spec_with(odd)).train(False)
@@ -342,7 +342,7 @@ def test_step_is_that_of_the_papers_equations(target_entropy: float) -> None:
         np.testing.assert_allclose(slow, 0.995 * old + 0.005 * new, rtol=1e-4, atol=1e-6)
 
 
-def test_opt_tells_tensors_by_name() -> None:
+def test_opt_reports_tensors_by_name() -> None:
     record = SMALL.build(SPEC, CONTEXT).opt(batch_of())
     names = {"critic_loss", "actor_loss", "alpha", "entropy", "q_mean"}
     assert set(record) == names | {"critic_grad_norm", "actor_grad_norm"}
@@ -376,7 +376,7 @@ def test_fixed_alpha_stays() -> None:
     assert [agent.opt(batch_of())["alpha"].item() for _ in range(3)] == pytest.approx([0.2] * 3)
 
 
-def test_slow_critics_take_buffers_too() -> None:
+def test_target_critics_take_buffers_too() -> None:
     agent = small(critic_network=NormalizingCritic).build(SPEC, CONTEXT)
     agent.opt(batch_of())
     for slow, fast in zip(agent.targets.buffers(), agent.critics.buffers(), strict=True):
@@ -389,7 +389,7 @@ def test_loss_of_the_actor_leaves_no_gradient_in_the_critics() -> None:
     obs = torch.from_numpy(observations())
     action, log_prob = agent.sample(obs, torch.zeros(len(obs), 2))
     least = agent.values(agent.critics, obs, action).amin(dim=0)
-    agent.updater.down((0.1 * log_prob - least).mean(), "actor")
+    agent.updater.minimize((0.1 * log_prob - least).mean(), "actor")
     assert all(p.grad is None for p in agent.critics.parameters())
     assert all(not torch.equal(p, q) for p, q in zip(before, agent.model.parameters(), strict=True))
 
@@ -520,7 +520,7 @@ class LargeCritic(OwnCritic):
 
 @pytest.mark.usefixtures("amd")
 @pytest.mark.parametrize("build", [SACConfig, TD3Config, AWACConfig])
-def test_large_critics_of_ones_own_are_multiplied_by_onednn(build: Callable[..., Any]) -> None:
+def test_large_custom_critics_are_multiplied_by_onednn(build: Callable[..., Any]) -> None:
     onednn, none = pick_matmul(CPU, hidden=(128,)), pick_matmul(CPU)
     for critic, expected in ((LargeCritic, onednn), (OwnCritic, none)):
         config = build(hidden=(8,), critic_network=critic, device="cpu")

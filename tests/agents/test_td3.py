@@ -69,7 +69,7 @@ def constant_agent(*values: float, **settings: Any) -> TD3Agent:
         **settings,
     )
     agent = config.build(spec_with(box([-1.0], [1.0])), CONTEXT)
-    for critics in (agent.critics, agent.parts["slow_critics"]):
+    for critics in (agent.critics, agent.parts["target_critics"]):
         assert isinstance(critics, nn.Module)
         for parameter, value in zip(critics.parameters(), values, strict=True):
             nn.init.constant_(parameter, value)
@@ -155,7 +155,7 @@ def test_noise_lasts_as_long_as_it_is_asked_to(correlation: float) -> None:
 
 
 @pytest.mark.parametrize("first_steps", ["noisy", "random"])
-def test_lasting_noise_begins_anew_with_an_episode(first_steps: str) -> None:
+def test_lasting_noise_starts_over_with_an_episode(first_steps: str) -> None:
     # Else the first actions after a checkpoint, which ends all episodes, would be others in a run
     # that is resumed from it.
     steps = 0 if first_steps == "noisy" else 10**6
@@ -225,7 +225,7 @@ def test_actions_in_targets_are_smoothed_by_clipped_noise() -> None:
     )
     agent = config.build(spec_with(box([-1.0], [1.0])), CONTEXT)
     mean = 0.8
-    nn.init.constant_(next(part(agent, "slow_actor").parameters()), math.atanh(mean))
+    nn.init.constant_(next(part(agent, "target_actor").parameters()), math.atanh(mean))
     zeros, ones = np.zeros(n, np.float32), np.ones(n, np.float32)
     agent.opt(batch_of(n, action=zeros[:, None], reward=zeros, discount=ones))
     # With Q(s, 0) = 0 the errors are the targets: Q'(s', a') = a' = min(1, 0.8 + clipped noise).
@@ -241,7 +241,7 @@ def test_actions_in_targets_are_smoothed_by_clipped_noise() -> None:
 def naive_targets(agent: TD3Agent, batch: Columns) -> list[float]:
     """Equation by equation and row by row, without noise."""
     targets = []
-    actor, critics = part(agent, "slow_actor"), part(agent, "slow_critics")
+    actor, critics = part(agent, "target_actor"), part(agent, "target_critics")
     for row in range(len(batch["reward"])):
         next_obs = torch.from_numpy(batch["next_obs"][row : row + 1])
         action = torch.tanh(actor(next_obs))
@@ -278,9 +278,9 @@ def test_policy_climbs_the_first_critic() -> None:
 
 
 @pytest.mark.parametrize("interval", [1, 2, 3])
-def test_policy_and_slow_copies_wait_for_their_turn(interval: int) -> None:
+def test_policy_and_target_networks_wait_for_their_turn(interval: int) -> None:
     agent = small(policy_interval_opt_steps=interval).build(SPEC, CONTEXT)
-    delayed = (agent.model, part(agent, "slow_actor"), part(agent, "slow_critics"))
+    delayed = (agent.model, part(agent, "target_actor"), part(agent, "target_critics"))
     moved = []
     for _ in range(6):
         before = [[p.clone() for p in module.parameters()] for module in delayed]
@@ -299,7 +299,7 @@ def test_policy_and_slow_copies_wait_for_their_turn(interval: int) -> None:
     assert moved == [step % interval == 0 for step in range(6)]
 
 
-def test_loss_of_the_policy_is_told_in_each_step() -> None:
+def test_loss_of_the_policy_is_reported_in_each_step() -> None:
     agent = small().build(SPEC, CONTEXT)
     told = [agent.opt(batch_of()) for _ in range(3)]
     assert all({"critic_loss", "actor_loss", "actor_grad_norm"} <= set(record) for record in told)

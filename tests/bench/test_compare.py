@@ -40,7 +40,7 @@ def test_speeds_may_differ_as_long_as_the_ratio_stays() -> None:
     assert found.exit_code == 0
 
 
-def test_what_was_not_measured_now_is_said() -> None:
+def test_stages_missing_now_are_listed() -> None:
     before = [a_result(), a_result(stage="replay", case="uniform push", unit="transitions/s")]
     found = compare([a_result()], before, tolerance=0.1)
     assert found.exit_code == 0
@@ -50,7 +50,7 @@ def test_what_was_not_measured_now_is_said() -> None:
     )
 
 
-def test_what_the_baseline_lacks_is_said() -> None:
+def test_stages_missing_in_the_baseline_are_listed() -> None:
     found = compare([a_result(), a_result(stage="env")], [a_result()], tolerance=0.1)
     assert (found.exit_code, found.judged) == (0, 1)
     assert "new: env, CartPole-v1, agent steps/s is not in the baseline" in found.lines
@@ -79,7 +79,7 @@ def test_nothing_to_compare_is_no_success() -> None:
     assert "nothing could be compared" in found.lines[-1]
 
 
-def test_a_baseline_of_another_machine_is_said_once_and_still_judged() -> None:
+def test_baseline_of_another_machine_is_noted_once_and_still_judged() -> None:
     other = {**MACHINE, "cores": 64, "torch": "3"}
     before = [a_result(machine=other), a_result(machine=other, stage="env")]
     found = compare([a_result(), a_result(stage="env")], before, tolerance=0.1)
@@ -88,7 +88,7 @@ def test_a_baseline_of_another_machine_is_said_once_and_still_judged() -> None:
     assert said == ["the baseline is from another machine: cores 64 -> 8; torch 3 -> 2"]
 
 
-def test_other_versions_on_the_same_machine_are_said() -> None:
+def test_other_versions_on_the_same_machine_are_noted() -> None:
     before = [a_result(machine={**MACHINE, "torch": "1"})]
     found = compare([a_result()], before, tolerance=0.1)
     assert "same machine, other versions: torch 1 -> 2" in found.lines

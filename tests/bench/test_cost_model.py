@@ -87,7 +87,7 @@ def test_without_a_limiter_all_share_the_cores(actors: int, cores: int, part: fl
     step_s=st.floats(1e-7, 1.0),
     opt_s=st.floats(1e-5, 1.0),
 )
-def test_no_side_is_ever_asked_for_more_than_it_has(
+def test_no_side_gets_more_than_its_capacity(
     actors: int, cores: int, ratio: float, step_s: float, opt_s: float
 ) -> None:
     cost = ActorCost(policy_s=0.0, env_s=step_s, send_s=0.0)
@@ -149,11 +149,11 @@ def test_counts_are_all_small_ones_and_up_to_the_cores() -> None:
         (plan(1, 1, 8), "1 actor of 1 environment (segments of 8)"),
     ],
 )
-def test_plan_reads_as_words(chosen: Plan, words: str) -> None:
+def test_plan_has_a_readable_description(chosen: Plan, words: str) -> None:
     assert str(chosen) == words
 
 
-def test_heavy_plans_are_told() -> None:
+def test_heavy_plans_are_reported() -> None:
     assert plan(envs=256, length=16).is_light
     assert not plan(envs=256, length=32).is_light
     assert plan(envs=1, length=10_000).is_light

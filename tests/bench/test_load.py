@@ -10,7 +10,7 @@ import pytest
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.bench import load as load_module
-from asyncrl.bench.load import Load, made_up_experience
+from asyncrl.bench.load import Load, synthetic_experience
 from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.core.segment import END
 from tests.bench.workloads import tiny
@@ -27,12 +27,15 @@ def test_discrete_actions_are_dqns_and_others_sacs() -> None:
 
 
 def test_constructor_that_ends_its_process_does_not_end_the_bench() -> None:
-    odd = {"env": "benchmarks.odd_env:OddEnv", "env_kwargs": {"do": "exit-0", "at": "make"}}
+    odd = {
+        "env": "benchmarks.misbehaving_env:MisbehavingEnv",
+        "env_kwargs": {"do": "exit-0", "at": "make"},
+    }
     with pytest.raises(ActorFailed, match="building the environment failed: its process exited"):
         Load.of(tiny(**odd))
 
 
-def test_nobody_waits_in_the_run_that_is_measured() -> None:
+def test_no_side_waits_in_the_measured_run() -> None:
     config = Load.of(tiny()).async_config()
     assert config.limiter.samples_per_insert == 0
     assert config.evaluate.where == "off"
@@ -79,7 +82,7 @@ def test_replay_is_as_large_as_memory_holds_it_twice(monkeypatch: pytest.MonkeyP
 
 def test_made_up_experience_is_whole_segments_within_the_spaces() -> None:
     load = Load.of(tiny(env="Pendulum-v1"))
-    columns = made_up_experience(load.schema, load.spec, 5)
+    columns = synthetic_experience(load.schema, load.spec, 5)
     assert {name: column.shape[:2] for name, column in columns.items()} == dict.fromkeys(
         columns, (5, load.schema.rows)
     )
@@ -93,4 +96,4 @@ def test_made_up_experience_is_whole_segments_within_the_spaces() -> None:
 
 def test_made_up_experience_knows_the_choices() -> None:
     load = Load.of(tiny())
-    assert set(made_up_experience(load.schema, load.spec, 5)["action"].flat) == {0, 1}
+    assert set(synthetic_experience(load.schema, load.spec, 5)["action"].flat) == {0, 1}

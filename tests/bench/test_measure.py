@@ -27,7 +27,7 @@ def test_each_round_pairs_its_own_value_and_limit() -> None:
     assert result.machine == MACHINE
 
 
-def test_somebody_hears_which_round_it_is() -> None:
+def test_each_round_is_announced() -> None:
     heard: list[tuple[int, str]] = []
     stage = FakeStage([[1.0], [1.0]], [[1.0], [1.0]])
     taken = Rounds(stage, seconds=1.0, machine=MACHINE)
@@ -45,7 +45,7 @@ def test_a_round_of_slices_is_their_mean() -> None:
     assert stage.asked == [*first, *second]
 
 
-def test_somebody_hears_of_a_round_of_slices_once() -> None:
+def test_round_of_slices_is_announced_once() -> None:
     heard: list[tuple[int, str]] = []
     taken = Rounds(FakeStage([[1.0]] * 6, [[1.0]] * 6, slices=3), seconds=1.0, machine=MACHINE)
     taken.run(2, lambda number, what: heard.append((number, what)))
@@ -75,6 +75,6 @@ def test_there_is_no_result_before_the_first_round_is_complete() -> None:
     assert taken.results() == []
 
 
-def test_nothing_counted_is_an_error_that_says_what_to_do() -> None:
+def test_zero_count_is_an_error_with_advice() -> None:
     with pytest.raises(AsyncRLError, match="sample: nothing was counted in 1 s; give a larger"):
         measured(FakeStage([[0.0]], [[1.0]]), 1)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from asyncrl.bench import measure as rates
-from asyncrl.bench.measure import Repeating, growth_rate, wait_until_going
+from asyncrl.bench.measure import Repeating, growth_rate, wait_until_running
 from asyncrl.core.errors import AsyncRLError
 
 
@@ -116,11 +116,11 @@ def test_a_count_that_stands_still_ends_the_measurement() -> None:
 
 
 def test_processes_that_have_started_are_waited_for(clock: Clock) -> None:
-    wait_until_going(lambda: (0, 2 if clock.now_s > 10 else 1), 2, "actors")
+    wait_until_running(lambda: (0, 2 if clock.now_s > 10 else 1), 2, "actors")
     assert clock.now_s == pytest.approx(10.0, abs=0.1)
 
 
 @pytest.mark.usefixtures("clock")
 def test_processes_that_never_start_end_the_measurement() -> None:
     with pytest.raises(AsyncRLError, match="only 1 of 2 bare loops started within 120 s"):
-        wait_until_going(lambda: (0, 1), 2, "bare loops")
+        wait_until_running(lambda: (0, 1), 2, "bare loops")

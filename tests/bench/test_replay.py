@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from asyncrl.bench.load import Load, made_up_experience
+from asyncrl.bench.load import Load, synthetic_experience
 from asyncrl.bench.stage_learner import KINDS, BareColumns, filled, replay_stage
 from asyncrl.core.types import Array, IntArray
 from asyncrl.replay.prioritized import PrioritizedReplay
@@ -44,7 +44,7 @@ def test_priorities_change_between_two_batches(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("kind", KINDS)
 def test_replay_is_full_before_it_is_measured(kind: str) -> None:
     load = Load.of(tiny())
-    message = made_up_experience(load.schema, load.spec, 3)
+    message = synthetic_experience(load.schema, load.spec, 3)
     buffer = filled(KINDS[kind](load.capacity), load.schema, message)
     assert len(buffer) == buffer.capacity == 2000
 
@@ -52,7 +52,7 @@ def test_replay_is_full_before_it_is_measured(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_limit_takes_as_many_bytes_as_a_batch_has(kind: str) -> None:
     load = Load.of(tiny())
-    message = made_up_experience(load.schema, load.spec, 3)
+    message = synthetic_experience(load.schema, load.spec, 3)
     batch = filled(KINDS[kind](load.capacity), load.schema, message).sample(16)
     taken = BareColumns(message, 250).taking(batch, 16)()
     chosen = {"index", "weight"}  # are in no column

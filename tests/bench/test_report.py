@@ -26,7 +26,7 @@ def test_one_line_for_each_measurement_and_columns_aligned() -> None:
     ]
 
 
-def test_settings_are_said_once_and_all_that_differ() -> None:
+def test_settings_are_printed_once_and_all_that_differ() -> None:
     results = [
         a_result(settings={"actors": 2, "env_kwargs": {}, "hidden": [64, 32]}),
         a_result(settings={"batch_size": 8, "actors": 2}),
@@ -42,7 +42,7 @@ def test_long_lines_are_wrapped() -> None:
     assert max(map(len, head)) <= 110
 
 
-def test_columns_that_nobody_needs_are_left_out() -> None:
+def test_empty_columns_are_left_out() -> None:
     shown = render([a_result()])
     assert "one round" in shown
     assert "min..max" not in shown
@@ -63,7 +63,7 @@ def test_bytes_are_shown_where_bytes_are_moved() -> None:
     assert "2.40 GB" in shown.splitlines()[-1]
 
 
-def test_a_machine_that_was_busy_before_is_said() -> None:
+def test_busy_machine_is_noted() -> None:
     busy, later = a_result(load_before=2.54), a_result(load_before=9.0)
     said = "the load was 2.5 before: other programs were running, so speeds are too low"
     assert said in render([busy, later])

@@ -38,7 +38,7 @@ def test_frames_are_agent_steps_times_frame_skip() -> None:
     assert a_result((80.0, 100.0), unit="opt steps/s").frames_per_s is None
 
 
-def test_bytes_are_told_where_bytes_are_moved() -> None:
+def test_bytes_are_reported_where_bytes_are_moved() -> None:
     assert a_result((80.0, 100.0), unit_bytes=7).bytes_per_s == 560.0
     assert a_result((80.0, 100.0)).bytes_per_s is None
 

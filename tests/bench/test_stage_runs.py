@@ -37,7 +37,7 @@ def test_single_frames_are_sent_of_stacks_and_the_result_says_so() -> None:
     assert value > 0
 
 
-def test_environment_that_fails_in_the_bare_loop_is_told_with_its_error() -> None:
+def test_environment_that_fails_in_the_bare_loop_is_reported_with_its_error() -> None:
     stage = sample_stage(Load.of(tiny(env=FAILING)))
     with pytest.raises(AsyncRLError, match="bare loop failed: RuntimeError: the robot fell") as e:
         stage.limit()

@@ -19,7 +19,7 @@ from asyncrl.training.presets import preset, preset_lines
 
 @pytest.mark.processes
 @pytest.mark.parametrize("limited", [True, False])
-def test_trial_tells_rates_and_what_steps_cost(limited: bool) -> None:
+def test_trial_reports_rates_and_what_steps_cost(limited: bool) -> None:
     trial = run_trial(
         DQNConfig(hidden=(16,)),
         EnvConfig(id="CartPole-v1", n_envs=4).build,

@@ -9,7 +9,7 @@ import pytest
 
 from asyncrl.bench.cost_model import ActorCost, Plan
 from asyncrl.bench.trial import Trial
-from asyncrl.bench.tuner import Freedom, Tried, Tuner, Tuning
+from asyncrl.bench.tuner import SearchSpace, TrialRecord, Tuner, Tuning
 from asyncrl.core.errors import ActorFailed, AsyncRLError, ConfigError, OutOfMemory
 from tests.bench.worlds import World, actor_cost
 
@@ -18,11 +18,11 @@ START = Plan(actors=2, envs_per_actor=16, segment_length=16)
 
 def search(world: World, *, budget_s: float = 1000.0, start: Plan = START, **free: Any) -> Tuning:
     return Tuner(
-        try_plan=world.try_plan,
+        run_plan=world.run_plan,
         task=world.task,
         start=start,
         budget_s=budget_s,
-        freedom=Freedom(**free),
+        search_space=SearchSpace(**free),
         clock=world.clock,
     ).run()
 
@@ -69,7 +69,7 @@ def test_dear_messages_get_longer_segments() -> None:
     assert search(world).chosen.segment_length == 64
 
 
-def test_cheap_messages_leave_the_segments_as_they_are() -> None:
+def test_cheap_messages_leave_the_segments_unchanged() -> None:
     world = World(samples_per_insert=0.1, cost_of=actor_cost(message_s=1e-6))
     assert search(world).chosen.segment_length == 16
     assert {plan.segment_length for plan, _ in world.runs} == {16}
@@ -92,8 +92,8 @@ def test_best_plans_are_verified_and_compared_with_the_start() -> None:
 class Disappointing(World):
     """A machine on which nothing but the plan to begin with runs as well as expected."""
 
-    def try_plan(self, plan: Plan, *, limited: bool) -> Trial:
-        trial = super().try_plan(plan, limited=limited)
+    def run_plan(self, plan: Plan, *, limited: bool) -> Trial:
+        trial = super().run_plan(plan, limited=limited)
         if not limited or plan == START:
             return trial
         return replace(trial, env_steps_per_s=1.0, opt_steps_per_s=1.0)
@@ -147,10 +147,10 @@ def test_environments_are_no_more_than_allowed() -> None:
 class Fixed(World):
     """Its vector environment holds 16, whatever one asks for."""
 
-    def try_plan(self, plan: Plan, *, limited: bool) -> Trial:
+    def run_plan(self, plan: Plan, *, limited: bool) -> Trial:
         if plan.envs_per_actor != 16:
             raise ConfigError("holds 16 environments")
-        return super().try_plan(plan, limited=limited)
+        return super().run_plan(plan, limited=limited)
 
 
 def test_numbers_that_cannot_be_had_are_passed_over() -> None:
@@ -158,18 +158,18 @@ def test_numbers_that_cannot_be_had_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize("error", [ActorFailed("killed by SIGKILL"), OutOfMemory("none left")])
-def test_plan_that_fails_is_passed_over_and_told_of(error: AsyncRLError) -> None:
+def test_plan_that_fails_is_skipped_and_reported(error: AsyncRLError) -> None:
     class Small(World):
         """Has memory for 16 environments."""
 
-        def try_plan(self, plan: Plan, *, limited: bool) -> Trial:
+        def run_plan(self, plan: Plan, *, limited: bool) -> Trial:
             if plan.envs_per_actor > 16:
                 raise error
-            return super().try_plan(plan, limited=limited)
+            return super().run_plan(plan, limited=limited)
 
     world, told = Small(cost_of=actor_cost(call_s=2e-3)), list[tuple[Plan, AsyncRLError]]()
     tuning = Tuner(
-        try_plan=world.try_plan,
+        run_plan=world.run_plan,
         task=world.task,
         start=START,
         budget_s=60.0,
@@ -186,10 +186,10 @@ def test_start_that_cannot_be_run_is_an_error() -> None:
         search(Fixed(), start=replace(START, envs_per_actor=8))
 
 
-def test_every_trial_is_told_as_it_ends() -> None:
-    world, told = World(), list[Tried]()
+def test_every_trial_is_reported_as_it_ends() -> None:
+    world, told = World(), list[TrialRecord]()
     tuning = Tuner(
-        try_plan=world.try_plan,
+        run_plan=world.run_plan,
         task=world.task,
         start=START,
         budget_s=1000.0,

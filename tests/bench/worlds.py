@@ -43,7 +43,7 @@ class World:
     def task(self) -> Task:
         return Task(cores=self.cores, batch_size=256, samples_per_insert=self.samples_per_insert)
 
-    def try_plan(self, plan: Plan, *, limited: bool) -> Trial:
+    def run_plan(self, plan: Plan, *, limited: bool) -> Trial:
         self.runs.append((plan, limited))
         self.now_s += self.took_s
         actor, learner = self.cost_of(plan), LearnerCost(wall_s=self.opt_s, cpu_s=self.opt_s)

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.deeds import CAUSE
+from benchmarks.faults_in_process import CAUSE
 from benchmarks.peers import faults
 from benchmarks.peers.faults import SIDES, Cell, Side, cells, chosen, run_cell
-from benchmarks.peers.faults_verdict import Seen, Strength, judge
-from benchmarks.peers.faulty import Beat, Run
+from benchmarks.peers.faults_verdict import Observed, Strength, judge
+from benchmarks.peers.faulty import Heartbeat, Run
 
 FAULT_AT = 100.0
 
@@ -33,7 +33,7 @@ def progress(at: float, received: int, **values: Any) -> Mapping[str, Any]:
     return {"event": "progress", "at": at, **made, **values}
 
 
-CALM = Seen(
+CALM = Observed(
     fault_at=FAULT_AT,
     until=120.0,
     ended=False,
@@ -47,7 +47,7 @@ CALM = Seen(
 ERROR = {"event": "error", "at": 103.0, "type": "EOFError", "message": ""}
 
 
-def test_one_environment_of_several_misbehaves_once_and_goes_on(run: Run) -> None:
+def test_one_environment_of_several_misbehaves_once_and_continues(run: Run) -> None:
     envs = [run.make_env() for _ in range(2)]
     for env in envs:
         env.reset(seed=0)
@@ -65,10 +65,15 @@ def test_one_environment_of_several_misbehaves_once_and_goes_on(run: Run) -> Non
 
 def test_strength_counts_the_processes_that_work_since_the_fault() -> None:
     strength = Strength(FAULT_AT)
-    assert strength.look({1: Beat(99.9, 5), 2: Beat(100.1, 5)}, 100.2) == 1
-    assert strength.look({1: Beat(99.9, 5), 2: Beat(101.0, 9), 3: Beat(100.9, 1)}, 101.1) == 2
+    assert strength.look({1: Heartbeat(99.9, 5), 2: Heartbeat(100.1, 5)}, 100.2) == 1
+    assert (
+        strength.look(
+            {1: Heartbeat(99.9, 5), 2: Heartbeat(101.0, 9), 3: Heartbeat(100.9, 1)}, 101.1
+        )
+        == 2
+    )
     assert strength.full_since == 100.9
-    assert strength.look({3: Beat(100.9, 1), 2: Beat(109.9, 5)}, 110.0) == 1
+    assert strength.look({3: Heartbeat(100.9, 1), 2: Heartbeat(109.9, 5)}, 110.0) == 1
     assert strength.full_since is None
 
 
@@ -93,7 +98,7 @@ STUCK = [*CALM.notes[:5], progress(119.0, CALM.notes[4]["received"])]  # turns, 
         ),
     ],
 )
-def test_what_became_of_a_run(seen: Seen, outcome: str, after_s: float, told: str) -> None:
+def test_what_became_of_a_run(seen: Observed, outcome: str, after_s: float, told: str) -> None:
     found = judge(seen)
     assert (found["outcome"], found["after_s"], found["told"]) == (outcome, after_s, told)
 

@@ -33,7 +33,7 @@ from benchmarks.learning.tasks import (
     missing,
     with_settings,
 )
-from benchmarks.learning.training import InARow, sync_config
+from benchmarks.learning.training import ConsecutiveEvaluations, sync_config
 
 MACHINE: dict[str, Any] = {
     "processor": "a processor",
@@ -155,7 +155,7 @@ def test_minatar_breakout_repeats_itself_from_the_same_seed():
 
 
 def test_one_lucky_evaluation_ends_no_run():
-    stop = InARow(475.0)
+    stop = ConsecutiveEvaluations(475.0)
     assert [bool(stop.update({"eval_reward": s})) for s in (480.0, 470.0, 475.0)] == [False] * 3
     assert not stop.update({"env_steps": 3.0})
     assert stop.update({"eval_reward": 500.0}) == "2 evaluations in a row reached 475"
@@ -209,7 +209,7 @@ def test_no_run_begins_once_the_seconds_are_over(tmp_path: Path, capsys: Any):
     assert "the next call begins with dqn/cartpole, async, seed 0" in capsys.readouterr().err
 
 
-def test_failed_run_is_told_of_and_does_not_end_the_others(tmp_path: Path, capsys: Any):
+def test_failed_run_is_reported_and_does_not_end_the_others(tmp_path: Path, capsys: Any):
     broken = replace(a_piece(0, RESULT), command=(sys.executable, "-c", "raise SystemExit('why')"))
     absent = a_piece(2, RESULT, reason="package missing")
     pieces = [broken, a_piece(1, RESULT), absent]

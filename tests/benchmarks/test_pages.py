@@ -47,7 +47,7 @@ TABLES: dict[str, tuple[Callable[[], str], tuple[str, str]]] = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_kept_results_make_the_page_as_it_is(name: str) -> None:
+def test_kept_results_reproduce_the_page(name: str) -> None:
     render, marks = TABLES[name]
     page = PAGE.read_text(encoding="utf-8")
     assert insert(page, render(), marks) == page

@@ -97,7 +97,7 @@ def test_a_time_is_compared_by_its_median_and_less_is_better():
     assert found["sb3"].values == [9.0, math.inf, 6.0]
 
 
-def test_what_failed_has_no_number_and_its_reason_is_told():
+def test_what_failed_has_no_number_and_its_reason_is_reported():
     failed = taken("sb3", DQN_SPEED, 0, None, failed=True, note="it hung.")
     page = render(MACHINE, [*rounds(OURS, DQN_SPEED, *[2.0] * 5), failed])
     assert "| Stable-Baselines3 | none [1] |" in page

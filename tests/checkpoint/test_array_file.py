@@ -17,7 +17,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from asyncrl.checkpoint.array_file import (
     collected,
     digest_of,
-    let_go,
+    evict,
     map_arrays,
     read_arrays,
     write_arrays,
@@ -166,17 +166,17 @@ def test_mapped_arrays_are_read_only_and_outlive_their_file(tmp_path: Path) -> N
     for _ in range(2):
         assert np.array_equal(found["large"], large), "what was let go comes back"
         assert found["scalar"] == 3.5
-        let_go([*found.values(), found["large"][5:], large])
+        evict([*found.values(), found["large"][5:], large])
 
 
-def test_only_what_is_named_is_let_go(tmp_path: Path) -> None:
+def test_only_named_arrays_are_evicted(tmp_path: Path) -> None:
     size = 64 * mmap.PAGESIZE
     with (tmp_path / "file").open("w+b") as file:
         file.truncate(size)
         mapped = mmap.mmap(file.fileno(), size)
     whole = np.ndarray((64, mmap.PAGESIZE), np.uint8, mapped)
     whole[:] = np.arange(64)[:, None]
-    let_go([whole[3:9], whole[20:40, 5:9], whole[:0]])
+    evict([whole[3:9], whole[20:40, 5:9], whole[:0]])
     assert np.array_equal(whole[:, 7], np.arange(64)), "what is in a file stays there"
 
 

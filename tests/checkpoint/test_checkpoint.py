@@ -57,7 +57,7 @@ def flip(path: Path, index: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(), (1,), (0, 3), (2, 3, 4)])
-def test_arrays_come_back_as_they_were(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+def test_arrays_come_back_unchanged(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
     array = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
     Checkpointer(tmp_path).save("1", {"model": {"a/b": array}}, {})
     loaded = Checkpointer(tmp_path).load("1").groups["model"]["a/b"]
@@ -84,7 +84,7 @@ def test_groups_may_stay_in_their_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("view", [np.s_[:, ::2], np.s_[::-1], np.s_[1:, 1], np.s_[0, 0]])
-def test_views_come_back_as_they_were(tmp_path: Path, view: Any) -> None:
+def test_views_come_back_unchanged(tmp_path: Path, view: Any) -> None:
     array = np.arange(12.0).reshape(3, 4).T[view]
     Checkpointer(tmp_path).save("1", {"model": {"a": array}}, {})
     np.testing.assert_array_equal(Checkpointer(tmp_path).load("1").groups["model"]["a"], array)
@@ -394,7 +394,7 @@ def test_reader_that_loses_the_newest_to_a_newer_one_loads_that(tmp_path: Path) 
     assert Slow(tmp_path).load_latest().groups["model"]["weight"][0] == 3.0
 
 
-def test_run_that_was_copied_without_its_links_goes_on(tmp_path: Path) -> None:
+def test_run_that_was_copied_without_its_links_continues(tmp_path: Path) -> None:
     checkpointer = Checkpointer(tmp_path / "run")
     for name in ("1", "2", "best"):
         checkpointer.save(name, groups(1), {})
@@ -460,7 +460,7 @@ def test_disappointment_names_the_checkpoint_and_what_to_do(
         raise error("too small")
 
 
-def test_directory_without_numbers_says_so_and_one_of_the_future_why(tmp_path: Path) -> None:
+def test_directory_without_checkpoints_or_of_a_newer_format_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="has saved none; start a new run"):
         Checkpointer(tmp_path).load_latest()
     for name in ("1", "2"):

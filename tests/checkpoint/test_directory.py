@@ -43,7 +43,7 @@ sys.stdin.read()
 
 
 @pytest.mark.fault("F36")
-def test_second_is_told_who_was_first(tmp_path: Path) -> None:
+def test_second_holder_gets_an_error_that_names_the_first(tmp_path: Path) -> None:
     lock = DirectoryLock(tmp_path / "run")
     with pytest.raises(ConfigError, match=rf"run is in use by another run, process {os.getpid()} "):
         DirectoryLock(tmp_path / "run")
@@ -124,7 +124,7 @@ def test_lock_that_cannot_be_written_into_is_given_back(
     DirectoryLock(tmp_path).release()
 
 
-def test_holder_that_left_no_word_is_no_riddle(tmp_path: Path) -> None:
+def test_lock_without_a_holders_name_is_handled(tmp_path: Path) -> None:
     lock = DirectoryLock(tmp_path)
     (tmp_path / ".lock").write_text("{")
     with pytest.raises(ConfigError, match="which has just started"):

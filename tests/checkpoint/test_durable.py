@@ -48,7 +48,7 @@ def test_names_of_new_directories_are_on_disk(
     assert S_IMODE((tmp_path / "runs/x/checkpoints").stat().st_mode) == 0o700
 
 
-def test_directory_that_is_there_stays_as_it_is(tmp_path: Path, synced: list[int]) -> None:
+def test_existing_directory_stays_unchanged(tmp_path: Path, synced: list[int]) -> None:
     (tmp_path / "shared").mkdir(mode=0o755)
     mode = (tmp_path / "shared").stat().st_mode
     make_directory(tmp_path / "shared")

@@ -42,7 +42,9 @@ def test_newest_whole_checkpoint_is_taken(tmp_path: Path, caplog: pytest.LogCapt
     assert first_incarnation(checkpoint) == 3
 
 
-def test_settings_that_changed_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_that_changed_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     save(tmp_path, "5", META)
     with caplog.at_level(logging.WARNING):
         load_to_resume(tmp_path, CONFIG)
@@ -77,7 +79,7 @@ def test_run_that_cannot_be_resumed_says_why(tmp_path: Path) -> None:
         load_to_resume(tmp_path)
 
 
-def test_new_run_begins_with_the_first_lives() -> None:
+def test_new_run_begins_with_the_first_incarnations() -> None:
     assert first_incarnation(None) == 0
     assert first_incarnation(Checkpoint({}, META)) == 3
 
@@ -119,7 +121,7 @@ def test_best_model_of_an_earlier_run_is_not_replaced_by_a_new_ones(tmp_path: Pa
 
 
 @pytest.mark.fault("F36")
-def test_run_that_still_goes_on_is_named_before_its_checkpoints_are_read(tmp_path: Path) -> None:
+def test_active_run_is_named_before_its_checkpoints_are_read(tmp_path: Path) -> None:
     other = Checkpointer(tmp_path)
     other.lock()
     with pytest.raises(ConfigError, match="in use by another run"):  # which has not saved any yet

@@ -106,7 +106,7 @@ def test_others_may_write_there_once_the_saver_is_closed(tmp_path: Path) -> None
 
 
 @pytest.mark.fault("F13", "F36")
-def test_checkpoint_that_nobody_waits_for_is_written_and_then_others_may_write(
+def test_background_checkpoint_is_written_before_others(
     tmp_path: Path,
 ) -> None:
     checkpointer, other = Checkpointer(tmp_path), Checkpointer(tmp_path)
@@ -137,7 +137,7 @@ def test_saver_that_is_left_without_anything_to_write_lets_others_write_at_once(
     other.unlock()
 
 
-def test_nobody_waits_for_the_disk_and_the_newest_of_a_kind_is_enough(stage: Stage) -> None:
+def test_saving_does_not_block_and_keeps_the_newest_of_a_kind(stage: Stage) -> None:
     stage.save("1")
     wait_until(lambda: stage.checkpointer.begun == ["1"], 20, "the first to be written")
     stage.save("2", "best", "3", "best", "4")  # returns, though nothing can be written
@@ -191,7 +191,7 @@ def test_what_was_saved_does_not_stay_in_memory(stage: Stage) -> None:
     wait_until(lambda: kept() is None, 20, "the array to be forgotten, with no other to save")
 
 
-def test_memory_of_a_state_is_used_again_once_nobody_reads_it() -> None:
+def test_memory_of_a_state_is_reused_after_its_last_reader() -> None:
     agent, checkpointer = ThriftyAgent(), SlowCheckpointer()
     saver = Saver(checkpointer, Interrupter(), agent)
     saver.make_room()
@@ -211,14 +211,14 @@ def test_memory_of_a_state_is_used_again_once_nobody_reads_it() -> None:
 
 
 @pytest.mark.parametrize("agent", [None, ConstantAgent()])
-def test_room_is_made_for_nobody_who_cannot_use_it(agent: ConstantAgent | None) -> None:
+def test_no_memory_is_reserved_for_agents_that_cannot_reuse_it(agent: ConstantAgent | None) -> None:
     saver = Saver(SlowCheckpointer(), Interrupter(), agent)
     saver.make_room()
     assert not hasattr(agent, "spare")
 
 
 @pytest.mark.fault("F17")
-def test_full_disk_is_told_and_counted_and_the_next_checkpoint_is_another_try(
+def test_full_disk_is_reported_and_counted_and_the_next_checkpoint_is_another_try(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpointer = stage.checkpointer
@@ -299,7 +299,7 @@ def test_disk_that_never_answers_does_not_hold_the_end_up(stage: Stage) -> None:
         stage.saver.close(0.05)
 
 
-def test_without_a_thread_whoever_saves_writes(
+def test_without_a_thread_the_caller_writes(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(threading.Thread, "start", no_thread)

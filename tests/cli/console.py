@@ -22,10 +22,10 @@ TINY = """
 _DEADLINE_S = 60.0
 
 
-def odd_env(do: str, **more: object) -> list[str]:
+def misbehaving_env(do: str, **more: object) -> list[str]:
     """Return the flags for an environment that does something odd."""
     settings = [str(part) for item in {"do": do, **more}.items() for part in item]
-    return ["--env", "benchmarks.odd_env:OddEnv", "--env-kwargs", *settings]
+    return ["--env", "benchmarks.misbehaving_env:MisbehavingEnv", "--env-kwargs", *settings]
 
 
 def run(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:

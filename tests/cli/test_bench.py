@@ -49,7 +49,7 @@ def test_people_read_a_table_of_what_was_measured(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.processes
-def test_json_tells_value_limit_and_ratio(tmp_path: Path) -> None:
+def test_json_reports_value_limit_and_ratio(tmp_path: Path) -> None:
     done = run("bench", "sample", *TINY, "--actors", "1", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "learned nothing" not in done.stderr, "it was not there to learn"

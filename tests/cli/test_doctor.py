@@ -29,7 +29,7 @@ from tests.support.leftovers import children
 
 pytestmark = pytest.mark.processes
 
-PATIENT = "tests.envs.patients:make"
+PATIENT = "tests.envs.broken_envs:make"
 UNASKED = "ended with exit code 0 before the checks were done"
 
 
@@ -140,13 +140,13 @@ def test_bad_environment_is_not(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("do", "how"),
     [
-        ("segfault", r"was killed by SIGSEGV .*; at .*deeds\.py:\d+ in .*"),
-        ("fork and crash", r"was killed by SIGSEGV .*; at .*patients\.py:\d+ in _fork"),
+        ("segfault", r"was killed by SIGSEGV .*; at .*faults_in_process\.py:\d+ in .*"),
+        ("fork and crash", r"was killed by SIGSEGV .*; at .*broken_envs\.py:\d+ in _fork"),
         ("exit-3", "exited with code 3, .*"),
         ("exit-0", UNASKED),
     ],
 )
-def test_process_that_dies_is_told_with_its_place(do: str, how: str) -> None:
+def test_process_that_dies_is_reported_with_its_place(do: str, how: str) -> None:
     *before, last = found(do=do)
     assert (last.level, last.check) == ("fail", "two copies")
     assert re.fullmatch(f"the process of the environment or agent {how}", last.seen)
@@ -171,7 +171,7 @@ class ExitingConfig(TableConfig):
         return ExitingTable(self, 4, context.seed)
 
 
-def test_agent_that_ends_its_process_is_told_with_its_place() -> None:
+def test_agent_that_ends_its_process_is_reported_with_its_place() -> None:
     config = EnvConfig(id=f"{__name__}:ExitingConfig", n_envs=2)
     *before, last = examine(config, seconds=0.5, seed=0, patience_s=60.0)
     assert (last.level, last.check) == ("fail", "opt")
@@ -182,11 +182,11 @@ def test_agent_that_ends_its_process_is_told_with_its_place() -> None:
 def test_environment_that_hangs_is_ended() -> None:
     *_, last = found(do="sleep", patience_s=4.0)
     assert (last.level, last.check) == ("fail", "two copies")
-    assert re.match(r"no answer for 4\.5 s; at .*deeds\.py:\d+ in ", last.seen)
+    assert re.match(r"no answer for 4\.5 s; at .*faults_in_process\.py:\d+ in ", last.seen)
     assert left() == []
 
 
-def test_nothing_is_left_when_nobody_listens_any_more() -> None:
+def test_nothing_is_left_when_the_reader_is_gone() -> None:
     findings = found(do="start a process", seconds=60.0)
     assert next(findings).check == "make"
     findings.close()  # type: ignore[attr-defined]

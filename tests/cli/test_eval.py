@@ -28,7 +28,7 @@ def evaluated(trained: Trained, capsys: pytest.CaptureFixture[str], *flags: str)
     return json.loads(capsys.readouterr().out)
 
 
-def test_one_line_of_json_tells_the_score(trained: Trained) -> None:
+def test_one_line_of_json_reports_the_score(trained: Trained) -> None:
     directory = trained.directory
     done = run("eval", directory.name, "--episodes", "3", "--json", cwd=directory.parent)
     assert (done.returncode, done.stderr) == (0, "")
@@ -57,18 +57,22 @@ def test_model_that_plays_is_the_one_that_was_saved(
 
 
 @pytest.mark.parametrize(
-    ("deeds", "code", "words"),
+    ("faults", "code", "words"),
     [
-        ("thread+chdir+deaf+umask+bear+print", 0, "environment: a word of the environment\n"),
+        (
+            "thread+chdir+ignore-signals+umask+spawn-children+print",
+            0,
+            "environment: a word of the environment\n",
+        ),
         ("exit-0", 1, "asyncrl: error: the evaluation failed: its process exited with code 0"),
         ("abort", 1, "asyncrl: error: the evaluation failed: its process was killed by SIGABRT"),
     ],
 )
-def test_environment_that_does_odd_things_is_played_in_a_child(
-    deeds: str, code: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_environment_that_does_unusual_things_is_played_in_a_child(
+    faults: str, code: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    env_kwargs = {"do": deeds, "at": "make"}
-    env = "benchmarks.odd_env:OddEnv"
+    env_kwargs = {"do": faults, "at": "make"}
+    env = "benchmarks.misbehaving_env:MisbehavingEnv"
     config = RunConfig(agent=ConstantConfig(), env=env, env_kwargs=env_kwargs)
     save_yaml(config, tmp_path / "config.yaml")
     checkpoints = Checkpointer(tmp_path / "checkpoints")
@@ -173,7 +177,7 @@ def test_checkpoint_that_is_not_there_is_named_with_those_that_are(
     assert "has no checkpoint 77; choose one of 300, best" in capsys.readouterr().err
 
 
-def test_newest_model_plays_and_is_said_to_where_none_is_the_best(
+def test_newest_model_plays_and_is_named_without_a_best_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     env = "tests.support.fake_envs:TellingEnv"

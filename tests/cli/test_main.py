@@ -82,7 +82,7 @@ def test_actors_launcher_starts_before_the_command_is_loaded_and_ends_with_it(
     assert order == (expected if early else [command, "parse", "NoneType"])
 
 
-def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"asyncrl {asyncrl.__version__}\n"
 
@@ -380,7 +380,7 @@ sys.exit(main())
 @pytest.mark.fault("F13")
 @pytest.mark.processes
 @pytest.mark.parametrize("told", [False, True])
-def test_program_whose_command_is_done_says_farewell_until_it_is_told_to_end(told: bool) -> None:
+def test_program_ends_at_a_signal_after_its_command_is_done(told: bool) -> None:
     arguments = ["--help", *(["told"] if told else [])]
     done = subprocess.run(
         [sys.executable, "-c", AFTER_ITS_END, *arguments],
@@ -411,7 +411,7 @@ def test_modules_that_others_may_have_put_here_do_not_come_first(
         ("train ppo --limiter.samples-per-insert 2", "--limiter.samples-per-insert)\n"),
     ],
 )
-def test_settings_in_errors_are_told_as_flags_too(
+def test_settings_in_errors_are_reported_as_flags_too(
     argv: str, flag: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, err = said(argv, capsys)
@@ -419,7 +419,7 @@ def test_settings_in_errors_are_told_as_flags_too(
     assert err.endswith(f"as a flag: {flag}")
 
 
-def test_only_settings_are_told_as_flags() -> None:
+def test_only_settings_are_reported_as_flags() -> None:
     text = "agent.dual_clip and save.now_s; see core/agent.py, replay.capacity=3, x.agent.y"
     flags = "--agent.dual-clip, --save.now-s, --replay.capacity"
     assert as_flags(text) == f"as flags: {flags}"
@@ -449,7 +449,7 @@ def test_flag_with_another_place_or_name_is_found(
     assert err.endswith(f": did you mean {meant}?\n"), "the last line says so, whatever came before"
 
 
-def test_flags_that_are_meant_are_told_once_and_only_those_there_are() -> None:
+def test_flags_that_are_meant_are_reported_once_and_only_those_there_are() -> None:
     config = RunConfig()
     box = "Unrecognized options: --agent.gamma, 2, --agent.zeal\n───\n"
     assert flags_meant(box, config) == "--agent.gamma: did you mean --replay.gamma?\n"

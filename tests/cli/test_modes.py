@@ -69,7 +69,7 @@ def test_live_view_knows_that_other_modes_have_no_actors(
     assert verdict.sentence.startswith(words)
 
 
-def test_synchronous_run_is_the_same_twice_and_goes_on(run_dir: Path, tmp_path: Path) -> None:
+def test_synchronous_run_is_the_same_twice_and_continues(run_dir: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
     command("train", "dqn", *FLAGS, "--mode=sync", "--max-opt-steps", 20, "--run-dir", again)
     command("resume", again, "--max-opt-steps", 30, "--quiet")
@@ -79,7 +79,7 @@ def test_synchronous_run_is_the_same_twice_and_goes_on(run_dir: Path, tmp_path: 
     assert all((models[0][name] == models[1][name]).all() for name in models[0])
 
 
-def test_offline_run_learns_from_a_run_and_goes_on(
+def test_offline_run_learns_from_a_run_and_continues(
     run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     offline = tmp_path / "offline"
@@ -161,7 +161,7 @@ def test_agent_of_a_file_is_called_as_its_preset(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "seed: 3\n", "agent: {hidden: [3]}\n", "agent: dqn\n"])
-def test_file_without_an_agent_is_told_so(tmp_path: Path, text: str) -> None:
+def test_file_without_an_agent_is_reported(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"has no agent\.type.*asyncrl train PRESET"):

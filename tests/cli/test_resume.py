@@ -35,7 +35,7 @@ def run_dir(trained: Trained, tmp_path: Path) -> Path:
 
 
 @pytest.mark.processes
-def test_finished_run_goes_on_to_a_higher_limit(run_dir: Path) -> None:
+def test_finished_run_continues_to_a_higher_limit(run_dir: Path) -> None:
     before = json.loads((run_dir / "summary.json").read_text())
     limit = before["opt_steps"] + 200
     done = run("resume", "run", "--max-opt-steps", str(limit), "--quiet", cwd=run_dir.parent)
@@ -58,7 +58,7 @@ def test_finished_run_goes_on_to_a_higher_limit(run_dir: Path) -> None:
 
 
 @pytest.mark.processes
-def test_run_that_has_reached_its_limit_says_so_and_stays_as_it_is(run_dir: Path) -> None:
+def test_run_that_has_reached_its_limit_says_so_and_stays_unchanged(run_dir: Path) -> None:
     def files() -> dict[str, bytes]:
         return {str(p): p.read_bytes() for p in sorted(run_dir.rglob("*")) if p.is_file()}
 
@@ -93,7 +93,7 @@ def test_run_that_was_killed_before_its_summary_gets_one(run_dir: Path, left: st
 
 @pytest.mark.fault("F21")
 @pytest.mark.processes
-def test_run_that_was_killed_goes_on(tmp_path: Path) -> None:
+def test_run_that_was_killed_continues(tmp_path: Path) -> None:
     args = [*TINY, "--run-dir", "x", "--save.interval-opt-steps", "100"]
     checkpoints = Checkpointer(tmp_path / "x/checkpoints")
     with started("train", "dqn", *args, cwd=tmp_path) as process:
@@ -147,7 +147,7 @@ def without(meta: dict[str, Any], name: str) -> None:
         ("", ["--replay.capacity", "64"], "set replay.capacity to at least"),
     ],
 )
-def test_checkpoint_that_nothing_can_go_on_from_is_named(
+def test_checkpoint_that_cannot_be_resumed_from_is_named(
     run_dir: Path, lacks: str, flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoints = Checkpointer(run_dir / "checkpoints")

@@ -20,7 +20,7 @@ from asyncrl.cli import signals
 from asyncrl.cli.signals import interrupting, reserve_s
 from asyncrl.core.interrupter import Interrupter
 from tests.cli.conftest import Trained
-from tests.cli.console import COMMAND, TINY, hears, odd_env, started
+from tests.cli.console import COMMAND, TINY, hears, misbehaving_env, started
 from tests.support import warm
 from tests.support.helpers import no_thread, wait_until
 
@@ -90,7 +90,7 @@ def test_signal_that_is_sent_twice_is_one(
     number: signal.Signals, ends: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A terminal that is closed sends SIGHUP, and so does its shell: a checkpoint must come."""
-    monkeypatch.setattr(signals, "_TWICE_WITHIN_S", 600.0)
+    monkeypatch.setattr(signals, "_SAME_WITHIN_S", 600.0)
     interrupter = Interrupter()
     with interrupting(interrupter) as interrupted:
         for _ in range(5):
@@ -120,14 +120,14 @@ def test_run_is_gone_when_its_grace_is_over(
 def test_summary_is_saved_when_the_grace_is_over(
     way: str, ends: list[int], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    let_go = threading.Event()
-    ways = {"saves": lambda: None, "fails": lambda: 1 // 0, "hangs": let_go.wait}
+    evict = threading.Event()
+    ways = {"saves": lambda: None, "fails": lambda: 1 // 0, "hangs": evict.wait}
     monkeypatch.setattr(signals, "_SUMMARY_S", 0.05 if way == "hangs" else 20.0)
     with interrupting(Interrupter(), 0.2) as interrupted:
         interrupted.save_summary = ways[way]
         send_to_oneself(signal.SIGTERM)
         wait_until(lambda: ends, 20, "the end")
-    let_go.set()
+    evict.set()
     assert ends == [128 + signal.SIGTERM]
     with_or_without = "with" if way == "saves" else "without"
     assert capfd.readouterr().err.endswith(f"; ended {with_or_without} a summary\n")
@@ -139,7 +139,7 @@ def test_some_of_the_grace_is_kept_for_the_end(grace_s: float, reserved_s: float
 
 
 @pytest.mark.fault("F12")
-def test_whoever_presses_ctrl_c_decides_when_to_press_it_again(ends: list[int]) -> None:
+def test_second_ctrl_c_ends_at_any_time(ends: list[int]) -> None:
     with interrupting(Interrupter(), 0.1):
         send_to_oneself(signal.SIGINT)
         assert not threading.Event().wait(0.3), "nobody interrupts"
@@ -150,7 +150,7 @@ def test_whoever_presses_ctrl_c_decides_when_to_press_it_again(ends: list[int]) 
 def test_nothing_is_ended_once_the_run_has_ended(ends: list[int]) -> None:
     with interrupting(Interrupter()) as interrupted:
         send_to_oneself(signal.SIGINT)
-        interrupted.be_over()
+        interrupted.disarm()
         send_to_oneself(signal.SIGTERM)
     assert interrupted.exit_code == 143
     assert not ends
@@ -158,7 +158,7 @@ def test_nothing_is_ended_once_the_run_has_ended(ends: list[int]) -> None:
 
 @pytest.mark.processes
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # Python 3.12, of any fork
-def test_what_a_forked_child_is_told_is_not_heard_by_its_parent() -> None:
+def test_signal_to_a_forked_child_does_not_reach_its_parent() -> None:
     with interrupting(Interrupter()) as interrupted:
         child = os.fork()
         if not child:
@@ -214,7 +214,7 @@ with {block}:
         ),
     ],
 )
-def test_end_does_not_wait_for_native_code_and_says_no_farewell(
+def test_end_does_not_wait_for_native_code_and_prints_nothing(
     block: str, sent: list[signal.Signals], why: str
 ) -> None:
     command = [sys.executable, "-c", IN_NATIVE_CODE.format(block=block)]
@@ -259,7 +259,7 @@ def test_signal_that_is_to_be_ignored_stays_ignored() -> None:
 
 
 @pytest.mark.fault("F15")
-def test_scheduler_that_warns_gets_a_checkpoint_and_the_run_goes_on() -> None:
+def test_scheduler_that_warns_gets_a_checkpoint_and_the_run_continues() -> None:
     heard: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
     try:
@@ -341,7 +341,7 @@ def test_terminal_that_has_gone_keeps_the_exit_code_of_its_signal(tmp_path: Path
 def test_neither_second_signal_nor_scheduler_waits_for_an_actor_that_hangs(
     number: signal.Signals, tmp_path: Path
 ) -> None:
-    args = [*odd_env("sleep", when="hang"), "--evaluate.where", "off", "--run-dir", "x"]
+    args = [*misbehaving_env("sleep", when="hang"), "--evaluate.where", "off", "--run-dir", "x"]
     args += ["--supervision.stop-timeout-s", "600", "--grace-s", "8"]
     with started("train", "dqn", *TINY, *args, cwd=tmp_path) as process:
         wait_for_a_record(tmp_path / "x")
@@ -366,7 +366,7 @@ def test_neither_second_signal_nor_scheduler_waits_for_an_actor_that_hangs(
 
 @pytest.mark.fault("F15")
 @pytest.mark.processes
-def test_run_that_is_asked_to_saves_and_goes_on(tmp_path: Path) -> None:
+def test_run_saves_on_request_and_continues(tmp_path: Path) -> None:
     with started("train", "dqn", *TINY, "--run-dir", "x", cwd=tmp_path) as process:
         wait_for_a_record(tmp_path / "x")
         checkpoints = Checkpointer(tmp_path / "x/checkpoints")

@@ -24,13 +24,13 @@ import pytest
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.parts.exploration import Softmax
 from asyncrl.bench.cost_model import Plan, Task
-from asyncrl.bench.tuner import Freedom, Tuning
+from asyncrl.bench.tuner import SearchSpace, Tuning
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli import run_directory as _run_directory
 from asyncrl.cli import train as train_command
 from asyncrl.cli.main import main
 from asyncrl.cli.run_directory import run_dir_made
-from asyncrl.cli.train import Output, TrainArguments, parse, telling_of_building, train_in
+from asyncrl.cli.train import Output, TrainArguments, parse, printing_building, train_in
 from asyncrl.core.errors import ConfigError
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.machine import machine
@@ -40,7 +40,7 @@ from asyncrl.training.presets import preset, preset_lines
 from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
 from examples.own_torch_agent import QRDQNConfig
 from tests.cli.conftest import Trained
-from tests.cli.console import TINY, odd_env, run
+from tests.cli.console import TINY, misbehaving_env, run
 from tests.support.fakes import ConstantConfig
 from tests.test_readme import SITE
 
@@ -76,7 +76,7 @@ def test_help_shows_what_people_change_most(name: str, capsys: pytest.CaptureFix
     assert common < flags_of_help(capsys, name, "--help-all")
 
 
-def test_help_of_ones_own_agent_shows_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_a_custom_agent_shows_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
     common = flags_of_help(capsys, "examples.own_torch_agent:QRDQNConfig", "--help")
     own = {f"--agent.{field.name.replace('_', '-')}" for field in dataclasses.fields(QRDQNConfig)}
     assert own - {"--agent.exploration"} <= common
@@ -160,7 +160,7 @@ def test_run_directory_is_for_its_user_alone(trained: Trained) -> None:
 
 
 @pytest.mark.processes
-def test_memory_of_the_replay_is_told_before_training(trained: Trained) -> None:
+def test_memory_of_the_replay_is_reported_before_training(trained: Trained) -> None:
     lines = trained.done.stdout.splitlines()
     (at,) = (i for i, line in enumerate(lines) if line.startswith("replay of 5000 transitions"))
     assert lines[at - 1].startswith("training dqn on CartPole-v1")
@@ -183,10 +183,10 @@ def test_run_without_a_limit_says_how_it_ends(
     assert capsys.readouterr().out.count("it trains until Ctrl-C") == times
 
 
-def test_replay_is_told_of_once_and_quietly_if_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_is_reported_once_and_not_with_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     logger = logging.getLogger("asyncrl.replay.uniform")
     for quiet in (False, True):
-        with telling_of_building(quiet=quiet):
+        with printing_building(quiet=quiet):
             logger.info("takes %d GiB", 3)
             logger.debug("nothing")
         logger.info("after")
@@ -299,7 +299,7 @@ def test_agent_and_environment_come_from_the_users_directory(tmp_path: Path) -> 
 @pytest.mark.processes
 @pytest.mark.parametrize("debug", [False, True])
 def test_actors_own_error_ends_the_run(debug: bool, tmp_path: Path) -> None:
-    args = [*odd_env("raise-lost", after=50), "--evaluate.where", "off", "--run-dir", "x"]
+    args = [*misbehaving_env("raise-lost", after=50), "--evaluate.where", "off", "--run-dir", "x"]
     done = run("train", "dqn", *TINY, *args, *["--debug"] * debug, cwd=tmp_path)
     assert done.returncode == 1
     assert ("Traceback" in done.stderr) is debug
@@ -312,7 +312,7 @@ def test_actors_own_error_ends_the_run(debug: bool, tmp_path: Path) -> None:
         assert done.stderr.endswith(f" ({hint})\n")
         assert done.stderr.count("\n") == 1
     written = (tmp_path / "x/error.txt").read_text("utf-8")
-    assert 'odd_env.py", line' in written
+    assert 'misbehaving_env.py", line' in written
     assert sentence in written
     assert not (tmp_path / "x/summary.json").exists()
 
@@ -515,23 +515,23 @@ def test_place_where_nothing_can_be_made_is_named(
 @pytest.mark.parametrize("flags", [["--actors", "auto"], ["--actors=auto"]])
 def test_actors_may_be_left_to_the_machine(flags: list[str]) -> None:
     arguments = parse(["dqn", *flags])
-    assert arguments.auto == Freedom()
+    assert arguments.auto == SearchSpace()
     assert arguments.config == preset("dqn")
     assert parse(["dqn", "--actors", "3"]).auto is None
 
 
 def test_what_flags_give_is_not_chosen() -> None:
     flags = ["--actors", "auto", "--envs-per-actor", "4", "--segment.length=8"]
-    assert parse(["dqn", *flags]).auto == Freedom(envs=False, length=False)
+    assert parse(["dqn", *flags]).auto == SearchSpace(envs=False, length=False)
     flags = ["--actors", "auto", "--envs_per_actor", "4", "--segment.length=8"]
-    assert parse(["dqn", *flags]).auto == Freedom(envs=False, length=False)
+    assert parse(["dqn", *flags]).auto == SearchSpace(envs=False, length=False)
 
 
 def test_file_may_leave_actors_to_the_machine(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("actors: auto\nenvs_per_actor: 3\n")
     arguments = parse(["dqn", "--config", str(path)])
-    assert arguments.auto == Freedom()
+    assert arguments.auto == SearchSpace()
     assert (arguments.config.actors, arguments.config.envs_per_actor) == (2, 3)
     assert parse(["dqn", "--config", str(path), "--actors", "5"]).config.actors == 5
 
@@ -544,14 +544,16 @@ def test_any_other_word_is_no_number_of_actors(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def search(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RunConfig, Freedom]]:
+def search(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RunConfig, SearchSpace]]:
     """Search without runs: it chooses one actor of 3 environments."""
-    asked: list[tuple[RunConfig, Freedom]] = []
+    asked: list[tuple[RunConfig, SearchSpace]] = []
     chosen = Plan(actors=1, envs_per_actor=3, segment_length=8)
 
-    def tune(config: RunConfig, *, seconds: float, freedom: Freedom) -> tuple[RunConfig, Tuning]:
+    def tune(
+        config: RunConfig, *, seconds: float, search_space: SearchSpace
+    ) -> tuple[RunConfig, Tuning]:
         assert seconds <= 60.0
-        asked.append((config, freedom))
+        asked.append((config, search_space))
         task = Task(cores=2, batch_size=256, samples_per_insert=4.0)
         tuning = Tuning(task=task, start=chosen, chosen=chosen, tried=(), took_s=0.0)
         return replace(config, actors=1, envs_per_actor=3), tuning
@@ -561,8 +563,8 @@ def search(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RunConfig, Freedom]]:
 
 
 @pytest.mark.processes
-def test_choice_is_told_trained_with_and_saved(
-    search: list[tuple[RunConfig, Freedom]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_choice_is_reported_trained_with_and_saved(
+    search: list[tuple[RunConfig, SearchSpace]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_dir = tmp_path / "it"
     flags = [*TINY, "--max-opt-steps", "20", "--run-dir", str(run_dir), "--actors", "auto"]
@@ -648,7 +650,7 @@ def test_full_disk_takes_no_settings_from_a_run_that_is_resumed(
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
 
-def test_summary_has_null_for_what_json_has_no_word_for(tmp_path: Path) -> None:
+def test_summary_has_null_for_values_that_json_lacks(tmp_path: Path) -> None:
     result = TrainResult(
         stop_reason="the loop ended",
         wall_s=1.0,
@@ -670,14 +672,24 @@ def test_summary_has_null_for_what_json_has_no_word_for(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("mode", "deeds"),
-    [("async", "thread+chdir+deaf+no-output+bear"), ("sync", "thread+chdir+deaf+print")],
+    ("mode", "faults"),
+    [
+        ("async", "thread+chdir+ignore-signals+no-output+spawn-children"),
+        ("sync", "thread+chdir+ignore-signals+print"),
+    ],
 )
 def test_what_constructors_do_to_their_process_does_no_harm_to_a_run(
-    mode: str, deeds: str, tmp_path: Path
+    mode: str, faults: str, tmp_path: Path
 ) -> None:
     """Those of a synchronous run are built in its process."""
-    flags = [*TINY, *odd_env(deeds, at="make"), "--max-opt-steps", "20", "--run-dir", "runs/odd"]
+    flags = [
+        *TINY,
+        *misbehaving_env(faults, at="make"),
+        "--max-opt-steps",
+        "20",
+        "--run-dir",
+        "runs/odd",
+    ]
     if mode == "sync":
         flags += ["--mode", "sync"]
     done = run("train", "dqn", *flags, cwd=tmp_path)
@@ -689,7 +701,7 @@ def test_what_constructors_do_to_their_process_does_no_harm_to_a_run(
 @pytest.mark.processes
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_constructor_that_ends_its_process_is_a_named_failure(mode: str, tmp_path: Path) -> None:
-    odd = odd_env("exit-0", at="make")
+    odd = misbehaving_env("exit-0", at="make")
     done = run("train", "dqn", "--mode", mode, *odd, "--quiet", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stdout == ""

@@ -12,7 +12,7 @@ import pytest
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.bench.cost_model import Plan
 from asyncrl.bench.trial import Trial
-from asyncrl.bench.tuner import Freedom
+from asyncrl.bench.tuner import SearchSpace
 from asyncrl.cli import train as train_command
 from asyncrl.cli import tune as tune_command
 from asyncrl.cli.tune import parse, run, tune
@@ -42,7 +42,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
             envs_per_actor=config.envs_per_actor,
             segment_length=config.segment.length,
         )
-        return world.try_plan(plan, limited=limited)
+        return world.run_plan(plan, limited=limited)
 
     monkeypatch.setattr(tune_command, "run_trial", run_trial)
     return configs
@@ -82,14 +82,16 @@ def test_actors_and_cores_are_within_limits(
     config, tuning = tune(replace(preset("dqn"), actors=3), seconds=60.0)
     assert {one.actors for one in tried} == {config.actors} == {1}
     assert tuning.task.cores == 1.5
-    config, _ = tune(replace(preset("dqn"), actors=3), seconds=60.0, freedom=Freedom(actors=False))
+    config, _ = tune(
+        replace(preset("dqn"), actors=3), seconds=60.0, search_space=SearchSpace(actors=False)
+    )
     assert config.actors == 3, "given"
 
 
 @pytest.mark.usefixtures("tried")
 def test_given_settings_stay() -> None:
-    freedom = Freedom(envs=False, length=False)
-    config, _ = tune(preset("dqn"), seconds=60.0, freedom=freedom)
+    search_space = SearchSpace(envs=False, length=False)
+    config, _ = tune(preset("dqn"), seconds=60.0, search_space=search_space)
     assert (config.envs_per_actor, config.segment.length) == (16, 16)
 
 

@@ -30,7 +30,7 @@ from asyncrl.agents.iql import IQLConfig
 from asyncrl.agents.iqn import IQNConfig
 from asyncrl.agents.parts import updater as accumulation
 from asyncrl.agents.parts.exploration import EpsilonGreedy, Softmax
-from asyncrl.agents.parts.optimizers import LeanOptimizer
+from asyncrl.agents.parts.optimizers import FastOptimizer
 from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.ppo import PPOConfig
@@ -43,8 +43,8 @@ from asyncrl.core.agent import (
     AgentConfig,
     Policy,
     PolicyContext,
-    ReusesMemory,
-    TellsPriorities,
+    ReturnsPriorities,
+    ReusesStateArrays,
     evaluation_mode,
     forget,
 )
@@ -251,14 +251,16 @@ def test_networks_act_in_evaluation_mode(case: Case) -> None:
 
 
 @every_agent_with_networks
-def test_what_is_learned_through_is_in_training_mode_and_slow_copies_are_not(case: Case) -> None:
+def test_what_is_learned_through_is_in_training_mode_and_target_networks_are_not(
+    case: Case,
+) -> None:
     agent: Any = case.build()
     called = modes(agent)
     learn(agent, case, range(3))
-    slow = {name for name in called if name.startswith(("target", "slow"))}
-    assert all(called[name] == {(False, False)} for name in slow)
-    if not isinstance(agent, CrossQAgent):  # twins of its networks learn
-        learned = set(called) - slow - {"value_norm"}
+    targets = {name for name in called if name.startswith("target")}
+    assert all(called[name] == {(False, False)} for name in targets)
+    if not isinstance(agent, CrossQAgent):  # copies of its networks learn
+        learned = set(called) - targets - {"value_norm"}
         assert all((True, True) in called[name] for name in learned)
         assert all((False, True) not in called[name] for name in learned)
 
@@ -315,13 +317,13 @@ def test_batches_in_parts_teach_what_whole_ones_do(
     whole, parts = case.build(), replace(case, config=config).build()
     for seed in range(3):
         batch = batch_for(case, seed)
-        if isinstance(whole, TellsPriorities):
+        if isinstance(whole, ReturnsPriorities):
             weight = np.random.default_rng(seed).random(len(batch["reward"]), np.float32)
             batch = {**batch, "weight": weight}
         expected = {name: float(value) for name, value in whole.opt(batch).items()}
         told = {name: float(value) for name, value in parts.opt(batch).items()}
         assert told == pytest.approx(expected, rel=1e-3, abs=1e-5)
-        if isinstance(whole, TellsPriorities) and isinstance(parts, TellsPriorities):
+        if isinstance(whole, ReturnsPriorities) and isinstance(parts, ReturnsPriorities):
             assert parts.priorities() == pytest.approx(whole.priorities(), rel=1e-4, abs=1e-5)
     expected_state = whole.state()
     for name, value in parts.state().items():
@@ -333,12 +335,12 @@ def test_batches_in_parts_teach_what_whole_ones_do(
 def test_learning_rates_that_were_set_stay_unless_the_settings_change(case: Case) -> None:
     def rates(agent: Any) -> list[float]:
         parts = agent.parts.values()
-        return [part.learning_rate for part in parts if isinstance(part, LeanOptimizer)]
+        return [part.learning_rate for part in parts if isinstance(part, FastOptimizer)]
 
     agent: Any = case.build()
     made_with = rates(agent)
     for part in agent.parts.values():
-        if isinstance(part, LeanOptimizer):
+        if isinstance(part, FastOptimizer):
             part.learning_rate *= 0.5
     state = agent.state()
     twin, other = case.build(), replace(case, config=with_rates(case.config, 0.01)).build()
@@ -356,7 +358,7 @@ def with_rates(config: AgentConfig, rate: float) -> AgentConfig:
 @every_agent_with_networks
 def test_state_takes_the_place_of_an_older_one(case: Case) -> None:
     agent = case.build()
-    assert isinstance(agent, ReusesMemory)
+    assert isinstance(agent, ReusesStateArrays)
     agent.opt(batch_for(case, 0))
     old = agent.state()
     learn(agent, case, range(3))
@@ -382,7 +384,7 @@ for case in {type(case.config): case for case in CASES.values()}.values():
 """
 
 
-def test_nobody_who_compiles_nothing_loads_a_compiler() -> None:
+def test_compiler_is_loaded_only_for_compiled_agents() -> None:
     # It takes as long as loading torch does, once more, and 70 MB.
     done = subprocess.run(
         [sys.executable, "-c", LEARN_ALL], capture_output=True, text=True, check=False, timeout=100

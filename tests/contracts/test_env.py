@@ -210,7 +210,7 @@ def test_final_obs_is_the_true_successor(case: Case, end: str) -> None:
 
 @every_end
 @every_case
-def test_obs_goes_on_from_final_obs_unless_an_episode_ended(case: Case, end: str) -> None:
+def test_obs_resumes_from_final_obs_unless_an_episode_ended(case: Case, end: str) -> None:
     for _, out in run(case.make(end)):
         goes_on = did_step(out) & ~ended_in(out)
         np.testing.assert_array_equal(out.obs[goes_on], out.final_obs[goes_on])
@@ -300,7 +300,7 @@ def test_environments_and_seeds_and_episodes_draw_differently(case: Case) -> Non
 
 
 @every_case
-def test_reset_begins_anew_wherever_the_environments_stand(case: Case) -> None:
+def test_reset_restarts_all_environments_in_any_state(case: Case) -> None:
     env = case.make("T")
     for n_steps in range(1, 8):  # among these are such that end an episode, or only reset
         for _ in run(env, n_steps=n_steps):

@@ -58,7 +58,7 @@ def test_an_actor_that_returns_ends_with_0(launcher: Launcher) -> None:
 
 
 @pytest.mark.fault("F4")
-def test_an_exception_is_told_whole(launcher: Launcher) -> None:
+def test_an_exception_is_reported_with_its_traceback(launcher: Launcher) -> None:
     launcher.launch(peer(), bodies.raises)
     ended = end_of(launcher)
     assert ended.code == 1
@@ -75,20 +75,20 @@ def test_sys_exit_is_no_quiet_end(launcher: Launcher) -> None:
 
 
 @pytest.mark.fault("F2")
-def test_an_exit_past_python_tells_its_code(launcher: Launcher) -> None:
+def test_an_exit_past_python_reports_its_code(launcher: Launcher) -> None:
     launcher.launch(peer(), bodies.leaves)
     assert end_of(launcher).code == 3
 
 
 @pytest.mark.fault("F2")
-def test_a_crash_tells_signal_and_stack(launcher: Launcher) -> None:
+def test_a_crash_reports_signal_and_stack(launcher: Launcher) -> None:
     launcher.launch(peer(), bodies.crashes)
     ended = end_of(launcher)
     assert ended.code == -signal.SIGSEGV
     assert "in crashes" in ended.text
 
 
-def test_progress_is_seen_while_it_lives(launcher: Launcher) -> None:
+def test_progress_is_read_while_it_runs(launcher: Launcher) -> None:
     launcher.launch(peer(), bodies.waits)
     expected = ProgressReport(turns=1, produced=5, waiting=True, waits=1)
     wait_until(lambda: launcher.progress(peer()) == expected, DEADLINE_S, "progress")
@@ -96,7 +96,7 @@ def test_progress_is_seen_while_it_lives(launcher: Launcher) -> None:
 
 @pytest.mark.fault("F3")
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell")
-def test_memory_is_seen_while_it_lives_and_its_peak_afterwards(launcher: Launcher) -> None:
+def test_memory_is_read_while_it_runs_and_its_peak_afterwards(launcher: Launcher) -> None:
     launcher.launch(peer(), bodies.eats_and_waits)
 
     def has_grown() -> bool:
@@ -109,7 +109,7 @@ def test_memory_is_seen_while_it_lives_and_its_peak_afterwards(launcher: Launche
     assert end_of(launcher).peak_bytes > 98 << 20
 
 
-def test_each_end_is_told_once(launcher: Launcher) -> None:
+def test_each_end_is_reported_once(launcher: Launcher) -> None:
     for i in range(3):
         launcher.launch(peer(i), bodies.returns)
     ends: list[ActorExit] = []

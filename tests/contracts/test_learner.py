@@ -57,11 +57,11 @@ def changed(case: Case, **settings: Any) -> Case:
     return Case(replace(case.config, **settings), case.spec)  # type: ignore[type-var]
 
 
-def networks(agent: Any, *, slow: bool = False) -> dict[str, nn.Module]:
-    """Return what learns, by its name in the agent's state, or the slow copies."""
+def networks(agent: Any, *, target: bool = False) -> dict[str, nn.Module]:
+    """Return what learns, by its name in the agent's state, or the target networks."""
     found = {name: part for name, part in agent.parts.items() if isinstance(part, nn.Module)}
-    kind = ("target", "slow")
-    return {n: m for n, m in found.items() if n.startswith(kind) is slow and n != "value_norm"}
+    kind = "target"
+    return {n: m for n, m in found.items() if n.startswith(kind) is target and n != "value_norm"}
 
 
 def parameters(agent: Any) -> torch.Tensor:
@@ -124,21 +124,22 @@ def test_weights_weigh_the_errors_of_their_rows(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", FOLLOWED.values(), ids=FOLLOWED)
-def test_slow_copies_follow_by_tau(case: Case) -> None:
+def test_target_networks_follow_by_tau(case: Case) -> None:
     agent: Any = changed(case, tau=0.25).build()
-    slow, fast = networks(agent, slow=True), networks(agent)
-    of = {"target": "model", "slow_actor": "model", "targets": "critics", "slow_critics": "critics"}
-    assert slow
+    targets, online = networks(agent, target=True), networks(agent)
+    critics = {"targets": "critics", "target_critics": "critics"}
+    of = {"target": "model", "target_actor": "model", **critics}
+    assert targets
     for number in range(2):
-        before = {name: [p.clone() for p in part.parameters()] for name, part in slow.items()}
+        before = {name: [p.clone() for p in part.parameters()] for name, part in targets.items()}
         agent.opt(batch_for(case, number))
-        for name, part in slow.items():
-            moved = zip(before[name], part.parameters(), fast[of[name]].parameters(), strict=True)
+        for name, part in targets.items():
+            moved = zip(before[name], part.parameters(), online[of[name]].parameters(), strict=True)
             for old, new, ahead in moved:
                 torch.testing.assert_close(new, old + 0.25 * (ahead - old))
         assert any(
             not torch.equal(p, q)
-            for name, part in slow.items()
+            for name, part in targets.items()
             for p, q in zip(before[name], part.parameters(), strict=True)
         )
 
@@ -165,7 +166,7 @@ def test_gradients_of_each_network_are_cut_to_their_largest_norm(case: Case) -> 
 
 
 @every_algorithm
-def test_learning_rates_follow_the_env_steps_of_the_run_and_are_told(case: Case) -> None:
+def test_learning_rates_follow_the_env_steps_of_the_run_and_are_reported(case: Case) -> None:
     names = ("learning_rate", "actor_learning_rate", "critic_learning_rate")
     rates = {name: Schedule.linear(1e-3, 0.0, 100) for name in names if hasattr(case.config, name)}
     agent: Any = changed(case, **rates).build()
@@ -381,7 +382,7 @@ def test_a_bandit_between_asymmetric_bounds_is_solved(config: SACConfig | TD3Con
 @pytest.mark.parametrize("spec", [cloning.CHOICES, cloning.CONTINUOUS], ids=["choices", "box"])
 @pytest.mark.parametrize("settings", [{}, {"normalize_obs": True, "normalize_reward": True}])
 @pytest.mark.parametrize(("make", "enough"), [(AWACConfig, 0.7), (IQLConfig, 0.85)])
-def test_who_learns_from_data_beats_whoever_made_it(
+def test_offline_agent_beats_the_policy_behind_its_data(
     make: type[AWACConfig | IQLConfig], enough: float, settings: dict[str, Any], spec: EnvSpec
 ) -> None:
     agent = make(

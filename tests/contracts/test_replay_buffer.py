@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncrl.core.messages import Experience
-from asyncrl.core.replay_buffer import ReplayBuffer, ReplayBufferConfig, TakesPriorities
+from asyncrl.core.replay_buffer import AcceptsPriorities, ReplayBuffer, ReplayBufferConfig
 from asyncrl.core.segment import END, ColumnSpec, SegmentSchema, make_schema
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.uniform import UniformReplayConfig
@@ -157,7 +157,7 @@ def test_batch_has_the_promised_columns(case: Case) -> None:
         "discount": ((7,), "float32"),
         "model_version": ((7,), "int32"),
     }
-    if isinstance(buffer, TakesPriorities):
+    if isinstance(buffer, AcceptsPriorities):
         expected |= {"weight": ((7,), "float32"), "index": ((7,), "int64")}
     assert {name: (column.shape, column.dtype) for name, column in batch.items()} == expected
 

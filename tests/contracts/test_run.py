@@ -99,7 +99,7 @@ def make(request: pytest.FixtureRequest) -> Make:
 # --- a loop of the user's own ---------------------------------------------------------------------
 
 
-def test_loop_of_ones_own_does_what_train_does(make: Make) -> None:
+def test_custom_loop_does_what_train_does(make: Make) -> None:
     agent, recorder = ConstantAgent(), MemoryRecorder()
     trainer = make(agent=agent, stop=MaxOptSteps(9), recorder=recorder)
     with trainer:
@@ -168,7 +168,7 @@ def test_error_of_another_part_reaches_the_loop(make: Make) -> None:
 
 
 @pytest.mark.parametrize("over", [False, True])
-def test_there_are_batches_only_while_a_run_goes_on(make: Make, over: bool) -> None:
+def test_there_are_batches_only_while_a_run_is_active(make: Make, over: bool) -> None:
     trainer = make(stop=MaxOptSteps(1))
     if over:
         trainer.train()
@@ -196,7 +196,7 @@ class Failing(ConstantAgent):
 
 
 @pytest.mark.fault("F10")
-def test_error_of_the_agent_is_raised_and_the_recorder_hears_of_it(make: Make) -> None:
+def test_error_of_the_agent_is_raised_and_closes_the_recorder_as_failed(make: Make) -> None:
     recorder = MemoryRecorder()
     with pytest.raises(ArithmeticError, match="no"):
         make(agent=Failing(), recorder=recorder).train()
@@ -285,7 +285,7 @@ def test_run_that_is_resumed_at_its_end_has_nothing_to_do(make: Make, tmp_path: 
     nobody_writes_in(tmp_path)
 
 
-def test_model_that_the_last_record_tells_to_be_the_best_is_on_disk_when_the_run_has_ended(
+def test_model_that_the_last_record_makes_the_best_is_on_disk_when_the_run_has_ended(
     make: Make, tmp_path: Path
 ) -> None:
     services = SERVICES | {"save_best_by": "opt_steps", "record_interval_opt_steps": 1000}
@@ -406,7 +406,7 @@ def test_callbacks_are_called_in_their_order_and_closed_in_the_opposite_one(make
     ]
 
 
-def test_numbers_of_a_callback_are_recorded_and_may_end_the_run_and_tell_the_best(
+def test_numbers_of_a_callback_are_recorded_and_may_end_the_run_and_choose_the_best(
     make: Make,
 ) -> None:
     recorder = MemoryRecorder()
@@ -434,7 +434,7 @@ class Events(Callback):
         return lambda _, *values: self.seen.setdefault(name, []).append(values)
 
 
-def test_callbacks_hear_of_evaluations_checkpoints_models_and_episodes(
+def test_callbacks_are_called_for_evaluations_checkpoints_models_and_episodes(
     make: Make, tmp_path: Path
 ) -> None:
     events = Events()
@@ -460,7 +460,7 @@ def test_callbacks_hear_of_evaluations_checkpoints_models_and_episodes(
     assert ("episodes" in events.seen) is (make is not with_data)
 
 
-def test_actors_that_are_restarted_or_dropped_are_told_in_the_learners_thread() -> None:
+def test_actors_that_are_restarted_or_dropped_are_reported_in_the_learners_thread() -> None:
     told: list[tuple[str, int, int]] = []
 
     class Hears(Callback):
@@ -506,7 +506,7 @@ def test_a_function_of_records_may_end_a_run(make: Make) -> None:
 
 
 @pytest.mark.parametrize("some", [True, False])
-def test_time_of_callbacks_is_told(make: Make, some: bool) -> None:
+def test_time_of_callbacks_is_reported(make: Make, some: bool) -> None:
     recorder = MemoryRecorder()
     callbacks = [Noting([], "a")] if some else []
     result = make(recorder=recorder, callbacks=callbacks, stop=MaxOptSteps(5)).train()
@@ -521,7 +521,7 @@ def test_time_of_callbacks_is_told(make: Make, some: bool) -> None:
         ({"mine/x": "text"}, "mine/x must be one number, got 'text'"),
     ],
 )
-def test_callback_that_records_no_numbers_is_told_so(make: Make, told: Any, words: str) -> None:
+def test_callback_that_records_no_numbers_is_reported(make: Make, told: Any, words: str) -> None:
     class Recording(Callback):
         def record(self, trainer: Training) -> Any:
             return told
@@ -561,7 +561,7 @@ def test_callbacks_end_only_where_there_is_time(make: Make) -> None:
 
 
 @pytest.mark.fault("F21")
-def test_callback_goes_on_from_what_the_checkpoint_holds_of_it(make: Make, tmp_path: Path) -> None:
+def test_callback_resumes_from_what_the_checkpoint_holds_of_it(make: Make, tmp_path: Path) -> None:
     class Another(Noting):
         pass
 
@@ -603,7 +603,7 @@ def test_state_that_cannot_be_saved_is_refused_before_anything_is_learned(make: 
     assert trainer.opt_steps == 0
 
 
-def test_state_of_a_callback_that_is_not_there_any_more_is_told(
+def test_state_of_a_callback_that_is_not_there_any_more_is_reported(
     make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept = {"checkpointer": Checkpointer(tmp_path), "callbacks": [Keeping(1)]}
@@ -613,7 +613,7 @@ def test_state_of_a_callback_that_is_not_there_any_more_is_told(
 
 
 @pytest.mark.parametrize(("wrong", "meant"), [("callback", "callbacks"), ("recoder", "recorder")])
-def test_argument_that_nobody_takes_is_refused(make: Make, wrong: str, meant: str) -> None:
+def test_unknown_argument_is_refused(make: Make, wrong: str, meant: str) -> None:
     with pytest.raises(ConfigError, match=f"no argument {wrong}; did you mean {meant}"):
         make(**{wrong: None})
 
@@ -647,7 +647,7 @@ def test_what_is_no_callback_is_refused(make: Make) -> None:
 # --- checkpoints on demand ------------------------------------------------------------------------
 
 
-def test_checkpoint_on_demand_is_one_to_go_on_from(make: Make, tmp_path: Path) -> None:
+def test_checkpoint_on_demand_can_be_resumed_from(make: Make, tmp_path: Path) -> None:
     disk = Checkpointer(tmp_path)
     trainer = make(checkpointer=disk)
     with pytest.raises(ConfigError, match="put the loop into `with trainer:`"):
@@ -687,7 +687,7 @@ def test_checkpoint_is_refused_where_nothing_saves(make: Make) -> None:
 # --- evaluations on demand ------------------------------------------------------------------------
 
 
-def test_evaluation_on_demand_tells_its_score_and_may_make_the_model_the_best(make: Make) -> None:
+def test_evaluation_on_demand_reports_its_score_and_may_make_the_model_the_best(make: Make) -> None:
     recorder = MemoryRecorder()
     trainer = make(recorder=recorder, stop=MaxOptSteps(4))
     scores: list[float | None] = []

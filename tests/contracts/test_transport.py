@@ -176,7 +176,7 @@ def test_who_waits_to_begin_can_take_a_model_meanwhile(net: Net) -> None:
     net.until(lambda: actor.may_begin(1) and actor.latest_model("act", -1))
 
 
-def test_waiting_is_told_of_and_nothing_else(net: Net) -> None:
+def test_only_waiting_is_reported(net: Net) -> None:
     waited: list[int] = []
     net.learner.poll(0.0, lambda: waited.append(0))
     assert not waited
@@ -210,7 +210,7 @@ def test_acknowledging_a_message_gives_credit_for_all_up_to_it(net: Net) -> None
     assert not actor.send(make_experience(6), SOON_S)
 
 
-def test_a_sender_that_waits_goes_on_when_it_gets_credit(net: Net) -> None:
+def test_a_sender_that_waits_continues_when_it_gets_credit(net: Net) -> None:
     """A learner that is slower than its actor holds it back, and gets everything in order."""
     last, most_in_flight = 60, 0
     actor = net.join()
@@ -372,7 +372,7 @@ def test_a_refused_actor_reads_the_reason(net: Net) -> None:
     net.send(other, make_experience(1, make_peer(1)))
 
 
-def test_a_refused_actor_is_no_longer_heard(net: Net) -> None:
+def test_messages_of_a_refused_actor_are_dropped(net: Net) -> None:
     actor = net.join()
     net.send(actor, make_experience(1))
     net.learner.refuse(PEER, "it rains")
@@ -382,7 +382,7 @@ def test_a_refused_actor_is_no_longer_heard(net: Net) -> None:
 
 @pytest.mark.fault("F22")
 @pytest.mark.parametrize("schema_hash", [SCHEMA.hash(), ""])
-def test_nobody_evaluates_but_the_evaluator(net: Net, schema_hash: str) -> None:
+def test_evaluations_come_from_the_evaluator_only(net: Net, schema_hash: str) -> None:
     """Whatever it says in its hello: a score chooses the best model, and may end the run."""
     evaluator = net.join(make_peer(7), evaluates=True)
     actor = net.connect()
@@ -395,7 +395,7 @@ def test_nobody_evaluates_but_the_evaluator(net: Net, schema_hash: str) -> None:
     assert net.learner.counters["refused"] > 0
 
 
-def test_an_earlier_life_is_fenced(net: Net) -> None:
+def test_an_earlier_incarnation_is_fenced(net: Net) -> None:
     before = net.join()
     net.send(before, make_experience(1))
     net.until(lambda: net.seqs() == [1])
@@ -433,7 +433,7 @@ def test_an_answer_ends_the_wait_for_it(net: Net) -> None:
     assert answers == [True]
 
 
-def test_a_learner_that_was_heard_may_be_silent(net: Net) -> None:
+def test_learner_that_has_answered_may_be_silent(net: Net) -> None:
     actor = net.join()
     net.until(lambda: actor.send(make_experience(1), 0.0))
     assert actor.latest_model("act", -1, 5 * SOON_S) is None
@@ -515,7 +515,7 @@ def test_closing_twice_is_closing_once_and_leaves_nothing(net: Net) -> None:
     assert list(net.directory.iterdir()) == []
 
 
-def test_a_closed_link_says_so(net: Net) -> None:
+def test_closed_link_raises(net: Net) -> None:
     actor = net.join()
     net.close()
     with pytest.raises(TransportClosed):

@@ -90,10 +90,10 @@ EXTRA = Act(ACTIONS, {"v": np.zeros(2, np.float32)})
         (replace(FINE, told={"mode": "greedy"}), "agent/mode must be one number, got 'greedy'"),
     ],
 )
-def test_wrong_agent_is_told_what_is_wrong(config: WrongConfig, words: str) -> None:
+def test_wrong_agent_gets_an_error_that_says_what_is_wrong(config: WrongConfig, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         train_sync(config, CountingBatch, CONFIG, stop=MaxOptSteps(3))
 
 
-def test_agent_may_tell_nothing_and_leave_its_models_unnumbered() -> None:
+def test_agent_may_report_nothing_and_leave_its_models_unnumbered() -> None:
     assert train_sync(FINE, CountingBatch, CONFIG, stop=MaxOptSteps(3)).opt_steps == 3

@@ -195,7 +195,7 @@ def test_fields_of_packed_observations_are_checked_by_name() -> None:
 # --- what is passed on ---------------------------------------------------------------------------
 
 
-def test_what_fits_is_passed_on_as_it_is() -> None:
+def test_what_fits_is_passed_on_unchanged() -> None:
     class Kept(CountingBatch):
         last: EnvStep
 
@@ -247,7 +247,7 @@ def test_actor_in_the_learners_own_thread_checks_too() -> None:
         processor=OneStep(),
         seed=0,
     )
-    actor.begin_life()
+    actor.begin_incarnation()
     actor.run_step()
     with pytest.raises(EnvironmentFault, match="NaN or infinite"):
         actor.run_step()

@@ -11,7 +11,7 @@ import pytest
 
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.callback import Callback
-from asyncrl.core.env import look_at
+from asyncrl.core.env import describe_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig, make_batch
 from asyncrl.learner.stop_conditions import MaxOptSteps
@@ -27,7 +27,7 @@ Train = Callable[[Any, Any, Path], object]
 
 def asynchronously(agent: Any, make_env: Any, _: Path) -> object:
     check_run(agent, make_env, None, AsyncConfig(), None)
-    return look_at(make_env)
+    return describe_env(make_env)
 
 
 def synchronously(agent: Any, make_env: Any, directory: Path) -> object:
@@ -100,7 +100,7 @@ def test_what_is_no_batch_is_closed() -> None:
             closed.append(self)
 
     with pytest.raises(ConfigError, match="must return a batch"):
-        look_at(Env)  # type: ignore[arg-type]
+        describe_env(Env)  # type: ignore[arg-type]
     assert len(closed) == 1
 
 

@@ -84,7 +84,7 @@ def test_steps_are_taken_whatever_became_of_those_before() -> None:
 
 
 @pytest.mark.fault("F10")
-def test_steps_go_on_after_an_error_that_cannot_say_what_it_is() -> None:
+def test_steps_continue_after_an_error_that_cannot_say_what_it_is() -> None:
     class Speechless(Exception):
         def __str__(self) -> str:
             raise SystemExit("no words")

@@ -64,7 +64,7 @@ def test_segment_counts_its_lookahead() -> None:
 
 @given(schemas, schemas)
 @settings(max_examples=examples(300))
-def test_hash_tells_schemas_apart(a: SegmentSchema, b: SegmentSchema) -> None:
+def test_hash_distinguishes_schemas(a: SegmentSchema, b: SegmentSchema) -> None:
     assert (a.hash() == b.hash()) is (a == b)
     assert replace(a).hash() == a.hash()
 

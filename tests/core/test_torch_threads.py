@@ -11,7 +11,7 @@ from asyncrl.core.torch_threads import set_torch_threads, treat_denormals_alike
 
 
 @pytest.mark.parametrize("started_before", [False, True])
-def test_threads_that_flush_denormals_are_told_from_others(started_before: bool) -> None:
+def test_threads_that_flush_denormals_are_distinguished_from_others(started_before: bool) -> None:
     def look() -> bool:
         """Runs in a thread that is new, and so has started no threads of torch yet."""
         if started_before:

@@ -172,7 +172,7 @@ def at(spec: Any, packed: Array) -> Array:
 
 
 @pytest.mark.parametrize("terminates", [True, False])
-def test_fields_ends_and_choices_are_as_they_were(
+def test_fields_ends_and_choices_are_unchanged(
     collect: Callable[..., Any], terminates: bool
 ) -> None:
     collect(Corridor(terminates=terminates), "test/corridor-v0")
@@ -216,7 +216,7 @@ def test_what_the_collector_saw_is_what_is_stored(collect: Callable[..., Any]) -
 
 
 @pytest.mark.usefixtures("collect")
-def test_recording_that_goes_on_behind_an_end_is_several_episodes() -> None:
+def test_recording_that_continues_after_an_end_is_several_episodes() -> None:
     minari.create_dataset_from_buffers(
         "test/whole-v0",
         [
@@ -259,6 +259,6 @@ def test_continuous_actions_and_a_filtered_data_set(collect: Callable[..., Any])
 
 
 @pytest.mark.usefixtures("collect")
-def test_missing_data_set_is_said_to_be_missing() -> None:
+def test_missing_data_set_is_reported() -> None:
     with pytest.raises(ConfigError, match="minari download test/none-v0"):
         load_minari("test/none-v0", UniformReplayConfig(), seed=0)

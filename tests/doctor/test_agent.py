@@ -235,7 +235,7 @@ WRONG: list[tuple[type[ConstantAgent], str, str]] = [
 
 
 @pytest.mark.parametrize(("made", "check", "words"), WRONG, ids=[one[0].__name__ for one in WRONG])
-def test_what_is_wrong_is_said(made: type[ConstantAgent], check: str, words: str) -> None:
+def test_error_says_what_is_wrong(made: type[ConstantAgent], check: str, words: str) -> None:
     with pytest.raises(AssertionError, match=rf"(?m)^{check}: .*{words}"):
         check_agent(OwnConfig(made), COUNTING_SPEC)
 
@@ -248,7 +248,7 @@ def test_what_is_random_without_a_seed_is_warned_of(made: type[ConstantAgent]) -
     assert "context.seed" in warning.advice
 
 
-def test_what_lacks_a_method_is_told_which() -> None:
+def test_missing_method_is_named_in_the_error() -> None:
     class Mute(ConstantAgent):
         load_state = property()  # type: ignore[assignment]
 
@@ -313,7 +313,7 @@ class ChoosesOneOfFour(ConstantAgent):
         return Act(np.full(len(obs), self.params["action"] % 4))
 
 
-def test_agent_for_one_kind_of_actions_is_told_to_refuse_the_others() -> None:
+def test_agent_for_one_kind_of_actions_must_refuse_the_others() -> None:
     findings = [*examine_anywhere(OwnConfig(ChoosesOneOfFour))]
     last = findings[-1]
     assert (last.level, last.check) == ("warn", "spaces")
@@ -332,7 +332,7 @@ class CountsActions(OwnConfig):
         return super().build(spec, context)
 
 
-def test_agent_that_cannot_be_built_for_other_actions_is_told_where() -> None:
+def test_error_of_an_agent_that_cannot_be_built_names_the_actions() -> None:
     findings = [*examine_anywhere(CountsActions(ChoosesOneOfFour))]
     assert "'BoxSpec' object has no attribute 'n'; at " in findings[-2].seen
     assert "raise ConfigError" in findings[-1].advice
@@ -342,12 +342,12 @@ class CallsWhatItCannot(ConstantAgent):
     priorities = len  # type: ignore[assignment]
 
 
-def test_error_in_code_that_is_not_the_users_is_told_its_place() -> None:
+def test_error_outside_user_code_is_reported_with_its_place() -> None:
     with pytest.raises(AssertionError, match=r"TypeError: .*; at .*doctor/agent.py:\d+ in _prior"):
         check_agent(OwnConfig(CallsWhatItCannot), COUNTING_SPEC)
 
 
-def test_settings_that_cannot_be_made_are_told() -> None:
+def test_settings_that_cannot_be_made_are_reported() -> None:
     @dataclass(frozen=True)
     class Wanting(OwnConfig):
         rate: float = 0.0

@@ -17,11 +17,11 @@ from asyncrl.doctor.environment import diagnose
 from asyncrl.doctor.findings import Finding, action_bounds, reward_scale, spaces, speed, time_limit
 from asyncrl.doctor.probe import Episode, Experience, Probe, misfit, play
 from asyncrl.envs.gym import EnvConfig
-from tests.envs import patients
-from tests.envs.patients import LENGTH, make, make_vector, stale_final_obs
+from tests.envs import broken_envs
+from tests.envs.broken_envs import LENGTH, make, make_vector, stale_final_obs
 
-PLAIN = "tests.envs.patients:make"
-VECTOR = "tests.envs.patients:make_vector"
+PLAIN = "tests.envs.broken_envs:make"
+VECTOR = "tests.envs.broken_envs:make_vector"
 
 
 def examined(env_id: str = PLAIN, **kwargs: Any) -> list[Finding]:
@@ -164,7 +164,7 @@ def test_rewards_that_are_all_0_are_a_warning() -> None:
     assert reward_scale([0.0, -101.0]).level == "warn"
 
 
-def test_time_limit_that_is_told_as_an_end_is_suspected() -> None:
+def test_time_limit_reported_as_termination_is_suspected() -> None:
     ends = [Episode(9, terminated=True, truncated=False)] * 3
     early = [Episode(4, terminated=True, truncated=False)] * 3
     cut = [Episode(9, terminated=False, truncated=True)]
@@ -179,7 +179,7 @@ def test_time_limit_that_is_told_as_an_end_is_suspected() -> None:
 def test_time_limit_that_does_not_hold_is_a_failure() -> None:
     assert time_limit(Experience(longest=12, time_limit=10)).level == "fail"
     assert time_limit(Experience(longest=10, time_limit=10)).level == "ok"
-    known = EnvConfig(id="tests.envs.patients:make_limited", n_envs=2)
+    known = EnvConfig(id="tests.envs.broken_envs:make_limited", n_envs=2)
     (found,) = [f for f in diagnose(known, seconds=0.3) if f.check == "make"]
     assert found.level == "ok"
 
@@ -237,14 +237,14 @@ def test_wrong_autoreset_mode_is_found_by_playing(really: str, says: str, seen: 
 
 
 def test_reset_that_is_not_ignored_is_found_without_any_other_sign() -> None:
-    native = "tests.envs.patients:make_silent"
+    native = "tests.envs.broken_envs:make_silent"
     found = only(examined(native), "autoreset")
     assert found.level == "fail"
     assert "depends on its action" in found.seen or "a reward" in found.seen
 
 
 def test_last_observation_in_place_of_the_first_is_found() -> None:
-    findings = examined("tests.envs.patients:stale_final_obs")
+    findings = examined("tests.envs.broken_envs:stale_final_obs")
     assert "not the first of the next episode" in only(findings, "autoreset").seen
     assert stale_final_obs().metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
 
@@ -261,11 +261,11 @@ def test_error_of_the_environment_ends_the_examination_with_its_place() -> None:
     assert wrong(findings) == [("fail", "two copies")]
     seen, place = only(findings, "two copies").seen.split("; ")
     assert seen == "RuntimeError: the physics exploded"
-    assert re.fullmatch(rf"at {re.escape(patients.__file__)}:\d+ in step", place)
+    assert re.fullmatch(rf"at {re.escape(broken_envs.__file__)}:\d+ in step", place)
 
 
 def test_error_that_no_code_of_the_users_raised_has_no_place() -> None:
-    found = only(examined("tests.envs.patients:no_such_factory"), "make")
+    found = only(examined("tests.envs.broken_envs:no_such_factory"), "make")
     assert found.level == "fail"
     assert "; at " not in found.seen
 
@@ -286,21 +286,21 @@ def test_process_left_behind_is_a_warning() -> None:
     try:
         findings = examined(do="start a process")
     finally:
-        for process in patients.started_processes():
+        for process in broken_envs.started_processes():
             process.communicate(b"\n")
     assert wrong(findings) == [("warn", "close")]
     assert "1 processes still run" in only(findings, "close").seen
 
 
-def test_environment_is_closed_when_nobody_listens_any_more() -> None:
-    class Made(patients.Patient):
+def test_environment_is_closed_when_the_reader_is_gone() -> None:
+    class Made(broken_envs.Patient):
         closed = 0
 
         def close(self) -> None:
             Made.closed += 1
 
-    patients.made = Made  # type: ignore[attr-defined]
-    running = diagnose(EnvConfig(id="tests.envs.patients:made", n_envs=2), seconds=0.1)
+    broken_envs.made = Made  # type: ignore[attr-defined]
+    running = diagnose(EnvConfig(id="tests.envs.broken_envs:made", n_envs=2), seconds=0.1)
     next(running)
     running.close()  # type: ignore[attr-defined]
     assert Made.closed == 4

@@ -38,7 +38,7 @@ BIG = Wanted(name="dqn-atari", replay_bytes=13 * GIB, actors=8)
 SMALL = Wanted(name="dqn", replay_bytes=1 << 20, actors=8)
 
 
-def test_good_machine_has_nothing_to_be_told() -> None:
+def test_good_machine_gets_no_findings() -> None:
     assert {finding.level for finding in findings(GOOD)} == {"ok"}
     assert not any(finding.advice for finding in findings(GOOD))
 
@@ -102,7 +102,7 @@ def test_limits_that_are_just_enough_are_fine(wanted: Wanted | None) -> None:
     assert found["processes"].seen.endswith(enough)
 
 
-def test_facts_that_are_fine_are_told_too() -> None:
+def test_facts_that_are_fine_are_reported_too() -> None:
     facts = replace(
         GOOD,
         descriptors=None,
@@ -121,7 +121,7 @@ def test_facts_that_are_fine_are_told_too() -> None:
 
 
 @pytest.mark.processes
-def test_actor_that_is_spawned_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spawned_actor_reports_that_it_is_spawned(monkeypatch: pytest.MonkeyPatch) -> None:
     spawns = partial(LocalLauncher, start_method="spawn")
     monkeypatch.setattr(machine_check, "LocalLauncher", spawns)
     facts = read_facts()
@@ -160,7 +160,7 @@ def test_actor_that_cannot_start_is_a_finding(monkeypatch: pytest.MonkeyPatch) -
     def fails(*_: object) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(machine_check, "_looks_around", fails)
+    monkeypatch.setattr(machine_check, "_describe_child", fails)
     start_s, error, told = machine_check._start_an_actor()
     assert told == {}
     assert start_s == float("inf")

@@ -113,7 +113,7 @@ def test_last_observation_is_the_one_that_the_game_ended_with(
     assert (steps[end].obs != steps[end].final_obs).any()
 
 
-def test_lost_life_ends_an_episode_for_the_learner_only() -> None:
+def test_lost_incarnation_ends_an_episode_for_the_learner_only() -> None:
     _, whole = play(make(**PLAIN_GAME), 270)
     first, lives = play(make(**PLAIN_GAME, life_loss=True), 270)
     for a, b in zip(whole, lives, strict=True):

@@ -51,7 +51,7 @@ def step_to(batch: PlainBatch, n_steps: int) -> None:
 
 
 @pytest.mark.fault("F25")
-def test_reward_of_none_is_told_as_none() -> None:
+def test_reward_of_none_is_reported_as_none() -> None:
     class Forgets(TellingEnv):
         """Returns no reward in its second step."""
 
@@ -102,7 +102,7 @@ def test_spec_is_that_of_one_environment() -> None:
 
 @pytest.mark.fault("F4")
 @pytest.mark.parametrize("at_step", [0, 2])
-def test_error_of_an_environment_says_whose_it_is(at_step: int) -> None:
+def test_error_of_an_environment_names_it(at_step: int) -> None:
     error = RuntimeError("the physics exploded")
     with pytest.raises(RuntimeError, match="exploded") as caught:
         step_to(broken(at_step=at_step, error=error), 2)
@@ -112,7 +112,7 @@ def test_error_of_an_environment_says_whose_it_is(at_step: int) -> None:
     assert caught.value.__notes__ == [f"asyncrl: in {where} environment 1 of 3 (TellingEnv){after}"]
 
 
-def test_error_in_a_reset_after_an_end_says_whose_it_is() -> None:
+def test_error_in_a_reset_after_an_end_names_the_environment() -> None:
     batch = broken(at_step=0, plan=[(1, "T")])
     batch._envs[1]._at_step = 99
     batch.reset(0)
@@ -165,7 +165,7 @@ def test_error_in_a_reset_after_an_end_says_whose_it_is() -> None:
         ({"reward": np.zeros((1, 1))}, "must be one number each"),
     ],
 )
-def test_broken_promises_are_told_with_place_value_and_action(
+def test_broken_promises_are_reported_with_place_value_and_action(
     how: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(EnvironmentFault, match=message):
@@ -276,7 +276,7 @@ class OldEnv(TellingEnv):
         return obs, reward, terminated, info
 
 
-def test_environment_of_the_old_api_is_told_apart() -> None:
+def test_environment_of_the_old_api_is_distinguished() -> None:
     batch = PlainBatch([TellingEnv, OldEnv], 2)
     batch.reset(0)
     with pytest.raises(EnvironmentFault, match=r"environment 1 of 2 .* returned 4 values.* 5"):

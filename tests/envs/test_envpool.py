@@ -80,7 +80,7 @@ def test_observations_are_float32_and_actions_continuous() -> None:
     assert np.isfinite(step.reward).all()
 
 
-def test_whole_atari_games_are_counted_whatever_the_learner_is_told() -> None:
+def test_whole_atari_games_are_counted_with_clipped_rewards_too() -> None:
     env = make(BREAKOUT, episodic_life=True, reward_clip=True)
     assert env.spec.action == DiscreteSpec(4)
     first = env.reset(5)

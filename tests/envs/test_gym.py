@@ -176,7 +176,7 @@ def test_what_cannot_be_made_is_named(env_id: str, message: str) -> None:
         ("envpool:Pong-v5", "envpool", "envpool"),
     ],
 )
-def test_missing_package_is_told_as_an_extra(
+def test_missing_package_is_reported_as_an_extra(
     monkeypatch: pytest.MonkeyPatch, env_id: str, package: str, extra: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)  # importing it fails, installed or not
@@ -193,7 +193,7 @@ def test_factory_that_forgets_to_return_is_named(monkeypatch: pytest.MonkeyPatch
         EnvConfig(id=PLAIN, n_envs=2).build()
 
 
-def test_error_of_a_factory_says_whose_it_was() -> None:
+def test_error_of_a_factory_names_it() -> None:
     with pytest.raises(TypeError, match="colour") as raised:
         EnvConfig(id=PLAIN, kwargs={"colour": 1}).build()
     assert raised.value.__notes__ == [f"asyncrl: while making environment '{PLAIN}'"]
@@ -327,7 +327,7 @@ def test_make_batch_makes_nothing_before_it_is_called() -> None:
     assert len(made) == 6
 
 
-def test_make_batch_takes_the_vector_environment_as_it_is() -> None:
+def test_make_batch_takes_the_vector_environment_unchanged() -> None:
     assert make_batch(partial(make_vector_env, 4), 1)().n_envs == 4
     assert make_batch(partial(make_vector_env, 4), 4)().n_envs == 4
     with pytest.raises(ConfigError, match="holds 4 environments, but n_envs is 3"):

@@ -20,7 +20,7 @@ for _ in range(3):
 """
 
 
-def test_each_warning_is_heard_once_and_leaves_no_file(tmp_path: Path) -> None:
+def test_each_warning_is_forwarded_once_and_leaves_no_file(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _SCRIPT], cwd=tmp_path, capture_output=True, text=True, check=True
     )
@@ -32,7 +32,7 @@ def test_each_warning_is_heard_once_and_leaves_no_file(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_whoever_hears_them_already_goes_on_to() -> None:
+def test_existing_handlers_still_get_them() -> None:
     script = (
         "import mujoco\nheard = []\nmujoco.set_mju_user_warning(heard.append)\n"
         "from asyncrl.envs.gym import EnvConfig\n"

@@ -132,7 +132,7 @@ def test_fields_are_named_by_their_way() -> None:
         (Dict({}), "none"),
     ],
 )
-def test_fields_must_have_names_of_their_own(space: gym.Space[Any], names: str) -> None:
+def test_fields_must_have_different_names(space: gym.Space[Any], names: str) -> None:
     with pytest.raises(ConfigError, match=names):
         packed(space)
 
@@ -162,7 +162,7 @@ def test_other_action_spaces_are_refused_with_a_way_out(space: Any) -> None:
         (MultiBinary(3), [0, 0, 0], [1, 1, 1]),
     ],
 )
-def test_several_choices_are_told_by_their_bounds(
+def test_several_choices_are_defined_by_their_bounds(
     space: Any, low: list[int], high: list[int]
 ) -> None:
     action = spec_from_spaces(ANY, space).action
@@ -250,7 +250,7 @@ def test_parts_are_taken_apart_by_key_whatever_the_order() -> None:
         ({"a": 1, "b": 5}, "its field 'b' must be a tuple of 2, got a int"),
     ],
 )
-def test_observations_built_another_way_are_told_apart(observation: Any, said: str) -> None:
+def test_observations_built_another_way_are_distinguished(observation: Any, said: str) -> None:
     parts = Parts(Dict({"a": Discrete(9), "b": Tuple((Discrete(9), Discrete(9)))}))
     assert parts.misfit({"a": 1, "b": (2, 3)}) is None
     with pytest.raises((TypeError, LookupError)):

@@ -94,7 +94,7 @@ def test_mode_is_found_through_wrappers() -> None:
 
 
 @pytest.mark.parametrize("metadata", [{}, None, {"autoreset_mode": "sometimes"}])
-def test_environment_that_does_not_tell_its_mode_is_refused(metadata: Any) -> None:
+def test_environment_that_does_not_report_its_mode_is_refused(metadata: Any) -> None:
     env = ScriptedVector()
     env.metadata = metadata
     said = "sometimes" if metadata else "None"
@@ -154,7 +154,7 @@ def test_final_observation_that_is_not_finite_is_a_fault() -> None:
         ({"truncated": False}, r"`truncated` of shape \(\).*\(3,\)"),
     ],
 )
-def test_broken_promises_are_told_with_value_and_action(
+def test_broken_promises_are_reported_with_value_and_action(
     answer: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(EnvironmentFault, match=message):
@@ -269,7 +269,7 @@ def test_rewards_and_flags_of_a_mere_reset_do_not_count() -> None:
     assert batch.step(NOTHING).stepped is None, "that it said it ended while resetting is ignored"
 
 
-def test_partial_reset_touches_nobody_else() -> None:
+def test_partial_reset_changes_no_other_environment() -> None:
     """What a reset gives for environments that were not to be reset may be anything finite."""
     now = np.arange(12, dtype=np.float32).reshape(3, 4)
     env = ScriptedVector(obs=now, terminated=np.array([False, True, False]))
@@ -328,7 +328,7 @@ def test_space_that_is_not_supported_is_refused() -> None:
         VectorBatch(env)
 
 
-def test_a_telling_vector_is_what_the_other_tests_take_it_for() -> None:
+def test_vector_fake_behaves_as_the_other_tests_assume() -> None:
     env = make_vector_env(2)
     assert isinstance(env.envs[0], TellingEnv)
     assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP

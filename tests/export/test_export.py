@@ -274,7 +274,7 @@ def test_actions_within_wide_bounds_are_as_exact_as_floats_are(name: str, tmp_pa
     assert (tmp_path / name).exists()
 
 
-def test_other_actions_within_narrow_bounds_are_told_apart(tmp_path: Path) -> None:
+def test_other_actions_within_narrow_bounds_are_distinguished(tmp_path: Path) -> None:
     spec = EnvSpec(VECTOR, box([-1e-6] * 3, [1e-6] * 3))
     policy: Any = TD3Config(hidden=(8,)).build_policy(spec, PolicyContext(seed=2)).train(False)
     act = policy.act
@@ -299,7 +299,7 @@ def test_policy_that_remembers_in_another_way_is_refused(tmp_path: Path) -> None
         export_policy(policy, spec, tmp_path / "p.npz")
 
 
-def test_export_leaves_the_policy_as_it_is(tmp_path: Path) -> None:
+def test_export_leaves_the_policy_unchanged(tmp_path: Path) -> None:
     spec = EnvSpec(VECTOR, FOUR)
     policy = DQNConfig().build_policy(spec, PolicyContext(seed=0))
     before = {name: value.clone() for name, value in policy.model.state_dict().items()}

@@ -89,7 +89,7 @@ def test_memory_goes_in_and_comes_out(case: str, tmp_path: Path) -> None:
         begins = random.random(ROWS) < 0.1
 
 
-def test_names_and_shapes_are_told(tmp_path: Path) -> None:
+def test_names_and_shapes_are_reported(tmp_path: Path) -> None:
     spec = EnvSpec(FIELDS, BOUNDED)
     policy = IMPALAConfig(**GRU).build_policy(spec, PolicyContext(seed=0))
     export_policy(policy, spec, tmp_path / "p.onnx")

@@ -164,7 +164,7 @@ def test_onnx_model_is_refused_with_what_opens_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("any_batch", [True, False])
-def test_memory_goes_on_until_an_episode_begins(tmp_path: Path, any_batch: bool) -> None:
+def test_memory_continues_until_an_episode_begins(tmp_path: Path, any_batch: bool) -> None:
     policy = remembering(tmp_path / "p.npz", any_batch=any_batch)
     obs = np.array([[1.0], [10.0]], np.float32)
     assert policy.act(obs).ravel().tolist() == [1, 10]

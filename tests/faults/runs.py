@@ -1,4 +1,4 @@
-"""Runs that bear faults, and what the tests of them ask."""
+"""Runs with injected faults, and what the tests of them ask."""
 
 from __future__ import annotations
 

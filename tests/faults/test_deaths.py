@@ -99,7 +99,7 @@ ERRORS = {
 
 @pytest.mark.fault("F4")
 @pytest.mark.parametrize("way", ERRORS)
-def test_exception_of_any_kind_is_told_by_class_message_and_traceback(way: str) -> None:
+def test_exception_of_any_kind_is_reported_by_class_message_and_traceback(way: str) -> None:
     ended = end_of(partial(falls, way))
     assert (ended.code, ended.error) == (1, ERRORS[way])
     assert "Traceback" in ended.text
@@ -127,7 +127,7 @@ def test_episode_that_an_exception_cut_off_never_counts_as_ended(
 
 
 @pytest.mark.fault("F4")
-def test_environments_are_made_anew_in_actors_that_live_on(
+def test_environments_are_rebuilt_in_actors_that_live_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ways = ("two arguments", "sys-exit", "speechless")
@@ -153,7 +153,7 @@ def test_environments_are_made_anew_in_actors_that_live_on(
 
 
 @pytest.mark.fault("F4")
-def test_run_goes_on_without_actors_that_failed(
+def test_run_continues_without_actors_that_failed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def others_went_on(trainer: AsyncTrainer) -> bool:
@@ -227,7 +227,7 @@ def memory_group() -> Iterator[Path]:
 
 
 @pytest.mark.fault("F3")
-def test_actor_that_the_system_kills_for_memory_is_told_apart_by_its_peak(
+def test_actor_that_the_system_kills_for_memory_is_distinguished_by_its_peak(
     memory_group: Path,
 ) -> None:
     ended = end_of(EatsWithin(memory_group))
@@ -281,7 +281,7 @@ def test_environment_that_leaks_trains_on_without_a_death_or_a_loss() -> None:
 
 
 @pytest.mark.fault("F6")
-def test_actors_that_hang_in_any_way_are_replaced_and_their_stacks_told(
+def test_actors_that_hang_in_any_way_are_replaced_and_their_stacks_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ways = {
@@ -306,7 +306,7 @@ def test_actors_that_hang_in_any_way_are_replaced_and_their_stacks_told(
 
 
 @pytest.mark.fault("F29")
-def test_actor_that_is_slow_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_slow_actor_delays_no_other_actor(tmp_path: Path) -> None:
     seen: list[int] = []
 
     def others_went_on(trainer: AsyncTrainer) -> bool:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from asyncrl.checkpoint.checkpoint import Checkpointer
-from tests.cli.console import TINY, odd_env
+from tests.cli.console import TINY, misbehaving_env
 from tests.support.helpers import wait_until
 from tests.support.warm import Process, started
 
@@ -63,7 +63,7 @@ def test_ctrl_c_at_any_moment_is_answered_by_the_learner_alone(
 ) -> None:
     arguments = ["train", "dqn", *TINY, "--run-dir", "x"]
     if moment is looks_at_its_environment:
-        arguments += odd_env("sleep", at="make")
+        arguments += misbehaving_env("sleep", at="make")
     with started("asyncrl", arguments, cwd=tmp_path, fresh=moment is imports) as process:
         wait_until(lambda: moment(process, tmp_path / "x"), DEADLINE_S, "the moment")
         os.killpg(process.pid, signal.SIGINT)

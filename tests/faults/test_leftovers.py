@@ -56,7 +56,9 @@ def traces() -> set[Path]:
 
 @pytest.mark.fault("F11", "F35")
 @pytest.mark.parametrize("kill", [the_learner, its_group, its_helper, one_by_one])
-def test_whoever_is_killed_nothing_is_left(tmp_path: Path, kill: Callable[[Family], None]) -> None:
+def test_nothing_is_left_whichever_process_is_killed(
+    tmp_path: Path, kill: Callable[[Family], None]
+) -> None:
     before, shared_before = traces(), shared_memory()
     with learner(tmp_path / "never") as process, boards() as told:
         wait_until(lambda: all(board.read().turns for board in told), DEADLINE_S, "some steps")
@@ -114,7 +116,7 @@ print(multiprocessing.Pool(1).map(abs, [-1]))
 
 
 @pytest.mark.fault("F5", "F38")
-def test_script_with_threads_and_a_start_method_of_its_own_trains(tmp_path: Path) -> None:
+def test_script_with_threads_and_another_start_method_trains(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     done = subprocess.run(

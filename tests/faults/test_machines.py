@@ -28,7 +28,7 @@ LEFTOVERS_DEADLINE_S = 10.0
 # `begin` starts a run that goes on until it is told to end. `waits` fails once its run has ended.
 FUNCTIONS = f"""
 tiny="dqn {" ".join(TINY)}"
-odd() {{ echo --env benchmarks.odd_env:OddEnv --env-kwargs do "$@"; }}
+odd() {{ echo --env benchmarks.misbehaving_env:MisbehavingEnv --env-kwargs do "$@"; }}
 short() {{ asyncrl train $tiny --run-dir x --max-opt-steps 50 "$@"; }}
 begin() {{ asyncrl train $tiny --run-dir x --max-seconds 60 "$@" & pid=$!; }}
 learns() {{ waits 'grep -qs "opt_steps.: [1-9]" x/metrics.jsonl'; }}
@@ -169,7 +169,7 @@ ROWS = {
     ),
     "constructor changes the directory": Row(runs="short $(odd chdir at make)", leaves=TRAINED),
     "constructor ignores signals": Row(
-        runs="begin $(odd deaf at make); learns; ends", leaves=("x/summary.json",)
+        runs="begin $(odd ignore-signals at make); learns; ends", leaves=("x/summary.json",)
     ),
     "constructor ends the process": Row(
         runs="exits 1 short $(odd exit-0 at make)", says="exit code 0", not_there=("x",)
@@ -177,7 +177,7 @@ ROWS = {
     "constructor aborts": Row(
         runs="exits 1 short $(odd abort at make)", says="SIGABRT", not_there=("x",)
     ),
-    "constructor starts processes": Row(runs="short $(odd bear at make)", leaves=TRAINED),
+    "constructor starts processes": Row(runs="short $(odd spawn-children at make)", leaves=TRAINED),
     "constructor sets the umask": Row(
         runs="short $(odd umask at make); [ $(stat -c %a x/summary.json) != 0 ]", leaves=TRAINED
     ),

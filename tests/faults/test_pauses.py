@@ -72,7 +72,7 @@ def actors_of(process: Process) -> list[psutil.Process]:
 
 
 @pytest.mark.fault("F16", "F30", "F33")
-def test_learner_that_was_stopped_finds_its_actors_waiting_and_goes_on(tmp_path: Path) -> None:
+def test_learner_that_was_stopped_finds_its_actors_waiting_and_continues(tmp_path: Path) -> None:
     with learner(tmp_path / "enough", STEP_TIMEOUT_S) as process, boards() as told:
 
         def read() -> list[ProgressReport]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.chaos.kill_storm import Storm, findings
+from benchmarks.chaos.kill_storm import KillStorm, findings
 from benchmarks.chaos.stage import Stage
 
 pytestmark = pytest.mark.processes
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.processes
 def test_run_under_a_storm_of_kills_accounts_for_all_and_everybody_comes_back(
     tmp_path: Path,
 ) -> None:
-    storm = Storm(kills=6, seconds=3.0, calm_s=1.0)
+    storm = KillStorm(kills=6, seconds=3.0, calm_s=1.0)
     stage = Stage(tmp_path)
     stage.play(storm)
     assert len(storm.away_s) == len(storm.killed) == 6

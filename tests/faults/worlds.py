@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from asyncrl.core.env import EnvStep
 from asyncrl.core.types import Array
-from benchmarks import deeds
+from benchmarks import faults_in_process
 from tests.support.fakes import CountingBatch
 from tests.support.helpers import in_actor, wait_until
 
@@ -42,7 +42,7 @@ def _raises(error: BaseException) -> NoReturn:
 
 
 FALLS: Mapping[str, Callable[[], object]] = {
-    **deeds.DEEDS,
+    **faults_in_process.PROCESS_FAULTS,
     "two lines": lambda: _raises(ValueError("the wheel\ncame off")),
     "two arguments": lambda: _raises(TwoArguments("the hub", "rust")),
     "base": lambda: _raises(KeyboardInterrupt("no one's")),

@@ -41,7 +41,7 @@ from tests.support.resumed_runs import (
 
 @pytest.mark.fault("F21")
 @pytest.mark.parametrize("case", CASES)
-def test_synchronous_run_goes_on_with_the_same_bits(case: str, tmp_path: Path) -> None:
+def test_synchronous_run_continues_with_the_same_bits(case: str, tmp_path: Path) -> None:
     unbroken = sync_run(case, tmp_path / "unbroken")
     found = Checkpointer(tmp_path / "unbroken").names()
     saved = [name for name in found if name.isdigit() and name != str(LAST)]
@@ -57,7 +57,7 @@ def test_synchronous_run_goes_on_with_the_same_bits(case: str, tmp_path: Path) -
 @pytest.mark.processes
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("case", CASES)
-def test_synchronous_run_that_is_killed_at_any_step_goes_on_with_the_same_bits(
+def test_synchronous_run_that_is_killed_at_any_step_continues_with_the_same_bits(
     case: str, tmp_path: Path
 ) -> None:
     unbroken = sync_run(case, tmp_path / "unbroken")
@@ -72,7 +72,7 @@ def test_synchronous_run_that_is_killed_at_any_step_goes_on_with_the_same_bits(
 @pytest.mark.fault("F18", "F21")
 @pytest.mark.processes
 @pytest.mark.timeout(1200)
-def test_asynchronous_run_that_is_killed_again_and_again_goes_on_counting(tmp_path: Path) -> None:
+def test_asynchronous_run_that_is_killed_again_and_again_continues_counting(tmp_path: Path) -> None:
     chance = random.SystemRandom() if scale.full else random.Random(0)
     for kills_left in range(20 if scale.full else 1, -1, -1):
         saved = saved_in(tmp_path) if Checkpointer(tmp_path).latest() else None
@@ -80,7 +80,7 @@ def test_asynchronous_run_that_is_killed_again_and_again_goes_on_counting(tmp_pa
         assert what_broke(saved, told) == []
 
 
-def test_life_that_does_not_go_on_is_found_out() -> None:
+def test_gap_within_an_incarnation_is_found() -> None:
     ledger = {"produced": 100, "stored": 80, "dropped": 5, "lost": 0}
     saved = {"opt_steps": 40, "env_steps": 110, "agent_env_steps": 105, "run": {"ledger": ledger}}
     begins = {**saved, "epsilon": 0.5, "expected_epsilon": 0.5, "ledger": {**ledger, "lost": 15}}
@@ -96,7 +96,7 @@ def test_life_that_does_not_go_on_is_found_out() -> None:
 
 @pytest.mark.fault("F21")
 @pytest.mark.processes
-def test_asynchronous_run_goes_on_counting(tmp_path: Path) -> None:
+def test_asynchronous_run_continues_counting(tmp_path: Path) -> None:
     first = train_async(
         DQN_SMALL, cartpole(), async_config(), stop=MaxOptSteps(300), checkpoint_dir=tmp_path
     )
@@ -131,7 +131,7 @@ def test_asynchronous_run_goes_on_counting(tmp_path: Path) -> None:
 
 @pytest.mark.fault("F12", "F21")
 @pytest.mark.processes
-def test_notebook_goes_on_after_ctrl_c(tmp_path: Path) -> None:
+def test_notebook_continues_after_ctrl_c(tmp_path: Path) -> None:
     trainer = build_async_trainer(
         DQN_SMALL, cartpole(), async_config(), stop=MaxOptSteps(10_000), checkpoint_dir=tmp_path
     )
@@ -159,7 +159,7 @@ def test_notebook_goes_on_after_ctrl_c(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("F21")
-def test_run_does_not_go_on_with_another_agent_or_replay(tmp_path: Path) -> None:
+def test_run_does_not_continue_with_another_agent_or_replay(tmp_path: Path) -> None:
     sync_run("dqn", tmp_path)
     agent, env, replay = CASES["dqn"]
     make_env = EnvConfig(id=env, n_envs=2).build
@@ -229,7 +229,7 @@ def test_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.fault("F21")
 @pytest.mark.parametrize("best_by", ["min:agent/loss", "agent/q_mean"])
-def test_best_by_another_metric_than_evaluations_is_kept_and_goes_on(
+def test_best_by_another_metric_than_evaluations_is_kept_and_continues(
     best_by: str, tmp_path: Path
 ) -> None:
     agent, env, replay = CASES["dqn"]

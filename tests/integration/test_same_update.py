@@ -13,7 +13,7 @@ from asyncrl.agents.impala import IMPALAConfig
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.core.agent import PolicyContext
-from asyncrl.core.replay_buffer import ReplayBuffer, TakesPriorities
+from asyncrl.core.replay_buffer import AcceptsPriorities, ReplayBuffer
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array, Columns, IntArray
 from asyncrl.envs.gym import EnvConfig
@@ -110,7 +110,7 @@ def build(agent_config: Any, replay: Any, env_id: str, buffer: ReplayBuffer | No
     schema = schema_of(processor, env.spec, extras, config.segment, lookahead=replay.lookahead)
     made = replay.build(schema, SEED)
     recording: Any = (
-        RecordingPriorities(made) if isinstance(made, TakesPriorities) else Recording(made)
+        RecordingPriorities(made) if isinstance(made, AcceptsPriorities) else Recording(made)
     )
     return Trainer(
         agent_config.build(env.spec, PolicyContext(seed=SEED, n_envs=4)),

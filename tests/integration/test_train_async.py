@@ -176,7 +176,7 @@ def test_evaluation_on_demand_waits_for_the_process_that_evaluates() -> None:
     assert (result.best_opt_steps, result.opt_steps) == (7, 20)
 
 
-def test_each_actor_can_have_a_config_of_its_own() -> None:
+def test_each_actor_can_have_a_separate_config() -> None:
     recorder = MemoryRecorder()
     agents = [SpyConfig(action=0, rate=rate) for rate in (0.1, 0.2, 0.3)]
     run(
@@ -325,7 +325,7 @@ def test_error_of_the_learner_ends_the_run_and_leaves_nothing() -> None:
         run(strategy=Loop(fail))
 
 
-def test_learner_goes_on_while_an_evaluation_runs(tmp_path: Path) -> None:
+def test_learner_continues_while_an_evaluation_runs(tmp_path: Path) -> None:
     started_at: list[int] = []
 
     def watch(trainer: AsyncTrainer) -> None:

@@ -200,14 +200,14 @@ def test_a_run_over_tcp_listens_on_its_address_alone_and_shows_no_secret(
 
 
 @pytest.mark.fault("F1")
-def test_a_new_life_gets_a_new_key_and_the_old_one_is_revoked(secrets: list[bytes]) -> None:
+def test_a_new_incarnation_gets_a_new_key_and_the_old_one_is_revoked(secrets: list[bytes]) -> None:
     keys: list[int] = []
 
     close = ZmqLearnerLink.close
 
     def count_and_close(link: ZmqLearnerLink) -> None:
-        if link._gate is not None:
-            keys.append(len(link._gate._users))
+        if link._auth is not None:
+            keys.append(len(link._auth._users))
         close(link)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -23,7 +23,7 @@ def report(actor_id: int, incarnation: int = 0, **values: object) -> ActorReport
     return ActorReport(peer=peer, **(base | values))  # type: ignore[arg-type]
 
 
-def test_rows_add_up_over_reports_and_lives() -> None:
+def test_rows_add_up_over_reports_and_incarnations() -> None:
     table = ActorTable()
     table.on_report(report(1, env_steps=100, episodes=2))
     table.on_report(report(1, env_steps=300, episodes=5))
@@ -52,7 +52,7 @@ def test_what_a_report_came_in_is_not_kept_for_the_rest_of_the_run() -> None:
 
 
 @pytest.mark.fault("F4")
-def test_actor_that_was_dropped_is_told_apart() -> None:
+def test_actor_that_was_dropped_is_distinguished() -> None:
     table = ActorTable()
     table.on_report(report(0, env_steps=100))
     table.on_report(report(1, env_steps=100))
@@ -63,7 +63,7 @@ def test_actor_that_was_dropped_is_told_apart() -> None:
     assert [row.counts()["dropped"] for row in table.rows().values()] == [0, 1]
 
 
-def test_newest_model_behind_an_actors_experience_is_told() -> None:
+def test_newest_model_behind_an_actors_experience_is_reported() -> None:
     table = ActorTable()
     table.on_report(report(0, env_steps=100))
     assert "actor/0/model_version" not in table.take()
@@ -110,7 +110,7 @@ def test_numbers_of_infos_are_means_over_the_episodes_of_all_actors() -> None:
     assert not {"episode/success_rate", "info/distance"} & second.keys()
 
 
-def test_episodes_that_nobody_asks_for_are_bounded() -> None:
+def test_episodes_kept_between_records_are_bounded() -> None:
     table = ActorTable()
     many = report(0, episode_returns=np.full(1000, -1.0), episode_lengths=np.ones(1000, int))
     for _ in range(200):

@@ -299,7 +299,7 @@ class Wrong(ConstantAgent):
         return np.arange(BATCH_SIZE, dtype=np.float32)
 
 
-def test_replay_is_told_how_wrong_the_agent_was() -> None:
+def test_replay_gets_td_errors() -> None:
     agent = Wrong()
     stage = Stage(agent=agent, strategy=Steps(3), replay=PrioritizedReplayConfig(capacity=500))
     told: list[tuple[int, int]] = []
@@ -314,7 +314,7 @@ def test_replay_is_told_how_wrong_the_agent_was() -> None:
     assert told == [(1, 0), (2, 1), (3, 2)], "right after each step"
 
 
-def test_prioritized_replay_needs_an_agent_that_tells_priorities() -> None:
+def test_prioritized_replay_needs_an_agent_that_reports_priorities() -> None:
     with pytest.raises(ConfigError, match="ConstantAgent has none"):
         Stage(replay=PrioritizedReplayConfig(capacity=500))
 
@@ -455,7 +455,7 @@ def test_time_until_data_is_there_is_waiting() -> None:
 
 
 @pytest.mark.fault("F21")
-def test_checkpoint_is_what_a_resumed_run_goes_on_from(tmp_path: Path) -> None:
+def test_resumed_run_continues_from_the_checkpoint(tmp_path: Path) -> None:
     stage = Stage(strategy=Steps(4))
     stage.manager.next_incarnation = 7
     stage.trainer.services._saver = DirectSaver(Checkpointer(tmp_path), stage.interrupter)
@@ -477,7 +477,7 @@ def test_checkpoint_is_what_a_resumed_run_goes_on_from(tmp_path: Path) -> None:
         Stage(checkpoint=incomplete)
 
 
-def test_result_tells_what_actors_have_reported() -> None:
+def test_result_contains_what_actors_have_reported() -> None:
     report = replace(make_report(PEER), env_steps=40)
     stage = Stage(strategy=Steps(1))
     stage.manager.at_stop = lambda: stage.actor_link.send(report, timeout_s=10.0)
@@ -529,7 +529,7 @@ def test_experience_of_too_old_a_model_is_warned_of_at_once(
 # --- the beginning and the end -------------------------------------------------------------------
 
 
-def test_actors_start_when_all_that_they_need_is_there_and_end_so_that_nothing_is_lost() -> None:
+def test_actors_start_after_all_services_and_end_without_losing_experience() -> None:
     stage = Stage(strategy=Steps(3))
     stage.train()
     assert stage.log == [
@@ -557,7 +557,7 @@ def test_what_actors_send_at_their_very_end_is_stored() -> None:
     assert result.env_steps == last["env_steps"] == 64
 
 
-def test_last_model_is_evaluated_before_actors_are_let_go() -> None:
+def test_last_model_is_evaluated_before_actors_are_released() -> None:
     stage = Stage(strategy=Steps(3), services={"evaluate_interval_opt_steps": 100})
     result = stage.train()
     assert (result.last_score, result.best_opt_steps) == (3.0, 3)

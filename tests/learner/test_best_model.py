@@ -74,7 +74,7 @@ def test_what_was_saved_is_gone_on_from(values: tuple[float, ...]) -> None:
     assert (after.score, after.opt_steps) == (before.score, before.opt_steps)
 
 
-def test_best_by_another_metric_begins_anew_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_best_by_another_metric_starts_over_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     before, after = BestModel(BestBy("fps")), BestModel(BestBy("fps", less=True))
     offered(before, 3.0)
     with caplog.at_level(logging.WARNING):
@@ -109,12 +109,12 @@ def test_setting_names_a_metric_and_which_end_of_it(text: str, metric: str, less
         ("min:", r"is not the name of a recorded metric"),
     ],
 )
-def test_name_that_nobody_records_is_refused_with_those_near_it(text: str, said: str) -> None:
+def test_unknown_metric_is_refused_with_similar_names(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         BestBy.parse(text)
 
 
-def test_evaluation_that_does_not_tell_what_is_asked_for_is_refused() -> None:
+def test_evaluation_that_does_not_report_what_is_asked_for_is_refused() -> None:
     best = BestModel(BestBy("eval/share_of_goals"))
     best.expect({"eval_reward": 1.0, "eval/share_of_goals": 0.5})
     with pytest.raises(

@@ -70,7 +70,7 @@ def background() -> tuple[BackgroundEvaluation, FakeLink, FakeProxy]:
     return site, link, proxy
 
 
-def test_inline_answers_at_once_with_the_agent_as_it_is() -> None:
+def test_inline_answers_at_once_with_the_agent_unchanged() -> None:
     agent, evaluator = ConstantAgent(7), CountingEvaluator()
     site = InlineEvaluation(evaluator, agent)
     assert site.take() == []
@@ -130,7 +130,7 @@ def test_answer_for_another_model_is_no_answer() -> None:
     assert not site.busy
 
 
-def test_evaluator_of_ones_own_need_not_speak_of_exploring() -> None:
+def test_custom_evaluator_needs_no_stochastic_option() -> None:
     class Shortest:
         def evaluate(self, policy: Policy) -> Evaluation:
             return Evaluation(3.0, {})

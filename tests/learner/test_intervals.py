@@ -69,7 +69,7 @@ def test_seconds_that_cannot_be_are_refused_by_value(interval_s: float) -> None:
         EverySeconds(interval_s, 0.0)
 
 
-def test_seconds_keep_their_grid_however_late_they_are_asked() -> None:
+def test_seconds_keep_their_grid_after_a_late_check() -> None:
     every = EverySeconds(2.0, 100.0)
     times = (100.0, 101.9, 102.3, 103.0, 104.1, 111.0, 111.5, 112.0, 113.9, 114.0)
     assert [now for now in times if every.due(now)] == [102.3, 104.1, 111.0, 112.0, 114.0]

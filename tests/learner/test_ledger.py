@@ -13,7 +13,7 @@ def peer(incarnation: int = 0) -> Peer:
     return Peer(actor_id=ActorId(0), incarnation=incarnation)
 
 
-def test_normal_life_ends_with_nothing_in_flight() -> None:
+def test_normal_run_ends_with_nothing_in_flight() -> None:
     ledger = Ledger()
     ledger.on_received(peer(), transitions=10, produced=13, env_steps=14)
     assert ledger.balance().in_flight == 13
@@ -48,7 +48,7 @@ def test_message_that_arrives_after_the_death_is_not_lost() -> None:
     assert (balance.lost, balance.in_flight) == (7, 0)
 
 
-def test_lives_of_one_slot_are_added_up() -> None:
+def test_incarnations_of_one_slot_are_added_up() -> None:
     ledger = Ledger()
     for incarnation in range(3):
         life = peer(incarnation)
@@ -69,11 +69,11 @@ def test_dropped_ones_keep_their_reason() -> None:
 
 
 @pytest.mark.fault("F21")
-def test_another_ledger_goes_on_and_what_was_in_flight_is_lost() -> None:
+def test_another_ledger_continues_and_what_was_in_flight_is_lost() -> None:
     before = Balance(produced=30, stored=20, dropped=4, lost=1)
     assert before.in_flight == 5
     ledger = Ledger()
-    ledger.go_on(before, env_steps=33)
+    ledger.resume_at(before, env_steps=33)
     assert ledger.balance() == Balance(produced=30, stored=20, dropped=4, lost=6)
     assert ledger.balance().in_flight == 0
     assert ledger.env_steps == 33

@@ -42,10 +42,10 @@ def test_rates_and_shares_are_those_since_the_record_before() -> None:
     assert (second["share/learner_wait"], second["share/learner_opt"]) == (0.0, 1.0)
 
 
-def test_first_record_of_a_run_that_goes_on_is_of_this_part_alone() -> None:
+def test_first_record_of_a_run_that_is_resumed_is_of_this_part_alone() -> None:
     measured = Measured()
     measured.counts.opt_steps = 40
-    measured.pace.go_on(100.0, 90.0)
+    measured.pace.resume_at(100.0, 90.0)
     measured.pace.start(0.0)
     measured.lap("opt", 2.0, opt_steps=1)
     assert measured.pace.record(0.0)["opt_steps_per_sec"] == 0.5
@@ -54,7 +54,7 @@ def test_first_record_of_a_run_that_goes_on_is_of_this_part_alone() -> None:
     assert measured.pace.axes() == {"env_steps": 10.0, "opt_steps": 41.0, **times}
 
 
-def test_time_is_told_from_the_first_step_to_the_end_of_learning() -> None:
+def test_time_is_reported_from_the_first_step_to_the_end_of_learning() -> None:
     measured = Measured()
     measured.pace.start(0.0)
     measured.lap("wait", 5.0)
@@ -63,7 +63,7 @@ def test_time_is_told_from_the_first_step_to_the_end_of_learning() -> None:
     measured.lap("wait", 1.0)
     measured.pace.end()
     measured.lap("save", 8.0)
-    spent = measured.pace.spent()
+    spent = measured.pace.run_times()
     assert (spent.wall_s, spent.start_up_s, spent.end_s) == (18.0, 6.0, 8.0)
     assert spent.learner_shares == {
         "wait": 0.25,
@@ -74,7 +74,7 @@ def test_time_is_told_from_the_first_step_to_the_end_of_learning() -> None:
 def test_time_of_training_counts_from_the_first_step_of_each_part() -> None:
     measured = Measured()
     measured.counts.env_steps = 500
-    measured.pace.go_on(100.0, 90.0)
+    measured.pace.resume_at(100.0, 90.0)
     measured.pace.start(0.0)
     measured.counts.env_steps = 510  # a part may have counted these after its last checkpoint
     measured.lap("wait", 1.0)
@@ -90,17 +90,17 @@ def test_time_of_training_counts_from_the_first_step_of_each_part() -> None:
     assert (measured.pace.train_s, measured.pace.wall_s) == (94.0, 119.0)
 
 
-def test_start_of_a_run_that_goes_on_is_that_of_this_part_alone() -> None:
+def test_start_of_a_run_that_is_resumed_is_that_of_this_part_alone() -> None:
     measured = Measured()
     measured.counts.opt_steps = 40
-    measured.pace.go_on(100.0, 90.0)
+    measured.pace.resume_at(100.0, 90.0)
     measured.pace.start(0.0)
     measured.lap("wait", 3.0)
-    assert measured.pace.spent().start_up_s == 3.0
+    assert measured.pace.run_times().start_up_s == 3.0
     measured.lap("opt", 1.0, opt_steps=1)
     measured.lap("opt", 2.0, opt_steps=1)
     measured.pace.end()
-    spent = measured.pace.spent()
+    spent = measured.pace.run_times()
     assert (spent.wall_s, spent.resumed_at_s, spent.start_up_s) == (106.0, 100.0, 4.0)
     assert spent.learner_shares == {"wait": 0.0, "opt": 1.0}
 
@@ -108,6 +108,6 @@ def test_start_of_a_run_that_goes_on_is_that_of_this_part_alone() -> None:
 def test_run_that_was_never_started_has_taken_no_time_to_measure() -> None:
     measured = Measured()
     measured.now_s += 2.0
-    spent = measured.pace.spent()
+    spent = measured.pace.run_times()
     assert spent.wall_s == spent.start_up_s == 2.0
     assert spent.learner_shares == pytest.approx({})

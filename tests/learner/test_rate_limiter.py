@@ -17,7 +17,7 @@ from asyncrl.learner.rate_limiter import RateLimiterConfig
     batch=st.integers(1, 512),
     order=st.lists(st.booleans(), min_size=50, max_size=300),
 )
-def test_one_side_may_always_go_on_and_the_ratio_is_kept(
+def test_one_side_may_always_continue_and_the_ratio_is_kept(
     ratio: float, min_size: int, message: int, batch: int, order: list[bool]
 ) -> None:
     config = RateLimiterConfig(samples_per_insert=ratio, min_size=min_size)
@@ -78,7 +78,7 @@ def test_neither_side_waits_for_what_went_by_at_another_ratio(
     config = RateLimiterConfig(samples_per_insert=ratio, min_size=100)
     limiter = config.build(max_insert=message, batch_size=batch)
     counts = old.state()
-    limiter.go_on(
+    limiter.resume_at(
         inserted=int(counts["inserted"]),
         sampled=int(counts["sampled"]),
         samples_per_insert=counts["samples_per_insert"],

@@ -167,7 +167,9 @@ def test_experience_is_stored_then_acknowledged(open_station: Station) -> None:
     assert open_station.proxy.ledger.env_steps == 3 * PER_MESSAGE
 
 
-def test_each_life_of_each_actor_counts_its_messages_on_its_own(open_station: Station) -> None:
+def test_each_incarnation_of_each_actor_counts_its_messages_on_its_own(
+    open_station: Station,
+) -> None:
     peers = [make_peer(0), make_peer(1), make_peer(1, incarnation=1)]
     open_station.link.put(*(make_experience(1, peer) for peer in peers))
     open_station.stored(1, 1, 1)
@@ -466,7 +468,7 @@ def test_evaluations_are_given_out_once_in_order(open_station: Station) -> None:
 
 
 @pytest.mark.fault("F22", "F32")
-def test_record_tells_what_the_link_did_not_accept(open_station: Station) -> None:
+def test_record_reports_what_the_link_did_not_accept(open_station: Station) -> None:
     assert "link/malformed" not in open_station.proxy.record(), "absent until there is one"
     open_station.link.counters |= {"malformed": 3, "duplicate": 1}
     record = open_station.proxy.record()
@@ -544,15 +546,17 @@ class Hangs(ListBuffer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.let_go = threading.Event()
+        self.evict = threading.Event()
 
     def push(self, columns: Columns, rows: IntArray) -> int:
-        assert self.let_go.wait(SOON_S)
+        assert self.evict.wait(SOON_S)
         return super().push(columns, rows)
 
 
 @pytest.mark.fault("F10")
-def test_thread_that_does_not_end_is_told_and_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_that_does_not_end_is_reported_and_blocks_no_exit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     station = Station()
     station.proxy.buffer = buffer = Hangs()
     station.proxy.start()
@@ -563,7 +567,7 @@ def test_thread_that_does_not_end_is_told_and_keeps_nobody(monkeypatch: pytest.M
     monkeypatch.setattr("asyncrl.learner.replay_buffer_proxy._HELD_S", 0.05)
     with pytest.raises(CheckpointError, match="was not saved"):
         station.proxy.state(save_replay=True)
-    buffer.let_go.set()
+    buffer.evict.set()
     station.proxy.close()
     assert not station.proxy.hangs
     assert buffer.pushed == [1]
@@ -571,7 +575,7 @@ def test_thread_that_does_not_end_is_told_and_keeps_nobody(monkeypatch: pytest.M
 
 
 @pytest.mark.fault("F13")
-def test_thread_is_known_to_live_though_waiting_for_it_was_interrupted() -> None:
+def test_thread_counts_as_alive_after_an_interrupted_join() -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -590,7 +594,7 @@ def test_thread_is_known_to_live_though_waiting_for_it_was_interrupted() -> None
     finally:
         signal.signal(signal.SIGALRM, before)
     assert station.proxy.hangs
-    buffer.let_go.set()
+    buffer.evict.set()
     station.proxy.close()
     assert not station.proxy.hangs
     assert buffer.pushed == [1]
@@ -697,7 +701,7 @@ def test_large_replay_is_not_copied_while_others_wait() -> None:
 
 @pytest.mark.fault("F21")
 @pytest.mark.parametrize("save_replay", [True, False])
-def test_resumed_run_goes_on_with_replay_ledger_and_limiter(save_replay: bool) -> None:
+def test_resumed_run_continues_with_replay_ledger_and_limiter(save_replay: bool) -> None:
     first = Station(samples_per_insert=0.5, buffer=KeptBuffer())
     first.proxy.start()
     first.link.put(*(make_experience(seq) for seq in (1, 2, 3)))

@@ -243,7 +243,7 @@ def test_best_is_saved_on_a_strictly_better_finite_score_only() -> None:
     assert run.recorded("eval/best") == [5.0, 5.0, 5.0, 5.0, 6.0, 6.0]
 
 
-def test_best_by_what_records_tell_is_the_learners_model_of_that_moment() -> None:
+def test_best_by_a_recorded_metric_is_the_learners_model_of_that_moment() -> None:
     run = Run(99.0, save_best_by="min:samples_total", record_interval_opt_steps=2)
     told = iter([0.0, math.nan, 8.0, 8.0, 3.0, 5.0])  # at the start, and then at each record
     run.services.start({}, [lambda: {"samples_total": next(told)}])
@@ -258,7 +258,7 @@ def test_best_by_what_records_tell_is_the_learners_model_of_that_moment() -> Non
     assert result.best_opt_steps == 8
 
 
-def test_last_record_tells_of_the_best_model_too() -> None:
+def test_last_record_counts_for_the_best_model_too() -> None:
     run = Run(save_best_by="samples_total", record_interval_opt_steps=4)
     told = iter([0.0, 3.0, 5.0])  # at the start, at a record, and when the run has ended
     run.services.start({}, [lambda: {"samples_total": next(told)}])
@@ -272,7 +272,7 @@ def test_last_record_tells_of_the_best_model_too() -> None:
     assert (meta["score"], meta["opt_steps"], meta["env_steps"]) == (5.0, 7, 70)
 
 
-def test_lucky_episode_does_not_tell_the_best_model() -> None:
+def test_lucky_episode_does_not_make_the_best_model() -> None:
     run = Run(save_best_by="episode/return_mean", record_interval_s=1.0)
     names = ("episode/return_mean", "episodes")
     # At the start, before learning, in two records, and when the run has ended.
@@ -299,7 +299,7 @@ def test_episodes_of_before_it_was_resumed_are_in_no_mean() -> None:
     assert resumed.finish().best_score == pytest.approx((9 + 29 * 3) / 30)
 
 
-def test_what_only_the_last_record_tells_is_not_warned_of(
+def test_metric_only_in_the_last_record_causes_no_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     run = Run(save_best_by="samples_total", record_interval_opt_steps=100)
@@ -340,7 +340,7 @@ def test_nothing_is_best_before_the_first_optimisation_step() -> None:
 
 
 @pytest.mark.fault("F21")
-def test_best_by_another_metric_goes_on_when_resumed() -> None:
+def test_best_by_another_metric_continues_when_resumed() -> None:
     config = {"save_best_by": "min:opt_steps", "record_interval_opt_steps": 1}
     resumed = Run(**config)
     resumed.resume(saved_after(3, **config))
@@ -408,7 +408,7 @@ def test_run_without_a_finite_score_has_no_best() -> None:
     assert (result.best_score, result.best_opt_steps) == (None, None)
 
 
-def test_checkpoints_are_saved_at_their_intervals_with_what_is_needed_to_go_on() -> None:
+def test_checkpoints_are_saved_at_their_intervals_with_what_is_needed_to_continue() -> None:
     run = Run(3.0, save_interval_opt_steps=4, evaluate_interval_opt_steps=4)
     for _ in range(9):
         run.turn()
@@ -453,13 +453,13 @@ def saved_after(turns: int, *scores: float, **config: Any) -> Checkpoint:
 
 
 @pytest.mark.fault("F21")
-def test_recorder_that_wants_to_know_is_told_where_a_run_goes_on() -> None:
+def test_resumable_recorder_is_called_with_the_position() -> None:
     class Told(MemoryRecorder):
         def __init__(self) -> None:
             super().__init__()
             self.told: list[tuple[int, int]] = []
 
-        def go_on(self, *, env_steps: int, opt_steps: int) -> None:
+        def resume_at(self, *, env_steps: int, opt_steps: int) -> None:
             assert not self.records
             self.told.append((env_steps, opt_steps))
 
@@ -472,7 +472,7 @@ def test_recorder_that_wants_to_know_is_told_where_a_run_goes_on() -> None:
 
 
 @pytest.mark.fault("F21")
-def test_resumed_run_goes_on_counting_where_the_other_was() -> None:
+def test_resumed_run_continues_counting_where_the_other_was() -> None:
     resumed = Run(save_interval_opt_steps=4, record_interval_opt_steps=1)
     resumed.resume(saved_after(6))
     assert resumed.services.counts == Counts(env_steps=60, opt_steps=6)
@@ -631,7 +631,7 @@ def test_rates_are_since_the_record_before() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(0.19, False), (0.21, True)])
-def test_last_record_tells_no_rates_of_a_sliver(seconds: float, told: bool) -> None:
+def test_last_record_has_no_rates_of_a_very_short_interval(seconds: float, told: bool) -> None:
     run = Run(record_interval_s=2.0)
     run.turn(4, seconds=2.0)
     run.turn(1, seconds=seconds)
@@ -641,7 +641,7 @@ def test_last_record_tells_no_rates_of_a_sliver(seconds: float, told: bool) -> N
     assert last["samples_per_opt_steps"] == 20.0
 
 
-def test_rates_of_the_only_record_are_told() -> None:
+def test_rates_of_the_only_record_are_reported() -> None:
     run = Run()
     run.turn(4, seconds=2.0)
     run.finish()
@@ -851,7 +851,7 @@ def test_evaluation_that_is_under_way_at_the_end_is_awaited() -> None:
     assert (result.last_score, result.best_score) == (4.0, 4.0)
 
 
-def test_evaluation_that_never_ends_holds_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
+def test_endless_evaluation_does_not_delay_the_run(caplog: pytest.LogCaptureFixture) -> None:
     run = Run(slow=True, evaluate_interval_opt_steps=2, evaluate_final_timeout_s=30.0)
     run.turn(2)
     run.turn(1)

@@ -15,7 +15,7 @@ from asyncrl.core.messages import Experience, Peer
 from asyncrl.core.segment import END
 from asyncrl.core.types import ActorId, ModelVersion
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
-from asyncrl.learner.staleness import Lag, Staleness, complaint
+from asyncrl.learner.staleness import Lag, Staleness, lag_warning
 from tests.support.sample_messages import make_experience
 
 
@@ -72,7 +72,7 @@ def test_batch_without_versions_has_no_lag() -> None:
     assert Staleness().of({}, opt_steps=3) == {}
 
 
-def test_versions_that_nobody_published_are_as_old_as_the_oldest() -> None:
+def test_unpublished_versions_are_as_old_as_the_oldest() -> None:
     now = [100.0]
     staleness = Staleness(clock=lambda: now[0])
     for now[0], version in ((103.0, 4), (105.0, 8)):
@@ -87,7 +87,7 @@ def test_batch_before_any_model_was_published_has_no_age() -> None:
     assert record["lag/seconds_max"] == 0.0
 
 
-def test_only_so_many_publications_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_remembered_publications_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asyncrl.learner.staleness._KEPT", 4)
     now = [0.0]
     staleness = Staleness(clock=lambda: now[0])
@@ -135,7 +135,7 @@ FIVE = ActorId(5)
 def test_complaint_names_actor_lag_limit_and_what_to_do(
     lag: Lag, limit: Lag, exceeded: str | None
 ) -> None:
-    words = complaint(FIVE, lag, limit)
+    words = lag_warning(FIVE, lag, limit)
     if exceeded is None:
         assert words is None
     else:

@@ -23,7 +23,7 @@ def test_machine_is_described_by_what_numbers_depend_on() -> None:
     assert set(HARDWARE) <= set(described)
 
 
-def test_processors_of_one_name_are_told_apart() -> None:
+def test_processors_of_one_name_are_distinguished() -> None:
     core = "cpu family : 6\nmodel : 167\nmodel name : Xeon\nflags : sse avx512f amx_tile"
     assert processor_of(f"{core}\n\n{core}\n") == "Xeon (family 6, model 167, AVX-512, AMX)"
     assert processor_of("processor : 0\nmodel name : Arm") == "Arm"

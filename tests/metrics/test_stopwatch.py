@@ -112,6 +112,6 @@ def _take_while(watch: Stopwatch, interfere: Callable[[], None]) -> dict[str, tu
     return watch.take()
 
 
-def test_laps_take_so_many_milliseconds_on_average() -> None:
+def test_ms_per_lap_is_the_average() -> None:
     laps = {"opt": (3.0, 2), "save": (0.0, 0), "wait": (1.0, 1)}
     assert ms_per_lap(laps, ("opt", "save", "eval")) == {"ms/opt": 1500.0}

@@ -169,7 +169,7 @@ def test_gpu_is_the_first_that_is_visible(
     assert all(describe(name) for name in record)
 
 
-def test_gpu_that_does_not_tell_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_that_does_not_report_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(silent=True))  # type: ignore[arg-type]
     assert [name for name in SystemMeter().record() if "gpu" in name] == []
 

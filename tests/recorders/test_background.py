@@ -129,7 +129,7 @@ def test_configuration_and_end_are_passed_on() -> None:
 
 
 @pytest.mark.parametrize("where", ["start", "write", "close"])
-def test_failing_recorder_is_left_out_and_the_others_go_on(
+def test_failing_recorder_is_left_out_and_the_others_continue(
     where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad, good = FailingRecorder(where), MemoryRecorder()
@@ -227,11 +227,11 @@ def test_room_for_no_record_is_refused() -> None:
 
 
 @pytest.mark.fault("F21")
-def test_where_a_run_goes_on_is_told_to_those_who_want_to_know(tmp_path: Path) -> None:
+def test_resume_position_reaches_resumable_recorders(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"env_steps": 9, "opt_steps": 9}\n')
     recorder = BackgroundRecorder([MemoryRecorder(), JsonlRecorder(path)])
-    recorder.go_on(env_steps=5, opt_steps=5)
+    recorder.resume_at(env_steps=5, opt_steps=5)
     recorder.start({})
     recorder.close(failed=False)
     assert not path.read_text()

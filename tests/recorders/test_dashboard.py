@@ -135,7 +135,7 @@ def test_window_too_low_for_everything_keeps_what_matters_most() -> None:
     assert "restarts" in low
 
 
-def test_many_actors_are_cut_to_those_that_look_ill() -> None:
+def test_many_actors_are_cut_to_those_with_faults() -> None:
     state = make_state(RUN | actors(64, actor__40__restarts=2.0, actor__50__env_steps_per_s=1.0))
     frame = draw(state, 80, 26)
     shown = [line.split() for line in frame[frame.index(line_with(frame, "actor  env")) + 1 : -1]]
@@ -160,7 +160,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_faults_are_told_below_the_ledger(width: int) -> None:
+def test_faults_are_reported_below_the_ledger(width: int) -> None:
     frame = draw(make_state(RUN | actors(4) | FAULTS), width)
     first = frame.index(line_with(frame, "faults  "))
     assert frame[first - 1].startswith("ledger  ")
@@ -185,11 +185,11 @@ def test_many_actors_with_faults_are_counted() -> None:
     assert "64 restarts (64 actors)" in line_with(frame, "faults  ")
 
 
-def test_run_without_faults_says_nothing_of_them() -> None:
+def test_run_without_faults_shows_none() -> None:
     assert "faults" not in "\n".join(draw(make_state(RUN | actors(4))))
 
 
-def test_line_of_an_actor_tells_its_faults_and_how_far_it_is_behind() -> None:
+def test_line_of_an_actor_reports_its_faults_and_how_far_it_is_behind() -> None:
     frame = draw(make_state(RUN | actors(4) | FAULTS))
     titles, *rows = [line.split() for line in frame[-5:]]
     assert titles == [
@@ -234,7 +234,7 @@ def test_limit_of_time_stands_beside_the_time() -> None:
 
 
 @pytest.mark.parametrize("width", [60, 120])
-def test_verdict_is_shown_while_the_run_goes_on(width: int) -> None:
+def test_verdict_is_shown_while_the_run_continues(width: int) -> None:
     state = make_state(RUN | actors(2), {"share/actor_wait": 0.6, "share/learner_opt": 1.0})
     text = " ".join(line.strip() for line in draw(state, width))
     assert "learner-bound: actors wait 60 % of their time for credit" in text

@@ -20,7 +20,7 @@ make_recorder = partial(JsonlRecorder, clock=lambda: 1234.5678)
 TIME = '"time": 1234.568, '
 
 
-def test_values_that_json_has_no_word_for_become_null(tmp_path: Path) -> None:
+def test_values_that_json_lacks_become_null(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     recorder = make_recorder(path)
     recorder.start({})
@@ -76,7 +76,7 @@ def test_what_a_killed_run_did_after_its_checkpoint_is_cut_off(
     later = line(3, 31) + line(4, 30) + line(5, 50, long="x" * 100_000)  # type: ignore[arg-type]
     path.write_text(earlier + known + later + '{"opt_st')
     recorder = make_recorder(path)
-    recorder.go_on(env_steps=30, opt_steps=3)
+    recorder.resume_at(env_steps=30, opt_steps=3)
     with caplog.at_level(logging.INFO):
         recorder.start({})
     assert path.read_text() == earlier + known
@@ -91,7 +91,7 @@ def test_whole_file_may_be_of_later(tmp_path: Path, before: str) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(before)
     recorder = make_recorder(path)
-    recorder.go_on(env_steps=30, opt_steps=3)
+    recorder.resume_at(env_steps=30, opt_steps=3)
     recorder.start({})
     recorder.close(failed=False)
     assert path.read_text() == before.replace(line(7, 70), "").replace('{"opt_st', "")
@@ -102,7 +102,7 @@ def test_long_file_is_not_read_into_memory(tmp_path: Path) -> None:
     lines = (line(1, 10) * 200_000).encode()
     path.write_bytes(lines + b'{"half')
     recorder = make_recorder(path)
-    recorder.go_on(env_steps=30, opt_steps=3)
+    recorder.resume_at(env_steps=30, opt_steps=3)
     tracemalloc.start()
     recorder.start({})
     peak = tracemalloc.get_traced_memory()[1]
@@ -141,7 +141,7 @@ def test_write_after_close_says_what_is_wrong(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("F17")
-def test_records_go_on_when_a_full_disk_has_room_again(
+def test_records_continue_when_a_full_disk_has_room_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "metrics.jsonl"

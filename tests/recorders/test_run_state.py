@@ -131,7 +131,7 @@ def test_verdict_needs_no_setup() -> None:
     assert "1 actor would do" in run.verdict.sentence
 
 
-def test_learner_that_acts_waits_for_nobody() -> None:
+def test_learner_that_acts_waits_for_no_actor() -> None:
     run = state()
     run.update(
         LEARNING | {"share/learner_act": 0.5, "share/actor_env": 1.0, "actor/0/env_steps": 1}

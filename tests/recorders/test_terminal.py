@@ -148,7 +148,7 @@ def test_last_frame_stays_and_the_cursor_comes_back() -> None:
     assert "done" in text[text.rindex("96 %") :]
 
 
-def test_frame_of_a_failed_run_says_so() -> None:
+def test_frame_of_a_failed_run_shows_the_failure() -> None:
     console, out = terminal_console()
     run(console, failed=True)
     text = out.getvalue()
@@ -251,6 +251,6 @@ def test_summary_says_by_what_a_model_was_best() -> None:
     assert "by min:agent/loss, last evaluation 300.0" in text
 
 
-def test_summary_tells_best_and_last_score_apart() -> None:
+def test_summary_distinguishes_best_and_last_score() -> None:
     scores = {"best_score": 482.1, "best_opt_steps": 12_000, "last_score": 300.0}
     assert "482.1 after 12.0 k opt steps, last 300.0" in render_summary(scores)

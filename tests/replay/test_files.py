@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import CheckpointError, ConfigError
-from asyncrl.core.replay_buffer import KeepsState, ReplayBuffer, ReplayBufferConfig
+from asyncrl.core.replay_buffer import ReplayBuffer, ReplayBufferConfig, SavesState
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.run_services import SaveConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
@@ -150,7 +150,7 @@ def test_damage_is_noticed_before_anything_is_made(tmp_path: Path) -> None:
         load_replay(tmp_path / "data", UNIFORM, seed=0)
 
 
-def test_missing_replay_is_said_to_be_missing(tmp_path: Path) -> None:
+def test_missing_replay_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="neither"):
         load_replay(tmp_path / "nothing", UNIFORM, seed=0)
 
@@ -220,7 +220,7 @@ def large_replays(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         for k in range(0, SEGMENTS, 25):
             columns["obs"][:] = 1 + k % 100
             buffer.push(columns, np.full(25, SCHEMA.rows))
-        assert isinstance(buffer, KeepsState)
+        assert isinstance(buffer, SavesState)
         paths[kind] = tmp_path_factory.mktemp(kind)
         meta = {"run": {}, "config": {}}
         Checkpointer(paths[kind]).save("1", {"replay": buffer.state()}, meta)

@@ -260,7 +260,7 @@ class FakeEvent:
 
 
 @given(st.lists(st.sampled_from(["write", "first reader", "second reader"]), max_size=30))
-def test_each_side_waits_for_all_that_the_other_was_told_before(turns: list[str]) -> None:
+def test_each_stream_waits_for_all_earlier_work_of_the_other(turns: list[str]) -> None:
     readers = {"first reader": FakeStream(), "second reader": FakeStream()}
     current = readers["first reader"]
     current.before.add(-1)  # the zeros
@@ -283,7 +283,7 @@ def test_each_side_waits_for_all_that_the_other_was_told_before(turns: list[str]
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_that_is_behind_reads_what_was_there_when_it_was_told_to() -> None:
+def test_a_gpu_that_is_behind_reads_what_was_stored_at_the_call() -> None:
     buffer = UniformReplayConfig(capacity=LENGTH, device="cuda").build(images(), 0)
     busy = torch.randn(4096, 4096, device="cuda")
     taken = []

@@ -123,7 +123,7 @@ def test_every_piece_of_a_batch_is_drawn_from_all_of_replay(batch_size: int) -> 
         assert np.histogram(piece, bins=4, range=(0, 400))[0].min() >= batch_size // 8
 
 
-def test_of_an_index_that_is_told_twice_the_last_error_counts() -> None:
+def test_the_last_error_of_a_repeated_index_counts() -> None:
     buffer = build(alpha=1.0)
     fill(buffer, 4)
     buffer.update_priorities(np.array([0, 1, 2, 3, 1, 1]), np.array([1.0, 5, 1, 1, 7, 2]))
@@ -219,7 +219,7 @@ def first_priorities(buffer: PrioritizedReplay) -> Array:
     return buffer._priorities._sums.take(numbers % buffer.capacity)
 
 
-def test_actor_may_say_how_wrong_it_was() -> None:
+def test_actor_may_provide_td_errors() -> None:
     columns = with_columns("priority", length=3, lookahead=1)
     buffer = PrioritizedReplayConfig(alpha=1.0, epsilon=0.5).build(columns, 0)
     buffer.push(*segment(columns, priority=[4.0, -2.0, np.nan]))
@@ -256,7 +256,7 @@ def test_first_errors_are_in_the_unit_of_values() -> None:
     assert first_priorities(buffer) == pytest.approx(expected)
 
 
-def test_nobody_knows_the_value_after_a_truncated_episode() -> None:
+def test_value_after_a_truncated_episode_is_not_bootstrapped() -> None:
     columns = with_columns("q_taken", "q_best", length=4, lookahead=1)
     config = PrioritizedReplayConfig(alpha=1.0, epsilon=1e-9, gamma=0.5)
     buffer = config.build(columns, 0)
@@ -297,7 +297,7 @@ def expected_of(agent: Wrong) -> list[tuple[list[int], list[float]]]:
     ]
 
 
-def test_offline_training_tells_priorities() -> None:
+def test_offline_training_reports_priorities() -> None:
     buffer, agent = Notes(PrioritizedReplayConfig(), schema(LENGTH, 1), 0), Wrong()
     fill(buffer, 12)
     OfflineTrainer(agent, buffer, batch_size=4, stop=MaxOptSteps(3)).train()
@@ -314,7 +314,7 @@ def make_trainer(agent: ConstantAgent) -> tuple[Trainer, Notes]:
     return Trainer(agent, CountingBatch(), buffer, config, **parts), buffer
 
 
-def test_synchronous_training_tells_priorities() -> None:
+def test_synchronous_training_reports_priorities() -> None:
     agent = Wrong()
     trainer, buffer = make_trainer(agent)
     trainer.train()
@@ -322,7 +322,7 @@ def test_synchronous_training_tells_priorities() -> None:
     assert buffer.told == expected_of(agent)
 
 
-def test_agent_that_tells_no_priorities_is_refused() -> None:
+def test_agent_that_reports_no_priorities_is_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"Notes needs .*`priorities\(\)`.*ConstantAgent has none"
     ):

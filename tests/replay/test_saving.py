@@ -157,7 +157,7 @@ def test_closed_stream_keeps_nothing() -> None:
 
 
 @pytest.mark.fault("F30")
-def test_nobody_waits_for_more_than_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_push_waits_for_one_piece_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     piece_bytes = 1 << 20
     monkeypatch.setattr(_saving, "PIECE_BYTES", piece_bytes)
     assert SCHEMA.segment_bytes < piece_bytes
@@ -184,7 +184,7 @@ def test_nobody_waits_for_more_than_a_piece(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("room", [0, 2, None])
-def test_segments_are_whole_whoever_is_faster(room: int | None) -> None:
+def test_segments_are_whole_whichever_side_is_faster(room: int | None) -> None:
     schema = with_columns("extra", length=4, lookahead=1, frame=(50,))
     config = UniformReplayConfig(capacity=16 * schema.length)
     buffer = config.build(schema, 0)
@@ -248,7 +248,7 @@ import sys, threading
 from dataclasses import replace
 from pathlib import Path
 import numpy as np
-from asyncrl.checkpoint.array_file import let_go
+from asyncrl.checkpoint.array_file import evict
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.replay_buffer import replay_groups
 from tests.replay.large import LARGE, SCHEMA, SEGMENTS
@@ -268,7 +268,7 @@ rows = np.full(5, SCHEMA.rows)
 for k in range(0, SEGMENTS, 5):
     buffer.push(columns, rows)
 if happens == "in a file":
-    let_go(buffer._ring.columns.values())
+    evict(buffer._ring.columns.values())
 Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
 before = status_bytes("VmRSS")
 groups = replay_groups(buffer, save=True, room_bytes=32 << 20)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from asyncrl.core.errors import CheckpointError
 from asyncrl.core.messages import Experience
-from asyncrl.core.replay_buffer import KeepsState, TakesPriorities
+from asyncrl.core.replay_buffer import AcceptsPriorities, SavesState
 from asyncrl.core.types import Array
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig, SequenceReplayConfig
@@ -81,7 +81,7 @@ def use(buffer: Any, times: int = 3) -> list[bytes]:
             break
         batch = buffer.sample(6)
         told += [name.encode() + np.asarray(batch[name]).tobytes() for name in sorted(batch)]
-        if isinstance(buffer, TakesPriorities):
+        if isinstance(buffer, AcceptsPriorities):
             buffer.update_priorities(batch["index"], np.arange(6) % 4 + 0.5 * k)
     return told
 
@@ -119,7 +119,7 @@ def test_goes_on_with_the_same_bits(
 @every_case
 def test_state_is_a_copy_of_plain_arrays(case: Case) -> None:
     buffer = case.build()
-    assert isinstance(buffer, KeepsState)
+    assert isinstance(buffer, SavesState)
     messages = case.messages(SOME)
     push(buffer, messages[:-2])
     state = buffer.state()

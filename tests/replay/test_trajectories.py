@@ -176,7 +176,7 @@ def stream_of(flags: list[int], memory: list[float]) -> tuple[Columns, IntArray]
         ([0, 0, 0, 0, 0, 4, 0], [5, 6, 7, 8, 9, 0, 4], [(5, [0, 1, 2, 3, 4])]),
     ],
 )
-def test_trajectory_begins_anew_where_more_is_remembered_than_at_an_episodes_beginning(
+def test_trajectory_starts_over_where_the_memory_is_not_initial(
     flags: list[int], memory: list[float], expected: list[tuple[float, list[int]]]
 ) -> None:
     config = TrajectoryQueueConfig(start_columns=("memory",), gamma=GAMMA)

@@ -54,7 +54,7 @@ def test_every_transition_is_equally_likely() -> None:
     expected = 40_000 / len(buffer)
     chi2 = ((counts - expected) ** 2 / expected).sum()
     assert len(counts) == len(buffer) == 40
-    assert chi2 < 72.1, "beyond the 0.999 quantile for 39 degrees of freedom"
+    assert chi2 < 72.1, "beyond the 0.999 quantile for 39 degrees of search_space"
 
 
 def test_batches_drawn_together_are_those_drawn_one_by_one() -> None:

@@ -48,7 +48,7 @@ def test_only_an_error_since_the_last_start_makes_a_run_failed(tmp_path: Path) -
     assert RunFiles(path).state == "failed"
 
 
-def test_whether_a_run_goes_on_is_known_on_its_own_host_alone(tmp_path: Path) -> None:
+def test_lock_is_checked_on_its_own_host_only(tmp_path: Path) -> None:
     other = RunFiles(made_run(tmp_path / "a", RunConfig(), host="another"))
     mine = RunFiles(made_run(tmp_path / "b", RunConfig(), pid=os.getpid()))
     assert other.state == "elsewhere"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from asyncrl.core.launcher import Progress
-from benchmarks import deeds
+from benchmarks import faults_in_process
 
 
 def returns(progress: Progress) -> None:
@@ -92,7 +92,7 @@ def eats_and_waits(_: Progress) -> None:
 
 def holds_the_gil(progress: Progress) -> None:
     progress.turn(0)
-    deeds.hold()
+    faults_in_process.hold()
 
 
 def forever() -> None:

@@ -374,7 +374,7 @@ def test_actor_that_is_stopped_while_it_waits_hangs() -> None:
 
 
 @pytest.mark.fault("F5", "F6")
-def test_start_has_a_limit_of_its_own() -> None:
+def test_start_has_a_separate_timeout() -> None:
     with started(1, step_timeout_s=1.0, start_timeout_s=60.0) as stage:
         stage.launcher.watch_for(59.0)
         assert stage.launcher.killed == []
@@ -387,7 +387,7 @@ def test_start_has_a_limit_of_its_own() -> None:
 
 
 @pytest.mark.fault("F16", "F33")
-def test_time_in_which_nobody_watched_is_no_hang() -> None:
+def test_time_without_supervision_is_no_hang() -> None:
     """As after a learner, or the whole machine, was stopped and went on."""
     with started(step_timeout_s=60.0) as stage:
         stage.all_work()
@@ -397,7 +397,7 @@ def test_time_in_which_nobody_watched_is_no_hang() -> None:
         assert stage.launcher.killed == []
 
 
-def test_new_life_has_all_the_time_again() -> None:
+def test_new_incarnation_has_all_the_time_again() -> None:
     with started(step_timeout_s=60.0) as stage:
         stage.launcher.works(peer(1), turns=7, waiting=True)
         stage.launcher.end(peer(1), KILLED)
@@ -456,7 +456,7 @@ def test_actor_at_its_memory_limit_finishes_and_is_replaced_which_is_no_death(
 
 @pytest.mark.fault("F3")
 @pytest.mark.parametrize("waits", [False, True])
-def test_actor_that_is_asked_to_finish_is_killed_once_it_gives_no_sign_of_life(
+def test_actor_that_is_asked_to_finish_is_killed_without_a_heartbeat(
     caplog: pytest.LogCaptureFixture, *, waits: bool
 ) -> None:
     with started(memory_limit_bytes=LIMIT, stop_timeout_s=15.0) as stage:
@@ -536,7 +536,7 @@ def test_leak_that_keeps_an_actor_starting_ends_the_run() -> None:
         )
 
 
-def test_memory_without_a_limit_is_nobodys_business() -> None:
+def test_memory_without_a_limit_is_not_checked() -> None:
     with started() as stage:
         stage.launcher.memory[peer(0)] = 1 << 50
         stage.launcher.wait_rounds()
@@ -570,7 +570,7 @@ def test_actor_that_is_much_slower_than_the_others_is_replaced_if_that_is_asked_
 
 
 @pytest.mark.fault("F29")
-def test_actor_that_waits_to_make_its_environments_anew_is_not_slow() -> None:
+def test_actor_that_waits_to_rebuild_its_environments_is_not_slow() -> None:
     with started(3, min_pace=0.5, pace_window_s=10.0) as stage:
         stage.all_work()
         stage.launcher.watch_for(11.0)
@@ -766,7 +766,7 @@ def test_stop_kills_actors_that_do_not_end_in_time(caplog: pytest.LogCaptureFixt
 
 
 def test_stop_gives_up_a_launcher_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncrl.supervision.actor_manager._LET_GO_S", 0.05)
+    monkeypatch.setattr("asyncrl.supervision.actor_manager._FINISH_S", 0.05)
     stage, may_end = Stage(1, ActorManagerConfig(stop_timeout_s=0.05)), threading.Event()
     monkeypatch.setattr(stage.launcher, "close", lambda: may_end.wait(DEADLINE_S))
     stage.manager.start()

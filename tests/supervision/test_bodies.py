@@ -65,7 +65,7 @@ def test_it_arrives_whole_and_in_no_file(tmp_path: Path, monkeypatch: pytest.Mon
             os.fstat(body)
 
 
-def test_nobody_can_change_it() -> None:
+def test_it_is_read_only() -> None:
     body = make_body(b"secret")
     with pytest.raises(PermissionError):
         os.pwrite(body, b"x", 0)
@@ -92,7 +92,7 @@ def test_it_may_be_large(start_method: StartMethod) -> None:
 
 
 @both
-def test_each_life_gets_its_own_and_nobody_keeps_one(start_method: StartMethod) -> None:
+def test_each_incarnation_gets_a_new_key_and_none_keeps_one(start_method: StartMethod) -> None:
     with LocalLauncher(start_method=start_method) as launcher:
         for life in range(2):
             its_server().suspend()  # so that they all come at once
@@ -142,7 +142,7 @@ def test_one_that_has_come_for_another_is_not_inherited(start_method: StartMetho
 
 
 @both
-def test_one_for_which_there_is_no_descriptor_left_is_told_of(start_method: StartMethod) -> None:
+def test_actor_without_a_free_descriptor_is_reported(start_method: StartMethod) -> None:
     with LocalLauncher(start_method=start_method) as launcher:
         launcher.launch(peer(0), bodies.waits)
         wait_until(lambda: launcher.progress(peer(0)).turns, DEADLINE_S, "the helper at work")
@@ -171,7 +171,7 @@ def test_what_an_actor_starts_does_not_hold_it(tmp_path: Path, start_method: Sta
         assert not any(held(pid) for pid in (*pids, *everyone()))
 
 
-def test_the_look_at_descriptors_sees_one() -> None:
+def test_descriptor_check_finds_an_open_one() -> None:
     body = make_body(b"secret")
     os.set_inheritable(body, True)
     wait = [sys.executable, "-c", "input()"]

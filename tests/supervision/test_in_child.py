@@ -17,7 +17,7 @@ from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.supervision import in_child
 from asyncrl.supervision.in_child import run_in_child
 from asyncrl.supervision.local import LocalLauncher
-from benchmarks.deeds import DEEDS
+from benchmarks.faults_in_process import PROCESS_FAULTS
 from tests.contracts.test_launcher import DEADLINE_S, peer
 from tests.supervision import bodies
 from tests.support.leftovers import children
@@ -47,12 +47,13 @@ def test_answer_is_what_json_can_hold() -> None:
 
 
 def does(way: str) -> str:
-    DEEDS[way]()
+    PROCESS_FAULTS[way]()
     return "done"
 
 
 @pytest.mark.parametrize(
-    "way", ["thread", "chdir", "deaf", "umask", "close-files", "no-output", "bear"]
+    "way",
+    ["thread", "chdir", "ignore-signals", "umask", "close-files", "no-output", "spawn-children"],
 )
 def test_what_it_does_to_its_process_does_no_harm(way: str) -> None:
     before = Path.cwd(), signal.getsignal(signal.SIGTERM), threading.active_count()
@@ -69,12 +70,12 @@ def test_what_it_does_to_its_process_does_no_harm(way: str) -> None:
         ("sys-exit", "failed: SystemExit: 0"),
     ],
 )
-def test_end_without_an_answer_is_told(way: str, words: str) -> None:
+def test_end_without_an_answer_is_reported(way: str, words: str) -> None:
     with pytest.raises(ActorFailed, match=f"^building the environment failed: its process {words}"):
         call(partial(does, way))
 
 
-def test_exception_is_told_with_its_traceback_and_notes() -> None:
+def test_exception_is_reported_with_its_traceback_and_notes() -> None:
     with pytest.raises(
         ActorFailed, match=r"^building the environment failed: KeyError: 'lid'"
     ) as e:
@@ -90,10 +91,10 @@ def test_refusal_of_ours_stays_one() -> None:
     assert "in refuses\n" in caught.value.__notes__[0]
 
 
-def test_hang_is_told_with_words_on_the_way_and_its_stack(
+def test_hang_is_reported_with_its_last_output_and_stack(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_child, "_FIRST_WORD_S", 0.05)
+    monkeypatch.setattr(in_child, "_FIRST_REPORT_S", 0.05)
     caplog.set_level(logging.INFO, "asyncrl.supervision.in_child")
     with pytest.raises(
         ActorFailed, match=r"took more than 1 s.* raise some\.setting; else"

@@ -60,7 +60,7 @@ def test_its_helper_runs_nothing_that_lies_in_the_current_directory(
     assert not (tmp_path / "ran").exists()
 
 
-def test_helper_that_has_started_nobody_is_not_waited_for(
+def test_helper_without_children_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "loads_for_ever.py").write_text("import time\ntime.sleep(1e6)")
@@ -138,7 +138,7 @@ def test_end_takes_the_actors_group_along_also_where_the_dead_cannot_be_held(
 @pytest.mark.fault("F1")
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands orphans to the helper")
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
-def test_end_takes_along_what_the_actor_started_in_other_sessions_and_nobody_elses(
+def test_end_kills_what_the_actor_started_in_other_sessions_and_nothing_else(
     tmp_path: Path, start_method: StartMethod
 ) -> None:
     with LocalLauncher(start_method=start_method) as launcher:
@@ -157,7 +157,7 @@ def test_end_takes_along_what_the_actor_started_in_other_sessions_and_nobody_els
         assert launcher.progress(peer(2)).turns
 
 
-def test_files_of_a_life_go_with_it() -> None:
+def test_files_of_an_incarnation_are_removed_with_it() -> None:
     with LocalLauncher() as launcher:
         launcher.launch(peer(), bodies.raises)
         launcher.exits(DEADLINE_S)
@@ -181,7 +181,7 @@ def test_signals_to_a_whole_job_are_left_to_the_learner() -> None:
 
 
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
-def test_what_an_actor_logs_and_prints_is_told_here_also_if_it_was_killed(
+def test_output_and_log_of_an_actor_are_printed_also_if_it_was_killed(
     start_method: StartMethod,
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
@@ -231,7 +231,7 @@ def test_an_unknown_start_method_is_refused() -> None:
         LocalLauncher(start_method="thread")  # type: ignore[arg-type]
 
 
-def test_one_slot_has_one_life() -> None:
+def test_one_slot_has_one_incarnation() -> None:
     with LocalLauncher() as launcher:
         launcher.launch(peer(), bodies.waits)
         with pytest.raises(ValueError, match="is running already"):
@@ -292,12 +292,12 @@ signal.signal(signal.SIGUSR2, lambda *_: sys.exit(3))
 
 
 @pytest.mark.fault("F11")
-def test_helper_process_that_ends_by_itself_tells_its_own_exit_code(
+def test_helper_process_that_ends_by_itself_reports_its_own_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "ends_slowly.py").write_text(ENDS_SLOWLY)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(local, "_LAST_WORD_S", DEADLINE_S)
+    monkeypatch.setattr(local, "_FINAL_REPORT_S", DEADLINE_S)
     with LocalLauncher(preload=["ends_slowly"]) as launcher:
         launcher.launch(peer(), bodies.waits)
         wait_until(lambda: launcher.progress(peer()).turns, DEADLINE_S, "a first turn")

@@ -32,7 +32,7 @@ def shown(process: psutil.Process) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
-def test_processes_are_told_apart(start_method: StartMethod) -> None:
+def test_processes_are_distinguished(start_method: StartMethod) -> None:
     with LocalLauncher(start_method=start_method, names={ActorId(4): "evaluator"}) as launcher:
         (helper,) = children()
         peers = [peer(3), peer(4), peer(12), peer(123)]

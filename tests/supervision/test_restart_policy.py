@@ -230,7 +230,7 @@ def test_evaluator_that_fails_is_started_again(on_exception: OnException) -> Non
 
 
 @pytest.mark.fault("F4")
-def test_exception_that_new_environments_do_not_mend_ends_the_run() -> None:
+def test_exception_that_persists_in_new_environments_ends_the_run() -> None:
     end = answer("restart_env", 2)
     assert isinstance(end, GiveUp)
     assert "rebuilding environments does not help" in end.why
@@ -239,7 +239,7 @@ def test_exception_that_new_environments_do_not_mend_ends_the_run() -> None:
 
 
 @pytest.mark.fault("F4", "F7")
-def test_environments_are_made_anew_within_a_budget_and_ever_later() -> None:
+def test_environments_are_rebuilt_within_a_budget_and_ever_later() -> None:
     config = replace(STEADY, backoff_s=1.0, max_restarts=2, window_s=60.0)
     policy = EnvRestartPolicy(config, seed=0)
     assert policy.on_failure(now=0.0, env_steps=1) == Restart(1.0)
@@ -254,7 +254,7 @@ def test_environments_are_made_anew_within_a_budget_and_ever_later() -> None:
 
 
 @pytest.mark.fault("F4", "F5")
-def test_environments_that_never_made_a_step_are_not_made_anew() -> None:
+def test_environments_that_never_made_a_step_are_not_rebuilt() -> None:
     end = EnvRestartPolicy(STEADY, seed=0).on_failure(now=0.0, env_steps=0)
     assert isinstance(end, GiveUp)
     assert "before their first step" in end.why
@@ -301,7 +301,7 @@ def test_any_wait_lies_between_nothing_and_the_limit(seed: int, deaths: int, jit
         (3, "", "exited with code 3 after 100 steps", "Look for os._exit"),
     ],
 )
-def test_ends_in_words_and_what_to_do(code: int, error: str, words: str, advice: str) -> None:
+def test_ends_are_described_with_advice(code: int, error: str, words: str, advice: str) -> None:
     cause = cause_of(replace(KILLED, code=code, error=error))
     assert cause.how.startswith(words)
     assert cause.advice.startswith(advice)

@@ -36,7 +36,7 @@ def test_each_window_is_judged_by_itself(stragglers: Stragglers) -> None:
     assert A in stragglers.look(30.0, {A: 1510, B: 2510, C: 1510})
 
 
-def test_a_life_that_was_starting_is_not_judged(stragglers: Stragglers) -> None:
+def test_an_incarnation_that_was_starting_is_not_judged(stragglers: Stragglers) -> None:
     again = Peer(actor_id=C.actor_id, incarnation=1)
     counts = {A: 1010, B: 1010, D: 1010}
     assert stragglers.look(10.0, counts | {again: 0}) == {}
@@ -44,7 +44,7 @@ def test_a_life_that_was_starting_is_not_judged(stragglers: Stragglers) -> None:
     assert list(stragglers.look(30.0, {A: 3010, B: 3010, D: 3010, again: 2})) == [again]
 
 
-def test_of_two_nobody_is_slow() -> None:
+def test_of_two_actors_none_is_slow() -> None:
     stragglers = Stragglers(0.5, 10.0)
     stragglers.look(0.0, {A: 10, B: 10})
     assert stragglers.look(10.0, {A: 1010, B: 11}) == {}
@@ -72,5 +72,5 @@ def test_step_that_is_under_way_behind_a_wait_counts(stragglers: Stragglers) -> 
     assert C in stragglers.look(20.0, {A: 20, B: 20, C: 10}), "it has not waited since then"
 
 
-def test_nobody_is_slow_where_most_stand_still(stragglers: Stragglers) -> None:
+def test_no_actor_is_slow_where_most_make_no_progress(stragglers: Stragglers) -> None:
     assert stragglers.look(10.0, {A: 1010, B: 10, C: 10}) == {}

@@ -12,8 +12,8 @@ from asyncrl.core.messages import Peer
 from asyncrl.transport.wire import WireFormat, WireMessage
 from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport
 from asyncrl.transport.zeromq_socket import Curve, routing_id, routing_prefix
+from tests.support.attack import address_of, is_cut
 from tests.support.sample_messages import make_experience, make_hello, make_peer
-from tests.support.siege import address_of, is_cut
 
 SetKeys = Callable[["zmq.Socket[bytes]"], None]
 
@@ -123,13 +123,13 @@ def wrong_keys(learner: ZmqLearnerLink, kind: str) -> SetKeys:
     return curve(server, good.public, good.secret)
 
 
-def close_gate(learner: ZmqLearnerLink) -> None:
-    """Let the one who answers at the gate be gone, as after a bug."""
-    gate = learner._gate  # a fault inside
-    assert gate is not None
-    learner._poller.unregister(gate.socket)
-    gate.close()
-    gate.answer = lambda: None  # type: ignore[method-assign]
+def close_authenticator(learner: ZmqLearnerLink) -> None:
+    """Close the authenticator, as a bug might."""
+    auth = learner._auth  # a fault inside
+    assert auth is not None
+    learner._poller.unregister(auth.socket)
+    auth.close()
+    auth.answer = lambda: None  # type: ignore[method-assign]
 
 
 def _plain(link: zmq.Socket[bytes]) -> None:

@@ -48,7 +48,7 @@ class Stage:
         )
 
     def live(self, steps: int) -> None:
-        self.actor.begin_life()
+        self.actor.begin_incarnation()
         for _ in range(steps):
             self.actor.run_step()
 
@@ -64,7 +64,7 @@ def test_all_steps_reach_the_buffer_at_a_cut_with_the_version_that_acted() -> No
     assert stage.actor.record()["samples_total"] == 10
 
 
-def test_life_goes_on_after_a_cut() -> None:
+def test_episode_continues_after_a_cut() -> None:
     stage = Stage()
     stage.live(2)
     stage.actor.cut()
@@ -139,7 +139,7 @@ def test_stacks_reach_back_across_a_cut_as_those_that_were_acted_on(
         processor=processor,
         seed=5,
     )
-    actor.begin_life()
+    actor.begin_incarnation()
     for _ in range(70 // interval):
         for _ in range(interval):
             actor.run_step()
@@ -150,7 +150,7 @@ def test_stacks_reach_back_across_a_cut_as_those_that_were_acted_on(
     assert len({stack[-1] for stack in stacks}) == len(env.seen)
 
 
-def test_lives_have_seeds_of_their_own_and_add_up() -> None:
+def test_incarnations_have_different_seeds_and_add_up() -> None:
     stage = Stage()
     for _ in range(3):
         stage.live(5)
@@ -162,13 +162,13 @@ def test_lives_have_seeds_of_their_own_and_add_up() -> None:
     assert record["episodes"] == 3 * 2, "one in each environment and life; unfinished ones are none"
 
 
-def test_restored_actor_lives_the_life_that_would_have_come() -> None:
+def test_restored_actor_continues_with_the_next_incarnation() -> None:
     first, second = Stage(), Stage()
     first.live(5)
     state = first.actor.end_incarnation()
     second.actor.restore(state)
     for stage in (first, second):
-        stage.actor.begin_life()
+        stage.actor.begin_incarnation()
         stage.actor.run_step()
     assert first.env.seeds[-1] == second.env.seeds[-1]
     assert first.actor.env_steps == second.actor.env_steps == 12
@@ -177,7 +177,7 @@ def test_restored_actor_lives_the_life_that_would_have_come() -> None:
         assert told[0][name] == told[1][name] > 0
 
 
-def test_first_life_of_a_seed_is_always_the_same() -> None:
+def test_first_incarnation_of_a_seed_is_always_the_same() -> None:
     seeds = []
     for seed in (1, 1, 2):
         stage = Stage(seed)

@@ -164,7 +164,9 @@ def test_checkpoints_are_kept_as_wanted_and_their_directory_is_ones_own(
 @pytest.mark.parametrize(
     ("save_replay", "resume"), [(True, True), (True, "without replay"), (False, True)]
 )
-def test_resumed_run_goes_on(run: Path, tmp_path: Path, save_replay: bool, resume: Resume) -> None:
+def test_resumed_run_continues(
+    run: Path, tmp_path: Path, save_replay: bool, resume: Resume
+) -> None:
     config = replace(CONFIG, save=SaveConfig(replay=save_replay), evaluate=NEVER)
 
     def train(name: str, opt_steps: int, *, resume: Resume = False) -> Params:
@@ -211,13 +213,13 @@ def test_run_may_be_named_in_place_of_its_checkpoints(run: Path, tmp_path: Path)
     assert train_from_data(AGENT, str(tmp_path), MAKE_ENV, CONFIG, stop=stop).opt_steps == 1
 
 
-def test_data_that_looks_less_far_ahead_says_what_to_set(run: Path) -> None:
+def test_data_with_less_lookahead_names_the_setting(run: Path) -> None:
     config = replace(CONFIG, replay=UniformReplayConfig(capacity=500, n_step=9))
     with pytest.raises(ConfigError, match=r"n_step=9.* reads 9 rows.*; set replay.n_step=\d, or"):
         train_from_data(AGENT, run, MAKE_ENV, config, stop=MaxOptSteps(5))
 
 
-def test_nothing_there_is_said(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="neither"):
         train_from_data(AGENT, tmp_path / "no", MAKE_ENV, CONFIG, stop=MaxOptSteps(5))
 

@@ -16,7 +16,7 @@ from asyncrl.agents.impala import IMPALAConfig
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.core.agent import Act, AgentConfig
-from asyncrl.core.env import BatchEnv, EnvSpec, look_at
+from asyncrl.core.env import BatchEnv, EnvSpec, describe_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import ColumnSpec, SegmentConfig
@@ -56,7 +56,7 @@ def plan(config: AsyncConfig = CONFIG, **parts: Any) -> RunPlan:
         "actor_agents": None,
     } | parts
     check_run(**values)
-    return RunPlan(**values, seen=look_at(values["make_env"]))
+    return RunPlan(**values, seen=describe_env(values["make_env"]))
 
 
 def test_segments_are_those_that_the_replay_reads() -> None:
@@ -65,7 +65,7 @@ def test_segments_are_those_that_the_replay_reads() -> None:
     assert [column.name for column in schema.columns][:2] == ["obs", "action"]
 
 
-def test_setup_tells_how_many_there_are() -> None:
+def test_setup_reports_how_many_there_are() -> None:
     setup = plan(make_env=partial(CountingBatch, n_envs=5)).setup
     assert (setup.actors, setup.envs_per_actor, setup.samples_per_insert) == (3, 5, 2.0)
 

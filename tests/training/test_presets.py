@@ -53,7 +53,7 @@ class OwnRainbowConfig(RainbowConfig):
     ("made", "base"),
     [(OwnSACConfig, "sac"), (OwnRainbowConfig, "rainbow"), (DQNConfig, "dqn")],
 )
-def test_config_of_ones_own_starts_from_the_preset_of_its_nearest_base(
+def test_custom_config_starts_from_the_preset_of_its_nearest_base(
     made: type[Any], base: str
 ) -> None:
     config = preset(f"{made.__module__}:{made.__qualname__}")
@@ -72,7 +72,7 @@ def test_file_may_be_about_a_relative_of_the_preset_named(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["asyncrl.agents.sac:SACAgent", "asyncrl.agents.dqn:DQNPolicy"])
-def test_agent_in_place_of_its_config_is_told_so(name: str) -> None:
+def test_agent_in_place_of_its_config_is_reported(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} is an agent; name its config"):
         preset(name)
 
@@ -119,7 +119,7 @@ def test_preset_is_fit_to_train(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", preset_lines())
-def test_preset_says_in_a_line_what_it_is_for(name: str) -> None:
+def test_preset_describes_itself_in_one_line(name: str) -> None:
     line = preset_lines()[name]
     assert line.endswith(".")
     assert len(f"{name}: {line}") <= 100
@@ -137,7 +137,7 @@ def test_replay_of_another_kind_keeps_the_settings_both_have() -> None:
     assert with_replay(chosen, "uniform") == start
 
 
-def test_replay_with_a_layout_of_its_own_stays() -> None:
+def test_replay_with_a_custom_layout_stays() -> None:
     start = RunConfig(
         replay=TrajectoryQueueConfig(), limiter=RateLimiterConfig(samples_per_insert=1.0)
     )

@@ -18,11 +18,11 @@ from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
 
 
 @pytest.mark.parametrize("how", ["batch", "native"])
-def test_environments_step_as_told(how: Literal["batch", "native"]) -> None:
+def test_environments_step_with_the_given_actions(how: Literal["batch", "native"]) -> None:
     assert RunConfig(vectorization=how).env_config().vectorization == how
 
 
-def test_run_without_limits_has_no_end_of_its_own() -> None:
+def test_run_without_limits_has_no_end_condition() -> None:
     assert RunConfig().stop_condition() is None
 
 
@@ -49,7 +49,7 @@ def test_whichever_limit_comes_first_ends_the_run() -> None:
         ({"evaluate": EvaluationConfig(interval_opt_steps=0)}, "evaluate.interval_opt_steps"),
     ],
 )
-def test_return_that_nobody_evaluates_is_no_end(settings: Any, name: str) -> None:
+def test_target_return_without_evaluations_is_rejected(settings: Any, name: str) -> None:
     config = RunConfig(stop_at_return=475.0, max_env_steps=10, **settings)
     with pytest.raises(
         ConfigError, match=f"stop_at_return waits for evaluations, but {name} is off"

@@ -17,7 +17,7 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.agent import Policy, PolicyContext, forget
-from asyncrl.core.env import PackedSpec, look_at
+from asyncrl.core.env import PackedSpec, describe_env
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.types import Array, ModelVersion
@@ -82,7 +82,7 @@ def test_checkpoint_is_chosen(run_dir: Path, checkpoint: str | int, action: int)
     assert done_by(load_policy(run_dir, checkpoint)).tolist() == [action] * 3
 
 
-def test_place_may_be_told_more_closely(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_place_may_be_given_in_more_detail(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert done_by(load_policy(f"{run_dir}/checkpoints")).tolist() == [4] * 3
     assert done_by(load_policy(run_dir / "checkpoints/10")).tolist() == [1] * 3
     monkeypatch.chdir(run_dir / "checkpoints/20")
@@ -101,7 +101,7 @@ def test_newest_model_that_is_whole_is_taken(
     assert "manifest.json is missing" in caplog.text
 
 
-def test_run_from_python_is_told_what_it_was_trained_with(tmp_path: Path) -> None:
+def test_run_from_python_must_name_its_environment(tmp_path: Path) -> None:
     train_sync(
         AGENT,
         MAKE_ENV,
@@ -113,7 +113,7 @@ def test_run_from_python_is_told_what_it_was_trained_with(tmp_path: Path) -> Non
         checkpoint_dir=tmp_path,
     )
     policy = load_policy(tmp_path, agent=AGENT, make_env=MAKE_ENV)
-    same = AGENT.build_policy(look_at(MAKE_ENV).spec, PolicyContext(seed=5))
+    same = AGENT.build_policy(describe_env(MAKE_ENV).spec, PolicyContext(seed=5))
     params = Checkpointer(tmp_path).load("best").group("model")
     same.sync_model(ModelInfo(version=ModelVersion(20), params=params))
     same.train(False)
@@ -122,7 +122,7 @@ def test_run_from_python_is_told_what_it_was_trained_with(tmp_path: Path) -> Non
 
 
 def test_policy_explores_again_if_asked(tmp_path: Path) -> None:
-    spec = look_at(MAKE_ENV).spec
+    spec = describe_env(MAKE_ENV).spec
     params = AGENT.build_policy(spec, PolicyContext(seed=0)).model_info().params
     meta = {"opt_steps": 1, "env_steps": 1}
     Checkpointer(tmp_path).save("best", {"model": params}, meta)
@@ -135,9 +135,9 @@ def test_policy_explores_again_if_asked(tmp_path: Path) -> None:
     assert not np.array_equal(one.act(OBS).action, other.act(OBS).action)
 
 
-def test_memory_begins_anew_where_it_is_told(tmp_path: Path) -> None:
+def test_memory_is_cleared_where_forget_says(tmp_path: Path) -> None:
     agent = R2D2Config(memory_units=8, device="cpu")
-    spec = look_at(MAKE_ENV).spec
+    spec = describe_env(MAKE_ENV).spec
     params = agent.build_policy(spec, PolicyContext(seed=0)).model_info().params
     meta = {"opt_steps": 1, "env_steps": 1}
     Checkpointer(tmp_path).save("best", {"model": params}, meta)
@@ -159,7 +159,7 @@ class Robot(gym.Env[Any, Any]):
 
 def test_observations_of_several_fields_are_taken_as_they_come(tmp_path: Path) -> None:
     make_env = make_batch(Robot, n_envs=2)
-    spec = look_at(make_env).spec
+    spec = describe_env(make_env).spec
     assert isinstance(spec.observation, PackedSpec)
     model = AGENT.build_policy(spec, PolicyContext(seed=1)).model_info()
     Checkpointer(tmp_path).save("1", {"model": model.params}, {"opt_steps": 1, "env_steps": 0})
@@ -217,7 +217,7 @@ def test_what_is_given_is_looked_at(run_dir: Path) -> None:
         ("config.yaml", "best", "config.yaml holds no checkpoint: the directory does not exist"),
     ],
 )
-def test_checkpoint_that_is_not_there_is_said(
+def test_missing_checkpoint_is_reported(
     run_dir: Path, run: str, checkpoint: str | int, words: str
 ) -> None:
     (run_dir / "empty").mkdir()

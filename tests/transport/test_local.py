@@ -23,7 +23,7 @@ def test_experience_is_handed_over_without_a_copy() -> None:
     assert np.shares_memory(received.columns["obs"], sent.columns["obs"])
 
 
-def test_a_hello_is_said_once_however_often_it_is_called() -> None:
+def test_hello_is_sent_once_for_repeated_calls() -> None:
     transport = LocalTransport(SCHEMA)
     learner, actor = transport.listen(), transport.connect(PEER)
     for _ in range(3):

@@ -26,7 +26,7 @@ def table() -> PeerTable:
     return PeerTable(SCHEMA.hash(), window=3)
 
 
-def test_nobody_is_heard_before_a_hello(table: PeerTable) -> None:
+def test_nothing_is_accepted_before_a_hello(table: PeerTable) -> None:
     assert not table.admits(make_report())
     assert table.counters == {"unknown": 1}
     assert table.admits(make_hello())
@@ -58,7 +58,7 @@ def test_what_follows_a_gap_waits_until_the_gap_is_filled(table: PeerTable) -> N
 
 
 @pytest.mark.fault("F32")
-def test_a_sync_tells_what_never_came(table: PeerTable) -> None:
+def test_a_sync_reports_what_never_came(table: PeerTable) -> None:
     table.admits(make_hello())
     table.admits(make_experience(1))
     table.acknowledges(PEER, 1)
@@ -73,7 +73,7 @@ def test_a_sync_tells_what_never_came(table: PeerTable) -> None:
     assert table.ack(PEER) == Ack(1, 1)
 
 
-def test_an_acknowledgement_tells_how_many_models_were_sent_before(table: PeerTable) -> None:
+def test_an_acknowledgement_reports_how_many_models_were_sent_before(table: PeerTable) -> None:
     table.delivers(PEER, "act")  # to somebody who is not here
     table.admits(make_hello())
     assert table.ack(PEER).models == 0
@@ -116,7 +116,7 @@ def test_reports_count_once_and_in_order(table: PeerTable) -> None:
 
 
 @pytest.mark.fault("F32")
-def test_gaps_in_both_are_asked_for_one_after_the_other(table: PeerTable) -> None:
+def test_gaps_in_both_are_requested_one_after_the_other(table: PeerTable) -> None:
     table.admits(make_hello())
     assert not table.admits(make_experience(2))
     assert not table.admits(make_report(seq=2))
@@ -154,7 +154,7 @@ def test_only_what_has_arrived_is_acknowledged_and_only_once(table: PeerTable, s
     assert not table.acknowledges(PEER, seq)
 
 
-def test_a_new_life_replaces_the_one_before(table: PeerTable) -> None:
+def test_a_new_incarnation_replaces_the_one_before(table: PeerTable) -> None:
     table.admits(make_hello())
     assert table.admits(make_hello(NEXT_INCARNATION))
     assert table.refusals.popleft()[0] == PEER
@@ -166,14 +166,14 @@ def test_a_new_life_replaces_the_one_before(table: PeerTable) -> None:
     assert table.peers == [NEXT_INCARNATION]
 
 
-def test_a_life_that_is_over_cannot_come_back(table: PeerTable) -> None:
+def test_an_incarnation_that_is_over_cannot_come_back(table: PeerTable) -> None:
     table.admits(make_hello(NEXT_INCARNATION))
     assert not table.admits(make_hello())
     assert [peer for peer, _ in table.refusals] == [PEER]
     assert table.counters == {"stale": 1}
 
 
-def test_a_refused_life_stays_out_and_the_next_may_come(table: PeerTable) -> None:
+def test_a_refused_incarnation_stays_out_and_the_next_may_come(table: PeerTable) -> None:
     table.admits(make_hello())
     table.refuse(PEER, "why")
     assert table.refusals.popleft() == (PEER, "why")
@@ -184,7 +184,7 @@ def test_a_refused_life_stays_out_and_the_next_may_come(table: PeerTable) -> Non
 
 
 @pytest.mark.fault("F31")
-def test_a_refused_life_is_told_again_whenever_it_speaks(table: PeerTable) -> None:
+def test_a_refused_incarnation_gets_the_refusal_again_with_each_message(table: PeerTable) -> None:
     """It may not have heard it, and would wait for ever."""
     table.refuse(NEXT_INCARNATION, "why")
     for peer in (NEXT_INCARNATION, PEER):
@@ -195,7 +195,7 @@ def test_a_refused_life_is_told_again_whenever_it_speaks(table: PeerTable) -> No
 
 
 @pytest.mark.fault("F31")
-def test_what_is_held_against_a_later_life_turns_away_no_one_who_is_in(table: PeerTable) -> None:
+def test_objection_to_a_later_incarnation_turns_away_no_admitted_peer(table: PeerTable) -> None:
     table.admits(make_hello())
     assert not table.admits(Hello(peer=NEXT_INCARNATION, schema_hash="another"))
     table.refusals.clear()

@@ -222,7 +222,7 @@ def test_any_fields_are_a_message_or_a_wire_error(
     decode_or_refuse([header_of(kind, WIRE.run_id, *fields), *frames])
 
 
-def test_another_run_is_told_apart() -> None:
+def test_message_of_another_run_is_rejected() -> None:
     frames = WireFormat(schema=SCHEMA, run_id="another").encode(Finish())
     with pytest.raises(ForeignRun, match="another"):
         WIRE.decode(frames)
@@ -400,7 +400,7 @@ def test_columns_that_do_not_fit_the_schema_are_not_sent(name: str, array: np.nd
         ),
     ],
 )  # type: ignore[misc]
-def test_what_cannot_be_said_raises_a_wire_error(message: WireMessage) -> None:
+def test_unencodable_values_raise_a_wire_error(message: WireMessage) -> None:
     with pytest.raises(WireError):
         WIRE.encode(message)
 
@@ -438,7 +438,7 @@ def test_what_cannot_work_is_refused_at_once(settings_: dict[str, Any], reason: 
         (lambda f: f.layout(100), [("w", "float32", (2, 3))]),
     ],
 )
-def test_fields_are_taken_as_they_are(take: Any, value: Any) -> None:
+def test_fields_are_taken_unchanged(take: Any, value: Any) -> None:
     sent = [["w", "float32", 2, 3]] if isinstance(value, list) else value
     fields = Fields([sent])
     assert take(fields) == value

@@ -131,7 +131,7 @@ def test_an_address_can_be_sent_to_another_process(learner: ZmqLearnerLink) -> N
     assert pickle.loads(pickle.dumps(learner.address)) == learner.address
 
 
-def test_each_transport_is_a_run_of_its_own(directory: Path) -> None:
+def test_each_transport_is_a_separate_run(directory: Path) -> None:
     runs = {ZmqTransport.ipc(directory, schema=SCHEMA).run_id for _ in range(10)}
     assert len(runs) == 10
     assert {len(run) for run in runs} == {32}
@@ -295,7 +295,7 @@ def test_links_are_of_no_use_in_a_process_forked_from_theirs(
 
 
 @pytest.mark.fault("F22")
-def test_noise_is_counted_and_honest_actors_go_on(
+def test_noise_is_counted_and_honest_actors_continue(
     learner: ZmqLearnerLink,
     actor: ZmqActorLink,
     stranger: zmq.Socket[bytes],
@@ -339,7 +339,7 @@ def test_a_model_too_large_is_refused_where_it_is_published(directory: Path) -> 
 
 
 @pytest.mark.fault("F22")
-def test_an_actor_that_talks_nonsense_is_told_so(
+def test_actor_that_sends_malformed_messages_is_refused(
     learner: ZmqLearnerLink, actor: ZmqActorLink
 ) -> None:
     actor._put([b"nonsense"])
@@ -349,7 +349,9 @@ def test_an_actor_that_talks_nonsense_is_told_so(
 
 
 @pytest.mark.fault("F22")
-def test_nobody_speaks_in_the_name_of_another(learner: ZmqLearnerLink, actor: ZmqActorLink) -> None:
+def test_peer_cannot_send_in_the_name_of_another(
+    learner: ZmqLearnerLink, actor: ZmqActorLink
+) -> None:
     transport = address(learner)
     frames = [bytes(frame) for frame in wire_of(transport).encode(make_experience(2))]
     other = routing_id(routing_prefix(transport.run_id), make_peer(9))
@@ -360,7 +362,7 @@ def test_nobody_speaks_in_the_name_of_another(learner: ZmqLearnerLink, actor: Zm
 
 
 @pytest.mark.fault("F22")
-def test_what_only_learners_say_is_not_taken_from_an_actor(
+def test_learner_messages_from_an_actor_are_rejected(
     learner: ZmqLearnerLink, actor: ZmqActorLink
 ) -> None:
     actor._put(wire_of(address(learner)).encode(Finish()))
@@ -435,7 +437,7 @@ def greeted(learner: ZmqLearnerLink, timeless: tuple[ZmqActorLink, list[float]])
     return actor
 
 
-def test_a_hello_is_said_again_when_it_is_time_and_not_with_each_call(
+def test_hello_is_repeated_at_its_interval(
     learner: ZmqLearnerLink, timeless: tuple[ZmqActorLink, list[float]]
 ) -> None:
     actor, now_s = timeless
@@ -495,7 +497,7 @@ def is_refused(link: ZmqActorLink) -> bool:
 
 
 @pytest.mark.fault("F31")
-def test_a_refusal_that_was_lost_is_told_again_to_one_who_was_in(
+def test_a_lost_refusal_is_sent_again_to_an_admitted_peer(
     learner: ZmqLearnerLink, timeless: tuple[ZmqActorLink, list[float]]
 ) -> None:
     actor, now_s = timeless
@@ -510,7 +512,7 @@ def test_a_refusal_that_was_lost_is_told_again_to_one_who_was_in(
 
 
 @pytest.mark.fault("F31")
-def test_a_refusal_that_was_lost_is_told_again_to_one_who_was_never_in(
+def test_a_lost_refusal_is_sent_again_to_a_peer_never_admitted(
     learner: ZmqLearnerLink, timeless: tuple[ZmqActorLink, list[float]]
 ) -> None:
     actor, now_s = timeless

@@ -150,7 +150,7 @@ def test_nothing_is_lost_or_doubled_in_a_thousand_breaks(line: Line) -> None:
 
 
 @pytest.mark.fault("F28")
-def test_an_actor_waits_out_a_stall_and_goes_on(line: Line) -> None:
+def test_an_actor_waits_out_a_stall_and_continues(line: Line) -> None:
     line.until_seq(5)
     line.proxy.stalled.set()
     until_credit_ends(line)
@@ -173,7 +173,7 @@ def until_credit_ends(line: Line) -> None:
 
 
 @pytest.mark.fault("F28")
-def test_a_connection_that_died_unseen_is_given_up_and_made_anew(line: Line) -> None:
+def test_a_connection_that_died_unseen_is_given_up_and_rebuilt(line: Line) -> None:
     """As after a partition that dropped what was under way: no end is told of it."""
     line.until_seq(5)
     line.proxy.swallowing.set()
@@ -319,7 +319,7 @@ def test_no_report_is_lost_or_doubled_when_connections_break(line: Line, seed: i
 
 
 @pytest.mark.fault("F32")
-def test_an_evaluation_that_was_lost_is_told_again(line: Line) -> None:
+def test_an_evaluation_that_was_lost_is_reported_again(line: Line) -> None:
     """By an evaluator, which sends nothing else, and only waits for its next model."""
     evaluator = line.connect(EVALUATOR)
     wait_until(lambda: line.take() or evaluator.hello(make_hello(EVALUATOR)), DEADLINE_S, "entry")
@@ -340,7 +340,7 @@ def test_an_evaluation_that_was_lost_is_told_again(line: Line) -> None:
     evaluator.close()
 
 
-def test_reports_that_nobody_reads_are_bounded(line: Line) -> None:
+def test_unread_reports_are_bounded(line: Line) -> None:
     line.until_seq(1)
     line.proxy.stalled.set()
     sent = 0

@@ -22,11 +22,11 @@ from asyncrl.core.errors import Refused
 from asyncrl.core.messages import Experience
 from asyncrl.transport.wire import PROTOCOL
 from asyncrl.transport.zeromq import ZmqActorLink, ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
-from asyncrl.transport.zeromq_guard import Complaints
+from asyncrl.transport.zeromq_auth import RejectionLog
+from tests.support.attack import Address, address_of, attack, greeting, is_cut, ready
 from tests.support.canaries import canaries
 from tests.support.helpers import wait_until
 from tests.support.sample_messages import PEER, SCHEMA, make_experience, make_hello, make_peer
-from tests.support.siege import Address, address_of, attack, greeting, is_cut, ready
 
 CONFIG = ZmqTransportConfig(max_message_bytes=1 << 20, request_interval_s=0.2)
 DEADLINE_S = 30.0
@@ -113,7 +113,7 @@ def test_who_does_not_end_the_handshake_is_cut_off(site: Site) -> None:
 
 
 @pytest.mark.fault("F24")
-def test_a_flood_of_connections_is_counted_and_told_once(
+def test_a_flood_of_connections_is_counted_and_reported_once(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.works()
@@ -131,11 +131,11 @@ def test_a_flood_of_connections_is_counted_and_told_once(
 
 
 @pytest.mark.fault("F22", "F24")
-def test_one_line_is_told_of_each_reason_and_none_hides_another(
+def test_one_line_is_reported_of_each_reason_and_none_hides_another(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now = [0.0]
-    complaints = Complaints(Counter(), lambda: now[0])
+    complaints = RejectionLog(Counter(), lambda: now[0])
     for now[0] in (1.0, 2.0, 10.9):
         complaints.note("malformed", "noise")
         complaints.note("flood", "33 connections that no actor has", 33)
@@ -165,7 +165,7 @@ link.close()
 
 @pytest.mark.processes
 @pytest.mark.fault("F24")
-def test_with_all_descriptors_taken_those_inside_go_on() -> None:
+def test_with_all_descriptors_taken_those_inside_continue() -> None:
     learner = subprocess.Popen(
         [sys.executable, "-c", _LEARNER_WITH_FEW_DESCRIPTORS],
         stdin=subprocess.PIPE,
@@ -234,7 +234,7 @@ def test_a_message_without_end_costs_nothing_before_a_key_was_shown() -> None:
 # --- what speaks ---------------------------------------------------------------------------------
 
 
-def grown_in_a_siege(site: Site, attacks: int, mark: Path) -> int:
+def grown_under_attack(site: Site, attacks: int, mark: Path) -> int:
     """Attack so many times while the honest actor works; return how much memory that took."""
     birds = [bird.data for bird in canaries(mark)]
     chance = random.Random(attacks)
@@ -255,8 +255,8 @@ def grown_in_a_siege(site: Site, attacks: int, mark: Path) -> int:
 
 
 @pytest.mark.fault("F22", "F23")
-def test_an_honest_actor_works_on_in_a_siege(site: Site, tmp_path: Path) -> None:
-    grown_bytes = grown_in_a_siege(site, 300, tmp_path / "ran")
+def test_an_honest_actor_works_on_under_attack(site: Site, tmp_path: Path) -> None:
+    grown_bytes = grown_under_attack(site, 300, tmp_path / "ran")
     assert grown_bytes < 16 << 20
     assert site.learner.counters["handshake_failed"] > 30
     if site.admit(1).curve is None:
@@ -269,7 +269,7 @@ def test_an_honest_actor_works_on_in_a_siege(site: Site, tmp_path: Path) -> None
 
 
 @pytest.mark.fault("F37")
-def test_a_peer_of_another_protocol_is_told_both(site: Site) -> None:
+def test_peer_of_another_protocol_gets_both_versions_in_the_error(site: Site) -> None:
     """As far as possible: its own decoder names both in the error that it raises."""
     site.works()
     transport = site.admit(1)

@@ -19,7 +19,7 @@ from asyncrl.agents.parts.optimizers import FusedAdam
 from asyncrl.agents.parts.schedules import LearningRate
 from asyncrl.agents.parts.torch_agent import TorchPolicy, learning_parameters
 from asyncrl.agents.parts.torch_config import Acceleration, TorchConfig
-from asyncrl.agents.parts.updater import SlowCopy, Updater, UpdatingAgent
+from asyncrl.agents.parts.updater import TargetNetwork, Updater, UpdatingAgent
 from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.declared import COMMON, Count, Natural, PositiveOrOff, Widths
@@ -246,16 +246,20 @@ class ActorCritic(BoundedPolicy, UpdatingAgent):
         draw(rows)      the random numbers of an update, from `normal`
 
     The equations can use `actor` and `critics`, which process batches through `values` or
-    `updater(network, ...)`; `critic_loss`; `scaled` actions; `updater.down(loss, "actor")`.
+    `updater(network, ...)`; `critic_loss`; `scaled` actions; `updater.minimize(loss, "actor")`.
     """
 
     switches_modes: ClassVar[bool] = True
     """Whether an update runs with actor and critics in training mode."""
 
     def equip(
-        self, config: ActorCriticConfig, critics: nn.Module, slow: Sequence[SlowCopy], seed: int
+        self,
+        config: ActorCriticConfig,
+        critics: nn.Module,
+        targets: Sequence[TargetNetwork],
+        seed: int,
     ) -> None:
-        """Set up what the equations of actor and critics need; `slow` are the target networks."""
+        """Set up the parts of an actor-critic update; `targets` are target networks."""
         device = self.device
         self.critics = critics.to(device).eval()
         self.actor_adam = FusedAdam(learning_parameters(self.actor), config.actor_learning_rate)
@@ -270,7 +274,7 @@ class ActorCritic(BoundedPolicy, UpdatingAgent):
             {"actor": self.actor_adam, "critic": self.critic_adam},
             max_grad_norm=config.max_grad_norm,
             networks=[self.model, self.critics],
-            slow=slow,
+            targets=targets,
             switch_modes=self.switches_modes,
             hidden=config.hidden if standard else (),
         )

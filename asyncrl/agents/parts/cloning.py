@@ -23,7 +23,7 @@ from asyncrl.agents.parts.optimizers import FusedAdam
 from asyncrl.agents.parts.schedules import Rate
 from asyncrl.agents.parts.torch_agent import TorchPolicy, flatten_parameters, seeded
 from asyncrl.agents.parts.torch_config import TorchConfig
-from asyncrl.agents.parts.updater import SlowCopy, Updater, UpdatingAgent
+from asyncrl.agents.parts.updater import TargetNetwork, Updater, UpdatingAgent
 from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.declared import COMMON, Count, Finite, Positive, PositiveOrOff, Widths, Within
@@ -150,14 +150,14 @@ class CloningAgent(CloningPolicy, UpdatingAgent, ABC):
         draw(rows)      the random numbers of an update
 
     The equations can use `outputs` of the actor, actions as `drawn`, `head.log_prob`, and
-    `updater.down(loss)`, one step of all networks.
+    `updater.minimize(loss)`, one step of all networks.
     """
 
     def equip(
         self,
         config: CloningConfig,
         others: Mapping[str, nn.Module] | None = None,
-        slow: Sequence[SlowCopy] = (),
+        targets: Sequence[TargetNetwork] = (),
     ) -> None:
         """Set up what learning needs; `others` are further networks that learn, by name."""
         networks = {"actor": self.actor, **(others or {})}
@@ -171,7 +171,7 @@ class CloningAgent(CloningPolicy, UpdatingAgent, ABC):
             max_grad_norm=config.max_grad_norm,
             norms=vectors if others else None,
             networks=[self.model, *(others or {}).values()],
-            slow=slow,
+            targets=targets,
             hidden=config.hidden,
         )
         self.parts |= {"optimizer": self.optimizer, "random": self.random}
@@ -243,9 +243,9 @@ class WeightedCloning(CloningAgent, ABC):
     ) -> None:
         """Set up what learning needs; `others` are networks that learn beside actor and critics."""
         self.critics = critics
-        slow = SlowCopy(critics, config.tau)
-        self.targets = slow.network
-        self.equip(config, {"critic": critics, **(others or {})}, [slow])
+        target_network = TargetNetwork(critics, config.tau)
+        self.targets = target_network.network
+        self.equip(config, {"critic": critics, **(others or {})}, [target_network])
         self.parts |= {"critics": critics, "targets": self.targets}
 
     def priorities(self) -> Array:

@@ -32,7 +32,7 @@ _IMPOSSIBLE = -1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class SampledAction:
     """Sampled actions, and what an agent may store beside them."""
 
     action: Array
@@ -66,7 +66,7 @@ class ActionHead(nn.Module, ABC):
         return outputs
 
     @abstractmethod
-    def sample(self, complete: Tensor, random: np.random.Generator) -> Drawn:
+    def sample(self, complete: Tensor, random: np.random.Generator) -> SampledAction:
         """Sample an action for each row of completed outputs, which are on the CPU."""
 
     @abstractmethod
@@ -104,14 +104,14 @@ class CategoricalHead(ActionHead):
         self.register_buffer("padding", torch.from_numpy(padding), persistent=False)
         self.register_buffer("low", torch.from_numpy(self._low), persistent=False)
 
-    def sample(self, complete: Tensor, random: np.random.Generator) -> Drawn:
+    def sample(self, complete: Tensor, random: np.random.Generator) -> SampledAction:
         """Sample a choice for each entry."""
         with torch.no_grad():
             log_p = self._log_p(complete)
         # Gumbel-max trick: argmax(log p + G) is a sample from p.
         choice = (log_p.numpy() + random.gumbel(size=log_p.shape)).argmax(axis=-1)
         log_prob = log_p.gather(-1, torch.from_numpy(choice)[..., None]).squeeze(-1).sum(-1)
-        return Drawn(self._action(choice), log_prob.numpy())
+        return SampledAction(self._action(choice), log_prob.numpy())
 
     def mode(self, complete: Tensor) -> Array:
         """Return the most likely choice of each entry."""
@@ -171,7 +171,7 @@ class GaussianHead(ActionHead):
         mean, log_std = self._split(outputs)
         return torch.cat([mean, log_std.expand_as(mean)], dim=-1)
 
-    def sample(self, complete: Tensor, random: np.random.Generator) -> Drawn:
+    def sample(self, complete: Tensor, random: np.random.Generator) -> SampledAction:
         """Sample from the Gaussians; the environment's actions are clipped to its bounds."""
         with torch.no_grad():
             mean, log_std = complete.chunk(2, dim=-1)
@@ -179,7 +179,7 @@ class GaussianHead(ActionHead):
             drawn = torch.addcmul(mean, log_std.exp(), noise)
             log_prob = _log_density(mean, log_std, drawn)
         action = self._action(drawn.numpy())
-        return Drawn(action, log_prob.numpy(), {self.column: drawn.numpy()})
+        return SampledAction(action, log_prob.numpy(), {self.column: drawn.numpy()})
 
     def mode(self, complete: Tensor) -> Array:
         """Return the means, clipped."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from asyncrl.agents.parts.schedules import Schedule, value_at
 
 
-class LeanOptimizer(ABC):
+class FastOptimizer(ABC):
     """Updates parameters from their gradients. Results equal those of torch's bit for bit.
 
     A learning rate that is a schedule changes where `set_rate_at` is called, before an update.
@@ -135,7 +135,7 @@ class LeanOptimizer(ABC):
         }
 
 
-class FusedAdam(LeanOptimizer):
+class FusedAdam(FastOptimizer):
     """`torch.optim.Adam(fused=True)` in two operations."""
 
     slots = ("exp_avg", "exp_avg_sq", "step")
@@ -182,7 +182,7 @@ class FusedAdam(LeanOptimizer):
         )
 
 
-class RMSprop(LeanOptimizer):
+class RMSprop(FastOptimizer):
     """`torch.optim.RMSprop(foreach=True)` in five operations. CUDA graphs cannot capture it."""
 
     slots = ("square_avg",)

@@ -29,7 +29,7 @@ from asyncrl.agents.parts.torch_agent import TorchPolicy, flatten_parameters, se
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.parts.updater import (
     TRANSITION_COLUMNS,
-    SlowCopy,
+    TargetNetwork,
     Updater,
     UpdatingAgent,
 )
@@ -195,8 +195,8 @@ class QAgent(QPolicy, UpdatingAgent, ABC):
         super().__init__(config, spec, context, device)
         vectors = [flatten_parameters(self.net)]
         self.optimizer = FusedAdam(vectors, config.learning_rate, config.adam_eps, flat=True)
-        self.slow = SlowCopy(self.net, config.tau, flat=vectors)
-        self.target = self.slow.network
+        self.target_network = TargetNetwork(self.net, config.tau, flat=vectors)
+        self.target = self.target_network.network
         self.target_perturbation = Perturbation(self.target)
         self.parts |= {"target": self.target, "optimizer": self.optimizer, "random": self.random}
         self.draws = torch.Generator(device).manual_seed(context.seed)
@@ -211,7 +211,7 @@ class QAgent(QPolicy, UpdatingAgent, ABC):
             {"": self.optimizer},
             max_grad_norm=config.max_grad_norm,
             networks=[self.model],
-            slow=[] if self.copies_every else [self.slow],
+            targets=[] if self.copies_every else [self.target_network],
             columns=self.columns,
         )
 
@@ -243,7 +243,7 @@ class QAgent(QPolicy, UpdatingAgent, ABC):
         """Take one step towards the targets; return loss, mean value and gradient norm."""
         metrics = super().opt(batch)
         if self.copies_every and self.version % self.copies_every == 0:
-            self.slow.catch_up()
+            self.target_network.hard_update()
         return metrics
 
     def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -259,8 +259,8 @@ class QAgent(QPolicy, UpdatingAgent, ABC):
                 f"{shown(answer)}; return for instance loss, {{}}"
             )
         loss, metrics = answer
-        metrics |= {"loss": loss.detach()} | self.updater.down(loss)
-        self.updater.follow()
+        metrics |= {"loss": loss.detach()} | self.updater.minimize(loss)
+        self.updater.update_targets()
         if self.perturbation.size:
             self.perturbation.clear()
             self.target_perturbation.clear()

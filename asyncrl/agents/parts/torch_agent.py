@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.parts.optimizers import LeanOptimizer
+from asyncrl.agents.parts.optimizers import FastOptimizer
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.recorder import Record
@@ -35,7 +35,7 @@ _GENERATOR_BYTES = {"cpu": 5056, "cuda": 16}
 
 Part = (
     nn.Module
-    | LeanOptimizer
+    | FastOptimizer
     | torch.optim.Optimizer
     | torch.Tensor
     | torch.Generator
@@ -61,7 +61,7 @@ def tensors_of(part: Part) -> dict[str, Tensor]:
     match part:
         case nn.Module():
             return dict(part.state_dict())
-        case LeanOptimizer():
+        case FastOptimizer():
             rates = {_RATES: torch.tensor(part.rates, dtype=torch.float64)} if part.rates else {}
             return _by_path(part.state) | rates
         case torch.optim.Optimizer():
@@ -115,8 +115,8 @@ def _set_numbers(optimizer: torch.optim.Optimizer, numbers: Params) -> None:
 
 def prepare_part(name: str, part: Part, saved: Params) -> Callable[[], object]:
     """Check the saved state of a part; return a function that loads it."""
-    if isinstance(part, LeanOptimizer):
-        return _prepare_lean(name, part, saved)
+    if isinstance(part, FastOptimizer):
+        return _prepare_fast_optimizer(name, part, saved)
     if isinstance(part, torch.optim.Optimizer):
         return _prepare_optimizer(name, part, saved)
     if isinstance(part, torch.Generator):
@@ -196,7 +196,7 @@ def _prepare_optimizer(
     return load
 
 
-def _prepare_lean(name: str, part: LeanOptimizer, saved: Params) -> Callable[[], object]:
+def _prepare_fast_optimizer(name: str, part: FastOptimizer, saved: Params) -> Callable[[], object]:
     rates = saved.get(_RATES)
     if rates is not None and rates.shape != (2,):
         raise CheckpointError(

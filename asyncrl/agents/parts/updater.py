@@ -10,9 +10,9 @@ keeps what priorities are computed from:
           Agent.update(data)        the equations
             Updater.inputs          observations and rewards, normalised
             Updater(network, ...)   a pass: autocast, gradient accumulation
-            Updater.down(loss)      Descent: backward, norm, clip, step; detach what the update
-                                    returns before it, since a compiled update breaks in two here
-            Updater.follow()        target networks
+            Updater.minimize(loss)  backward, gradient norm, clipping, optimizer step; detach what
+                                    the update returns first: compilation breaks the graph here
+            Updater.update_targets()
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from asyncrl.agents.parts.accelerated import (
 )
 from asyncrl.agents.parts.networks import NetworkInput, each_field
 from asyncrl.agents.parts.normalize import Normalized
-from asyncrl.agents.parts.optimizers import LeanOptimizer
+from asyncrl.agents.parts.optimizers import FastOptimizer
 from asyncrl.agents.parts.torch_agent import (
     TorchAgent,
     buffer_copier,
@@ -50,7 +50,7 @@ from asyncrl.core.segment import DISCOUNTED_RETURN
 from asyncrl.core.types import Array, Columns, ModelVersion
 
 _ALIGNMENT_BYTES = 64
-_LANES = 2
+_N_BUFFERS = 2
 """The device reads one while the other is filled."""
 
 
@@ -100,7 +100,7 @@ class BatchMover:
     def __init__(self, device: torch.device, wanted: Sequence[str]) -> None:
         self._device = device
         self._wanted = tuple(wanted)
-        self._lanes = _Lanes(device) if device.type == "cuda" else None
+        self._staging = _StagingBuffers(device) if device.type == "cuda" else None
 
     def __call__(self, batch: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
         """Return the wanted columns that the batch has, on the device.
@@ -118,8 +118,8 @@ class BatchMover:
         return there | self._move(columns)
 
     def _move(self, columns: Columns) -> dict[str, Tensor]:
-        if self._lanes is not None:
-            return self._lanes.move(columns)
+        if self._staging is not None:
+            return self._staging.move(columns)
         tensors = {name: torch.from_numpy(column) for name, column in columns.items()}
         if self._device.type == "cpu":
             return tensors
@@ -135,37 +135,37 @@ class BatchMover:
         return column
 
 
-class _Lanes:
+class _StagingBuffers:
     """Buffers used in turn, and the stream on which all of them are copied."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._copies = torch.cuda.Stream(device)
-        self._lanes: list[_Lane] = []
+        self._staging: list[_StagingBuffer] = []
         self._nbytes = 0
-        """Capacity of a lane in bytes."""
+        """Capacity of a buffer in bytes."""
         self._turn = 0
 
     def move(self, columns: Columns) -> dict[str, Tensor]:
         computing = torch.cuda.current_stream(self._device)
         layout = BatchLayout.of(columns)
-        if layout.nbytes > self._nbytes or not self._lanes:
+        if layout.nbytes > self._nbytes or not self._staging:
             self._allocate(layout.nbytes)
         # All reads of the previous batch have been submitted by now.
-        self._lanes[self._turn].read.record(computing)
-        self._turn = (self._turn + 1) % _LANES
-        lane = self._lanes[self._turn]
-        lane.copied.synchronize()  # copied two batches ago: its pinned bytes are free again
-        lane.lay_out(layout)
-        for name, array in lane.arrays.items():
+        self._staging[self._turn].read.record(computing)
+        self._turn = (self._turn + 1) % _N_BUFFERS
+        buffer = self._staging[self._turn]
+        buffer.copied.synchronize()  # copied two batches ago: its pinned bytes are free again
+        buffer.lay_out(layout)
+        for name, array in buffer.arrays.items():
             np.copyto(array, columns[name])
         with torch.cuda.stream(self._copies):
-            self._copies.wait_event(lane.read)
+            self._copies.wait_event(buffer.read)
             used = slice(layout.nbytes)
-            lane.there[used].copy_(lane.here[used], non_blocking=True)
-            lane.copied.record(self._copies)
-        computing.wait_event(lane.copied)
-        return dict(lane.tensors)
+            buffer.there[used].copy_(buffer.here[used], non_blocking=True)
+            buffer.copied.record(self._copies)
+        computing.wait_event(buffer.copied)
+        return dict(buffer.tensors)
 
     def _allocate(self, nbytes: int) -> None:
         """Allocate larger buffers; rare enough to wait for the device.
@@ -175,10 +175,10 @@ class _Lanes:
         """
         torch.cuda.synchronize(self._device)
         self._nbytes = max(nbytes, self._nbytes * 3 // 2)
-        self._lanes = [_Lane(self._nbytes, self._device) for _ in range(_LANES)]
+        self._staging = [_StagingBuffer(self._nbytes, self._device) for _ in range(_N_BUFFERS)]
 
 
-class _Lane:
+class _StagingBuffer:
     """A pinned buffer, its counterpart on the device, and events that say when both are free."""
 
     arrays: dict[str, Array]
@@ -229,7 +229,7 @@ Answer = TypeVar("Answer", Tensor, tuple[Tensor, Tensor])
 """One tensor, or two."""
 
 
-class InParts:
+class ChunkedForward:
     """Passes a batch through networks in parts of similar size.
 
     Activations of a part are not kept. `backward` recomputes them part by part, and the parts'
@@ -271,7 +271,7 @@ def _joined(answers: list[Answer], dim: int) -> Answer:
     return torch.cat(ones, dim), torch.cat(others, dim)
 
 
-class SlowCopy:
+class TargetNetwork:
     """A target network: `network` is a copy that moves by a share `tau` of the way at each call.
 
     It is always in evaluation mode.
@@ -282,29 +282,29 @@ class SlowCopy:
         self.network = copy.deepcopy(fast).eval()
         if not flat:
             self.network.requires_grad_(False)
-        self._fast: list[Tensor] = [*(flat or fast.parameters())]
-        self._slow: list[Tensor] = (
+        self._params: list[Tensor] = [*(flat or fast.parameters())]
+        self._target_params: list[Tensor] = (
             [flatten_parameters(self.network)] if flat else [*self.network.parameters()]
         )
         self._tau = tau
         self._copy_buffers = buffer_copier(fast, self.network)
 
     @torch.no_grad()
-    def follow(self) -> None:
+    def soft_update(self) -> None:
         """Move towards the network, and copy its buffers."""
         # theta' <- theta' + tau * (theta - theta')
-        torch._foreach_lerp_(self._slow, self._fast, self._tau)
+        torch._foreach_lerp_(self._target_params, self._params, self._tau)
         self._copy_buffers()
 
     @torch.no_grad()
-    def catch_up(self) -> None:
+    def hard_update(self) -> None:
         """Copy the network."""
         # theta' <- theta
-        torch._foreach_copy_(self._slow, self._fast)
+        torch._foreach_copy_(self._target_params, self._params)
         self._copy_buffers()
 
 
-class Descent:
+class OptimizerStep:
     """Steps one optimizer on a loss, and reports the gradient norm.
 
     The gradients of each of `norms`, by name, are jointly scaled down to `max_grad_norm`; 0
@@ -313,7 +313,7 @@ class Descent:
 
     def __init__(
         self,
-        optimizer: LeanOptimizer,
+        optimizer: FastOptimizer,
         max_grad_norm: float,
         *,
         name: str = "",
@@ -376,12 +376,12 @@ class Updater:
     Args:
         agent: The agent with `update`; its networks and `read_obs` must exist already.
         config: The agent's settings.
-        optimizers: Optimizers by the names that `down` takes: "" if there is only one.
+        optimizers: Optimizers by the names that `minimize` takes: "" if there is only one.
         max_grad_norm: Maximum gradient norm of one optimizer; 0 disables clipping.
         networks: Networks that learn.
         norms: Parameters whose gradients are clipped separately, by the names of their norms;
             by default all of an optimizer's together.
-        slow: Target networks, updated by `follow`.
+        targets: Target networks, updated by `update_targets`.
         switch_modes: Whether networks are in training mode throughout an update.
         columns: Columns that updates read from a batch, if present.
         hidden: Widths of hidden layers, if these alone decide how to multiply matrices.
@@ -391,27 +391,27 @@ class Updater:
         self,
         agent: UpdatingAgent,
         config: TorchConfig,
-        optimizers: Mapping[str, LeanOptimizer],
+        optimizers: Mapping[str, FastOptimizer],
         *,
         max_grad_norm: float,
         networks: Sequence[nn.Module],
         norms: Mapping[str, Sequence[Tensor]] | None = None,
-        slow: Sequence[SlowCopy] = (),
+        targets: Sequence[TargetNetwork] = (),
         switch_modes: bool = True,
         columns: Sequence[str] = TRANSITION_COLUMNS,
         hidden: Sequence[int] = (),
     ) -> None:
         device = agent.device
-        self.down = config.uncompiled(self._down)
-        """Step on the loss by the descent of that name; return gradient norms."""
-        self.follow = config.uncompiled(self._follow)
+        self.minimize = config.uncompiled(self._minimize)
+        """Step on the loss by the step of that name; return gradient norms."""
+        self.update_targets = config.uncompiled(self._update_targets)
         """Update all target networks."""
         self._device = device
-        self._descents = {
-            name: Descent(optimizer, max_grad_norm, name=name, norms=norms)
+        self._optimizer_steps = {
+            name: OptimizerStep(optimizer, max_grad_norm, name=name, norms=norms)
             for name, optimizer in optimizers.items()
         }
-        self._slow = slow
+        self._targets = targets
         self._singly = "next_obs" in columns
         drawing = any(_drops_out(layer) for network in networks for layer in network.modules())
         self._random = getattr(agent, "random", None) if drawing else None
@@ -424,7 +424,7 @@ class Updater:
         if device.type == "cpu":
             keep_freed_memory()
         self._precision = config.precision_on(device)
-        self._in_parts = InParts(config.accumulate)
+        self._chunked = ChunkedForward(config.accumulate)
         learning = networks if switch_modes else []
         self._run = Accelerated(agent.update, config.accelerate, device, learning)
         self._name = type(agent).__name__
@@ -443,8 +443,8 @@ class Updater:
         `OutOfMemory` if memory is short. Cached memory is then freed, so that the run can still
         save a checkpoint.
         """
-        for descent in self._descents.values():
-            descent.optimizer.set_rate_at(env_steps)
+        for step in self._optimizer_steps.values():
+            step.optimizer.set_rate_at(env_steps)
         self._check(batch)
         if self._random is not None:
             torch.manual_seed(int(self._random.integers(2**63)))
@@ -454,8 +454,8 @@ class Updater:
         except torch.OutOfMemoryError as error:
             raise _out_of_memory(batch, self._device) from error
         self._newest = self._taken_out(metrics)
-        for descent in self._descents.values():
-            metrics |= descent.optimizer.metrics(descent.rate_name)
+        for step in self._optimizer_steps.values():
+            metrics |= step.optimizer.metrics(step.rate_name)
         self._metrics |= metrics
         return dict(self._metrics)
 
@@ -515,23 +515,25 @@ class Updater:
         self, network: Callable[..., Answer], *inputs: NetworkInput, dim: int = 0
     ) -> Answer:
         """Return a network's output in float32: rows along `dim`, in parts if accumulating."""
-        answer = self.lean(network, *inputs, dim=dim)
+        answer = self.forward_in_chunks(network, *inputs, dim=dim)
         if isinstance(answer, Tensor):
             return answer.float()
         one, other = answer
         return one.float(), other.float()
 
-    def lean(self, network: Callable[..., Answer], *inputs: NetworkInput, dim: int = 0) -> Answer:
+    def forward_in_chunks(
+        self, network: Callable[..., Answer], *inputs: NetworkInput, dim: int = 0
+    ) -> Answer:
         """Return a network's output in the precision in which it was computed."""
         with self._precision():
-            return self._in_parts(network, *inputs, dim=dim)
+            return self._chunked(network, *inputs, dim=dim)
 
-    def _down(self, loss: Tensor, name: str = "") -> dict[str, Tensor]:
-        return self._descents[name](loss)
+    def _minimize(self, loss: Tensor, name: str = "") -> dict[str, Tensor]:
+        return self._optimizer_steps[name](loss)
 
-    def _follow(self) -> None:
-        for slow in self._slow:
-            slow.follow()
+    def _update_targets(self) -> None:
+        for target in self._targets:
+            target.soft_update()
 
     def priorities(self) -> Array:
         """Return the priority of each row of the last batch."""

@@ -53,7 +53,7 @@ def test_off_calls_the_update_itself() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
-def test_graphs_update_once_a_call_and_tell_numbers_that_stay() -> None:
+def test_graphs_update_once_a_call_and_report_numbers_that_stay() -> None:
     sizes = [2] * 8 + [5, 2]
     expected = run("off", torch.device("cuda"), sizes)[1]
     counting, told = run("graphs", torch.device("cuda"), sizes)
@@ -63,7 +63,7 @@ def test_graphs_update_once_a_call_and_tell_numbers_that_stay() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
-def test_graphs_work_on_new_tensors_once_told_to_forget() -> None:
+def test_graphs_work_on_new_tensors_once_asked_to_forget() -> None:
     device = torch.device("cuda")
     counting = Counting(device)
     accelerated = Accelerated(counting.update, "graphs", device)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.parts.updater import InParts
+from asyncrl.agents.parts.updater import ChunkedForward
 
 ROWS = 37
 
@@ -28,7 +28,7 @@ def rows(width: int = 5) -> Tensor:
 
 def gradients(net: nn.Module, parts: int) -> tuple[Tensor, list[Tensor]]:
     net.zero_grad()
-    answer = InParts(parts)(net, rows())
+    answer = ChunkedForward(parts)(net, rows())
     answer.square().mean().backward()  # type: ignore[no-untyped-call]
     return answer.detach(), [
         param.grad.clone() for param in net.parameters() if param.grad is not None
@@ -63,7 +63,7 @@ def test_rows_may_lie_along_another_dimension_and_inputs_may_be_named() -> None:
             return torch.stack([obs["a"].sum(1) * action[:, 0], obs["b"][:, 0] + action[:, 0]])
 
     obs, action = {"a": rows(), "b": rows(2)}, rows(1).requires_grad_()
-    found = InParts(4)(Critics(), obs, action, dim=1)
+    found = ChunkedForward(4)(Critics(), obs, action, dim=1)
     torch.testing.assert_close(found, Critics()(obs, action))
     found.sum().backward()  # type: ignore[no-untyped-call]
     assert action.grad is not None
@@ -72,7 +72,7 @@ def test_rows_may_lie_along_another_dimension_and_inputs_may_be_named() -> None:
 
 def test_gradients_reach_only_what_was_asked_for() -> None:
     actor, critic = network(), nn.Linear(3, 1)
-    value = InParts(3)(critic, InParts(3)(actor, rows()))
+    value = ChunkedForward(3)(critic, ChunkedForward(3)(actor, rows()))
     torch.autograd.backward(value.mean(), inputs=[*actor.parameters()])
     assert all(param.grad is not None for param in actor.parameters())
     assert all(param.grad is None for param in critic.parameters())
@@ -87,7 +87,7 @@ def test_parts_keep_less_for_the_gradient() -> None:
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            InParts(parts)(copy.deepcopy(network()), rows())
+            ChunkedForward(parts)(copy.deepcopy(network()), rows())
         return sum(sizes)
 
     assert kept(4) < kept(1) / 4
@@ -101,7 +101,7 @@ def test_nothing_is_recomputed_where_there_is_no_gradient() -> None:
         return one.square()
 
     with torch.no_grad():
-        assert torch.equal(InParts(4)(counting, rows()), rows().square())
+        assert torch.equal(ChunkedForward(4)(counting, rows()), rows().square())
     assert calls == [10, 9, 9, 9]
-    InParts(4)(counting, rows().requires_grad_()).sum().backward()  # type: ignore[no-untyped-call]
+    ChunkedForward(4)(counting, rows().requires_grad_()).sum().backward()  # type: ignore[no-untyped-call]
     assert sorted(calls[4:]) == sorted(2 * [10, 9, 9, 9])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from asyncrl.agents.parts.updater import BatchLayout, BatchMover, _Lanes
+from asyncrl.agents.parts.updater import BatchLayout, BatchMover, _StagingBuffers
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Columns
 
@@ -66,7 +66,7 @@ def test_columns_on_another_device_are_refused() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 3, 64])
-def test_packed_columns_come_back_as_they_were(rows: int) -> None:
+def test_packed_columns_come_back_unchanged(rows: int) -> None:
     columns = batch(rows)
     layout = BatchLayout.of(columns)
     buffer = torch.zeros(layout.nbytes, dtype=torch.uint8)
@@ -112,7 +112,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 def test_only_batches_larger_than_all_before_take_new_buffers(waits: list[object]) -> None:
-    lanes = _Lanes(CPU)
+    lanes = _StagingBuffers(CPU)
     for turn, (rows, allocations) in enumerate([(8, 1), (5, 1), (8, 1), (1, 1), (9, 2), (12, 2)]):
         columns = batch(rows, seed=turn)
         moved = lanes.move(columns)
@@ -124,7 +124,7 @@ def test_only_batches_larger_than_all_before_take_new_buffers(waits: list[object
 
 @pytest.mark.usefixtures("waits")
 def test_a_batch_stays_while_the_next_one_is_copied() -> None:
-    lanes = _Lanes(CPU)
+    lanes = _StagingBuffers(CPU)
     for turn, rows in enumerate([8, 5, 7, 7, 40]):
         columns = batch(rows, seed=turn)
         before = lanes.move(columns)

@@ -56,7 +56,7 @@ def head_for(space: BoxSpec | DiscreteSpec, *, state_std: bool = False) -> Actio
 @pytest.mark.parametrize("state_std", [False, True])
 @given(lead=leads, seed=st.integers(0, 1000))
 @settings(max_examples=20, deadline=None)
-def test_actions_belong_to_the_space_and_tell_their_own_probability(
+def test_actions_belong_to_the_space_and_report_their_own_probability(
     space: BoxSpec | DiscreteSpec, state_std: bool, lead: tuple[int, ...], seed: int
 ) -> None:
     head = head_for(space, state_std=state_std)

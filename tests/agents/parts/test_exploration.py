@@ -61,7 +61,7 @@ def test_epsilon_follows_a_schedule_in_env_steps(env_steps: int, line: float, st
         assert greedy.epsilons(env_steps).tolist() == pytest.approx([expected])
 
 
-def test_epsilon_may_stay_as_it_is() -> None:
+def test_epsilon_may_stay_unchanged() -> None:
     assert explorer(EpsilonGreedy(epsilon=0.3)).record(10**6) == {"exploration_rate": 0.3}
 
 

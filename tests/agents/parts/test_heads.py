@@ -122,7 +122,7 @@ def raise_answers(network: nn.Module) -> None:
 
 @pytest.mark.parametrize("observation", [VECTOR, IMAGE], ids=["vector", "image"])
 @pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
-def test_heads_tell_apart_what_bfloat16_cannot(
+def test_heads_distinguish_what_bfloat16_cannot(
     make: Callable[[BoxSpec], Network], observation: BoxSpec
 ) -> None:
     torch.manual_seed(0)

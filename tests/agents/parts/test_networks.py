@@ -30,7 +30,7 @@ from asyncrl.agents.parts.networks import (
     q_head,
     q_network,
 )
-from asyncrl.agents.parts.updater import InParts
+from asyncrl.agents.parts.updater import ChunkedForward
 from asyncrl.core.env import BoxSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.spaces import spec_from_spaces
@@ -139,7 +139,7 @@ def plain(network: nn.Sequential) -> nn.Sequential:
 def learned(network: nn.Module, images: torch.Tensor, parts: int, dtype: torch.dtype) -> list[Any]:
     """Return what a network answers, and its gradients."""
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-        features: torch.Tensor = InParts(parts)(network, images)
+        features: torch.Tensor = ChunkedForward(parts)(network, images)
     features.float().square().mean().backward()
     return [features, *(p.grad for p in network.parameters())]
 
@@ -192,7 +192,7 @@ def choices(low: list[int], high: list[int]) -> BoxSpec:
     return BoxSpec(bounds[0].shape, "int64", *bounds, categorical=True)
 
 
-def test_choices_are_told_apart_one_by_one() -> None:
+def test_choices_are_distinguished_one_by_one() -> None:
     encode = OneHot(choices([0, -1], [2, 0]))
     obs = torch.tensor([[0.0, -1.0], [2.0, 0.0]])
     a, b = 3**0.5, 2**0.5
@@ -281,7 +281,7 @@ def test_fields_of_every_dtype_are_read(dtype: str) -> None:
     np.testing.assert_array_equal(fields["b"], right.astype(np.float32) / np.float32(scale))
 
 
-def test_one_array_is_read_as_it_is() -> None:
+def test_one_array_is_read_unchanged() -> None:
     assert observation_reader(box((3,))) is as_float
     blank = no_observations(box((2, 3), "uint8"), 4)
     assert isinstance(blank, torch.Tensor)
@@ -293,7 +293,7 @@ def byte_choices(low: list[int], high: list[int]) -> BoxSpec:
     return BoxSpec((len(low),), "uint8", *bounds, categorical=True)
 
 
-def test_bytes_that_name_choices_are_told_apart() -> None:
+def test_bytes_that_name_choices_are_distinguished() -> None:
     spec = byte_choices([0, 1], [2, 2])
     rows = torch.tensor([[0, 2], [1, 1], [2, 2]], dtype=torch.uint8)
     a, b = 3**0.5, 2**0.5

@@ -93,7 +93,7 @@ def test_slope_in_sigma_is_that_of_the_paper(rows: int) -> None:
     torch.testing.assert_close(layer.bias_sigma.grad, out.sum(dim=0))
 
 
-def test_each_layer_has_numbers_of_its_own() -> None:
+def test_each_layer_has_separate_random_numbers() -> None:
     network = NoisyMLP(3, (4,), 2)
     perturbation = Perturbation(network)
     assert perturbation.size == (3 + 4) + (4 + 2)
@@ -110,7 +110,7 @@ def test_network_without_noisy_layers_draws_nothing() -> None:
     assert "draws" not in build(DQNConfig(device="cpu")).parts
 
 
-def test_environments_explore_apart_and_anew_each_time() -> None:
+def test_environments_explore_apart_and_differently_each_time() -> None:
     policy = build(n_envs=64)
     obs = np.ones((64, 2), np.float32)
     first, second = policy.act(obs).action, policy.act(obs).action

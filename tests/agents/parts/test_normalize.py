@@ -65,7 +65,7 @@ def test_numbers_without_a_dimension_are_normalized_too() -> None:
 
 
 @pytest.mark.parametrize("left", [box((2,), "uint8"), box((2,), "int64", categorical=True)])
-def test_bytes_and_choices_are_left_as_they_are(left: BoxSpec) -> None:
+def test_bytes_and_choices_are_left_unchanged(left: BoxSpec) -> None:
     model = Normalized(nn.Identity(), left, rewards=False)
     obs = torch.tensor([[0.25, 1.0], [0.5, 0.0]])
     model.learn(obs, {})
@@ -114,7 +114,7 @@ def test_rewards_are_left_as_they_are_unless_asked_for() -> None:
     assert torch.equal(model.rewards(data), data["reward"])
 
 
-def test_missing_returns_are_asked_for_in_words() -> None:
+def test_missing_returns_are_requested_in_the_error() -> None:
     model = Normalized(nn.Identity(), None, rewards=True)
     with pytest.raises(
         ConfigError, match=r"column discounted_return.* only obs, reward; .*return_gamma"

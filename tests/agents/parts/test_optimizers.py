@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from asyncrl.agents.parts.optimizers import FusedAdam, LeanOptimizer, RMSprop
+from asyncrl.agents.parts.optimizers import FastOptimizer, FusedAdam, RMSprop
 from asyncrl.agents.parts.schedules import Schedule
 
 STEPS = 5
@@ -20,7 +20,7 @@ DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 class Pair(NamedTuple):
     """Ours and torch's, of the same settings."""
 
-    make: Callable[[list[Tensor]], LeanOptimizer]
+    make: Callable[[list[Tensor]], FastOptimizer]
     torchs: Callable[[list[Tensor]], torch.optim.Optimizer]
 
 
@@ -90,7 +90,7 @@ def test_steps_are_those_of_torch(pair: Pair, device: str) -> None:
 
 
 @each_pair
-def test_what_no_loss_depends_on_stays_as_it_is(pair: Pair) -> None:
+def test_what_no_loss_depends_on_stays_unchanged(pair: Pair) -> None:
     both = Both(pair)
     unused = both.params[1].detach().clone()
     for seed in range(STEPS):
@@ -109,7 +109,7 @@ def test_gradients_may_come_and_go(pair: Pair) -> None:
 
 
 @each_pair
-def test_it_goes_on_from_a_state_of_torchs(pair: Pair) -> None:
+def test_it_resumes_from_a_state_of_torch_adam(pair: Pair) -> None:
     both = Both(pair)
     optimizer = both.optimizer
     for seed in range(STEPS):
@@ -194,7 +194,7 @@ def test_rmsprop_follows_a_schedule() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_recorded_step_reads_the_learning_rate_anew() -> None:
+def test_a_recorded_step_reads_the_learning_rate_again() -> None:
     params = parameters("cuda")
     adam = FusedAdam(params, Schedule(points=((0, 0.1), (10, 0.0)), interpolate=False))
     give_gradients(params, 0)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from asyncrl.agents.parts.optimizers import FusedAdam, LeanOptimizer, RMSprop
+from asyncrl.agents.parts.optimizers import FastOptimizer, FusedAdam, RMSprop
 from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.agents.parts.torch_agent import (
     Part,
@@ -75,7 +75,7 @@ def test_sync_takes_parameters_and_version() -> None:
 
 
 @pytest.mark.parametrize(("own", "told", "known"), [(10, 30, 30), (30, 10, 30)])
-def test_env_steps_are_the_more_of_those_told_and_its_own(own: int, told: int, known: int) -> None:
+def test_env_steps_are_the_larger_of_given_and_own_count(own: int, told: int, known: int) -> None:
     policy = TorchPolicy(layer(1.0), CPU)
     policy.env_steps = own
     policy.sync_model(info(1.0, env_steps=told))
@@ -98,7 +98,7 @@ def test_model_that_does_not_fit_is_refused_in_words(params: Params, words: str)
     assert policy.version == 0
 
 
-def test_snapshot_that_nobody_may_write_is_taken() -> None:
+def test_read_only_snapshot_is_taken() -> None:
     received = info(5.0)
     for value in received.params.values():
         value.setflags(write=False)
@@ -131,7 +131,7 @@ def test_learning_mode_ends_however_the_block_does() -> None:
     assert not any(module.training for module in layers)
 
 
-def test_layer_with_a_way_of_its_own_to_switch_modes_is_asked() -> None:
+def test_layer_with_a_custom_train_method_is_called() -> None:
     class Frozen(nn.BatchNorm1d):
         def train(self, mode: bool = True) -> Frozen:
             return super().train(False)
@@ -181,7 +181,7 @@ def test_generator_comes_back_whatever_its_numbers() -> None:
 PHILOX = np.arange(16, dtype=np.uint8)  # what a generator on a GPU saves
 
 
-def test_generator_of_another_device_is_a_seed_and_that_is_said(
+def test_generator_of_another_device_is_reseeded_with_a_log_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     draws = []
@@ -199,7 +199,7 @@ def test_generator_of_another_device_is_a_seed_and_that_is_said(
     assert draws[0] != torch.rand(3, generator=torch.Generator().manual_seed(5)).tolist()
 
 
-def test_generator_of_the_same_device_goes_on_without_a_word(
+def test_generator_of_the_same_device_continues_silently(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     agent = agent_with(1.0, noise=torch.Generator().manual_seed(5))
@@ -230,7 +230,7 @@ def test_generator_state_of_a_wrong_form_is_refused(
     assert not caplog.records
 
 
-def test_a_load_is_told_once_all_is_there_and_not_if_it_was_refused() -> None:
+def test_on_load_is_called_after_a_complete_load_only() -> None:
     agent, seen = agent_with(1.0), []
     agent.on_load.append(lambda: seen.append(flat(agent.model_info().params)["bias"]))
     with pytest.raises(CheckpointError):
@@ -288,8 +288,8 @@ MAKERS: dict[str, Callable[[list[nn.Parameter], float], Any]] = {
 def test_a_rate_that_was_set_comes_back_unless_the_settings_say_otherwise(
     make: Callable[[list[nn.Parameter], float], Any],
 ) -> None:
-    def rate(optimizer: LeanOptimizer | torch.optim.Optimizer, *, now: float = 0.0) -> float:
-        if isinstance(optimizer, LeanOptimizer):
+    def rate(optimizer: FastOptimizer | torch.optim.Optimizer, *, now: float = 0.0) -> float:
+        if isinstance(optimizer, FastOptimizer):
             optimizer.learning_rate = now or optimizer.learning_rate
             return optimizer.learning_rate
         (group,) = optimizer.param_groups
@@ -617,7 +617,7 @@ class Declares(Sets):
         "auto",
     ],
 )
-def test_torch_has_one_thread_unless_somebody_says_otherwise(
+def test_torch_has_one_thread_by_default(
     config: Any, omp: str | None, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

@@ -25,14 +25,14 @@ def test_parts_are_refused_where_an_algorithm_knows_none() -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InParts(TorchConfig):
+class ChunkedForward(TorchConfig):
     can_accumulate: ClassVar[bool] = True
 
 
 def test_parts_of_a_batch_are_computed_where_an_algorithm_can() -> None:
-    assert InParts(accumulate=4).accumulate == 4
+    assert ChunkedForward(accumulate=4).accumulate == 4
     with pytest.raises(ConfigError, match=r"which agent\.accelerate='compile' would undo"):
-        InParts(accumulate=4, accelerate="compile")
+        ChunkedForward(accumulate=4, accelerate="compile")
 
 
 @pytest.mark.parametrize(

@@ -131,12 +131,12 @@ def telling(**told: Any) -> Telling:
         ),
     ],
 )
-def test_updates_that_tell_something_else_are_named(told: dict[str, Any], words: str) -> None:
+def test_updates_that_report_something_else_are_named(told: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         telling(**told).opt(batch_for(DQN))
 
 
-def test_an_update_may_tell_no_priorities() -> None:
+def test_an_update_may_report_no_priorities() -> None:
     agent = telling(answer={"priority": torch.ones(ROWS)})
     agent.opt(batch_for(DQN))
     assert np.array_equal(agent.priorities(), np.ones(ROWS))
@@ -187,7 +187,7 @@ def test_recorded_updates_are_those_of_eager_ones(config: Config, changes: dict[
 @pytest.mark.gpu
 @needs_gpu
 @both
-def test_recorded_updates_go_on_from_a_state(config: Config) -> None:
+def test_recorded_updates_resume_from_a_state(config: Config) -> None:
     changes: dict[str, Any] = {"device": "cuda", "accelerate": "graphs"}
     first, second = build(config, **changes), build(config, **changes)
     for seed in range(6):
@@ -297,7 +297,7 @@ def test_device_without_memory_ends_in_a_sentence_and_the_agent_can_still_be_sav
     before = agent.state()
 
     def full(_: object) -> dict[str, torch.Tensor]:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+        raise torch.OutOfMemoryError("CUDA out of memory. TrialRecord to allocate 20.00 GiB")
 
     monkeypatch.setattr(agent.updater, "_run", full)
     with pytest.raises(OutOfMemory, match=rf"batch of {ROWS} rows.*trainer.batch_size") as raised:
@@ -309,7 +309,7 @@ def test_device_without_memory_ends_in_a_sentence_and_the_agent_can_still_be_sav
 
 
 @pytest.mark.fault("F34")
-def test_what_a_gpu_has_left_is_told_once_its_cache_is_free(
+def test_free_gpu_memory_is_reported_after_its_cache_is_freed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its own calls are stood in for, so this needs none."""

@@ -182,7 +182,7 @@ def test_network_that_cannot_be_copied_is_taken_where_no_copy_is_needed() -> Non
     assert agent.act(np.zeros((5, 4), np.float32)).action.shape == (5,)
 
 
-def test_asking_leaves_what_a_network_counts_and_chance_as_they_were() -> None:
+def test_a_trial_pass_changes_no_counters_and_no_random_state() -> None:
     made: list[nn.Module] = []
 
     def make(_: EnvSpec) -> nn.Module:
@@ -261,7 +261,7 @@ class DroppingMemory(nn.Module):
     ],
     ids=["dqn", "memory", "droq", "ppo"],
 )
-def test_dropout_is_repeated_and_goes_on_from_a_state(config: AgentConfig, spec: EnvSpec) -> None:
+def test_dropout_is_repeated_and_resumes_from_a_state(config: AgentConfig, spec: EnvSpec) -> None:
     findings = {found.check: found for found in examine_agent(config, spec)}
     assert findings["going on"].level == "ok", findings["going on"].seen
 
@@ -281,7 +281,7 @@ def trajectories(policy: PPOPolicy, n: int = 4, length: int = 8) -> Columns:
     }
 
 
-def test_learner_and_actor_tell_the_same_probabilities_and_learn_what_to_normalize_by() -> None:
+def test_learner_and_actor_compute_the_same_probabilities_and_learn_the_normalisation() -> None:
     config = PPOConfig(network=normalizing, device="cpu", epochs=2, minibatches=2)
     agent = config.build(CHOICES, PolicyContext(seed=0))
     policy = config.build_policy(CHOICES, PolicyContext(seed=0, n_envs=32))

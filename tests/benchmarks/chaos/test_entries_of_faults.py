@@ -23,7 +23,7 @@ def test_versions_behind_counts_those_published_until_then() -> None:
     assert versions_behind(losses, audit) == [0, 1, 0]
 
 
-def test_gaps_that_touch_a_save_are_told_from_others() -> None:
+def test_gaps_that_touch_a_save_are_distinguished_from_others() -> None:
     saves = Saves(1, Path("x"), spans=[(2.5, 3.5)])
     saving, others = saves.during([0.0, 1.0, 2.0, 3.0, 5.0, 9.0])
     assert (saving, others) == ([1.0, 2.0], [1.0, 1.0, 4.0])
@@ -39,7 +39,9 @@ def test_gaps_that_touch_a_save_are_told_from_others() -> None:
         (End(130, 1.0, 100, 0, 1), False),
     ],
 )
-def test_an_end_is_good_with_its_code_a_checkpoint_and_nobody_left(end: End, passed: bool) -> None:
+def test_an_end_is_good_with_its_code_a_checkpoint_and_no_process_left(
+    end: End, passed: bool
+) -> None:
     assert signals._ended(9, "Ctrl-C", 130, [End(130, 1.0, 1, 0, 0), end]).passed == passed
 
 
@@ -55,7 +57,7 @@ def left(way: str, **changes: object) -> Left:
     return Left(way=way, **{**values, **changes})  # type: ignore[arg-type]
 
 
-def test_whoever_is_left_is_told_of() -> None:
+def test_processes_left_are_reported() -> None:
     well = [left("the learner"), left("its helper first"), left("all at once")]
     assert orphans._processes(well).passed
     assert not orphans._processes([*well, left("its group", others=1)]).passed

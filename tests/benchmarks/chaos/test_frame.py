@@ -39,7 +39,7 @@ def bench_with(
     ("way", "strict", "code"),
     [("kept", True, 0), ("late", False, 0), ("late", True, 1), ("broken", False, 1)],
 )
-def test_exit_code_tells_whether_a_promise_was_broken(
+def test_exit_code_says_whether_a_promise_was_broken(
     way: str, strict: bool, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     strictly = ["--strict"] if strict else []

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from benchmarks.chaos import worlds
-from benchmarks.chaos.worlds import SCALE, Lives, Numbered, Order
+from benchmarks.chaos.worlds import SCALE, Incarnations, Numbered, Order
 
 ACTION = np.zeros(2, np.int64)
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Numbered:
-    return Numbered(Lives(tmp_path / "lives").path, n_envs=2, pace_s=0.0, width=4)
+    return Numbered(Incarnations(tmp_path / "lives").path, n_envs=2, pace_s=0.0, width=4)
 
 
-def test_observations_say_which_life_and_step_they_are_of(world: Numbered) -> None:
+def test_observations_say_which_incarnation_and_step_they_are_of(world: Numbered) -> None:
     first, second = world(), world()
     assert (first.life.number, second.life.number) == (1, 2)
     obs = second.reset(0)
@@ -37,7 +37,7 @@ def test_everybody_who_opens_the_file_sees_the_same(
 ) -> None:
     env = world()
     env.step(ACTION)
-    lives = Lives(world.lives)
+    lives = Incarnations(world.lives)
     assert lives.all() == [], "the process that looks on is no actor"
     monkeypatch.setattr(worlds.os, "getpid", lambda: 0)
     (seen,) = lives.all()

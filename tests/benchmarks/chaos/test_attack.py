@@ -1,4 +1,4 @@
-"""The siege of a socket, in small, and what is made of its numbers."""
+"""The attack of a socket, in small, and what is made of its numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.chaos import socket_flood
 
 @pytest.mark.usefixtures("tracker_ends")
 @pytest.mark.processes
-def test_an_honest_actor_is_measured_in_peace_and_in_a_siege(
+def test_an_honest_actor_is_measured_in_peace_and_under_attack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(socket_flood._ATTACKS, "small", 50)
@@ -23,19 +23,19 @@ def test_an_honest_actor_is_measured_in_peace_and_in_a_siege(
     assert all(isinstance(share, float) and share > 0 for share in shares)
 
 
-def test_what_came_of_a_siege_is_judged() -> None:
-    siege = socket_flood._Siege(
+def test_outcome_of_an_attack_is_judged() -> None:
+    attack = socket_flood._Attack(
         attacks=100,
         seconds=2.0,
         share=0.7,
         growth_bytes=6_000_000,
-        strangers=0,
+        unauthorised=0,
         heard=False,
         refused=0,
         lives=True,
     )
-    safe, memory, throughput = socket_flood._findings("a socket", siege)
-    assert safe.verdict == "broken", "a siege that nobody noticed proves nothing"
+    safe, memory, throughput = socket_flood._findings("a socket", attack)
+    assert safe.verdict == "broken", "an attack without refusals proves nothing"
     assert memory.verdict == "broken"
     assert memory.measured == "+6.0 MB"
     assert throughput.verdict == "missed"

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from asyncrl.core.env import MakeBatchEnv, look_at
+from asyncrl.core.env import MakeBatchEnv, describe_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig, make_batch
-from asyncrl.training.look import look_in_child
+from asyncrl.training.describe_env import describe_in_child
 from tests.support.fake_envs import ActedEnv, TellingEnv, make_vector_env
 from tests.support.fakes import CountingBatch
 
@@ -51,7 +51,7 @@ MAKES: list[MakeBatchEnv] = [
 
 @pytest.mark.parametrize("make_env", MAKES)
 def test_same_is_seen_as_in_this_process(make_env: MakeBatchEnv) -> None:
-    here, there = look_at(make_env), look_in_child(make_env, timeout_s=60.0)
+    here, there = describe_env(make_env), describe_in_child(make_env, timeout_s=60.0)
     assert there == here
     assert there.spec.action.dtype == here.spec.action.dtype
 
@@ -67,12 +67,12 @@ def test_one_plain_environment_is_made_in_place_of_all(by: str, tmp_path: Path) 
     config = EnvConfig(id=f"{__name__}:noted", kwargs={"directory": str(tmp_path)}, n_envs=16)
     factory = make_batch(partial(noted, str(tmp_path)), n_envs=16)
     make_env = config.build if by == "config" else factory
-    assert look_in_child(make_env, timeout_s=60.0).n_envs == 16
+    assert describe_in_child(make_env, timeout_s=60.0).n_envs == 16
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_wrong_number_is_refused_as_in_an_actor() -> None:
     with pytest.raises(ConfigError, match="holds 3 environments, but n_envs is 4"):
-        look_in_child(make_batch(make_vector_env, n_envs=4), timeout_s=60.0)
+        describe_in_child(make_batch(make_vector_env, n_envs=4), timeout_s=60.0)
     with pytest.raises(ConfigError, match=r"make_env must return a batch of environments, got"):
-        look_in_child(lambda: None, timeout_s=60.0)  # type: ignore[arg-type,return-value]
+        describe_in_child(lambda: None, timeout_s=60.0)  # type: ignore[arg-type,return-value]

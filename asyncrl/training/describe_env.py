@@ -17,10 +17,10 @@ import numpy as np
 from asyncrl.core.env import (
     BoxSpec,
     DiscreteSpec,
+    EnvDescription,
     EnvSpec,
     MakeBatchEnv,
     PackedSpec,
-    Seen,
     require_make_env,
 )
 from asyncrl.core.types import Array
@@ -36,12 +36,12 @@ PRELOAD = ("asyncrl.envs.gym",)
 """Modules that the child needs; the launcher preloads them first."""
 
 
-def look_in_child(
+def describe_in_child(
     make_env: MakeBatchEnv,
     *,
     timeout_s: float,
     launcher: LocalLauncher | None = None,
-) -> Seen:
+) -> EnvDescription:
     """Make environments in a child process, inspect and close them, and return the facts.
 
     Makes one environment if a config or `make_batch` gives their number. Raises what `run_in_child`
@@ -49,25 +49,25 @@ def look_in_child(
     """
     require_make_env(make_env)
     seen = run_in_child(
-        partial(_look, make_env),
+        partial(_describe, make_env),
         what="building the environment",
         timeout_s=timeout_s,
         timeout_setting="supervision.start_timeout_s",
         launcher=launcher,
         preload=PRELOAD,
     )
-    return Seen(**{**seen, "spec": _spec_of(seen["spec"])})
+    return EnvDescription(**{**seen, "spec": _spec_of(seen["spec"])})
 
 
-def look_at_run(config: RunConfig) -> Seen:
+def describe_env_of_run(config: RunConfig) -> EnvDescription:
     """Inspect the environments of a run's actors in a child process."""
     timeout_s = config.supervision.start_timeout_s
-    return look_in_child(config.env_config().build, timeout_s=timeout_s)
+    return describe_in_child(config.env_config().build, timeout_s=timeout_s)
 
 
-def _look(make_env: MakeBatchEnv) -> Plain:
+def _describe(make_env: MakeBatchEnv) -> Plain:
     """Inspect the environments, in the child. Imports only what makes environments."""
-    seen: Seen = importlib.import_module("asyncrl.envs.gym").look(make_env)
+    seen: EnvDescription = importlib.import_module("asyncrl.envs.gym").describe(make_env)
     return {**seen._asdict(), "spec": _plain_spec(seen.spec)}
 
 

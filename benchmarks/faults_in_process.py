@@ -54,7 +54,7 @@ def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def bear() -> None:
+def spawn_children() -> None:
     """Start two processes, one of them in a session of its own, and go on."""
     for apart in (False, True):
         subprocess.Popen(["sleep", "3600"], start_new_session=apart)  # noqa: S607
@@ -65,13 +65,13 @@ def leave_thread() -> None:
     threading.Thread(target=sleep).start()
 
 
-def deafen() -> None:
+def ignore_signals() -> None:
     """Ignore the signals that end or save a run."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
 
 
-def lose_output() -> None:
+def replace_output() -> None:
     """Replace what the interpreter writes to."""
     sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="ascii")  # noqa: SIM115
 
@@ -88,7 +88,7 @@ def leak() -> None:
     _leaked.append(os.urandom(1) * LEAK_BYTES)
 
 
-DEEDS: Mapping[str, Callable[[], object]] = MappingProxyType(
+PROCESS_FAULTS: Mapping[str, Callable[[], object]] = MappingProxyType(
     {
         "nothing": lambda: None,
         # the process ends
@@ -108,16 +108,16 @@ DEEDS: Mapping[str, Callable[[], object]] = MappingProxyType(
         "stop": stop,
         "slow": lambda: time.sleep(SLOW_S),
         # something is left
-        "bear": bear,
+        "spawn-children": spawn_children,
         "fork": fork,
         "thread": leave_thread,
         "leak": leak,
         # the process is no longer what it was
         "chdir": lambda: os.chdir("/"),
-        "deaf": deafen,
+        "ignore-signals": ignore_signals,
         "umask": lambda: os.umask(0o777),
         "close-files": lambda: os.closerange(3, 64),
-        "no-output": lose_output,
+        "no-output": replace_output,
         "nice": lambda: os.nice(5),
         # words
         "print": lambda: sys.stdout.write("a word of the environment\n"),

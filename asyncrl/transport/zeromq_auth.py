@@ -1,7 +1,7 @@
 """Which peers may connect over TCP, and what became of connection attempts.
 
-libzmq asks a `Gatekeeper` about every key before it passes on its owner's messages, and reports to
-a `ConnectionLog` what became of each connection. Both belong to the thread that owns the socket,
+libzmq asks an `Authenticator` about every key before it passes on its owner's messages, and reports
+to a `ConnectionLog` what became of each connection. Both belong to the thread that owns the socket,
 except for `admit` and `revoke`. Does not know what messages contain.
 """
 
@@ -16,13 +16,19 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
-from asyncrl.transport.zeromq_socket import ZAP_DOMAIN, Curve, is_readable, open_gate, open_monitor
+from asyncrl.transport.zeromq_socket import (
+    ZAP_DOMAIN,
+    Curve,
+    is_readable,
+    open_monitor,
+    open_zap_socket,
+)
 
 _log = logging.getLogger(__name__)
 # So that a flood of connections does not delay messages.
 _MOST_AT_ONCE = 256
 # Number of connections beyond those of known actors that counts as a flood.
-_MANY_STRANGERS = 32
+_MANY_REJECTED = 32
 _LOG_INTERVAL_S = 10.0
 _VERSION = b"1.0"
 _EVENTS = {
@@ -36,7 +42,7 @@ _EVENTS = {
 }
 
 
-class Complaints:
+class RejectionLog:
     """Counts what was rejected, and logs one line per flood instead of one per event.
 
     Each reason has its own lines, so that no reason hides another one.
@@ -56,7 +62,7 @@ class Complaints:
             _log.warning("rejected, %s number %d: %s", reason, count, what)
 
 
-class Gatekeeper:
+class Authenticator:
     """Answers libzmq's question whether the owner of a key may connect (ZAP).
 
     A peer without an answer in time is not admitted. After `close` no peer is.
@@ -64,7 +70,7 @@ class Gatekeeper:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], server: bytes) -> None:
         self._server = server
-        self.socket = open_gate(context)
+        self.socket = open_zap_socket(context)
         """Readable when a connection waits for an answer."""
         self._lock = threading.Lock()
         self._users: dict[bytes, str] = {}
@@ -145,7 +151,7 @@ class ConnectionLog:
         self.counts.update(news)
         return news
 
-    def complaints(self, known: int) -> Iterator[tuple[str, int, str]]:
+    def rejections(self, known: int) -> Iterator[tuple[str, int, str]]:
         """Count the events; yield each problem with its reason, number and description.
 
         `known` is the expected number of connections.
@@ -154,7 +160,7 @@ class ConnectionLog:
         if failed := news["denied"] + news["failed"]:
             yield "handshake_failed", failed, "a connection without the right key, or aborted"
         strangers = self.open - known
-        if news["accepted"] and strangers > _MANY_STRANGERS:
+        if news["accepted"] and strangers > _MANY_REJECTED:
             yield "flood", news["accepted"], f"{strangers} connections of no actor"
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ import zmq
 from asyncrl.core.errors import ConfigError, Refused, TransportError
 from asyncrl.core.messages import Experience, Peer
 from asyncrl.transport.zeromq import ZmqActorLink, ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
-from asyncrl.transport.zeromq_guard import Gatekeeper
+from asyncrl.transport.zeromq_auth import Authenticator
 from asyncrl.transport.zeromq_socket import Curve, check_libzmq, listen
 from tests.support import scale
 from tests.support.helpers import wait_until
@@ -28,7 +28,7 @@ from tests.support.intruders import (
     Intruder,
     Knocker,
     admitted,
-    close_gate,
+    close_authenticator,
     curve,
     keys_of,
     no_keys,
@@ -89,7 +89,7 @@ def serve_one(
 
 @pytest.mark.fault("F22")
 @pytest.mark.parametrize("kind", KINDS)
-def test_nobody_gets_in_with_the_wrong_keys(
+def test_wrong_keys_are_rejected(
     learner: ZmqLearnerLink, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     actor = admitted(learner, PEER).connect(PEER)
@@ -114,9 +114,7 @@ def test_nobody_gets_in_with_the_wrong_keys(
 
 @pytest.mark.fault("F22")
 @pytest.mark.parametrize("said", [b"", *OLD_GREETINGS.values()], ids=["nothing", *OLD_GREETINGS])
-def test_nobody_gets_in_with_a_protocol_that_knows_no_keys(
-    learner: ZmqLearnerLink, said: bytes
-) -> None:
+def test_protocol_without_keys_is_rejected(learner: ZmqLearnerLink, said: bytes) -> None:
     for _ in range(ATTEMPTS):
         old = Knocker(admitted(learner, NAME), said, MESSAGES)
         assert until(learner, lambda old=old: old.is_cut) == []
@@ -134,12 +132,12 @@ def test_with_the_right_key_an_intruder_of_the_test_would_get_in(learner: ZmqLea
 
 
 @pytest.mark.fault("F22")
-def test_nobody_gets_in_while_nobody_is_at_the_gate(learner: ZmqLearnerLink) -> None:
+def test_connections_are_rejected_after_the_authenticator_closed(learner: ZmqLearnerLink) -> None:
     """Neither with a key that was good nor with none, and those inside go on."""
     actor = admitted(learner, PEER).connect(PEER)
     serve_one(learner, actor)
     good = keys_of(admitted(learner, NAME))
-    close_gate(learner)
+    close_authenticator(learner)
     intruders = [
         Intruder(learner.address, set_keys)  # type: ignore[arg-type]
         for set_keys in (
@@ -262,7 +260,7 @@ def test_a_revoked_actor_gives_up(learner: ZmqLearnerLink) -> None:
     assert transport.endpoint in reasons[0]
 
 
-def test_an_actor_with_another_learner_says_what_may_be_wrong(
+def test_error_of_an_actor_with_another_learner_names_likely_causes(
     learner: ZmqLearnerLink, caplog: pytest.LogCaptureFixture
 ) -> None:
     transport = replace(admitted(learner, PEER), curve=Curve.make(Curve.make().public))
@@ -273,7 +271,7 @@ def test_an_actor_with_another_learner_says_what_may_be_wrong(
 @contextmanager
 def silent_learner() -> Iterator[None]:
     """Keep what the learner logs of strangers out of what the test looks at."""
-    log = logging.getLogger("asyncrl.transport.zeromq_guard")
+    log = logging.getLogger("asyncrl.transport.zeromq_auth")
     log.disabled = True
     try:
         yield
@@ -282,13 +280,13 @@ def silent_learner() -> Iterator[None]:
 
 
 @pytest.mark.fault("F16")
-def test_an_actor_whose_learner_does_nothing_says_so(
+def test_actor_with_a_silent_learner_warns(
     learner: ZmqLearnerLink, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert "reachable but busy" in silence(None, admitted(learner, PEER), caplog, "connected")
 
 
-def test_an_actor_without_a_learner_says_so(
+def test_actor_without_a_learner_warns(
     learner: ZmqLearnerLink, caplog: pytest.LogCaptureFixture
 ) -> None:
     transport = admitted(learner, PEER)
@@ -392,7 +390,7 @@ def test_by_default_nothing_is_listened_on(tmp_path: Path) -> None:
 # --- sockets -------------------------------------------------------------------------------------
 
 
-def test_encryption_is_never_without_a_gate(learner: ZmqLearnerLink) -> None:
+def test_encryption_is_never_without_authentication(learner: ZmqLearnerLink) -> None:
     link = learner._socket
     assert link.getsockopt(zmq.MECHANISM) == zmq.CURVE
     assert link.getsockopt(zmq.CURVE_SERVER) == 1
@@ -413,13 +411,13 @@ def test_an_attempt_to_connect_from_within_a_partition_does_not_outlast_it(
 
 def test_the_gate_opens_first_and_closes_last(monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
-    opens, closes = Gatekeeper.__init__, Gatekeeper.close
+    opens, closes = Authenticator.__init__, Authenticator.close
 
-    def opening(gate: Gatekeeper, *arguments: Any) -> None:
+    def opening(gate: Authenticator, *arguments: Any) -> None:
         steps.append("gate opens")
         opens(gate, *arguments)
 
-    def closing(gate: Gatekeeper) -> None:
+    def closing(gate: Authenticator) -> None:
         steps.append("gate closes" if learner._socket.closed else "gate closes before the door")
         closes(gate)
 
@@ -427,8 +425,8 @@ def test_the_gate_opens_first_and_closes_last(monkeypatch: pytest.MonkeyPatch) -
         steps.append("door opens")
         return listen(link, endpoint)
 
-    monkeypatch.setattr(Gatekeeper, "__init__", opening)
-    monkeypatch.setattr(Gatekeeper, "close", closing)
+    monkeypatch.setattr(Authenticator, "__init__", opening)
+    monkeypatch.setattr(Authenticator, "close", closing)
     monkeypatch.setattr("asyncrl.transport.zeromq_learner.listen", listening)
     learner = open_learner()
     learner.close()

@@ -16,7 +16,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from benchmarks import deeds
+from benchmarks import faults_in_process
 
 END = 4.7
 LENGTH = 7
@@ -97,7 +97,7 @@ class Patient(gym.Env[Any, Any]):
 
 
 def make(**flaws: Any) -> gym.Env[Any, Any]:
-    """Make one plain environment, for `tests.envs.patients:make`."""
+    """Make one plain environment, for `tests.envs.broken_envs:make`."""
     if "action_high" in flaws:
         high = flaws.pop("action_high")
         flaws["action_space"] = Box(-high, high, (1,))
@@ -158,7 +158,7 @@ def _fork() -> None:
 
 _started: list[subprocess.Popen[bytes]] = []
 _DEEDS: dict[str, Callable[[], object]] = {
-    **deeds.DEEDS,
+    **faults_in_process.PROCESS_FAULTS,
     "fork and crash": _fork,
     "start a process": _start_process,
 }

@@ -8,17 +8,17 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 
-from benchmarks.deeds import DEEDS
+from benchmarks.faults_in_process import PROCESS_FAULTS
 
 Moment = Literal["make", "reset", "step", "close"]
 
 
-class OddEnv(gymnasium.Env[Any, Any]):
+class MisbehavingEnv(gymnasium.Env[Any, Any]):
     """Observes nothing of interest; an episode has ten steps.
 
-    `do` names one of `deeds.DEEDS`, or several, joined by `+`. It happens at each moment `at`, in
-    steps from number `after` on. With `when`, the path of a file, it happens only once that file is
-    there; a file with the suffix `.done` is made before it happens.
+    `do` names one fault of `PROCESS_FAULTS`, or several, joined by `+`. It happens at each moment
+    `at`, in steps from number `after` on. With `when`, the path of a file, it waits until that file
+    exists; a file with the suffix `.done` is written before it happens.
     """
 
     observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
@@ -27,7 +27,7 @@ class OddEnv(gymnasium.Env[Any, Any]):
     def __init__(
         self, do: str = "nothing", at: Moment = "step", after: int = 0, when: str = ""
     ) -> None:
-        self._do = [DEEDS[name] for name in do.split("+")]
+        self._do = [PROCESS_FAULTS[name] for name in do.split("+")]
         self._at, self._after, self._when = at, after, when
         self._steps = 0
         self._act("make")

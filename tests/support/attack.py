@@ -51,7 +51,7 @@ def is_cut(link: socket.socket) -> bool:
         return True
 
 
-def besiege(address: Address, attacks: int, seed: int, mark: Path) -> None:
+def attack_socket(address: Address, attacks: int, seed: int, mark: Path) -> None:
     """Attack this number of times; a canary that is executed leaves a mark."""
     chance = random.Random(seed)  # no secret
     birds = [bird.data for bird in canaries(mark)]
