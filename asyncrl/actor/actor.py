@@ -20,7 +20,7 @@ from asyncrl.core.agent import Policy, StatefulPolicy, acted, as_number, forget,
 from asyncrl.core.env import BatchEnv, EnvStep
 from asyncrl.core.env_checks import checked
 from asyncrl.core.launcher import Progress
-from asyncrl.core.messages import ActorReport, Experience, Hello, Peer
+from asyncrl.core.messages import ActorReport, EnvChange, Experience, Hello, Peer
 from asyncrl.core.transport import ActorLink
 from asyncrl.core.types import Array, IntArray, ModelVersion
 from asyncrl.metrics.stopwatch import Stopwatch
@@ -58,6 +58,19 @@ class EnvRenewal(Protocol):
         ...
 
 
+class EnvChanges(Protocol):
+    """Rebuilds environments with other keyword arguments."""
+
+    @property
+    def change_number(self) -> int:
+        """Number of the change that the environments have; 0 before the first."""
+        ...
+
+    def change(self, change: EnvChange) -> NewEnv:
+        """Close the environments and build those of this change."""
+        ...
+
+
 class Actor:
     """Steps a batch of environments with a policy and sends the experience.
 
@@ -66,6 +79,10 @@ class Actor:
     their last observation, as when an actor stops. So no transition connects the old environments
     with the new ones, and no episode counts as ended: neither as terminated, which would teach that
     a failure has the value 0, nor as truncated, which no environment reported.
+
+    With `changes` it rebuilds its environments with other keyword arguments when the learner has
+    published some and the next episode of one of them is over. The other episodes of the batch are
+    cut there.
     """
 
     def __init__(
@@ -79,6 +96,7 @@ class Actor:
         *,
         progress: Progress,
         renewal: EnvRenewal | None = None,
+        changes: EnvChanges | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._peer = peer
@@ -95,6 +113,8 @@ class Actor:
         self._progress = progress
         self._renewal = renewal
         self._rebuilt = 0
+        self._changes = changes
+        self._episodes_looked = 0
         self._clock = clock
         self._meter = EpisodeMeter(env.n_envs)
         self._watch = Stopwatch()
@@ -168,6 +188,9 @@ class Actor:
             forget(self._policy, outcome.begins)
         self._send_ready()
         self._watch.lap("send")
+        if self._changes is not None and self._meter.episodes != self._episodes_looked:
+            self._episodes_looked = self._meter.episodes
+            self._change_env(self._changes)
 
     def finish_streams(self, *, goes_on: bool = False) -> None:
         """Cut every stream at its current row and send the segments; see `Outbox.finish`."""
@@ -235,13 +258,26 @@ class Actor:
                 return
             self._progress.waiting(True)  # the time to build them does not count as a slow step
             try:
-                self._env, self._obs, self._processor = renewal.make()
+                new = renewal.make()
             except BaseException as again:
                 wait_s = renewal.allow(again, env_steps=self._meter.env_steps)
             else:
                 break
-        self._progress.waiting(False)
         self._rebuilt += 1
+        self._begin_in(new)
+
+    def _change_env(self, changes: EnvChanges) -> None:
+        """Continue in environments with other keyword arguments, if the learner wants that."""
+        wanted = self._link.latest_model("env", changes.change_number)
+        if wanted is None:
+            return
+        self.finish_streams()
+        self._progress.waiting(True)  # the time to build them does not count as a slow step
+        self._begin_in(changes.change(EnvChange.of(wanted)))
+
+    def _begin_in(self, new: NewEnv) -> None:
+        self._env, self._obs, self._processor = new
+        self._progress.waiting(False)
         self._meter.reset()
         forget(self._policy, np.ones(self._env.n_envs, np.bool_))
         self._watch.lap("env")

@@ -11,9 +11,9 @@ import logging
 import random
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from asyncrl.core.env_checks import checked
 from asyncrl.core.errors import EnvironmentFault, describe_error
 from asyncrl.core.evaluator import Evaluator
 from asyncrl.core.launcher import Progress
-from asyncrl.core.messages import EvaluationReport, Hello, Peer
+from asyncrl.core.messages import EnvChange, EvaluationReport, Hello, Peer
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
 from asyncrl.core.transport import Transport
@@ -44,6 +44,9 @@ logger = logging.getLogger(__name__)
 
 _WAIT_S = 0.1
 _SEND_S = 1.0
+
+ChangeEnv = Callable[[MakeBatchEnv, Mapping[str, Any]], MakeBatchEnv]
+"""Returns a function that builds the same environments with other keyword arguments."""
 
 MakeEvaluator = Callable[[], Evaluator]
 """Builds an evaluator in the process that will run it."""
@@ -66,6 +69,10 @@ class ActorSpec:
 
     restart: RestartPolicyConfig = field(default_factory=RestartPolicyConfig)
     """Its `on_exception` says whether failed environments are rebuilt."""
+
+    change_env: ChangeEnv
+    env_change: EnvChange = field(default_factory=EnvChange)
+    """The change of environments that is in force when this actor starts."""
 
 
 def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
@@ -94,6 +101,7 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
                 link,
                 progress=progress,
                 renewal=home if spec.restart.on_exception == "restart_env" else None,
+                changes=home,
             )
             hello = Hello(peer=peer, schema_hash=spec.schema.hash())
             actor.run(hello, derive_seed(spec.seed, Role.ENVIRONMENT, *incarnation))
@@ -107,6 +115,7 @@ class _Environments:
     def __init__(self, spec: ActorSpec, peer: Peer) -> None:
         self._spec = spec
         self._peer = peer
+        self._change = spec.env_change
         self._policy = EnvRestartPolicy(spec.restart, derive_seed(spec.seed, *self._seed_path(0)))
         self._made = 0
         self._open = contextlib.ExitStack()
@@ -143,6 +152,17 @@ class _Environments:
         obs = self.env.reset(derive_seed(self._spec.seed, *self._seed_path(self._made)))
         return NewEnv(self.env, obs, self._spec.make_processor())
 
+    @property
+    def change_number(self) -> int:
+        """Number of the change that the environments have."""
+        return self._change.number
+
+    def change(self, change: EnvChange) -> NewEnv:
+        """Close the environments and build those of a change."""
+        self._open.close()
+        self._change = change
+        return self.make()
+
     def __enter__(self) -> Self:
         return self
 
@@ -154,7 +174,10 @@ class _Environments:
                 raise
 
     def _make(self) -> BatchEnv:
-        env = checked(self._spec.make_env())
+        make_env, change = self._spec.make_env, self._change
+        if change.number:
+            make_env = self._spec.change_env(make_env, change.kwargs)
+        env = checked(make_env())
         self._open.callback(env.close)
         return env
 

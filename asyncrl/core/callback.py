@@ -42,12 +42,22 @@ class Training(Protocol):
         """Environment steps of the run so far."""
         ...
 
-    def evaluate(self, timeout_s: float = 0.0) -> float | None:
+    def evaluate(
+        self,
+        timeout_s: float = 0.0,
+        *,
+        env_kwargs: Mapping[str, Any] | None = None,
+        greedy: bool | None = None,
+    ) -> float | None:
         """Evaluate the current model; return its score, or None after `timeout_s`."""
         ...
 
     def save(self) -> None:
         """Save a checkpoint now."""
+        ...
+
+    def set_env_kwargs(self, kwargs: Mapping[str, Any]) -> None:
+        """Give the training environments other keyword arguments from their next episode on."""
         ...
 
     def log(self, name: str, value: SupportsFloat) -> None:

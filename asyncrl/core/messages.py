@@ -7,10 +7,12 @@ request to finish, which are internal to the transport.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Self
 
 import numpy as np
 
@@ -140,6 +142,31 @@ class ModelInfo:
     env_steps: int = 0
     """Environment steps of the whole run when it was taken; schedules depend on them."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvChange:
+    """Keyword arguments that training environments get from their next episode on."""
+
+    number: int = 0
+    """1 for the first change of a run, one more with each; 0 is no change."""
+
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Plain values, as in JSON. They are laid over those that the run began with."""
+
+    def as_model(self) -> ModelInfo:
+        """Return it in the form in which links deliver the newest of something."""
+        text = json.dumps(dict(self.kwargs)).encode()
+        params = {_ENV_KWARGS: np.frombuffer(text, np.uint8)}
+        return ModelInfo(version=ModelVersion(self.number), params=params)
+
+    @classmethod
+    def of(cls, model: ModelInfo) -> Self:
+        """Return what `as_model` was made of."""
+        kwargs = json.loads(model.params[_ENV_KWARGS].tobytes())
+        return cls(number=int(model.version), kwargs=kwargs)
+
+
+_ENV_KWARGS = "env_kwargs"
 
 Report = ActorReport | EvaluationReport
 """Messages that need no credit, and are still delivered."""

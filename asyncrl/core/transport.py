@@ -11,8 +11,8 @@ from typing import Literal, Protocol
 
 from asyncrl.core.messages import Experience, Hello, Message, ModelInfo, Peer, Report
 
-Topic = Literal["act", "evaluate"]
-"""Which models a peer requests: every published one, or those to evaluate."""
+Topic = Literal["act", "evaluate", "env"]
+"""What a peer requests: every published model, those to evaluate, or an `EnvChange`."""
 
 
 class ActorLink(Protocol):

@@ -227,6 +227,26 @@ def _build_batch(
     return _plain_batch(first, make, n_envs, info)
 
 
+def with_kwargs(
+    make_env: Callable[..., BatchEnv], kwargs: Mapping[str, Any]
+) -> Callable[..., BatchEnv]:
+    """Return a function that builds the same environments, with these keyword arguments, too.
+
+    They are laid over those of an `EnvConfig`, or given to the factory of `make_batch`, or else to
+    `make_env` itself.
+    """
+    if isinstance(make_env, partial):
+        if make_env.func is _build_batch:
+            make, *others = make_env.args
+            return partial(_build_batch, partial(make, **kwargs), *others)
+        return partial(with_kwargs(make_env.func, kwargs), *make_env.args, **make_env.keywords)
+    config = getattr(make_env, "__self__", None)
+    if isinstance(config, EnvConfig) and make_env in {config.build, config.build_for}:
+        config = replace(config, kwargs={**config.kwargs, **kwargs})
+        return config.build if make_env.__name__ == "build" else config.build_for
+    return partial(make_env, **kwargs)
+
+
 def describe(make_env: MakeBatchEnv) -> EnvDescription:
     """Return what a run must know of environments; makes them in this process, and closes them.
 

@@ -18,7 +18,7 @@ from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent
 from asyncrl.core.declared import COMMON, Count, CountOrOff, PositiveOrOff, Within, check_declared
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.messages import Experience
+from asyncrl.core.messages import EnvChange, Experience
 from asyncrl.core.recorder import Record
 from asyncrl.core.replay_buffer import check_priorities, drawn_singly, in_batches
 from asyncrl.core.transport import LearnerLink
@@ -146,6 +146,10 @@ class AsyncTrainer(BaseTrainer):
         self._staleness.on_publish(info.version)
         self._callbacks.note("published", counts.opt_steps)
         self.services.watch.lap("publish")
+
+    def _change_env(self, change: EnvChange) -> None:
+        """Publish the change; actors that start later begin with it."""
+        self._link.publish(change.as_model(), "env")
 
     def _publish_newest(self) -> None:
         """Publish for actors that are about to act, within a share of the learner's time."""

@@ -12,11 +12,13 @@ Does not know where batches come from. In this the trainers differ: actor proces
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from types import TracebackType
-from typing import ClassVar, Self, SupportsFloat, TypedDict
+from typing import Any, ClassVar, Protocol, Self, SupportsFloat, TypedDict
 
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import naming_resumed
@@ -25,18 +27,29 @@ from asyncrl.core.agent import Agent, CountsEnvSteps, as_number, optimised
 from asyncrl.core.callback import Callback
 from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.messages import EnvChange, ModelInfo
 from asyncrl.core.recorder import Record, Recorder
 from asyncrl.core.replay_buffer import AcceptsPriorities, pass_priorities_on
 from asyncrl.core.settings import did_you_mean, has_methods
 from asyncrl.core.types import Columns
 from asyncrl.learner.callbacks import Callbacks
 from asyncrl.learner.evaluation import EvaluationSite
-from asyncrl.learner.run_services import RunServices, RunServicesConfig
+from asyncrl.learner.run_services import RunServices, RunServicesConfig, take_snapshot
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction
 from asyncrl.learner.thread_tuner import RoomMeter, ThreadTuner, alike, most_threads
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.metrics import METRICS
 from asyncrl.metrics.verdict import Setup
+
+
+class EvaluateApart(Protocol):
+    """Evaluates a model with other environments, or acting otherwise, than the run does."""
+
+    def __call__(
+        self, model: ModelInfo, env_kwargs: Mapping[str, Any], greedy: bool | None
+    ) -> float:
+        """Return the score. `greedy` is None to act as in the run's evaluations."""
+        ...
 
 
 class CommonParts(TypedDict, total=False):
@@ -66,6 +79,9 @@ class TrainerParts(CommonParts, total=False):
 
     checkpoint: Checkpoint | None
     """What to resume from."""
+
+    evaluate_apart: EvaluateApart | None
+    """Evaluates otherwise than the run does. None: `evaluate` takes no other arguments."""
 
     adaptive_threads: bool
     """Whether torch may compute with more threads than one, as `agent.threads` of `auto` has it."""
@@ -125,6 +141,7 @@ class BaseTrainer(ABC):
         self._agent_record: Mapping[str, SupportsFloat] = {}
         self._batch: Columns = {}
         self._has_begun = self._runs = self._has_learned = False
+        self._evaluate_apart = parts.get("evaluate_apart")
         self._closing = parts.get("closing") or ExitStack()
         self.services = RunServices(
             agent,
@@ -144,9 +161,13 @@ class BaseTrainer(ABC):
         self._callbacks = Callbacks(parts.get("callbacks", ()), self)
         self.services.note = self._callbacks.note
         self._logged: dict[str, float] = {}
+        self.env_change = EnvChange()
+        """The keyword arguments that environments have got by `set_env_kwargs`."""
         if checkpoint := parts.get("checkpoint"):
             with naming_resumed(checkpoint):
                 self.services.restore(checkpoint)
+                if changed := checkpoint.meta["run"].get("env_change"):
+                    self.env_change = EnvChange(**changed)
                 self._restore(checkpoint)
             self._callbacks.restore(checkpoint.meta["run"])
 
@@ -183,6 +204,13 @@ class BaseTrainer(ABC):
 
     def _begin(self) -> None:  # noqa: B027  # nothing, where a source needs nothing
         """Start the source of batches; the services have started."""
+
+    def _change_env(self, change: EnvChange) -> None:
+        """Give the environments other keyword arguments."""
+        raise ConfigError(
+            f"{type(self).__name__} steps no environments that could get other keyword arguments; "
+            "call set_env_kwargs in a run that train_async or train_sync makes"
+        )
 
     def _learned(self) -> None:  # noqa: B027  # nothing, where a source needs nothing
         """Hook after each optimisation step."""
@@ -294,15 +322,38 @@ class BaseTrainer(ABC):
         self.services.turn(self._numbers)
         self.services.watch.lap("other")
 
-    def evaluate(self, timeout_s: float = 0.0) -> float | None:
+    def evaluate(
+        self,
+        timeout_s: float = 0.0,
+        *,
+        env_kwargs: Mapping[str, Any] | None = None,
+        greedy: bool | None = None,
+    ) -> float | None:
         """Evaluate the current model; return its score, which may make it the best one.
 
         With an evaluating process the score comes later. Wait up to `timeout_s` seconds for it, and
         return None if it has not arrived by then. It is still recorded, and may still make the
         model the best one.
+
+        `env_kwargs` are laid over the keyword arguments of the environment in evaluations.
+        `greedy=False` acts as in training, `greedy=True` takes the best actions. With either,
+        this process plays at once, while learning waits; the score is not comparable with those of
+        the run, so it is only returned.
         """
         self._check_runs()
-        return self.services.evaluate(timeout_s)
+        if env_kwargs is None and greedy is None:
+            return self.services.evaluate(timeout_s)
+        if self._evaluate_apart is None:
+            raise ConfigError(
+                "evaluate(env_kwargs=..., greedy=...) needs the functions that build environments "
+                "and policies; make the trainer by build_async_trainer, build_sync_trainer or "
+                "build_offline_trainer, without an evaluator of your own"
+            )
+        self.services.watch.lap("other")
+        model = take_snapshot(self.agent, opt_steps=self.opt_steps, env_steps=self.env_steps)
+        score = self._evaluate_apart(model, env_kwargs or {}, greedy)
+        self.services.watch.lap("eval")
+        return score
 
     def save(self) -> None:
         """Save a checkpoint now, beside those at intervals.
@@ -333,6 +384,20 @@ class BaseTrainer(ABC):
                 f"log takes a name of your own, got {name!r}; give one with a prefix, as `mine/x`"
             )
         self._logged[name] = as_number(name, value)
+
+    def set_env_kwargs(self, kwargs: Mapping[str, Any]) -> None:
+        """Give the training environments other keyword arguments from their next episode on.
+
+        They are laid over those that the run began with, in place of those of an earlier call, and
+        must be plain values, as in JSON. An actor rebuilds its environments once for each change,
+        when an episode of one of them ends; episodes of its other environments are cut there. An
+        actor that is restarted, and a run that is resumed, begin with the newest ones. Evaluations
+        keep theirs.
+        """
+        plain = _plain_kwargs(kwargs)
+        if plain != self.env_change.kwargs:
+            self.env_change = EnvChange(number=self.env_change.number + 1, kwargs=plain)
+            self._change_env(self.env_change)
 
     def newest_record(self) -> dict[str, SupportsFloat]:
         """Return the agent's metrics of the newest optimisation step."""
@@ -368,7 +433,8 @@ class BaseTrainer(ABC):
 
     def _whole_state(self, *, save_replay: bool) -> RunState:
         groups, numbers = self._state(save_replay=save_replay)
-        return RunState(groups, {**numbers, **self._callbacks.state()})
+        change = {"env_change": asdict(self.env_change)} if self.env_change.number else {}
+        return RunState(groups, {**numbers, **change, **self._callbacks.state()})
 
     def _loop(self) -> None:
         for batch in self.batches():
@@ -417,3 +483,17 @@ class BaseTrainer(ABC):
     def _close_saver(self) -> None:
         """Wait until the last checkpoint is on disk; no incomplete one is ever visible."""
         self.services.close_saver(wait=not self.interrupter.hurry)
+
+
+def _plain_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keyword arguments as actors and checkpoints get them; refuse what JSON changes."""
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(dict(kwargs), allow_nan=False))
+        if plain == dict(kwargs):
+            return plain
+    except (TypeError, ValueError):
+        pass
+    raise ConfigError(
+        "keyword arguments of environments must be a mapping of names to numbers, text, None, and "
+        f"lists and dicts of these, got {kwargs!r:.200}"
+    )

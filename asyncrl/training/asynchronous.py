@@ -38,6 +38,7 @@ from asyncrl.supervision.local import LocalLauncher
 from asyncrl.training.common_config import EvaluationConfig, config_or_default
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.describe_env import PRELOAD, describe_in_child
+from asyncrl.training.evaluate_apart import EvaluateApart
 from asyncrl.training.parts import AsyncParts
 from asyncrl.training.plan import RunPlan, check_run, evaluator_maker
 from asyncrl.transport.zeromq import ZmqTransport
@@ -167,10 +168,14 @@ def build_async_trainer(
             setup=plan.setup,
             services=config,
             checkpoint=checkpoint,
+            evaluate_apart=None
+            if make_evaluator
+            else EvaluateApart(agent, make_eval_env or make_env, config.evaluate),
             adaptive_threads=are_adaptive(agent, learner),
             closing=closing,
             **parts,
         )
+        plan.env_change = lambda: trainer.env_change
         undo.pop_all()
     return trainer
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, TypeVar
+from importlib import import_module
+from typing import Annotated, Any, Literal, TypeVar
 
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
+from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Natural, check_declared
 from asyncrl.core.env import BatchEnv, MakeBatchEnv, make_batch_env
@@ -76,6 +78,29 @@ def config_or_default(config: C | None, kind: type[C]) -> C:
             "AsyncConfig, train_sync takes SyncConfig, train_from_data takes OfflineConfig"
         )
     return config
+
+
+@contextmanager
+def building(checkpointer: Checkpointer | None) -> Iterator[ExitStack]:
+    """Yield what a trainer closes once it is built; if that fails, close it and unlock here."""
+    with ExitStack() as undo:
+        if checkpointer:
+            undo.callback(checkpointer.unlock)
+        yield undo.enter_context(ExitStack())
+        undo.pop_all()
+
+
+def with_env_kwargs(
+    make_env: Callable[..., BatchEnv], kwargs: Mapping[str, Any]
+) -> Callable[..., BatchEnv]:
+    """Return a function that builds the same environments, with these keyword arguments, too.
+
+    Loads Gymnasium only now: a learner with actors does not need it.
+    """
+    changed: Callable[..., BatchEnv] = import_module("asyncrl.envs.gym").with_kwargs(
+        make_env, kwargs
+    )
+    return changed
 
 
 def open_env(make_env: MakeBatchEnv, closing: ExitStack) -> BatchEnv:

@@ -7,14 +7,24 @@ on nothing before it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from asyncrl.actor.actor import Actor
+from asyncrl.actor.actor import Actor, NewEnv
 from asyncrl.actor.outbox import Outbox
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.core.agent import Policy, PolicyWrapper
-from asyncrl.core.env import BatchEnv
-from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, Hello, ModelInfo, Peer
+from asyncrl.core.env import BatchEnv, MakeBatchEnv, make_batch_env
+from asyncrl.core.errors import ConfigError, EnvironmentFault
+from asyncrl.core.messages import (
+    ActorReport,
+    EnvChange,
+    EvaluationReport,
+    Experience,
+    Hello,
+    ModelInfo,
+    Peer,
+)
 from asyncrl.core.recorder import Record
 from asyncrl.core.replay_buffer import ReplayBuffer
 from asyncrl.core.seeding import Role, derive_seed
@@ -39,10 +49,12 @@ class InlineActor:
         segment: SegmentConfig,
         processor: StepProcessor,
         seed: int,
+        change_env: Callable[[Mapping[str, Any]], MakeBatchEnv] | None = None,
     ) -> None:
+        """`change_env` returns a function that builds environments with other keyword arguments."""
         self._policy = _OwnModel(policy)
-        self._env = env
-        self._link = _BufferLink(buffer)
+        self.envs = InlineEnvs(env, processor, seed, change_env)
+        self._link = _BufferLink(buffer, self.envs)
         self._schema = schema
         self._segment = segment
         self._processor = processor
@@ -67,7 +79,10 @@ class InlineActor:
         self._link.version = version
 
     def begin_incarnation(self) -> None:
-        """Begin new episodes in all environments."""
+        """Begin new episodes in all environments, with the newest keyword arguments."""
+        if self.envs.wanted.number > self.envs.change_number:
+            self.envs.change(self.envs.wanted)
+            self._actor = self._started()
         # The first life has the seed that it had before there were others.
         life = (_ID, self._incarnation) if self._incarnation else (_ID,)
         self._actor.start(derive_seed(self._seed, Role.ENVIRONMENT, *life))
@@ -110,13 +125,61 @@ class InlineActor:
         peer = Peer(actor_id=_ID, incarnation=self._incarnation)
         return Actor(
             peer,
-            self._env,
+            self.envs.env,
             self._policy,
             copy.deepcopy(self._processor),  # one serves one life
-            Outbox(peer, self._schema, self._segment, self._env.n_envs),
+            Outbox(peer, self._schema, self._segment, self.envs.env.n_envs),
             self._link,
             progress=_NoProgress(),
+            changes=self.envs,
         )
+
+
+class InlineEnvs:
+    """The environments of an `InlineActor`, and their replacements."""
+
+    def __init__(
+        self,
+        env: BatchEnv,
+        processor: StepProcessor,
+        seed: int,
+        change_env: Callable[[Mapping[str, Any]], MakeBatchEnv] | None,
+    ) -> None:
+        self.env = env
+        self.wanted = EnvChange()
+        self.change_number = 0
+        self._processor = processor
+        self._seed = seed
+        self._change_env = change_env
+
+    def want(self, change: EnvChange) -> None:
+        """Rebuild the environments when their next episode begins."""
+        if self._change_env is None:
+            raise ConfigError(
+                "set_env_kwargs needs the function that builds the environments; make the trainer "
+                "by build_sync_trainer"
+            )
+        self.wanted = change
+
+    def change(self, change: EnvChange) -> NewEnv:
+        """Close the environments and build those of a change."""
+        assert self._change_env is not None  # noqa: S101  # `want` has checked it
+        before = self.env.spec, self.env.n_envs
+        self.env.close()
+        self.env = make_batch_env(self._change_env(change.kwargs))
+        self.change_number = change.number
+        if (self.env.spec, self.env.n_envs) != before:
+            raise EnvironmentFault(
+                f"environments with {dict(change.kwargs)} differ: {self.env.n_envs} with "
+                f"{self.env.spec}, before {before[1]} with {before[0]}; spaces must stay as they "
+                "are"
+            )
+        obs = self.env.reset(derive_seed(self._seed, Role.ENVIRONMENT, _ID, 0, change.number))
+        return NewEnv(self.env, obs, copy.deepcopy(self._processor))
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.env.close()
 
 
 class _OwnModel(PolicyWrapper):
@@ -129,8 +192,9 @@ class _OwnModel(PolicyWrapper):
 class _BufferLink:
     """An actor's link to the replay buffer of the same process."""
 
-    def __init__(self, buffer: ReplayBuffer) -> None:
+    def __init__(self, buffer: ReplayBuffer, envs: InlineEnvs) -> None:
         self._buffer = buffer
+        self._envs = envs
         self.stored = 0
         self.version = ModelVersion(0)
 
@@ -148,6 +212,9 @@ class _BufferLink:
     def latest_model(
         self, topic: Topic, newer_than: int, timeout_s: float = 0.0
     ) -> ModelInfo | None:
+        if topic == "env":
+            change = self._envs.wanted
+            return change.as_model() if change.number > newer_than else None
         return ModelInfo(version=self.version, params={}) if self.version > newer_than else None
 
     def stopping(self) -> bool:

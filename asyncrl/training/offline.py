@@ -16,7 +16,6 @@ arrays, `datasets/minari.py` of Minari data sets. The environment is used for ev
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from inspect import signature
 from os import PathLike
@@ -58,9 +57,11 @@ from asyncrl.training.common_config import (
     BY_STEPS,
     CommonConfig,
     EvaluationConfig,
+    building,
     config_or_default,
     open_env,
 )
+from asyncrl.training.evaluate_apart import EvaluateApart
 from asyncrl.training.parts import OfflineParts
 
 
@@ -184,15 +185,12 @@ def build_offline_trainer(
     checkpointer, checkpoint = open_checkpoints(
         checkpoint_dir, keep=config.save.keep, resume=resume, config=parts.get("run_config")
     )
-    with ExitStack() as undo:
-        if checkpointer:
-            undo.callback(checkpointer.unlock)
-        closing = undo.enter_context(ExitStack())  # the trainer closes it, once there is one
+    with building(checkpointer) as closing:
         done = [checkpoint.count("opt_steps")] if checkpoint else []
         seed = derive_seed(config.seed, Role.REPLAY, *done)
         env = open_env(make_env, closing)
         buffer = _load(data, config.replay, seed, agent, env.spec)
-        trainer = OfflineTrainer(
+        return OfflineTrainer(
             learner := build_agent(agent, env.spec, config.context(env.n_envs)),
             buffer,
             batch_size=config.batch_size,
@@ -202,12 +200,11 @@ def build_offline_trainer(
             stop=stop,
             interrupter=interrupter,
             checkpoint=checkpoint,
+            evaluate_apart=EvaluateApart(agent, make_env, config.evaluate),
             adaptive_threads=are_adaptive(agent, learner),
             closing=closing,
             **parts,
         )
-        undo.pop_all()
-    return trainer
 
 
 def _load(

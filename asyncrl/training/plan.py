@@ -17,7 +17,7 @@ from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, build_agent, r
 from asyncrl.core.env import EnvDescription, MakeBatchEnv, make_batch_env, require_make_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import ActorBody
-from asyncrl.core.messages import Peer
+from asyncrl.core.messages import EnvChange, Peer
 from asyncrl.core.replay_buffer import ReplayBuffer, check_agent_and_replay
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentSchema
@@ -27,6 +27,7 @@ from asyncrl.learner.rate_limiter import RateLimiter
 from asyncrl.metrics.verdict import Setup
 from asyncrl.supervision.actor_manager import MakeBody
 from asyncrl.supervision.local import pickled
+from asyncrl.training.common_config import with_env_kwargs
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.layout import Layout
 
@@ -85,6 +86,8 @@ class RunPlan:
         self._layout = Layout(agent, self._spec, config.replay, config.segment, make_processor)
         self.schema: SegmentSchema = self._layout.schema
         self.limiter = self._build_limiter()
+        self.env_change: Callable[[], EnvChange] = EnvChange
+        """Returns the change of environments that is in force now."""
         self.setup = Setup(
             actors=n_actors,
             envs_per_actor=self._n_envs,
@@ -134,9 +137,16 @@ class RunPlan:
                 n_actors=self._config.actors,
                 seed=self._config.seed,
                 restart=self._config.supervision.restart,
+                change_env=with_env_kwargs,
             )
-            bodies[ActorId(i)] = partial(_actor_body, make_spec, admit)
+            bodies[ActorId(i)] = partial(self._actor_body, make_spec, admit)
         return bodies
+
+    def _actor_body(
+        self, make_spec: Callable[..., ActorSpec], admit: Admit, peer: Peer
+    ) -> ActorBody:
+        spec = make_spec(transport=admit(peer), env_change=self.env_change())
+        return partial(run_actor, spec, peer)
 
     def _build_limiter(self) -> RateLimiter:
         """Build the limiter, checking messages and batches against the buffer's size."""
@@ -156,10 +166,6 @@ class RunPlan:
                 )
         once = config.replay.once
         return config.limiter.build(max_insert=message, batch_size=batch_size, once=once)
-
-
-def _actor_body(make_spec: Callable[..., ActorSpec], admit: Admit, peer: Peer) -> ActorBody:
-    return partial(run_actor, make_spec(transport=admit(peer)), peer)
 
 
 def _evaluator_body(make_spec: Callable[..., EvaluatorSpec], admit: Admit, peer: Peer) -> ActorBody:

@@ -12,6 +12,7 @@ from typing import Unpack
 from asyncrl.core.settings import to_plain
 from asyncrl.learner.trainer import BaseTrainer
 from asyncrl.training.asynchronous import RunLauncher, build_async_trainer
+from asyncrl.training.env_schedule import EnvSchedule
 from asyncrl.training.offline import build_offline_trainer
 from asyncrl.training.parts import OfflineParts
 from asyncrl.training.run_config import RunConfig
@@ -33,6 +34,9 @@ def build_trainer(
         "run_config": to_plain(config),
         **parts,
     }
+    if config.env_schedule:
+        schedule = EnvSchedule(config.env_schedule)
+        filled["callbacks"] = [schedule, *parts.get("callbacks", ())]
     match config.mode:
         case "async":
             return build_async_trainer(

@@ -108,6 +108,10 @@ class RunConfig(AsyncConfig):
     eval_env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the environment in evaluations, if they differ."""
 
+    env_schedule: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    """Curriculum, in a file only: keyword arguments of the training environments by the number of
+    environment steps from which on they hold, laid over `env_kwargs`. Evaluations keep theirs."""
+
     env_info: tuple[str, ...] = ()
     """Numbers of the environment's info to record for each episode, by key: its last value, as
     `distance`, or a `sum:`, `mean:`, `min:` or `max:` over the episode, as `sum:energy`. Success

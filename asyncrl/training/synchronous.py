@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from inspect import signature
 from os import PathLike
-from typing import Unpack
+from typing import Any, Unpack
 
 from asyncrl.actor.evaluator import EpisodeEvaluator
 from asyncrl.actor.step_processor import StepProcessor
@@ -20,6 +21,7 @@ from asyncrl.core.env import BatchEnv, MakeBatchEnv, make_batch_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluator
 from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.messages import EnvChange
 from asyncrl.core.recorder import Record
 from asyncrl.core.replay_buffer import (
     ReplayBuffer,
@@ -39,7 +41,15 @@ from asyncrl.learner.stop_conditions import StopCondition, StopFunction, check_c
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts, check_parts
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.common_config import BY_STEPS, CommonConfig, config_or_default, open_env
+from asyncrl.training.common_config import (
+    BY_STEPS,
+    CommonConfig,
+    building,
+    config_or_default,
+    open_env,
+    with_env_kwargs,
+)
+from asyncrl.training.evaluate_apart import EvaluateApart
 from asyncrl.training.inline_actor import InlineActor
 from asyncrl.training.layout import Layout
 from asyncrl.training.parts import SyncParts
@@ -89,9 +99,14 @@ class Trainer(BaseTrainer):
         seed: int,
         evaluator: Evaluator | None = None,
         interrupter: Interrupter | None = None,
+        change_env: Callable[[Mapping[str, Any]], MakeBatchEnv] | None = None,
         **parts: Unpack[TrainerParts],
     ) -> None:
-        """Make a trainer; with a `checkpoint`, one that resumes from it."""
+        """Make a trainer; with a `checkpoint`, one that resumes from it.
+
+        `change_env` returns a function that builds environments with other keyword arguments, for
+        `set_env_kwargs`.
+        """
         _check(agent, buffer, config)
         self.buffer = buffer
         self.config = config
@@ -106,6 +121,7 @@ class Trainer(BaseTrainer):
             segment=config.segment,
             processor=processor,
             seed=seed,
+            change_env=change_env,
         )
         self._env_steps = 0
         super().__init__(
@@ -115,6 +131,8 @@ class Trainer(BaseTrainer):
             parts={"services": RunServicesConfig(record=BY_STEPS), **parts},
         )
         self._actor.table.note = self._callbacks.note
+        if change_env is not None:
+            self._closing.callback(self._actor.envs.close)
 
     @property
     def env_steps(self) -> int:
@@ -147,6 +165,9 @@ class Trainer(BaseTrainer):
 
     def _learned(self) -> None:
         self._actor.model_version = ModelVersion(self.services.counts.opt_steps)
+
+    def _change_env(self, change: EnvChange) -> None:
+        self._actor.envs.want(change)
 
     def _opts_due(self) -> int:
         """Return the optimisation steps due now; none before the warm-up is over."""
@@ -195,6 +216,8 @@ class Trainer(BaseTrainer):
         self._opts_owed = checkpoint.count("run.opts_owed")
         lives = ("incarnation", "env_steps", "stored", "episodes")
         self._actor.restore({name: checkpoint.count(f"run.actor.{name}") for name in lives})
+        if self.env_change.number:
+            self._actor.envs.want(self.env_change)
         self._env_steps = checkpoint.count("env_steps")
         if not restore_replay(self.buffer, checkpoint.groups):
             self._opts_owed = 0  # the replay is empty
@@ -264,13 +287,10 @@ def build_sync_trainer(
     checkpointer, checkpoint = open_checkpoints(
         checkpoint_dir, keep=config.save.keep, resume=resume, config=parts.get("run_config")
     )
-    with ExitStack() as undo:
-        if checkpointer:
-            undo.callback(checkpointer.unlock)
-        closing = undo.enter_context(ExitStack())  # the trainer closes it, once there is one
+    with building(checkpointer) as closing:
         env = open_env(make_env, closing)
         layout = Layout(agent, env.spec, config.replay, config.trainer.segment, make_processor)
-        trainer = Trainer(
+        return Trainer(
             learner := build_agent(agent, env.spec, config.context(env.n_envs)),
             env,
             layout.replay.build(layout.schema, derive_seed(config.seed, Role.REPLAY)),
@@ -278,18 +298,18 @@ def build_sync_trainer(
             schema=layout.schema,
             processor=layout.make_processor(),
             seed=config.seed,
+            change_env=partial(with_env_kwargs, make_env),
             evaluator=_make_evaluator(config, make_eval_env or make_env, closing),
             checkpointer=checkpointer,
             stop=stop,
             interrupter=interrupter,
             services=config,
             checkpoint=checkpoint,
+            evaluate_apart=EvaluateApart(agent, make_eval_env or make_env, config.evaluate),
             adaptive_threads=are_adaptive(agent, learner),
             closing=closing,
             **parts,
         )
-        undo.pop_all()
-    return trainer
 
 
 def _make_evaluator(

@@ -18,6 +18,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import (
     ACTOR_PHASES,
     ActorReport,
+    EnvChange,
     EvaluationReport,
     Experience,
     Hello,
@@ -55,6 +56,7 @@ class FakeLink:
         self.drained_s: list[float] = []
         self.drained_at_s = float("inf")
         self.on_wait: Callable[[], None] = lambda: None
+        self.env_change = EnvChange()
 
     def clock(self) -> float:
         return self.now_s
@@ -87,6 +89,9 @@ class FakeLink:
     def latest_model(
         self, topic: Topic, newer_than: int, timeout_s: float = 0.0
     ) -> ModelInfo | None:
+        if topic == "env":
+            change = self.env_change
+            return change.as_model() if change.number > newer_than else None
         assert topic == "act"
         newer = [model for model in self.models if model.version > newer_than]
         if not newer:
@@ -770,3 +775,42 @@ def test_meter_does_not_lose_small_rewards_in_long_episodes() -> None:
     for ended in ([0], [0], [1]):
         meter.update(outcome([1.0], ended))
     assert taken(meter)[0] == (2.0**24 + 3,), "float32 would stand still here"
+
+
+class Changing:
+    """Keeps the changes that it was asked for; its environments have the number of the newest."""
+
+    def __init__(self) -> None:
+        self.made: list[EnvChange] = []
+
+    @property
+    def change_number(self) -> int:
+        return self.made[-1].number if self.made else 0
+
+    def change(self, change: EnvChange) -> NewEnv:
+        self.made.append(change)
+        env = Failing(0, OSError(), name=change.number)
+        return NewEnv(env, env.reset(seed=1), OneStep())
+
+
+@pytest.mark.parametrize(("asked_at", "starts_at"), [(1, 3), (2, 3), (3, 6)])
+def test_environments_get_other_arguments_once_where_an_episode_ends(
+    asked_at: int, starts_at: int
+) -> None:
+    life, changing = Life(0, length=3), Changing()
+    life.actor._changes = changing
+    life.stop_after(12)
+    stop = life.progress.on_turn
+    wanted = EnvChange(number=2, kwargs={"level": [1, "x", None]})
+
+    def on_turn() -> None:
+        if len(life.progress.turns) == asked_at:
+            life.link.env_change = wanted
+        stop()
+
+    life.progress.on_turn = on_turn
+    life.actor.run(HELLO, seed=1)
+    assert changing.made == [wanted]
+    assert len(life.env.actions) == starts_at
+    assert len(life.sent()) == 24
+    assert sum(obs[0] >= 100 for obs, _ in life.sent()) == 2 * (12 - starts_at)

@@ -16,6 +16,7 @@ from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, ModelInfo
 from asyncrl.core.segment import SegmentConfig, make_schema
 from asyncrl.core.types import Array
+from asyncrl.envs.gym import with_kwargs
 from asyncrl.supervision.restart_policy import OnException, RestartPolicyConfig
 from tests.support.fakes import (
     COUNTING_SPEC,
@@ -189,6 +190,7 @@ def live(envs: list[Breaking], on_exception: OnException, **restart: Any) -> Act
     link = ActorsLink(turns=40)
     spec = ActorSpec(
         make_env=lambda: next(made),
+        change_env=with_kwargs,
         agent=ConstantConfig(),
         make_processor=OneStep,
         schema=make_schema(OneStep().columns(COUNTING_SPEC, ()), length=2, lookahead=1),

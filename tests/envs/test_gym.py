@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from asyncrl.core.env import BatchEnv, DiscreteSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.batch import PlainBatch
-from asyncrl.envs.gym import EnvConfig, as_batch_env, make_batch
+from asyncrl.envs.gym import EnvConfig, as_batch_env, make_batch, with_kwargs
 from asyncrl.envs.vector import VectorBatch
 from tests.support.fake_envs import TellingEnv, make_env, make_vector_env
 
@@ -47,6 +47,23 @@ def test_native_form_is_the_environments_own() -> None:
     assert isinstance(env, VectorBatch)
     assert env.n_envs == 4
     assert run(env).shape == (4, 4)
+
+
+def test_arguments_are_laid_over_those_of_any_factory() -> None:
+    config = EnvConfig(id=PLAIN, kwargs={"who": 1, "plan": [(5, "T")]}, n_envs=2)
+    many = make_batch(TellingEnv, 2)
+    factories: list[Any] = [config.build, many, partial(config.build_for, 3)]
+    factories.append(lambda who=0: PlainBatch(partial(TellingEnv, who), 2))
+    for make in factories:
+        for changed in (
+            with_kwargs(make, {"who": 7}),
+            with_kwargs(with_kwargs(make, {}), {"who": 7}),
+        ):
+            env = pickle.loads(pickle.dumps(changed))() if make is not factories[-1] else changed()
+            assert env.reset(0)[:, 0].tolist() == [7.0] * env.n_envs
+            env.close()
+    assert with_kwargs(config.build, {"who": 7})().step is not None
+    assert config.kwargs["who"] == 1
 
 
 def test_kwargs_reach_the_environment() -> None:

@@ -23,7 +23,7 @@ from asyncrl.core.errors import (
     TransportError,
 )
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.messages import Hello, ModelInfo
+from asyncrl.core.messages import EnvChange, Hello, ModelInfo
 from asyncrl.core.transport import Topic
 from asyncrl.core.types import Array, Columns, IntArray
 from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
@@ -759,3 +759,22 @@ def test_second_interruption_waits_neither_for_actors_nor_for_the_disk() -> None
     assert stage.manager.waited_s == 0.0
     assert disk.waited is False
     assert "close link" in stage.log
+
+
+# --- other arguments of environments -------------------------------------------------------------
+
+
+def test_arguments_of_environments_reach_those_that_run_and_those_that_start() -> None:
+    stage = Stage(strategy=Steps(0))
+    stage.manager.at_start = stage.say_hello
+    with stage.trainer as trainer:
+        wait_until(
+            lambda: stage.actor_link.hello(Hello(peer=PEER, schema_hash="")), 10.0, "welcome"
+        )
+        for level in (1, 2, 2):
+            trainer.set_env_kwargs({"level": level})
+        change = stage.actor_link.latest_model("env", 0, timeout_s=10.0)
+        assert change is not None
+        assert EnvChange.of(change) == trainer.env_change
+        assert trainer.env_change == EnvChange(number=2, kwargs={"level": 2})
+        trainer.interrupter.stop("enough")

@@ -18,6 +18,7 @@ from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.core.agent import Act, AgentConfig
 from asyncrl.core.env import BatchEnv, EnvSpec, describe_env
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.messages import EnvChange
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import ColumnSpec, SegmentConfig
 from asyncrl.core.types import ActorId, ModelVersion
@@ -76,6 +77,15 @@ def test_each_actor_has_a_body_and_the_evaluator_comes_after_them() -> None:
         one = plan(config)
         bodies = one.bodies(LocalTransport(one.schema).listen().admit, lambda: None)  # type: ignore[arg-type,return-value]
         assert sorted(bodies) == [ActorId(i) for i in range(slots)]
+
+
+def test_actor_that_starts_later_begins_with_the_newest_arguments() -> None:
+    one = plan()
+    bodies = one.bodies(LocalTransport(one.schema).listen().admit, lambda: None)  # type: ignore[arg-type,return-value]
+    first: Any = bodies[ActorId(0)](make_peer(0))
+    one.env_change = lambda: EnvChange(number=3, kwargs={"level": 1})
+    second: Any = bodies[ActorId(0)](make_peer(0))
+    assert [body.args[0].env_change.number for body in (first, second)] == [0, 3]
 
 
 def test_only_the_evaluator_is_let_in_to_evaluate() -> None:

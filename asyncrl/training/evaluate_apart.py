@@ -1,0 +1,45 @@
+"""Evaluates a model otherwise than a run's own evaluations do, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from asyncrl.actor.evaluator import EpisodeEvaluator
+from asyncrl.core.agent import AgentConfig, CountsEnvSteps, PolicyContext
+from asyncrl.core.env import MakeBatchEnv, make_batch_env
+from asyncrl.core.messages import ModelInfo
+from asyncrl.core.seeding import Role, derive_seed
+from asyncrl.training.common_config import EvaluationConfig, with_env_kwargs
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateApart:
+    """Builds environments and a policy for one evaluation, and closes them after it.
+
+    The learner's policy is not used, since exploring would change its state.
+    """
+
+    agent: AgentConfig
+    make_env: MakeBatchEnv
+    config: EvaluationConfig
+
+    def __call__(
+        self, model: ModelInfo, env_kwargs: Mapping[str, Any], greedy: bool | None
+    ) -> float:
+        """Return the mean return of the run's evaluation episodes, played as asked."""
+        play, seed = self.config.play, self.config.seed
+        if greedy is not None:
+            play = replace(play, stochastic=not greedy)
+        make_env = with_env_kwargs(self.make_env, env_kwargs) if env_kwargs else self.make_env
+        with closing(make_batch_env(make_env, "make_eval_env")) as env:
+            context = PolicyContext(seed=derive_seed(seed, Role.EVALUATION, model.version))
+            policy = self.agent.build_policy(env.spec, context)
+            policy.sync_model(model)
+            if isinstance(policy, CountsEnvSteps):
+                policy.env_steps = model.env_steps
+            return EpisodeEvaluator(env, play, derive_seed(seed, Role.EVALUATION)).evaluate(policy)[
+                0
+            ]

@@ -1,0 +1,76 @@
+"""Evaluations on demand: with other environments, or exploring, and without a trace in the run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.core.env import EnvStep
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Array, Params
+from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.stop_conditions import MaxEnvSteps
+from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.synchronous import SyncConfig, TrainerConfig, build_sync_trainer
+from tests.support.fakes import ConstantConfig, CountingBatch
+
+CONFIG = SyncConfig(
+    trainer=TrainerConfig(batch_size=4, warmup_env_steps=8, opt_interval_env_steps=4),
+    evaluate=EvaluationConfig(interval_opt_steps=0),
+)
+
+
+class Paying(CountingBatch):
+    """Pays a wage for each of the 3 steps of an episode."""
+
+    def __init__(self, wage: float = 1.0) -> None:
+        super().__init__(n_envs=2)
+        self.wage = wage
+
+    def step(self, action: Array) -> EnvStep:
+        return super().step(action)._replace(reward=np.full(2, self.wage, np.float32))
+
+
+def test_plain_one_counts_for_the_best_model_and_one_elsewhere_is_only_returned() -> None:
+    trainer = build_sync_trainer(ConstantConfig(), Paying, CONFIG, stop=MaxEnvSteps(20))
+    with trainer:
+        for batch in trainer.batches():
+            trainer.learn(batch)
+        assert trainer.evaluate(env_kwargs={"wage": 9.0}) == 27.0
+        assert trainer.result().best_score is None
+        assert trainer.evaluate() == 3.0
+        with pytest.raises(TypeError, match="unexpected keyword argument 'pay'"):
+            trainer.evaluate(env_kwargs={"pay": 1.0})
+    assert trainer.result().best_score == trainer.result().last_score == 3.0
+
+
+def test_run_is_the_same_whatever_is_evaluated_meanwhile_and_exploring_differs() -> None:
+    scores: list[set[Any]] = [set(), set()]
+
+    def train(evaluates: bool) -> Params:
+        agent = DQNConfig(hidden=(8,), device="cpu")
+        make_env = EnvConfig(id="CartPole-v1", n_envs=2).build
+        stop = MaxEnvSteps(60)
+        trainer = build_sync_trainer(agent, make_env, replace(CONFIG, seed=4), stop=stop)
+        with trainer:
+            for batch in trainer.batches():
+                trainer.learn(batch)
+                for greedy in (False, True) if evaluates else ():
+                    scores[greedy].add(trainer.evaluate(greedy=greedy))
+        return trainer.agent.model_info().params
+
+    before, after = train(False), train(True)
+    for name in before:
+        np.testing.assert_array_equal(before[name], after[name])
+    assert scores[False] != scores[True]
+
+
+def test_trainer_that_cannot_is_told_how_to_be_made() -> None:
+    trainer = build_sync_trainer(ConstantConfig(), Paying, CONFIG, stop=MaxEnvSteps(20))
+    trainer._evaluate_apart = None
+    with trainer, pytest.raises(ConfigError, match="make the trainer by build_async_trainer"):
+        trainer.evaluate(greedy=False)
