@@ -1,6 +1,6 @@
-"""What code of a user may do to its process: crash, hang, raise, print, change its surroundings.
+"""Faults of user code in its process: crashes, hangs, exceptions, output, changed state.
 
-Loads the standard library alone: it is used where asyncrl is not installed, too.
+Imports only the standard library: it also runs where asyncrl is not installed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CAUSE = "the wheel came off"
 """What an environment says when it raises."""
 
 LOST = "half a \udcff letter"
-"""A message that no encoding has room for."""
+"""A message that no encoding can represent."""
 
 SLOW_S = 1.5
 LEAK_BYTES = 5 << 20
@@ -30,7 +30,7 @@ _leaked: list[bytes] = []
 
 
 def kill() -> None:
-    """End the process as the system does when memory runs out."""
+    """Kill the process as the system does when memory runs out."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -40,12 +40,12 @@ def fail(words: str = CAUSE) -> NoReturn:
 
 
 def sleep() -> None:
-    """Wait for what never comes; other threads go on."""
+    """Wait for ever; other threads continue."""
     threading.Event().wait()
 
 
 def hold() -> None:
-    """Run native code that never gives the interpreter's lock back."""
+    """Run native code that never releases the GIL."""
     re.match(r"(a+)+$", "a" * 60 + "b")
 
 
@@ -55,7 +55,7 @@ def stop() -> None:
 
 
 def spawn_children() -> None:
-    """Start two processes, one of them in a session of its own, and go on."""
+    """Start two processes, one of them in a separate session, and continue."""
     for apart in (False, True):
         subprocess.Popen(["sleep", "3600"], start_new_session=apart)  # noqa: S607
 
@@ -77,7 +77,7 @@ def replace_output() -> None:
 
 
 def fork() -> None:
-    """Go on in a child too, which shares all files, and end it much later."""
+    """Fork a child that shares all files and exits much later."""
     if not os.fork():
         time.sleep(3600)
         os._exit(0)
@@ -107,19 +107,19 @@ PROCESS_FAULTS: Mapping[str, Callable[[], object]] = MappingProxyType(
         "hold": hold,
         "stop": stop,
         "slow": lambda: time.sleep(SLOW_S),
-        # something is left
+        # it leaves something behind
         "spawn-children": spawn_children,
         "fork": fork,
         "thread": leave_thread,
         "leak": leak,
-        # the process is no longer what it was
+        # it changes the state of the process
         "chdir": lambda: os.chdir("/"),
         "ignore-signals": ignore_signals,
         "umask": lambda: os.umask(0o777),
         "close-files": lambda: os.closerange(3, 64),
         "no-output": replace_output,
         "nice": lambda: os.nice(5),
-        # words
+        # output
         "print": lambda: sys.stdout.write("a word of the environment\n"),
         "print-native": lambda: os.write(1, b"a native word of the environment\n"),
     }

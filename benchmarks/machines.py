@@ -1,6 +1,6 @@
 """Machines as people have them: other users, full disks, small limits, odd surroundings.
 
-A machine is put together from traits. Mounts are made in a mount namespace of their own, so nothing
+A machine is put together from traits. Mounts are made in a separate mount namespace, so nothing
 of a machine is left when its command has ended. Most traits need root; `why_not` says what is
 missing. Loads the standard library and psutil alone.
 """
@@ -28,7 +28,7 @@ MARK = "ASYNCRL_CHAOS_MARK"
 """The variable whose value says which machine, or which run, a process belongs to."""
 
 PLACE = "/srv"
-"""Where a machine with mounts of its own has its working directory."""
+"""Working directory of a machine with separate mounts."""
 
 _USER = 23456
 """Of whom no file of the system knows anything."""
@@ -135,7 +135,7 @@ class Machine:
     mark: str
 
     def start(self, command: Sequence[str], **options: object) -> subprocess.Popen[str]:
-        """Start a command in the working directory, in a session of its own."""
+        """Start a command in the working directory, in a separate session."""
         return subprocess.Popen(  # type: ignore[call-overload, no-any-return]  # noqa: S603
             [*self.prefix, *command],
             cwd=self.directory,

@@ -19,13 +19,13 @@ from benchmarks.common import PAGE, RESULTS, ROOT, is_clean, publish
 MARKS = "<!-- results: written by make_table.py -->", "<!-- end of results -->"
 
 _HEAD = [
-    "| measured / compared with | ratio | of single rounds | ours | other | unit | taken |",
+    "| measured / baseline | ratio | range, n | asyncrl | baseline | unit | date, commit, load |",
     "| --- | --- | --- | --- | --- | --- | --- |",
 ]
 
 
 _PICKED_HEAD = [
-    "| measured / compared with | asyncrl | compared | ratio (lowest to highest, n) | on |",
+    "| measured / baseline | asyncrl | baseline | ratio (range, n) | CPU, commit |",
     "|---|---|---|---|---|",
 ]
 

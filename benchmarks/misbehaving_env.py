@@ -1,4 +1,4 @@
-"""One small environment that does one odd thing at one moment, by name."""
+"""A small environment that triggers a named fault at a chosen moment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Moment = Literal["make", "reset", "step", "close"]
 
 
 class MisbehavingEnv(gymnasium.Env[Any, Any]):
-    """Observes nothing of interest; an episode has ten steps.
+    """Observations are zeros; an episode has ten steps.
 
     `do` names one fault of `PROCESS_FAULTS`, or several, joined by `+`. It happens at each moment
     `at`, in steps from number `after` on. With `when`, the path of a file, it waits until that file

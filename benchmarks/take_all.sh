@@ -31,7 +31,7 @@ for step in $steps; do
     race) for task in cartpole-dqn pendulum-sac; do
         take benchmarks.speed.race --task "$task"           # 120 to 200 s
     done ;;
-    equal) for _ in 1 2 3 4 5 6 7 8; do                     # each goes on where the last one stopped
+    equal) for _ in 1 2 3 4 5 6 7 8; do                     # each continues after the last one
         take benchmarks.learning --equal --seconds-budget 150
     done ;;
     peers)

@@ -139,7 +139,7 @@ def settings_page() -> str:
         "dataclass under the same name. `replay.n_step` is the flag `--replay.n-step`, the key "
         "`n_step` of the section `replay:`, and the field `RunConfig.replay.n_step`.",
         "A setting marked *common* is shown by `--help`; `--help-all` shows all of them. Settings "
-        "of agents have [a page of their own](agents.md). [Presets](presets.md) change defaults. "
+        "of agents have [a separate page](agents.md). [Presets](presets.md) change defaults. "
         "Where a group has several classes, a class repeats nothing of the first one.",
         "## train",
         "Options of `asyncrl train` that are not part of the configuration.",

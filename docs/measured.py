@@ -39,8 +39,8 @@ ALGORITHMS: Mapping[str, Sequence[str]] = {
 """Pages in `docs/algorithms` -> the algorithms of stored runs that they show."""
 
 _MODES = {"async": "two actors", "sync": "one process", "offline": "from data"}
-_HEAD = (
-    "| task, bar | trained | score | at the bar | env steps | seconds |\n|---|---|---|---|---|---|"
+_HEAD = "\n".join(
+    ("| task, target | mode | score | at the target | env steps | seconds |", "|---" * 6 + "|")
 )
 
 _WIDTH, _HEIGHT = 320, 200
@@ -123,19 +123,19 @@ def _legend(groups: Sequence[Sequence[Run]], *, drawn: bool) -> str:
     machines = sorted({str(run.origin["machine"]["processor"]) for run in runs})
     dates = sorted({str(run.origin["date"]) for run in runs})
     text = [
-        "Score: mean and standard deviation over seeds of the best model's greedy return, in "
-        "episodes of their own. Environment steps and seconds: medians until two evaluations in a "
-        "row are at the bar, or until the budget is used up.",
+        "Score: greedy return of the best model in separate episodes, mean and standard deviation "
+        "over seeds. Environment steps and seconds: medians until two consecutive evaluations "
+        "reach the target, or until the budget is used up.",
         f"Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))} on 2 cores of "
-        f"{' or '.join(machines)}; times of different processors do not compare.",
+        f"{' or '.join(machines)}; times on different processors are not comparable.",
     ]
     if any(group[0].seed < FIRST_SEED for group in groups):
-        text.append("\\* On seeds that the preset was tuned on: read it as the best case.")
+        text.append("\\* On the seeds that the preset was tuned on: an optimistic score.")
     if drawn:
         text.append(
             "Curves: greedy return in evaluations over environment steps. Thin lines are seeds, "
             "the bold line is their mean with two actors, dotted lines are one process, the dashed "
-            "line is the bar."
+            "line is the target."
         )
     text.append(
         "[Measurements](../reference/measurements.md) has commits, machines and policy lag."

@@ -126,7 +126,7 @@ def test_pages_of_algorithms_show_runs_of_seeds_that_nothing_was_tuned_on() -> N
 def test_pages_of_algorithms_say_where_presets_were_tuned_on_the_seeds() -> None:
     text = measured.learning("sac", [run(0), run(1)])
     assert "| two actors\\* |" in text
-    assert "best case" in text
+    assert "optimistic score" in text
     assert "No run" in measured.learning("td3", [run(0)])
 
 

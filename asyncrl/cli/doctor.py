@@ -80,7 +80,7 @@ class DoctorArguments:
         if bool(self.preset) + (self.config is not None) + bool(self.env) > 1:
             raise ConfigError(
                 "give only one of ENV, --preset and --config: the latter two check the machine, "
-                "and define an environment of their own"
+                "and define their own environment"
             )
         if self.agent and not self.env:
             raise ConfigError(

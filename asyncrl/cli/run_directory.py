@@ -163,8 +163,8 @@ def save_error(error: Exception, run_dir: Path) -> None:
 
 def save_summary(result: TrainResult, run_dir: Path, starts: Sequence[object]) -> None:
     """Write the summary as JSON in place of an earlier one, with null for NaN and infinity."""
-    told = {**result.summary(), "starts": starts}
-    summary = json.loads(json.dumps(told), parse_constant=lambda _: None)
+    values = {**result.summary(), "starts": starts}
+    summary = json.loads(json.dumps(values), parse_constant=lambda _: None)
     with _whole(run_dir / "summary.json") as draft:
         draft.write_text(json.dumps(summary, indent=2) + "\n")
 
@@ -250,5 +250,5 @@ def evaluated(
         policy = policy_of(saved, config.agent, env.spec, seed=config.seed, source=source)
         evaluator = EpisodeEvaluator(env, play, derive_seed(seed, Role.EVALUATION))
         score, record = evaluator.evaluate(policy)
-    told = {"score": score, "episodes": episodes, "opt_steps": saved.count("opt_steps")}
-    return {**told, **record}
+    values = {"score": score, "episodes": episodes, "opt_steps": saved.count("opt_steps")}
+    return {**values, **record}

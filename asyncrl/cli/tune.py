@@ -114,8 +114,8 @@ def run(arguments: TuneArguments) -> int:
     if options.json:
         plan = dataclasses.asdict(tuning.chosen)
         tried = [dataclasses.asdict(one) for one in tuning.tried]
-        told = {"sentence": tuning.sentence, "command": command}
-        show(json.dumps({"env": config.env, "agent": agent, **plan, **told, "tried": tried}))
+        choice = {"sentence": tuning.sentence, "command": command}
+        show(json.dumps({"env": config.env, "agent": agent, **plan, **choice, "tried": tried}))
     else:
         show(render(tuning, command))
     return 0

@@ -407,10 +407,12 @@ def _columns(subject: Subject) -> str:
 def _records(subject: Subject) -> str:
     for policy in (subject.agent(), subject.policy()):
         acted(policy, subject.obs())
-        told = policy.record()
-        if not isinstance(told, Mapping):
-            raise _Violation(f"`record` returned {shown(told)}", "Return numbers by name, or {}")
-        for name, value in told.items():
+        returned = policy.record()
+        if not isinstance(returned, Mapping):
+            raise _Violation(
+                f"`record` returned {shown(returned)}", "Return numbers by name, or {}"
+            )
+        for name, value in returned.items():
             as_number(name, value)
     return ""
 
@@ -493,7 +495,7 @@ def _parts(subject: Subject) -> str:
             raise _Violation(
                 f"`self.{name}` and `self.parts[{name!r}]` are different objects, and the latter "
                 "is saved; a base class has put it there, and may still use it",
-                "Give the new object a name of its own and put it into `self.parts`; or replace "
+                "Give the new object another name and put it into `self.parts`; or replace "
                 f"the old one in `self.parts` and in everything that uses the base's `{name}`, "
                 "such as `self.updater`",
             )
@@ -558,13 +560,16 @@ def _priorities(subject: Subject) -> str:
     (batch,) = subject.batches_of(subject.prioritized, 1)
     optimised(agent, _copied(batch))
     try:
-        told, wanted = agent.priorities(), batch["index"].shape
+        returned, wanted = agent.priorities(), batch["index"].shape
     except ConfigError as error:  # a subclass may inherit the method without having priorities
         return f"returns no priorities: {error}"
-    if np.shape(told) != wanted or not (np.isfinite(told) & (np.asarray(told) >= 0)).all():
+    if (
+        np.shape(returned) != wanted
+        or not (np.isfinite(returned) & (np.asarray(returned) >= 0)).all()
+    ):
         raise _Violation(
-            f"`priorities` returned {shown(told)} of shape {np.shape(told)}, expected {wanted} "
-            "numbers, each 0 or more",
+            f"`priorities` returned {shown(returned)} of shape {np.shape(returned)}, expected "
+            f"{wanted} numbers, each 0 or more",
             "Return the absolute TD error of each row of the newest batch",
         )
     return "returns priorities; prioritized replay can use it"

@@ -176,15 +176,15 @@ class _Examination:
         reset_s = time.perf_counter() - started
         until = time.perf_counter() + self._seconds["speed"]
         step_s: list[float] = []
-        told: list[float] = []
+        rewards: list[float] = []
         while not step_s or time.perf_counter() < until:
             started = time.perf_counter()
             outcome = batch.step(actions[len(step_s) % len(actions)])
             step_s.append(time.perf_counter() - started)
             stepped = slice(None) if outcome.stepped is None else outcome.stepped
-            told += outcome.reward[stepped].tolist()
-        yield findings.reward_scale(told)
-        yield findings.speed(step_s, reset_s, batch.n_envs, len(told))
+            rewards += outcome.reward[stepped].tolist()
+        yield findings.reward_scale(rewards)
+        yield findings.speed(step_s, reset_s, batch.n_envs, len(rewards))
 
     def _kind(self) -> str:
         probe = self._probes[0]

@@ -174,9 +174,9 @@ def rewards(seen: Experience) -> Finding:
     return ok("rewards", f"finite numbers in {_steps(seen)}")
 
 
-def reward_scale(told: Sequence[float]) -> Finding:
+def reward_scale(rewards: Sequence[float]) -> Finding:
     """Are rewards, as the learner receives them, of a scale that critics can learn?"""
-    values = np.array(told, np.float64)
+    values = np.array(rewards, np.float64)
     numbers = {
         "reward_mean": float(values.mean()),
         "reward_std": float(values.std()),

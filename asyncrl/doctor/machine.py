@@ -124,7 +124,7 @@ def findings(facts: MachineFacts) -> Iterator[Finding]:
 def read_facts(wanted: Wanted | None = None) -> MachineFacts:
     """Read the facts of this machine; this starts one actor, which reports and exits."""
     tasks = limits.tasks()  # before an actor is started
-    start_s, start_error, told = _start_an_actor()
+    start_s, start_error, reported = _start_an_actor()
     cores = Cores()
     temp, temp_note = _temp_directory()
     return MachineFacts(
@@ -144,8 +144,8 @@ def read_facts(wanted: Wanted | None = None) -> MachineFacts:
         gpus=gpu_names(),
         start_s=start_s,
         start_error=start_error,
-        forked=told.get("forked", False),
-        cuda=told.get("cuda", False),
+        forked=reported.get("forked", False),
+        cuda=reported.get("cuda", False),
         wanted=wanted,
     )
 
@@ -288,7 +288,7 @@ def _actors(facts: MachineFacts) -> Finding:
             "Actors are processes; look for a limit on them (pids.max, ulimit -u), for a full "
             "disk, or for a sandbox that forbids them.",
         )
-    how = "forked from a helper that had loaded torch" if facts.forked else "a Python of its own"
+    how = "forked from a helper that had loaded torch" if facts.forked else "a new interpreter"
     cuda = "initialised" if facts.cuda else "not initialised"
     seen = f"one started and ended in {facts.start_s:.2f} s: {how}, with CUDA {cuda}"
     if facts.forked and facts.cuda:
@@ -330,7 +330,7 @@ def _start_an_actor() -> tuple[float, str, dict[str, bool]]:
         launcher = LocalLauncher(preload=["asyncrl.agents.parts.torch_agent"])
     except (OSError, ConfigError) as error:
         return float("inf"), str(error), {}
-    path = launcher.directory / "told.json"
+    path = launcher.directory / "reported.json"
     try:
         launcher.launch(Peer(actor_id=ActorId(0), incarnation=0), partial(_describe_child, path))
         ended = launcher.exits(_START_DEADLINE_S)
@@ -345,11 +345,11 @@ def _start_an_actor() -> tuple[float, str, dict[str, bool]]:
 def _describe_child(path: Path, _: Progress) -> None:
     """Run as an actor: write the facts about this process to a file."""
     torch = sys.modules.get("torch")  # no import: the helper has torch loaded, or not
-    told = {
+    reported = {
         "forked": any("local_helper" in word for word in sys.orig_argv),
         "cuda": torch is not None and bool(torch.cuda.is_initialized()),
     }
-    path.write_text(json.dumps(told), "ascii")
+    path.write_text(json.dumps(reported), "ascii")
 
 
 def _gib(size: int) -> str:

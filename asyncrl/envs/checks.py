@@ -98,17 +98,17 @@ class Checks(ValueChecks):
         advice = "Make the environment return what its space declares, or correct the space."
         what = "observations" if lead else "an observation"
         if misfit := self._take_apart.misfit(obs):
-            told = after(action)
-            return f"{what} not built as the observation space declares{told}: {misfit}. {advice}"
+            detail = after(action)
+            return f"{what} not built as the observation space declares{detail}: {misfit}. {advice}"
         for part, (value,) in zip(self._parts, self._take_apart([obs]), strict=True):
             found, shape = as_array(value), (*lead, *part.shape)
             if found.shape != shape or not part.holds(found):
                 field = f" with field {part.name!r}" if part.name else ""
-                told = "" if lead else f", {shown(value)}"
+                detail = "" if lead else f", {shown(value)}"
                 return (
                     f"{what}{field} of shape {found.shape} and dtype "
-                    f"{found.dtype}{told}{after(action)}; its observation space declares {shape}, "
-                    f"{part.dtype}. {advice}"
+                    f"{found.dtype}{detail}{after(action)}; its observation space declares "
+                    f"{shape}, {part.dtype}. {advice}"
                 )
         return None
 

@@ -71,14 +71,14 @@ class EnvPoolBatch:
         if self._stacks is not None:
             begun = None if out.stepped is None else ~out.stepped
             self._stacks.step(out.obs, begun)
-        told = self._pool.infos
-        if "lives" not in told:
+        infos = self._pool.infos
+        if "lives" not in infos:
             return out
         # For an Atari game, EnvPool also returns the score, and whether the game itself is over.
-        score = told["reward"].astype(np.float32)
+        score = infos["reward"].astype(np.float32)
         if out.stepped is not None:
             score[~out.stepped] = 0.0
-        over = out.truncated | (out.terminated & told["terminated"].astype(bool))
+        over = out.truncated | (out.terminated & infos["terminated"].astype(bool))
         return out._replace(score=score, over=over)
 
     def close(self) -> None:

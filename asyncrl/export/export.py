@@ -100,9 +100,9 @@ def _numpy_file(
     scales = [field["scale"] for field in said["observation"].values()]
     read = [torch.from_numpy(x).float() / scale for x, scale in zip(fields, scales, strict=True)]
     description, arrays = _operations(network, read)
-    told = np.frombuffer(json.dumps(said | description).encode(), np.uint8)
+    packed = np.frombuffer(json.dumps(said | description).encode(), np.uint8)
     file = io.BytesIO()
-    np.savez_compressed(file, description=told, **arrays)  # type: ignore[arg-type]  # no options
+    np.savez_compressed(file, description=packed, **arrays)  # type: ignore[arg-type]  # no options
     file.seek(0)
     return file.getvalue(), Policy(file)
 

@@ -44,7 +44,7 @@ class BestBy:
             )
         way, metric = fitting.groups()
         # Custom evaluators may record any name for an evaluation, callbacks any other name with a
-        # prefix of their own.
+        # separate prefix.
         prefix, slash, _ = metric.partition("/")
         theirs = slash and (prefix == "eval" or prefix not in _PREFIXES)
         if describe(metric) is None and not theirs:
@@ -131,8 +131,8 @@ class BestModel:
 
     def meta(self) -> dict[str, Any]:
         """Return plain values for `restore`."""
-        told = {"best_score": self.score, "best_opt_steps": self.opt_steps}
-        return {"best_by": str(self.by), **told}
+        reported = {"best_score": self.score, "best_opt_steps": self.opt_steps}
+        return {"best_by": str(self.by), **reported}
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore the best value that the checkpoint contains, if any."""

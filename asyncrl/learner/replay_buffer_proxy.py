@@ -170,8 +170,8 @@ class ReplayBufferProxy:
                 counts = self._limiter.state()
             balance, env_steps = self.ledger.balance(), self.ledger.env_steps
             episodes = self.actors.episodes
-        told = {"ledger": asdict(balance), "env_steps": env_steps, "episodes": episodes}
-        return groups, {**told, "limiter": counts}
+        reported = {"ledger": asdict(balance), "env_steps": env_steps, "episodes": episodes}
+        return groups, {**reported, "limiter": counts}
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore what `state` returned; call it before `start`."""

@@ -55,7 +55,7 @@ _LOADS = (
 )
 _ACTOR_COLUMNS = ("env_steps", "env_steps_per_s", "episodes", "restarts", "model_version")
 _STATES = ("dropped", "env_restarts", "memory_restarts")
-"""Actor metrics that have no column of their own; the faults and the marks show them."""
+"""Actor metrics without a column; the faults and the marks show them."""
 
 _MOST_POLICY_COLUMNS = 2
 _ACTOR_WIDTH, _BEHIND_WIDTH, _POLICY_WIDTH = 49, 8, 9

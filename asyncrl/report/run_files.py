@@ -61,7 +61,7 @@ class RunFiles:
 
     @property
     def state(self) -> State:
-        """Whether the run goes on, and how it ended."""
+        """Whether the run is active, and otherwise how it ended."""
         if self.summary:
             return "ended"
         began = self._start

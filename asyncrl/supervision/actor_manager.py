@@ -368,13 +368,13 @@ class ActorManager:
         """Kill actors that are much slower than the median."""
         if not self._config.min_pace or self._finishing.is_set():
             return
-        told = {
+        reported = {
             peer: self._launcher.progress(peer)
             for peer, slot in self._living()
             if not (slot.killed_because or slot.held_bytes or peer.actor_id in self._names)
         }
-        turns = {peer: progress.turns for peer, progress in told.items()}
-        waiting = [peer for peer, progress in told.items() if progress.waiting]
+        turns = {peer: progress.turns for peer, progress in reported.items()}
+        waiting = [peer for peer, progress in reported.items() if progress.waiting]
         for peer, slow in self._stragglers.look(self._clock(), turns, waiting).items():
             self._slots[peer.actor_id].killed_because = lagged(
                 slow.steps_per_s,

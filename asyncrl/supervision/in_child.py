@@ -159,13 +159,13 @@ def _read(path: Path, ended: ActorExit, what: str) -> Any:  # noqa: ANN401
     return answer["answer"]
 
 
-def _error_of(told: dict[str, Any], what: str) -> AsyncRLError:
+def _error_of(reply: dict[str, Any], what: str) -> AsyncRLError:
     error: AsyncRLError
-    if told["ours"]:
-        error = getattr(errors, told["ours"])(told["message"])
-        error.add_note(f"{what}, in a separate process:\n{told['text']}")
+    if reply["ours"]:
+        error = getattr(errors, reply["ours"])(reply["message"])
+        error.add_note(f"{what}, in a separate process:\n{reply['text']}")
     else:
-        error = ActorFailed(f"{what} failed: {told['error'].rstrip('.')}\n\n{told['text']}")
-    for note in told["notes"]:
+        error = ActorFailed(f"{what} failed: {reply['error'].rstrip('.')}\n\n{reply['text']}")
+    for note in reply["notes"]:
         error.add_note(note)
     return error

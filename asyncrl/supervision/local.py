@@ -54,11 +54,11 @@ StartMethod = Literal["auto", "forkserver", "spawn"]
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
-"""Actors use the cores by their number; threads of their own would compete for them."""
+"""Actors use the cores by their number; their own threads would compete for them."""
 
 _CLOSE_S = 10.0
 _FINAL_REPORT_S = 1.0
-"""Seconds for a helper process that has closed its socket to exit with a code of its own."""
+"""Seconds for a helper process that has closed its socket to exit with its exit code."""
 
 
 @dataclass(slots=True)

@@ -311,7 +311,7 @@ FREE_BYTES = 384
 _FREE_VALUES = 4096
 _BYTES_PER_VALUE = 20
 # Bytes from one msgpack value to the next, by its first byte. Small strings include their content;
-# the contents of lists and maps are values of their own.
+# the contents of lists and maps are separate values.
 _STEP = [1] * 256
 _STEP[0xA0:0xC0] = range(1, 33)
 for _tag, _step in {

@@ -1,6 +1,6 @@
 """What happens when things break? Injects faults and prints numbers beside what is promised.
 
-Goes on where it was stopped: an entry that was measured at this size, with this code, is shown
+Continues after an interruption: an entry that was measured at this size, with this code, is shown
 and not run again.
 
     python -m benchmarks.chaos --list

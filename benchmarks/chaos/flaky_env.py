@@ -1,9 +1,9 @@
-"""An environment that raises at random, in a run that is told to spawn_children it.
+"""An environment that raises at random, in a run with `on_exception="restart"`.
 
-Every exception must be told by class and message, with its traceback, and answered by a restart,
-after a wait that grows with each death of a slot; nothing of it may be stored as an episode's end.
-Then the same with a budget of few restarts, which must end the run and say so, and in a run that is
-not told to spawn_children it, which must end with the environment's own words.
+Every exception must be reported with class, message and traceback, and followed by a restart after
+a backoff that grows with each failure of a slot; none may be stored as the end of an episode. Then
+the same with a small restart budget, which must end the run and say so, and with the default, which
+must end the run with the environment's own message.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Failures:
     count: int
     seconds_apart: float = 0.0
     waits_s: dict[int, list[float]] = field(default_factory=dict)
-    """Slot -> from each of its deaths to its next life's first stored transition."""
+    """Slot -> from each failure to the first stored transition of the next incarnation."""
 
     def __call__(self, stage: Stage) -> Iterator[None]:
         """Let them raise, each when the one before has come back."""
@@ -50,7 +50,7 @@ class Failures:
         newest, began = max(stage.audit.first_at), time.monotonic()
         draw.choice(stage.lives.living()).order = Order.RAISE
         yield from stage.until(
-            lambda: stage.notices.since(began, _WORDS), DEADLINE_S, "the exception to be told"
+            lambda: stage.notices.since(began, _WORDS), DEADLINE_S, "the exception to be reported"
         )
         at, text = stage.notices.since(began, _WORDS)[0]
         yield from stage.until(
@@ -78,8 +78,8 @@ def measure(size: Size, directory: Path) -> list[Finding]:
 
 
 def _borne(stage: Stage, failures: Failures) -> list[Finding]:
-    told = stage.notices.since(0.0, _WORDS)
-    whole = [text for _, text in told if "Traceback" in text and "in on_step" in text]
+    reported = stage.notices.since(0.0, _WORDS)
+    whole = [text for _, text in reported if "Traceback" in text and "in on_step" in text]
     result = stage.result
     restarts = sum(actor["restarts"] for actor in result.actors.values())
     episodes = sum(actor["episodes"] for actor in result.actors.values())
@@ -92,12 +92,12 @@ def _borne(stage: Stage, failures: Failures) -> list[Finding]:
     return [
         Finding(
             target=5,
-            what=f"{failures.count} exceptions of environments: told, and answered by a restart",
-            measured=f"{len(whole)} told with their tracebacks, {restarts:.0f} restarts, "
+            what=f"{failures.count} exceptions of environments: reported, then a restart",
+            measured=f"{len(whole)} reported with tracebacks, {restarts:.0f} restarts, "
             f"{episodes:.0f} of them taken for an episode's end",
             promised="all, all, 0",
             passed=len(whole) == restarts == failures.count and not episodes,
-            numbers={"told": len(whole), "restarts": restarts, "episodes": episodes},
+            numbers={"reported": len(whole), "restarts": restarts, "episodes": episodes},
         ),
         Finding(
             target=6,

@@ -1,6 +1,6 @@
-"""A file system that is full while a run writes to it: what is lost, and what is the user told?
+"""A file system that fills up while a run writes to it: what is lost, and what is reported?
 
-The run directory is on a small file system of its own. Another file fills it while the run learns
+The run directory is on a separate small file system. Another file fills it while the run learns
 and saves. In one run it is removed after a while; in the other the disk stays full to the end.
 """
 
@@ -55,14 +55,14 @@ class Outcome:
         return self.newest >= self.full_at if stays_full else self.newest > self.full_at
 
     @property
-    def told(self) -> list[str]:
-        """What the user was told of the disk."""
+    def reported(self) -> list[str]:
+        """What was reported about the disk."""
         return [line for line in self.said.splitlines() if _WORDS in line]
 
 
 def measure(size: Size, directory: Path) -> list[Finding]:
     """Fill the disk of two runs, or more."""
-    what, promised = "a disk that is full", "the run goes on; the newest checkpoint loads"
+    what, promised = "a disk that is full", "the run continues; the newest checkpoint loads"
     if why := no_mounts():
         return [not_run(11, what, promised, why)]
     findings = []
@@ -137,7 +137,7 @@ def _judge(outcomes: Sequence[Outcome], *, stays_full: bool) -> list[Finding]:
     what = "a disk that is full to the end" if stays_full else f"a disk full for {_FULL_S:g} s"
     codes = sorted({outcome.code for outcome in outcomes})
     saved = sum(outcome.has_saved(stays_full=stays_full) for outcome in outcomes)
-    told = [outcome.told[-1] for outcome in outcomes if outcome.told]
+    reported = [outcome.reported[-1] for outcome in outcomes if outcome.reported]
     found = [
         Finding(
             target=11,
@@ -152,11 +152,12 @@ def _judge(outcomes: Sequence[Outcome], *, stays_full: bool) -> list[Finding]:
         ),
         Finding(
             target=11,
-            what=f"{what}: the user is told",
-            measured=f"{len(told)} times of {len(outcomes)}" + (f": {told[0]}" if told else ""),
+            what=f"{what}: it is reported",
+            measured=f"{len(reported)} of {len(outcomes)} times"
+            + (f": {reported[0]}" if reported else ""),
             promised=f"{_WORDS!r}, and what is lost",
-            passed=len(told) == len(outcomes),
-            numbers={"runs": len(outcomes), "told": len(told)},
+            passed=len(reported) == len(outcomes),
+            numbers={"runs": len(outcomes), "reported": len(reported)},
         ),
     ]
     return found if stays_full else [*found, _records_resume(what, outcomes)]
@@ -169,7 +170,7 @@ def _records_resume(what: str, outcomes: Sequence[Outcome]) -> Finding:
         target=11,
         what=f"{what}: the records of {len(outcomes)} runs of {_RUN_S:g} s",
         measured=f"the newest is of {recorded_s:.1f} s at least; {broken} broken",
-        promised="they go on when there is room; none is broken",
+        promised="they continue when there is space; no line is broken",
         passed=recorded_s > _RUN_S - 1.0 and not broken,
         numbers={"recorded_s": recorded_s, "broken_lines": broken},
     )

@@ -1,7 +1,7 @@
-"""A learner in a process of its own, for entries that kill or stop it.
+"""A learner in a separate process, for entries that kill or stop it.
 
 Everything it starts carries a mark in its environment, by which those who are left are found; its
-/dev/shm is a directory of its own where the machine allows that.
+/dev/shm is a separate directory where the machine allows that.
 
 python -m benchmarks.chaos.learner DIRECTORY ACTORS WIDTH
 """

@@ -1,7 +1,7 @@
 """How old is the model that acts, when models get lost on their way?
 
 Three in ten models that the learner sends are thrown away, for a while, in one run; in another all
-of them, from a moment on, and the user must be told that a limit on their age is passed. Compared
+of them, from a moment on, and the breached limit on their age must be reported. Compared
 are the versions with which each part of the experience was acted, when it is stored, and those that
 were published until then.
 """
@@ -116,7 +116,7 @@ def _some_lost(seconds: float, directory: Path) -> list[Finding]:
     return [
         Finding(
             target=23,
-            what="transitions in which nobody's model had acted",
+            what="transitions without a model version",
             measured=f"{stage.audit.unmodelled} of {stage.audit.total():,}",
             promised="0",
             passed=stage.audit.unmodelled == 0,
@@ -137,12 +137,12 @@ def _some_lost(seconds: float, directory: Path) -> list[Finding]:
 
 
 def _limit(directory: Path) -> Finding:
-    """Lose all models from a moment on; return how soon the user is told of too old a model."""
+    """Lose all models from a moment on; return how soon the old model is reported."""
     losses = Losses(0.0)
     stage = Stage(directory, configure=_limited)
 
-    def told() -> dict[str, float]:
-        """Return by how much the model of each actor had passed the limit when it was told."""
+    def reported() -> dict[str, float]:
+        """Return by how much each model exceeded the limit when that was reported."""
         found = (_WARNING.search(text) for _, text in stage.notices.since(0.0, "max_lag_s"))
         return {each["actor"]: float(each["lag_s"]) - _LIMIT_S for each in found if each}
 
@@ -150,15 +150,15 @@ def _limit(directory: Path) -> Finding:
         yield from stage.begins()
         yield from stage.for_s(1.0)
         losses.share = 1.0
-        yield from stage.until(lambda: len(told()) == stage.config.actors, DEADLINE_S, "words")
+        yield from stage.until(lambda: len(reported()) == stage.config.actors, DEADLINE_S, "words")
 
     with losses.open():
         stage.play(script)
-    late_s = max(told().values())
+    late_s = max(reported().values())
     return Finding(
         target=23,
         what=f"a limit of {_LIMIT_S:g} s on the age of models is passed",
-        measured=f"told {late_s:.2f} s later, of {len(told())} of {stage.config.actors} actors",
+        measured=f"after {late_s:.2f} s, of {len(reported())} of {stage.config.actors} actors",
         promised=f"<= {_RAISED_S:g} s, of all",
         passed=late_s <= _RAISED_S,
         timed=True,

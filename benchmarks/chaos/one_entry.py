@@ -77,15 +77,15 @@ def _last_output(path: Path) -> str:
 
 
 def main() -> None:
-    """Measure and store; an exception is stored, too, and told."""
+    """Measure and save; an exception is saved, too, and printed."""
     module, size, directory, found = sys.argv[1:]
     logging.basicConfig(filename=Path(found).with_suffix(".log"))  # of faults that are meant
     try:
         findings = importlib.import_module(module).measure(size, Path(directory))
     except Exception as error:
-        told = f"{type(error).__name__}: {error}"
-        Path(found).with_suffix(".error").write_text(told, encoding="utf-8")
-        note(told)
+        text = f"{type(error).__name__}: {error}"
+        Path(found).with_suffix(".error").write_text(text, encoding="utf-8")
+        note(text)
         raise
     stored = json.dumps([asdict(finding) for finding in findings])
     Path(found).write_text(stored, encoding="utf-8")

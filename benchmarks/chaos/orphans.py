@@ -85,7 +85,7 @@ _WAYS: Mapping[str, Callable[[Learner], None]] = {
 
 
 _WATCHED = ("the learner", "its group")
-"""Where somebody is left to tidy up."""
+"""Ways that leave a process to clean up."""
 
 
 def measure(size: Size, directory: Path) -> list[Finding]:

@@ -1,8 +1,8 @@
 """A network that is cut for a while, between a learner and its actors.
 
 They talk over TCP and a proxy in between. Stalled, nothing passes and no connection breaks;
-swallowed, what is sent is gone and no end is told of it, until the network is back and the dead
-connections are refused. Then over a network of their own, whose cable is pulled. Actors must not
+swallowed, what is sent is lost without notice, until the network is back and the dead
+connections are refused. Then over a separate network, whose cable is pulled. Actors must not
 be started again for it, nothing may be lost, and experience must flow soon after. Who talks to a
 side that is no longer there must notice.
 """
@@ -34,7 +34,7 @@ _NEW_NETWORK = 0x40000000
 
 
 class Link:
-    """A pair of connected interfaces: one here, one in a network namespace of its own."""
+    """A pair of connected interfaces: one here, one in a separate network namespace."""
 
     def __init__(self) -> None:
         number = os.getpid() % 250 + 1
@@ -55,7 +55,7 @@ class Link:
             return f"no network can be made: {error.stderr.strip()}"
 
     def pull(self) -> None:
-        """Pull the cable: no end is told."""
+        """Pull the cable: neither end is notified."""
         _ip("link", "set", self.here, "down")
 
     def plug(self) -> None:
@@ -127,7 +127,7 @@ class Detour:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Be in the way of all links that admit somebody in this block."""
+        """Route all links that admit a peer in this block through the proxy."""
         admit = ZmqLearnerLink.admit
 
         def admit_by_proxy(

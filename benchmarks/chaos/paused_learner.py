@@ -31,7 +31,7 @@ _FLOWS_S = 0.5
 
 
 def measure(size: Size, directory: Path) -> list[Finding]:
-    """Stop a learner, let it go on, and look at what became of its actors."""
+    """Stop a learner, continue it, and measure its actors."""
     pause_s = 5.0 if size == "small" else 60.0
     with Learner(directory / "run", actors=2, width=_WIDTH) as learner:
         learner.wait_for_steps()
@@ -103,7 +103,7 @@ def _most_held_bytes(learner: Learner, seconds: float) -> tuple[int, int]:
 
 
 def _resumes(learner: Learner) -> float:
-    """Let it go on; return the time until it stores again and all its actors make steps."""
+    """Continue it; return the time until it stores again and all its actors make steps."""
     lives = learner.lives.living()
     steps, stored = [life.steps for life in lives], learner.stored
     began = time.monotonic()

@@ -12,7 +12,7 @@ class Proxy:
     """Stands between a server on this host and all who connect to the proxy's `port`."""
 
     def __init__(self, server_port: int) -> None:
-        """Listen on a port of its own."""
+        """Listen on a separate port."""
         self._server_port = server_port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]

@@ -33,7 +33,7 @@ _CTRL_C = b"\x03"
 
 
 class Terminal:
-    """One command line in a terminal of its own; whatever happens in the block, it has ended."""
+    """One command line in a separate terminal; it has ended after the block in any case."""
 
     def __init__(self, arguments: Sequence[str], directory: Path) -> None:
         """Start `asyncrl` with these arguments in a directory."""

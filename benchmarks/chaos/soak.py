@@ -88,11 +88,11 @@ class Soak:
         name = draw.choice(sorted(_FAULTS))
         self.faults[name] = self.faults.get(name, 0) + 1
         victim = draw.choice(stage.lives.living())
-        before = stage.notices.told[-1:]
+        before = stage.notices.messages[-1:]
         _FAULTS[name](stage, victim)
         if name not in _QUIET:
             yield from stage.until(
-                lambda: stage.notices.told[-1:] != before, DEADLINE_S, f"word of {name}"
+                lambda: stage.notices.messages[-1:] != before, DEADLINE_S, f"a report of {name}"
             )
 
     def _note(self, stage: Stage, began: float) -> None:
@@ -123,7 +123,7 @@ def _kill(_: Stage, victim: Incarnation) -> None:
 
 
 def _pause(_: Stage, __: Incarnation) -> None:
-    """Stop this very process; a shell lets it go on."""
+    """Stop this process; a shell continues it."""
     script = f"kill -STOP {os.getpid()}; sleep {_PAUSE_S}; kill -CONT {os.getpid()}"
     subprocess.run(["sh", "-c", script], check=True)  # noqa: S603, S607
 
@@ -146,7 +146,7 @@ _FAULTS: Mapping[str, Callable[[Stage, Incarnation], None]] = {
     "save": _save,
 }
 _QUIET = ("pause", "save")
-"""Of which the user need not be told."""
+"""Faults that need no report."""
 
 
 def _configured(config: AsyncConfig) -> AsyncConfig:
@@ -234,11 +234,11 @@ def _drift(warm: list[Sample]) -> Finding:
 
 
 def _words(stage: Stage, plan: Plan) -> Finding:
-    """Say how much the user was told; more faults an hour have more to be told of."""
-    told = sum(len(text) + 1 for _, text in stage.notices.told)
+    """Judge the amount of log; more faults an hour produce more."""
+    reported = sum(len(text) + 1 for _, text in stage.notices.messages)
     faults_per_h = 120
     faults = plan.seconds / plan.fault_every_s
-    per_h = told / faults * faults_per_h
+    per_h = reported / faults * faults_per_h
     return Finding(
         target=24,
         what=f"the log, for {faults_per_h} faults an hour",

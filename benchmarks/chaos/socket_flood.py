@@ -147,14 +147,12 @@ def _while_attacked(
     attacker.start()
     while watch.learner.counters == refused and attacker.is_alive():  # it is being loaded
         watch.turn()
-    began, before, told = time.monotonic(), watch.honest, time.monotonic()
+    began, before, reported = time.monotonic(), watch.honest, time.monotonic()
     while attacker.is_alive():
         watch.turn()
-        if time.monotonic() - told > _REPORT_EVERY_S:
-            told = time.monotonic()
-            note(
-                f"{attacks:,} attacks, {told - began:.0f} s: refused {dict(watch.learner.counters)}"
-            )
+        if time.monotonic() - reported > _REPORT_EVERY_S:
+            reported = time.monotonic()
+            note(f"{attacks:,} attacks in {reported - began:.0f} s: {dict(watch.learner.counters)}")
     seconds = time.monotonic() - began
     attacker.join()
     assert attacker.exitcode == 0, "all attacks were made"
@@ -162,7 +160,7 @@ def _while_attacked(
 
 
 def _work_steadily(transport: ZmqTransport) -> None:
-    """Send as an actor does, at a rate of its own, until the learner says stop."""
+    """Send as an actor does, at a steady rate, until the learner stops it."""
     link = transport.connect(PEER)
     link.hello(make_hello(), _DEADLINE_S)
     seq, due = 0, time.monotonic()

@@ -1,4 +1,4 @@
-"""A run in this process, that an entry disturbs while it goes on.
+"""A run in this process that an entry disturbs.
 
 What is done to it is a script, a generator: each `yield` lets the learner take a turn.
 
@@ -72,15 +72,15 @@ class Notices(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.told: list[tuple[float, str]] = []
+        self.messages: list[tuple[float, str]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep one line."""
-        self.told.append((time.monotonic(), record.getMessage()))
+        self.messages.append((time.monotonic(), record.getMessage()))
 
     def since(self, moment: float, words: str) -> list[tuple[float, str]]:
-        """Return what was told since then that has these words in it."""
-        return [(at, text) for at, text in list(self.told) if at >= moment and words in text]
+        """Return messages since then that contain these words."""
+        return [(at, text) for at, text in list(self.messages) if at >= moment and words in text]
 
     def __enter__(self) -> Self:
         self._propagates, _LOGGER.propagate = _LOGGER.propagate, False
@@ -93,7 +93,7 @@ class Notices(logging.Handler):
 
 
 class Stage:
-    """A run, its actors' lives, what was stored of them, and what the user was told."""
+    """A run, its actors' incarnations, what was stored of them, and what was reported."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from benchmarks.common import publish
 MARKS = "<!-- chaos: written by benchmarks.chaos --table -->", "<!-- end of chaos -->"
 
 _HEAD = [
-    "|  | what happens | promised | measured | kept | entry, size, taken |",
+    "|  | fault | promised | measured | kept | entry, size, date, commit |",
     "| --: | --- | --- | --- | --- | --- |",
 ]
 

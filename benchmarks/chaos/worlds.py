@@ -1,8 +1,8 @@
-"""Environments that count their own steps and fail when they are told to.
+"""Environments that count their steps and fail on request.
 
-Every life of an actor has a row in a file: which process it is, how many steps it has made, what
-it was told to do and when it did so. The row outlives a kill, so what a run accounts for can be
-compared with what really happened.
+Every incarnation of an actor has a row in a file: its process, its number of steps, the requested
+fault and when it happened. The row outlives a kill, so the counts of a run can be compared with
+what really happened.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _MOST_LIVES = 1 << 16
 
 
 class Order(IntEnum):
-    """What an environment may be told to do in its next step."""
+    """What an environment can be made to do in its next step."""
 
     NONE = 0
     SLEEP = 1
     HOLD = 2
-    """Native code that never gives the interpreter's lock back."""
+    """Native code that never releases the GIL."""
 
     STOP = 3
     RAISE = 4
     SPAWN = 5
-    """Start two processes, one of them in a session of its own, and go on."""
+    """Start two processes, one of them in a separate session, and continue."""
 
 
 _FAULTS: Mapping[Order, Callable[[], object]] = {
@@ -55,7 +55,7 @@ _FAULTS: Mapping[Order, Callable[[], object]] = {
 
 
 class Incarnation:
-    """What one life of an actor leaves word of, and what it is told; shared by two processes."""
+    """Progress and orders of one incarnation of an actor, in memory shared by two processes."""
 
     def __init__(self, number: int, cells: Array) -> None:
         self.number = number
@@ -73,7 +73,7 @@ class Incarnation:
 
     @property
     def order(self) -> Order:
-        """What it was told to do."""
+        """What it was asked to do."""
         return Order(int(self._cells[2]))
 
     @order.setter

@@ -1,7 +1,7 @@
 """Does every algorithm learn? Trains what has not been trained yet, and keeps each run.
 
-Each run is a process of its own, and is kept as soon as it is done: stopped at any moment, the next
-call goes on with the next run. A run counts as done as long as its settings are the same; --again
+Each run is a separate process and is saved when it is done: the next call continues with the next
+run. A run counts as done while its settings stay the same; --again
 does it once more, for instance because the code has changed.
 
     python -m benchmarks.learning                                  # everything, cheap tasks first
@@ -66,7 +66,7 @@ def show(pieces: Sequence[Piece], directory: Path) -> None:
         run = piece.done(runs)
         state = piece.reason or "missing"
         if run:
-            bar = "at the bar" if run.reached else ""
+            bar = "at the target" if run.reached else ""
             state = f"{run.score:.1f} {bar} ({run.origin['date']}, {run.origin['commit']})"
         print(f"{piece.name:32} {piece.mode:8} {piece.seed:3}  {state}")
 

@@ -153,10 +153,10 @@ def _of_duel(duel: Duel, side: str, seed: int, our_mode: str) -> Piece:
             sys.executable, "learning.training", [duel.name, "--mode", our_mode, "--seed", seed]
         )
     else:
-        told = duel.peers[side]
-        settings = partial(dict, env=task.env, env_steps=duel.env_steps, settings=told)
+        theirs = duel.peers[side]
+        settings = partial(dict, env=task.env, env_steps=duel.env_steps, settings=theirs)
         arguments = [f"score-{duel.algorithm}", "--env", task.env, "--env-steps", duel.env_steps]
-        arguments += ["--settings", json.dumps(told)]
+        arguments += ["--settings", json.dumps(theirs)]
         command = _command(str(python_of(side)), f"peers.{side}", [*arguments, "--seed", seed])
     return Piece(
         name=duel.name,

@@ -17,26 +17,26 @@ MARKS = "<!-- learning: written by benchmarks.learning --table -->", "<!-- end o
 
 _SIDES = {OURS: "asyncrl", "sb3": "Stable-Baselines3", "tianshou": "Tianshou"}
 _TOLERANCE = 0.02
-"""Of the way from random play to the bar."""
+"""Share of the distance from random play to the target score."""
 
 ENOUGH_SEEDS = 5
-"""Fresh ones of a case, before its runs are shown in place of older ones."""
+"""Number of fresh seeds of a case from which its runs replace older ones."""
 
 _SEEDS_TO_JUDGE = 3
-"""Of each side, before one is called no worse."""
+"""Number of seeds of each side from which one can be called no worse."""
 
 _CASES_HEAD = (
-    "| task, bar | algorithm | score | at the bar | env steps | seconds | policy lag |"
+    "| task, target | algorithm | score | at the target | env steps | seconds | policy lag |"
     " one process: score | env steps | seconds |",
     "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
 )
 _DUELS_HEAD = (
-    "| task | side | env steps | updates | networks, batches | cores | score | seconds |"
-    " asyncrl: times as fast | no worse? |",
+    "| task | framework | env steps | updates | networks, batches | cores | score | seconds |"
+    " speed-up of asyncrl | no worse? |",
     "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
 )
 _EQUAL_SETTINGS = "Equal settings on both sides"
-_OWN_SETTINGS = "Each side with its own settings, which says nothing about speed at equal work"
+_OWN_SETTINGS = "Each framework with its own settings, which does not compare speed at equal work"
 
 
 def render(runs: Sequence[Run], equal: Sequence[Run], duels: Sequence[Run]) -> str:
@@ -140,7 +140,7 @@ def _async_cells(runs: Sequence[Run], bar: float) -> list[str]:
 
 
 def _reached(runs: Sequence[Run], bar: float) -> str:
-    """Count runs that were at the bar while training, and of these the ones that score below it."""
+    """Count runs that reached the target in training, and those of them that score below it."""
     reached = [run for run in runs if run.reached]
     below = sum(run.score < bar for run in reached)
     return f"{len(reached)} of {len(runs)}" + (f", {below} scores below" if below else "")
@@ -149,7 +149,7 @@ def _reached(runs: Sequence[Run], bar: float) -> str:
 def _sync_cells(runs: Sequence[Run], bar: float) -> list[str]:
     if not runs:
         return ["", "", ""]
-    short = "" if all(run.reached for run in runs) else f", at the bar {_reached(runs, bar)}"
+    short = "" if all(run.reached for run in runs) else f", at the target {_reached(runs, bar)}"
     return [
         f"{_mean([run.score for run in runs])}{short}",
         f"{statistics.median(run.env_steps for run in runs):,.0f}",
@@ -202,7 +202,7 @@ def _duel_row(duel: Duel, side: str, own: Sequence[Run], ours: Sequence[Run]) ->
 def _verdicts(own: Sequence[Run], ours: Sequence[Run], span: float) -> tuple[str, str]:
     """Return how many times as fast asyncrl is, by medians, and whether it scores no worse.
 
-    No ratio is told without the updates of both sides.
+    A ratio is shown only with the updates of both sides.
     """
     ratio = statistics.median(r.wall_s for r in own) / statistics.median(r.wall_s for r in ours)
     fine = no_worse([run.score for run in ours], [run.score for run in own], span)

@@ -483,7 +483,7 @@ def missing(case: Case) -> str:
 
 
 def absent(duel: Duel, side: str) -> str:
-    """Say why a side cannot take part here; nothing if it can."""
+    """Return why a side cannot run here; nothing if it can."""
     if side == OURS:
         return missing(duel)
     return "" if python_of(side).exists() else f"no .peers/{side}"

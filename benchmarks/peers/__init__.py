@@ -1,1 +1,1 @@
-"""The same work done by other frameworks; each script runs in a virtual environment of its own."""
+"""The same work done by other frameworks; each script runs in a separate virtual environment."""

@@ -148,8 +148,8 @@ class Plan:
 
     def identity(self, side: str, quantity: Quantity) -> str:
         """Return what changes when a measurement would have to be taken again."""
-        told = f"{self.limit_s(quantity)} {self.settings(side, quantity)}"
-        digest = hashlib.sha256(told.encode())
+        key = f"{self.limit_s(quantity)} {self.settings(side, quantity)}"
+        digest = hashlib.sha256(key.encode())
         shared = [ROOT / "benchmarks" / "peers" / name for name in ("interface.py", "race.py")]
         for path in [*shared, *SIDES[side].sources()]:
             digest.update(path.read_bytes())
@@ -276,7 +276,7 @@ def kept_from_before(path: Path, plan: Plan, here: Mapping[str, Any]) -> list[Me
     """Return earlier measurements that count; if not all do, the file is kept as replaced."""
     where, before = load_measurements(path)
     if where and where != here:
-        note(f"{path} was measured on another machine or with other packages; starting anew")
+        note(f"{path} was measured on another machine or with other packages; starting over")
         keep_replaced(path)
         return []
     now = {(side, q): plan.identity(side, q) for side in plan.sides for q in quantities()}
@@ -295,7 +295,7 @@ def measure_missing(plan: Plan, path: Path, taken: list[Measurement], budget_s: 
         if (number, quantity, side) in done or settled(taken, quantity, side):
             continue
         if budget_s and time.monotonic() - began > budget_s:
-            note("the budget is spent; the next call goes on")
+            note("the budget is spent; the next call continues")
             return
         found = measure(side, quantity, number, plan)
         what = f"round {number + 1}, {quantity.stage}, {quantity.env}: {side}"

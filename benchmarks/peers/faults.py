@@ -1,7 +1,7 @@
 """What do four faults do to a training, here and in other frameworks?
 
-Each cell is a run of its own with two actors, one of which is hit. What is found is kept in
-results/chaos/peers.json as soon as it is there, and the next call goes on where this one stopped.
+Each cell is a separate run with two actors; the fault hits one of them. Findings are saved in
+results/chaos/peers.json at once, and the next call continues after the last one.
 
     python -m benchmarks.peers.faults [--only sb3/hang ...] [--again] [--table]
 """
@@ -42,7 +42,7 @@ _TITLES = {
     "hang": "the environment hangs",
     "nan": "one step of NaN",
 }
-_HEAD = ["what happened", "after", "longest pause", "experience", "exit code", "told"]
+_HEAD = ["what happened", "after", "longest pause", "experience", "exit code", "message"]
 
 
 class DidNotStart(Exception):
@@ -60,7 +60,7 @@ class Side:
 
     arguments: tuple[str, ...] = ()
     careful: tuple[str, ...] = ()
-    """Faults against which it has settings of its own."""
+    """Faults against which it has specific settings."""
 
     means: str = ""
     """What these settings are."""
@@ -261,7 +261,9 @@ def _row(cell: Cell, kept: Mapping[str, Any] | None) -> str:
             f"{finding['after_s']:.1f} s",
             "" if finding["outcome"] == "ended" else f"{finding['pause_s']:.1f} s",
             _experience(finding),
-            "killed by us" if finding["exit_code"] is None else str(finding["exit_code"]),
+            "killed by the benchmark"
+            if finding["exit_code"] is None
+            else str(finding["exit_code"]),
             _error_text(cell, finding),
         ]
     )
@@ -272,15 +274,15 @@ def _outcome(finding: Mapping[str, Any]) -> str:
         case "recovered":
             return "**recovered**"
         case "ended":
-            return "run over"
+            return "run ended"
         case "hung":
             return "hung"
         case "short":
-            halting = " by fits and starts" if finding["pause_s"] > finding["after_s"] / 4 else ""
-            return f"went on{halting}, with {ACTORS - 1} of {ACTORS}"
+            halting = ", with long pauses" if finding["pause_s"] > finding["after_s"] / 4 else ""
+            return f"continued with {ACTORS - 1} of {ACTORS} actors{halting}"
         case _:
-            how = "" if finding["told"] else " in silence"
-            return f"went on{how}, and learned from it"
+            how = "" if finding["message"] else " without a message"
+            return f"continued{how}, and learned from it"
 
 
 def _experience(finding: Mapping[str, Any]) -> str:
@@ -296,11 +298,11 @@ def _experience(finding: Mapping[str, Any]) -> str:
 
 
 def _error_text(cell: Cell, finding: Mapping[str, Any]) -> str:
-    if not finding["told"]:
+    if not finding["message"]:
         return "nothing"
-    told = f"`{finding['told'].replace('|', '/').replace('`', chr(39))}`"
+    text = f"`{finding['message'].replace('|', '/').replace('`', chr(39))}`"
     hidden = (cell.fault, finding["outcome"], finding["cause"]) == ("raise", "ended", "screen")
-    return f"{told}; the cause is on the screen" if hidden else told
+    return f"{text}; the cause is on the screen" if hidden else text
 
 
 def _origin(known: list[Cell], found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -347,7 +349,7 @@ def measure(cell: Cell, path: Path) -> None:
     except DidNotStart as error:
         note(f"{cell.name} did not start: {error}")
         return
-    note(f"{cell.name}: {finding['outcome']} after {finding['after_s']:g} s: {finding['told']}")
+    note(f"{cell.name}: {finding['outcome']} after {finding['after_s']:g} s: {finding['message']}")
     kept = {"finding": finding, "version": version, **origin, "patience_s": cell.patience_s}
     write_json(path, dict(sorted({**load(path), cell.name: kept}.items())))
 
@@ -356,7 +358,7 @@ def main() -> None:
     """Measure what is missing, and write the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", default=[], metavar="CELL", help="as sb3/hang, or sb3")
-    parser.add_argument("--again", action="store_true", help="measure these anew")
+    parser.add_argument("--again", action="store_true", help="measure these again")
     parser.add_argument("--table", action="store_true", help="measure nothing, write the table")
     parser.add_argument("--results", type=Path, default=RESULTS / "chaos")
     parser.add_argument("--page", type=Path, default=PAGE)

@@ -34,7 +34,7 @@ class Notes:
         self._noted_at = 0.0
 
     def run(self, trainer: AsyncTrainer) -> None:
-        """Train until told to stop."""
+        """Train until asked to stop."""
         while not trainer.should_stop:
             batch = trainer.sample()
             if batch is not None:
@@ -66,7 +66,7 @@ def _bad_rows(batch: Mapping[str, Any]) -> int:
 
 
 def main() -> None:
-    """Train until told to stop."""
+    """Train until asked to stop."""
     with running(__doc__, machine()["asyncrl"]) as run:
         kwargs = {"directory": str(run.directory), "fault": run.fault}
         env = EnvConfig(id=f"{make_env.__module__}:{make_env.__name__}", kwargs=kwargs)

@@ -79,7 +79,7 @@ def params(algo: Any) -> Iterator[Any]:  # noqa: ANN401  # untyped
 
 
 def train(run: Run) -> None:
-    """Train until told to stop."""
+    """Train until asked to stop."""
     algo = configured(run).build_algo()
     learned = 0
     while not run.asked("stop"):

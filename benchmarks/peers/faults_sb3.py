@@ -1,4 +1,4 @@
-"""Stable-Baselines3: PPO on two environments in processes of their own.
+"""Stable-Baselines3: PPO on two environments in separate processes.
 
 Careful: with its own check for numbers that are none. It has no deadline that could be set.
 """
@@ -41,7 +41,7 @@ class Notes(BaseCallback):  # type: ignore[misc]  # untyped where this is checke
 
 
 def main() -> None:
-    """Train until told to stop."""
+    """Train until asked to stop."""
     torch.set_num_threads(1)
     with running(__doc__, stable_baselines3.__version__) as run:
         envs = make_vec_env(run.make_env, n_envs=2, vec_env_cls=SubprocVecEnv)

@@ -47,7 +47,7 @@ def bad_rows(batch: Any) -> int:  # noqa: ANN401  # see above
 
 
 def train(run: Run) -> None:
-    """Train until told to stop."""
+    """Train until asked to stop."""
     from tensordict.nn import TensorDictSequential  # noqa: PLC0415  # see above
     from torchrl.collectors import MultiAsyncCollector  # noqa: PLC0415
     from torchrl.modules import EGreedyModule  # noqa: PLC0415

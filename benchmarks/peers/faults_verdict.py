@@ -40,7 +40,7 @@ class Strength:
         self._fault_at = fault_at
         self._first: dict[int, float] = {}
         self.full_since: float | None = None
-        """The begin of the stretch at full strength that goes on."""
+        """Start of the current period with all actors."""
 
     def look(self, beats: Mapping[int, Heartbeat], now: float) -> int:
         """Take in what the processes have left word of; return how many work."""
@@ -63,13 +63,13 @@ class Observed:
 
     fault_at: float
     until: float
-    """When it was told to stop, or was seen to have ended by itself."""
+    """When it was asked to stop, or had ended by itself."""
 
     ended: bool
     """By itself."""
 
     exit_code: int | None
-    """None: it did not end when it was told to, and was killed."""
+    """None: it did not end when asked to, and was killed."""
 
     full_since: float | None
     working: int
@@ -90,7 +90,7 @@ def judge(seen: Observed) -> dict[str, Any]:
     numbers). `after_s` is the time from the fault to full strength, or to the end, or until the
     benchmark gave up; `pause_s` the longest time without learning after the fault. `lost` are
     environment steps that were never learned from; in runs that end, all since they last learned.
-    `told` is what the user reads: the error, or the first line about the fault. `cause` says where
+    `message` is the error, or the first line about the fault. `cause` says where
     the environment's exception appears: in the `error`, on the `screen`, or nowhere.
     """
     progress = [note for note in seen.notes if note["event"] == "progress"]
@@ -111,7 +111,7 @@ def judge(seen: Observed) -> dict[str, Any]:
         "bad_params": last["bad_params"],
         "working": seen.working,
         "exit_code": seen.exit_code,
-        "told": _error_text(errors, seen.said),
+        "message": _error_text(errors, seen.said),
         "cause": _cause(errors, seen.said),
     }
 

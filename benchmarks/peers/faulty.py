@@ -120,7 +120,7 @@ class Run:
         return []
 
     def make_env(self) -> Any:  # noqa: ANN401  # untyped where this is used
-        """Return an environment that misbehaves when it is told to."""
+        """Return an environment that fails on request."""
         return make_env(str(self.directory), self.fault)
 
 
@@ -140,7 +140,7 @@ class Faulty(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._is_due = False
             if self._run.claim():
                 FAULTS[self._run.fault]()
-                # Only a step after this one shows that the process goes on.
+                # Only a step after this one shows that the process still runs.
                 return np.full_like(obs, np.nan), float("nan"), terminated, truncated, info
         self._beat()
         return obs, reward, terminated, truncated, info

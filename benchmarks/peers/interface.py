@@ -1,10 +1,10 @@
-"""What every script of this folder describes, and what measures it.
+"""The interface of the scripts in this folder, and the code that times them.
 
     python -m benchmarks.peers.PEER STAGE [--env ID] [--seconds S] [--seed N] [--threads N]
 
-prints one JSON object as its last line. A script says how one turn is taken, or how a training goes
-on; threads, seeds, warming up, clocks and reports are here. Imports nothing of asyncrl, and nothing
-that one of the peers' virtual environments may lack.
+prints one JSON object as its last line. A script implements one turn, or a training run; threads,
+seeds, warm-up, clocks and reports are here. Imports neither asyncrl nor any package that a peer's
+virtual environment may lack.
 """
 
 from __future__ import annotations
@@ -208,7 +208,12 @@ def _request(description: str | None, stages: Mapping[str, Stage]) -> Request:
     parser.add_argument("--seconds", type=float, default=0.0, help="3 by default; 90 to a score")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=0, help="0: as many as are fastest")
-    parser.add_argument("--env-steps", type=int, default=0, help="train for so many, and be scored")
+    parser.add_argument(
+        "--env-steps",
+        type=int,
+        default=0,
+        help="train for this number of environment steps, and evaluate",
+    )
     parser.add_argument("--settings", type=json.loads, default={}, help="JSON, for a sweep")
     args = parser.parse_args()
     known = STAGES.get(args.stage, ())

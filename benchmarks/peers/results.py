@@ -256,7 +256,7 @@ def _score_table(taken: Sequence[Measurement]) -> list[str]:
     if not rows:
         return []
     head = ["to a score", "side", "env steps", "updates", "networks, batches", "cores"]
-    head += ["seconds", "asyncrl: times as fast"]
+    head += ["seconds", "speed-up of asyncrl"]
     return [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}", *rows]
 
 

@@ -1,15 +1,15 @@
-"""What does the learner lose while experience comes in? Against the same learner alone.
+"""How much slower the learner is while it receives experience, compared with the learner alone.
 
-`cartpole` and `frames` say how much can be taken in. Two streaming actors cost next to nothing to
-step: their environments repeat arrays and their policy always does the same. Everything behind them
-is real: segments, messages, ZeroMQ, the receiving thread, replay. Actors and receiving thread share
-one core; the learner has the other, and learns from one batch. Actors stream once at the rate that
-is to be borne, and once as fast as they can.
+`cartpole` and `frames` measure how much can be received. Steps of the two streaming actors take
+almost no time: their environments repeat arrays and their policy is constant. The rest is real:
+segments, messages, ZeroMQ, the receiving thread, replay. Actors and receiving thread share one
+core; the learner has the other and learns from one batch. Actors stream at the required rate,
+then as fast as they can.
 
-`sac` and `dqn` say what real actors cost. The learner takes its whole turns in a run whose actors
-stream as fast as the limiter lets them, once placed by the system and once with the learner on one
-core and everything else on the others. Evaluation is off, as it is another process that wants a
-core. Alone, the agent samples from a full buffer of the same kind, on one core.
+`sac` and `dqn` measure the cost of real actors. The learner's whole loop runs while actors stream
+as fast as the limiter allows, first with cores chosen by the system, then with the learner on one
+core and everything else on the others. Evaluation is off, since it is another process that needs
+a core. Alone, the agent samples from a full buffer of the same kind, on one core.
 
     python -m benchmarks.speed.ingest --kind cartpole
     python -m benchmarks.speed.ingest --kind sac

@@ -5,7 +5,7 @@ The limits are the same update on one fixed batch, and the matrix products of th
 Each optimisation step takes a batch out of a full replay of made-up experience. All agents have one
 torch thread. The settings that may make a step faster are compared with the step without them. On
 a GPU, batches that are moved there are compared with those of a replay that keeps them there, and
-it is told how far each setting's model is from that of plain updates from the same batches.
+the output says how far each setting's model is from that of plain updates from the same batches.
 
     python -m benchmarks.speed.learner [--cases sac dqn dqn-256 dqn-images]
     python -m benchmarks.speed.learner --device cuda

@@ -71,7 +71,7 @@ _KEPT = ("env_steps", "opt_steps", "wall_s", "last_score", "stop_reason")
 
 
 def train_ours(task: Task, seed: int, max_seconds: float, options: Sequence[str]) -> Run:
-    """Train once with the command line, in a process of its own."""
+    """Train once with the command line, in a separate process."""
     with tempfile.TemporaryDirectory() as directory:
         run_dir = Path(directory) / "run"
         command = [*ASYNCRL, "train", task.agent]
@@ -92,7 +92,7 @@ def load_runs(path: Path, identity: Mapping[str, object]) -> list[Run]:
         return []
     details = json.loads(path.read_text(encoding="utf-8"))["details"]
     if details.get("identity") != identity:
-        note(f"{path} was measured with something else; its runs do not count, starting anew")
+        note(f"{path} was measured with something else; its runs do not count, starting over")
         return []
     runs: list[Run] = details["runs"]
     note(f"{path} holds {len(runs)} runs; going on")
@@ -157,7 +157,7 @@ def main() -> None:
         "machine": origin["machine"],
     }
     runs = [] if args.fresh else load_runs(args.results / f"{name}.json", identity)
-    tell = partial(keep, args, name, __doc__, origin=origin)
+    save = partial(keep, args, name, __doc__, origin=origin)
     details = {"identity": identity, "runs": runs}
     done = {(run["side"], run["seed"]) for run in runs}
     sides = {"asyncrl": args.options, "sync": [*args.options, "--mode", "sync"]}
@@ -168,8 +168,8 @@ def main() -> None:
                 trained = train_ours(task, seed, args.max_seconds, options)
                 runs.append({"side": side, "seed": seed, **trained, "load_before": load})
                 note(f"seed {seed}: {side} {runs[-1]['seconds']} s")
-                tell(compared(task, runs), details=details, quiet=True)
-    tell(compared(task, runs), details=details)
+                save(compared(task, runs), details=details, quiet=True)
+    save(compared(task, runs), details=details)
 
 
 if __name__ == "__main__":

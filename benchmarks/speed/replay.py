@@ -1,10 +1,10 @@
-"""How long does a batch take to sample? Against bare index_select, and against peers' priorities.
+"""How long sampling a batch takes, compared with index_select and with peers' prioritized replays.
 
 Uniform replay of 1 M CartPole-sized transitions, and of single Atari frames, beside
-`torch.index_select` on arrays that hold the same columns: the same bytes for 256 rows, drawn
-beforehand. Prioritized replay of 1 M transitions, sampled and told 256 new priorities, beside that
-of each peer whose virtual environment is there. And uniform replay behind its receiving thread,
-while that stores messages of 4 MiB as fast as it can: the 90th percentile, of waiting and sampling.
+`torch.index_select` on arrays with the same columns: the same bytes for 256 rows with indices
+chosen beforehand. Prioritized replay of 1 M transitions, sampled and updated, compared with each
+peer that is installed. And uniform replay behind its receiving thread while that stores messages of
+4 MiB as fast as it can: the 90th percentile of the time to wait and sample.
 
     python -m benchmarks.speed.replay [--rows N] [--peers DIRECTORY]
 """

@@ -100,7 +100,7 @@ STUCK = [*CALM.notes[:5], progress(119.0, CALM.notes[4]["received"])]  # turns, 
 )
 def test_what_became_of_a_run(seen: Observed, outcome: str, after_s: float, told: str) -> None:
     found = judge(seen)
-    assert (found["outcome"], found["after_s"], found["told"]) == (outcome, after_s, told)
+    assert (found["outcome"], found["after_s"], found["message"]) == (outcome, after_s, told)
 
 
 def test_what_is_lost_is_what_made_and_received_steps_drift_apart_by() -> None:
@@ -168,7 +168,7 @@ def test_a_run_that_ends_at_the_fault_is_seen_to(
     )
     monkeypatch.setattr(faults, "_CALM_S", 0.5)
     found, version = run_cell(Cell(side="stand-in", fault="kill"))
-    assert (found["outcome"], found["told"], version) == (
+    assert (found["outcome"], found["message"], version) == (
         "ended",
         "EOFError: a worker is gone",
         "0",

@@ -127,7 +127,7 @@ def test_spawned_actor_reports_that_it_is_spawned(monkeypatch: pytest.MonkeyPatc
     facts = read_facts()
     assert not facts.forked
     seen = {finding.check: finding.seen for finding in findings(facts)}
-    assert "a Python of its own, with CUDA not initialised" in seen["actors"]
+    assert "a new interpreter, with CUDA not initialised" in seen["actors"]
 
 
 def test_memory_of_a_replay_is_what_is_not_in_a_file(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Random actions from a network's outputs: discrete, or Gaussian.
 
-    head = action_head(spec.action)          # a module: it may have parameters of its own
+    head = action_head(spec.action)          # a module: it may have parameters
     outputs = network(obs)                                 # (..., head.n_outputs)
     drawn = head.sample(head.complete(outputs), random)    # drawn.action is for the environment
     log_prob = head.log_prob(outputs, batch[head.column])
