@@ -26,6 +26,7 @@ from types import NoneType
 import yaml
 
 import asyncrl
+from asyncrl.actor.batcher import ServingConfig
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents.parts.exploration import EpsilonGreedy, EpsilonLadder, Softmax
 from asyncrl.agents.parts.schedules import Schedule
@@ -77,6 +78,7 @@ GROUPS: Mapping[str, tuple[type, ...]] = {
     "transport": (ZmqTransportConfig,),
     "proxy": (ReplayBufferProxyConfig,),
     "supervision": (ActorManagerConfig,),
+    "serving": (ServingConfig,),
     "supervision.restart": (RestartPolicyConfig,),
 }
 """The groups of a run's settings -> the classes whose fields they are."""

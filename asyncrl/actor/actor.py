@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from asyncrl.actor.acting_model import ActingModel, NoAnswer, OwnModel
 from asyncrl.actor.outbox import Outbox
 from asyncrl.actor.step_processor import OneStep, Step, StepProcessor
 from asyncrl.core.agent import Policy, StatefulPolicy, acted, as_number, forget, recorded
@@ -22,7 +23,7 @@ from asyncrl.core.env_checks import checked
 from asyncrl.core.launcher import Progress
 from asyncrl.core.messages import ActorReport, EnvChange, Experience, Hello, Peer
 from asyncrl.core.transport import ActorLink
-from asyncrl.core.types import Array, IntArray, ModelVersion
+from asyncrl.core.types import Array, IntArray
 from asyncrl.metrics.stopwatch import Stopwatch
 
 _WAIT_S = 0.1
@@ -95,6 +96,7 @@ class Actor:
         link: ActorLink,
         *,
         progress: Progress,
+        model: ActingModel | None = None,
         renewal: EnvRenewal | None = None,
         changes: EnvChanges | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -111,6 +113,7 @@ class Actor:
         self._outbox = outbox
         self._link = link
         self._progress = progress
+        self._model = model or OwnModel(policy, link)
         self._renewal = renewal
         self._rebuilt = 0
         self._changes = changes
@@ -118,7 +121,6 @@ class Actor:
         self._clock = clock
         self._meter = EpisodeMeter(env.n_envs)
         self._watch = Stopwatch()
-        self._version = ModelVersion(-1)
         self._reported_at = clock()
         self._finish_by = float("inf")
         self._has_given_up = False
@@ -157,9 +159,9 @@ class Actor:
         """Wait for the first model, then reset the environments. No action is taken before."""
         self._watch.start()
         self._policy.train()
-        while self._version < 0 and not self._must_finish():
+        while self._model.version < 0 and not self._must_finish():
             self._progress.waiting(True)
-            self._sync_model(timeout_s=_WAIT_S)
+            self._model.sync(timeout_s=_WAIT_S)
         self._progress.waiting(False)
         self._watch.lap("wait")
         self._obs = self._env.reset(seed)
@@ -168,8 +170,11 @@ class Actor:
 
     def run_step(self) -> None:
         """Step all environments once."""
-        self._sync_model()
-        act = acted(self._policy, self._obs)
+        self._model.sync()
+        try:
+            act = acted(self._policy, self._obs)
+        except NoAnswer:  # this actor must finish
+            return
         self._watch.lap("policy")
         try:
             outcome = self._env.step(act.action)
@@ -181,7 +186,7 @@ class Actor:
             return
         self._watch.lap("env")
         self._meter.update(outcome)
-        for rows in self._processor.process(Step(self._obs, act, outcome, self._version)):
+        for rows in self._processor.process(Step(self._obs, act, outcome, self._model.version)):
             self._outbox.push(rows)
         self._obs = outcome.obs
         if self._is_stateful:
@@ -241,12 +246,6 @@ class Actor:
         """Whether the run ends, or this actor will be replaced."""
         return self._link.stopping() or self._progress.finishing()
 
-    def _sync_model(self, timeout_s: float = 0.0) -> None:
-        info = self._link.latest_model("act", self._version, timeout_s)
-        if info is not None:
-            self._policy.sync_model(info)
-            self._version = info.version
-
     def _renew_env(self, renewal: EnvRenewal, error: BaseException) -> None:
         """Continue in new environments, unless the actor must finish before they are built."""
         self._watch.lap("env")
@@ -288,7 +287,7 @@ class Actor:
         until = self._clock() + seconds
         while (left_s := until - self._clock()) > 0 and not self._must_finish():
             self._progress.waiting(True)
-            self._sync_model(timeout_s=min(_WAIT_S, left_s))
+            self._model.sync(timeout_s=min(_WAIT_S, left_s))
         self._progress.waiting(False)
         self._watch.lap("wait")
 
@@ -312,14 +311,14 @@ class Actor:
             if self._link.may_begin(self._outbox.next_seq, _WAIT_S):
                 break
             self._progress.waiting(True)
-            self._sync_model()
+            self._model.sync()
             self._send_ready()
         self._progress.waiting(False)
         self._watch.lap("wait")
 
     def _send_ready(self) -> None:
         while not self._has_given_up:
-            message = self._outbox.take(self._version, self._meter.env_steps)
+            message = self._outbox.take(self._model.version, self._meter.env_steps)
             if message is None:
                 return
             if not self._link.send(message, timeout_s=0.0):

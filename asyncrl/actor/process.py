@@ -17,7 +17,9 @@ from typing import Any, Self
 
 import numpy as np
 
+from asyncrl.actor.acting_model import ActingModel, ServedModel
 from asyncrl.actor.actor import Actor, NewEnv
+from asyncrl.actor.inference_server import InferenceServerSpec, serve, served
 from asyncrl.actor.outbox import Outbox
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.core.agent import (
@@ -32,11 +34,12 @@ from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv
 from asyncrl.core.env_checks import checked
 from asyncrl.core.errors import EnvironmentFault, describe_error
 from asyncrl.core.evaluator import Evaluator
+from asyncrl.core.inference import InferenceAddress, InferenceClient
 from asyncrl.core.launcher import Progress
 from asyncrl.core.messages import EnvChange, EvaluationReport, Hello, Peer
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
-from asyncrl.core.transport import Transport
+from asyncrl.core.transport import ActorLink, Transport
 from asyncrl.core.types import Array, ModelVersion
 from asyncrl.supervision.restart_policy import EnvRestartPolicy, GiveUp, RestartPolicyConfig
 
@@ -70,6 +73,9 @@ class ActorSpec:
     restart: RestartPolicyConfig = field(default_factory=RestartPolicyConfig)
     """Its `on_exception` says whether failed environments are rebuilt."""
 
+    inference: InferenceAddress | None = None
+    """The server that computes the policy's network; None computes it in this process."""
+
     change_env: ChangeEnv
     env_change: EnvChange = field(default_factory=EnvChange)
     """The change of environments that is in force when this actor starts."""
@@ -90,8 +96,14 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
         )
         policy = spec.agent.build_policy(env.spec, context)
         outbox = Outbox(peer, spec.schema, spec.segment, env.n_envs)
-        link = spec.transport.connect(peer)
-        try:
+        with contextlib.ExitStack() as opened:
+            link = spec.transport.connect(peer)
+            opened.callback(link.close)
+            model: ActingModel | None = None
+            if spec.inference is not None:
+                client = spec.inference.connect(peer)
+                opened.callback(client.close)
+                model = _served_model(policy, client, peer, link, progress)
             actor = Actor(
                 peer,
                 env,
@@ -100,13 +112,27 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
                 outbox,
                 link,
                 progress=progress,
+                model=model,
                 renewal=home if spec.restart.on_exception == "restart_env" else None,
                 changes=home,
             )
             hello = Hello(peer=peer, schema_hash=spec.schema.hash())
             actor.run(hello, derive_seed(spec.seed, Role.ENVIRONMENT, *incarnation))
-        finally:
-            link.close()
+
+
+def _served_model(
+    policy: Policy, client: InferenceClient, peer: Peer, link: ActorLink, progress: Progress
+) -> ServedModel:
+    """Let a server compute the policy's network."""
+    model = ServedModel(
+        policy,
+        client,
+        peer,
+        progress=progress,
+        finishing=lambda: link.stopping() or progress.finishing(),
+    )
+    served(policy).inference = model
+    return model
 
 
 class _Environments:
@@ -230,6 +256,13 @@ def run_evaluator(spec: EvaluatorSpec, peer: Peer, progress: Progress) -> None:
     finally:
         link.close()
         evaluator.close()
+
+
+def run_inference_server(spec: InferenceServerSpec, peer: Peer, progress: Progress) -> None:
+    """Compute the networks of all actors in this process."""
+    _set_up_logging("inference server")
+    _seed_globals(derive_seed(spec.seed, Role.GLOBALS, peer.actor_id, peer.incarnation))
+    serve(spec, peer, progress)
 
 
 class _WithHeartbeat(PolicyWrapper):

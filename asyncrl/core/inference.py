@@ -7,11 +7,13 @@ numbers and bounds never leave the process that acts.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from asyncrl.core.env import EnvSpec
+from asyncrl.core.messages import Peer
 from asyncrl.core.segment import ColumnSpec
-from asyncrl.core.types import Columns
+from asyncrl.core.types import Columns, ModelVersion
 
 OBS, OUTPUTS, MEMORY, NOISE = "obs", "outputs", "memory", "noise"
 """Names of a network's inputs and outputs; `memory` is both."""
@@ -37,3 +39,76 @@ class HasInference(Protocol):
 def observation_input(spec: EnvSpec) -> tuple[ColumnSpec, ...]:
     """Return the input that every network has."""
     return (ColumnSpec(OBS, spec.observation.dtype, spec.observation.shape),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceRequest:
+    """Actor to server: compute the outputs of these rows."""
+
+    peer: Peer
+    number: int
+    """1 for the first request of an incarnation, one more for each other one. A request that is
+    sent again, because there was no answer, keeps its number."""
+
+    inputs: Columns
+    """The inputs of the network. None at all asks only for the version of the model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceAnswer:
+    """Server to actor: the outputs of one request."""
+
+    number: int
+    version: ModelVersion
+    """The model that computed all rows."""
+
+    env_steps: int
+    """As in `ModelInfo`; schedules of the choice depend on it."""
+
+    outputs: Columns
+    error: str = ""
+    """Why the request cannot be answered."""
+
+
+class InferenceClient(Protocol):
+    """An actor's end of the connection to a server."""
+
+    def send(self, request: InferenceRequest) -> None:
+        """Send a request, or lose it if there is no connection; never waits."""
+        ...
+
+    def receive(self, timeout_s: float) -> InferenceAnswer | None:
+        """Return the next answer, or None if there was none within `timeout_s`."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection; may be called again."""
+        ...
+
+
+class InferenceListener(Protocol):
+    """A server's end of the connections from all actors."""
+
+    def receive(self, timeout_s: float) -> list[InferenceRequest]:
+        """Return the requests that have arrived; wait for one at most `timeout_s`."""
+        ...
+
+    def answer(self, peer: Peer, answer: InferenceAnswer) -> None:
+        """Send an answer, or drop it if the actor is gone; never waits."""
+        ...
+
+    def close(self) -> None:
+        """Close all connections; may be called again."""
+        ...
+
+
+class InferenceAddress(Protocol):
+    """Where a server of inference listens; can be sent to other processes."""
+
+    def listen(self) -> InferenceListener:
+        """Open the server's end; it may be opened again after the process that had it has died."""
+        ...
+
+    def connect(self, peer: Peer) -> InferenceClient:
+        """Open an actor's end; the server need not listen yet."""
+        ...

@@ -83,6 +83,18 @@ class Strategy(Protocol):
         ...
 
 
+class BackgroundPart(Protocol):
+    """A part of the learner that runs in a separate thread, such as inference for actors."""
+
+    def start(self) -> None:
+        """Start the thread."""
+        ...
+
+    def stop(self) -> None:
+        """Wait until the thread has ended; may be called again."""
+        ...
+
+
 class AsyncTrainer(BaseTrainer):
     """Optimises an agent on what actors send, and sends them its models.
 
@@ -101,6 +113,7 @@ class AsyncTrainer(BaseTrainer):
         *,
         manager: ActorManager,
         interrupter: Interrupter,
+        inference: BackgroundPart | None = None,
         evaluation: EvaluationSite | None = None,
         strategy: Strategy | None = None,
         setup: Setup | None = None,
@@ -111,6 +124,7 @@ class AsyncTrainer(BaseTrainer):
         self.proxy = proxy
         self.config = config
         self._link, self._manager = link, manager
+        self._inference = inference
         self._strategy = strategy
         self._staleness = Staleness(Lag(config.max_lag_s, config.max_lag_opt_steps))
         proxy.on_experience = self._staleness.on_experience
@@ -248,6 +262,8 @@ class AsyncTrainer(BaseTrainer):
         """Start the receiving thread, publish the first model, then start actors."""
         self.proxy.start()
         self.publish()
+        if self._inference is not None:
+            self._inference.start()
         self._manager.start()
 
     def _end_learning(self) -> None:
@@ -265,13 +281,19 @@ class AsyncTrainer(BaseTrainer):
         yield self._link.stop_actors
         yield from save if urgent else []
         yield self._stop_actors
+        yield from self._stop_inference()
         yield self.proxy.close
         yield from [] if urgent else save
         yield lambda: None if self.proxy.hangs else self._link.close()
 
     def _release(self) -> Iterator[Callable[[], object]]:
         yield self._manager.stop
+        yield from self._stop_inference()
         yield self._link.close
+
+    def _stop_inference(self) -> Iterator[Callable[[], object]]:
+        if self._inference is not None:
+            yield self._inference.stop
 
     def _stop_actors(self) -> None:
         """Wait for actors to exit, unless that wait is interrupted, too."""

@@ -40,7 +40,7 @@ from asyncrl.training.config import AsyncConfig
 from asyncrl.training.describe_env import PRELOAD, describe_in_child
 from asyncrl.training.evaluate_apart import EvaluateApart
 from asyncrl.training.parts import AsyncParts
-from asyncrl.training.plan import RunPlan, check_run, evaluator_maker
+from asyncrl.training.plan import RunPlan, check_run, evaluator_maker, helpers
 from asyncrl.transport.zeromq import ZmqTransport
 
 _PRELOAD = (
@@ -125,10 +125,12 @@ def build_async_trainer(
         # Started first: it loads modules for the actors while the learner's side is built.
         launcher = launcher or start_launcher()
         undo.callback(launcher.close)
-        launcher.names = {CHILD_ID: "environment", ActorId(config.actors): "evaluator"}
+        launcher.names = {CHILD_ID: "environment", **helpers(config)}
         start_s = config.supervision.start_timeout_s
         seen = describe_in_child(make_env, timeout_s=start_s, launcher=launcher)
         plan = RunPlan(agent, make_env, make_processor, config, actor_agents, seen=seen)
+        if config.inference != "actor":
+            plan.check_inference()
         buffer = plan.build_buffer()  # raises if memory cannot hold it
         checkpointer, checkpoint = open_checkpoints(
             checkpoint_dir, keep=config.save.keep, resume=resume, config=parts.get("run_config")
@@ -145,7 +147,9 @@ def build_async_trainer(
         proxy = ReplayBufferProxy(
             link, buffer, plan.limiter, interrupter, config.proxy, window=window
         )
-        bodies = plan.bodies(link.admit, evaluate)
+        first = first_incarnation(checkpoint)
+        address = None if config.inference == "actor" else transport.inference()
+        bodies = plan.bodies(link.admit, evaluate, address)
         trainer = AsyncTrainer(
             learner,
             link,
@@ -158,9 +162,14 @@ def build_async_trainer(
                 interrupter,
                 proxy=proxy,
                 link=link,
-                first_incarnation=first_incarnation(checkpoint),
+                first_incarnation=first,
             ),
             interrupter=interrupter,
+            inference=(
+                plan.inference_thread(link.admit, address, first, interrupter)
+                if address is not None and config.inference == "learner"
+                else None
+            ),
             evaluation=_evaluation_site(config.evaluate, evaluate, learner, link, proxy, closing),
             checkpointer=checkpointer,
             stop=stop,
@@ -231,7 +240,7 @@ def _manager(
         bodies,
         config.supervision,
         interrupter,
-        names={ActorId(config.actors): "the evaluator"},
+        names={slot: f"the {name}" for slot, name in helpers(config).items()},
         first_incarnation=first_incarnation,
         on_exit=on_exit,
         on_restart=on_restart,

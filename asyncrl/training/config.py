@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
-from asyncrl.core.declared import Count
+from asyncrl.actor.batcher import ServingConfig
+from asyncrl.core.declared import COMMON, Count
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentConfig
@@ -23,6 +25,14 @@ class AsyncConfig(CommonConfig):
 
     actors: Count = 2
     """Number of actor processes."""
+
+    inference: Annotated[Literal["actor", "learner", "server"], COMMON] = "actor"
+    """Where the networks of actors are computed: in each actor; or in batches of all actors, by a
+    thread of the learner or by a separate process. Batches pay off for large networks and many
+    actors with few environments each."""
+
+    serving: ServingConfig = field(default_factory=ServingConfig)
+    """Batches of inference in the learner or a server."""
 
     supervision: ActorManagerConfig = field(default_factory=ActorManagerConfig)
     """Timeouts and restarts of actors."""

@@ -10,12 +10,22 @@ from functools import partial
 from typing import Protocol
 
 from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
+from asyncrl.actor.inference_server import InferenceServerSpec, InferenceThread, check_served
 from asyncrl.actor.outbox import segments_per_message
-from asyncrl.actor.process import ActorSpec, EvaluatorSpec, MakeEvaluator, run_actor, run_evaluator
+from asyncrl.actor.process import (
+    ActorSpec,
+    EvaluatorSpec,
+    MakeEvaluator,
+    run_actor,
+    run_evaluator,
+    run_inference_server,
+)
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, build_agent, require_agent_config
 from asyncrl.core.env import EnvDescription, MakeBatchEnv, make_batch_env, require_make_env
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.inference import InferenceAddress
+from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorBody
 from asyncrl.core.messages import EnvChange, Peer
 from asyncrl.core.replay_buffer import ReplayBuffer, check_agent_and_replay
@@ -38,6 +48,12 @@ class Admit(Protocol):
     def __call__(self, peer: Peer, *, evaluates: bool = False) -> Transport:
         """Return it, as a learner's link does."""
         ...
+
+
+def helpers(config: AsyncConfig) -> dict[ActorId, str]:
+    """Return the slots and names of the processes that are not actors."""
+    names = "evaluator", "inference server"
+    return {ActorId(config.actors + i): name for i, name in enumerate(names)}
 
 
 def check_run(
@@ -107,12 +123,16 @@ class RunPlan:
         """Allocate the replay buffer."""
         return self._layout.replay.build(self.schema, derive_seed(self._config.seed, Role.REPLAY))
 
-    def bodies(self, admit: Admit, evaluate: MakeEvaluator) -> dict[ActorId, MakeBody]:
-        """Return the function that each process runs; the evaluator's slot comes after the actors'.
+    def bodies(
+        self, admit: Admit, evaluate: MakeEvaluator, inference: InferenceAddress | None
+    ) -> dict[ActorId, MakeBody]:
+        """Return the function that each process runs, by slot: actors first, see `helpers`.
 
-        `admit` gives each incarnation of a process its transport, as a learner's link does.
+        `admit` gives each incarnation of a process its transport, as a learner's link does;
+        `inference` is the address of a server of inference, if there is one.
         """
-        bodies = self._actor_bodies(admit)
+        bodies = self._actor_bodies(admit, inference)
+        evaluator, server = helpers(self._config)
         if self._config.evaluate.where == "background":
             make_spec = partial(
                 EvaluatorSpec,
@@ -121,10 +141,40 @@ class RunPlan:
                 agent=self._agent,
                 seed=self._config.seed,
             )
-            bodies[ActorId(self._config.actors)] = partial(_evaluator_body, make_spec, admit)
+            bodies[evaluator] = partial(_evaluator_body, make_spec, admit)
+        if inference is not None and self._config.inference == "server":
+            bodies[server] = partial(_server_body, partial(self._server_spec, inference), admit)
         return bodies
 
-    def _actor_bodies(self, admit: Admit) -> dict[ActorId, MakeBody]:
+    def inference_thread(
+        self, admit: Admit, inference: InferenceAddress, incarnation: int, interrupter: Interrupter
+    ) -> InferenceThread:
+        """Return a server of inference for the learner's process."""
+        peer = Peer(actor_id=[*helpers(self._config)][-1], incarnation=incarnation)
+        spec = self._server_spec(inference, transport=admit(peer))
+        return InferenceThread(spec, peer, interrupter)
+
+    def check_inference(self) -> None:
+        """Raise if no server can compute the networks of the actors' policies."""
+        for agent in {id(agent): agent for agent in self._actor_agents}.values():
+            policy = agent.build_policy(self._spec, PolicyContext(seed=0))
+            check_served(policy, self._spec)
+
+    def _server_spec(
+        self, inference: InferenceAddress, transport: Transport
+    ) -> InferenceServerSpec:
+        return InferenceServerSpec(
+            env_spec=self._spec,
+            agent=self._agent,
+            transport=transport,
+            address=inference,
+            seed=self._config.seed,
+            serving=self._config.serving,
+        )
+
+    def _actor_bodies(
+        self, admit: Admit, inference: InferenceAddress | None
+    ) -> dict[ActorId, MakeBody]:
         bodies: dict[ActorId, MakeBody] = {}
         for i, agent in enumerate(self._actor_agents):
             make_spec = partial(
@@ -138,6 +188,7 @@ class RunPlan:
                 seed=self._config.seed,
                 restart=self._config.supervision.restart,
                 change_env=with_env_kwargs,
+                inference=inference,
             )
             bodies[ActorId(i)] = partial(self._actor_body, make_spec, admit)
         return bodies
@@ -166,6 +217,12 @@ class RunPlan:
                 )
         once = config.replay.once
         return config.limiter.build(max_insert=message, batch_size=batch_size, once=once)
+
+
+def _server_body(
+    make_spec: Callable[..., InferenceServerSpec], admit: Admit, peer: Peer
+) -> ActorBody:
+    return partial(run_inference_server, make_spec(transport=admit(peer)), peer)
 
 
 def _evaluator_body(make_spec: Callable[..., EvaluatorSpec], admit: Admit, peer: Peer) -> ActorBody:

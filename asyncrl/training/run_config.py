@@ -161,6 +161,11 @@ class RunConfig(AsyncConfig):
 
         It assumes the environments of all actors together, see `sync_env_config`.
         """
+        if self.inference != "actor":
+            raise ConfigError(
+                f"inference is {self.inference!r}, but mode=sync has no actors: its learner acts; "
+                "leave it at actor"
+            )
         return SyncConfig(
             seed=self.seed,
             replay=self.replay,

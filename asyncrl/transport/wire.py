@@ -18,6 +18,7 @@ import msgpack
 import numpy as np
 
 from asyncrl.core.errors import ConfigError, WireError
+from asyncrl.core.inference import InferenceAnswer, InferenceRequest
 from asyncrl.core.messages import (
     ACTOR_PHASES,
     ActorReport,
@@ -29,7 +30,7 @@ from asyncrl.core.messages import (
 )
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.transport import Topic
-from asyncrl.core.types import ActorId, Array, ModelVersion
+from asyncrl.core.types import ActorId, Array, Columns, ModelVersion
 from asyncrl.transport.protocol import (
     Ack,
     Delivery,
@@ -54,6 +55,8 @@ WireMessage = (
     | Refusal
     | Delivery
     | Resend
+    | InferenceRequest
+    | InferenceAnswer
 )
 """All messages of both sides."""
 
@@ -293,7 +296,7 @@ TAKE: dict[str, Callable[[Fields], WireMessage]] = {
 }
 """Decoders of the messages that consist of a header only."""
 
-PROTOCOL = 8
+PROTOCOL = 9
 """Protocol version. Raise it whenever the layout of any message changes."""
 
 Frame = bytes | bytearray | memoryview
@@ -382,6 +385,8 @@ class WireFormat:
                     fields, arrays = self._put_model(message)
                 case ActorReport():
                     fields, arrays = put_actor_report(message, self.max_episodes)
+                case InferenceRequest() | InferenceAnswer():
+                    fields, arrays = _put_inference(message)
                 case _:
                     fields = put(message)
             kind = _KIND_OF[type(message)]
@@ -412,6 +417,8 @@ class WireFormat:
             message = self._take_experience(fields, arrays)
         elif cls == "Delivery":
             message = self._take_model(fields, arrays)
+        elif cls in {"InferenceRequest", "InferenceAnswer"}:
+            message = self._take_inference(fields, arrays)
         else:
             message = take_actor_report(fields, arrays)
         fields.end()
@@ -486,6 +493,47 @@ class WireFormat:
         }
         model = ModelInfo(version=ModelVersion(version), params=params, env_steps=env_steps)
         return Delivery(topic, model)
+
+    def _take_inference(
+        self, fields: Fields, arrays: list[memoryview]
+    ) -> InferenceRequest | InferenceAnswer:
+        if fields.kind == "InferenceRequest":
+            return InferenceRequest(
+                peer=fields.peer(),
+                number=fields.integer("number", 1),
+                inputs=self._take_columns(fields, arrays),
+            )
+        return InferenceAnswer(
+            number=fields.integer("number", 1),
+            version=ModelVersion(fields.integer("version", -1)),
+            env_steps=fields.integer("env_steps"),
+            error=fields.text("error"),
+            outputs=self._take_columns(fields, arrays),
+        )
+
+    def _take_columns(self, fields: Fields, arrays: list[memoryview]) -> Columns:
+        """Read named arrays, each in a separate frame."""
+        layout = fields.layout(self.max_message_bytes)
+        if len(arrays) != len(layout):
+            raise WireError(f"{fields.kind}: {len(arrays)} arrays, not {len(layout)}")
+        return {
+            name: view(name, data, DTYPES[dtype], shape)
+            for (name, dtype, shape), data in zip(layout, arrays, strict=True)
+        }
+
+
+def _put_inference(m: InferenceRequest | InferenceAnswer) -> tuple[list[Any], list[memoryview]]:
+    fields: list[Any]
+    if isinstance(m, InferenceRequest):
+        fields, columns = [*put_peer(m.peer), int(m.number)], m.inputs
+    else:
+        counts = map(int, (m.number, m.version, m.env_steps))
+        fields, columns = [*counts, m.error[:MAX_REASON]], m.outputs
+    for name, array in columns.items():
+        if array.dtype.name not in DTYPES:
+            raise WireError(f"{name!r}: dtype {array.dtype} cannot be sent")
+    layout: list[list[Any]] = [[n, x.dtype.name, *x.shape] for n, x in columns.items()]
+    return [*fields, layout], [np.ascontiguousarray(array).data for array in columns.values()]
 
 
 def _unpack(header: Frame, arrays: Sequence[Frame]) -> Fields:

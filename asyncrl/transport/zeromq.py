@@ -23,6 +23,7 @@ from asyncrl.core.messages import Peer
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.transport.wire import WireFormat
 from asyncrl.transport.zeromq_actor import ZmqActorLink as ZmqActorLink
+from asyncrl.transport.zeromq_inference import ZmqInferenceAddress as ZmqInferenceAddress
 from asyncrl.transport.zeromq_learner import ZmqLearnerLink as ZmqLearnerLink
 from asyncrl.transport.zeromq_socket import Curve, tcp_endpoint
 from asyncrl.transport.zeromq_socket import ZmqTransportConfig as ZmqTransportConfig
@@ -104,11 +105,15 @@ class ZmqTransport:
             )
         return ZmqActorLink(self.endpoint, self._wire(), self.config, peer, curve=self.curve)
 
+    def inference(self) -> ZmqInferenceAddress:
+        """Return where a server of inference listens in the same run: on this host, as here."""
+        return ZmqInferenceAddress.beside(
+            _on_this_host(self.endpoint), self._wire(), self.config, encrypted=bool(self.curve)
+        )
+
     def _address_at(self, endpoint: str, curve: Curve | None) -> Self:
         """Return what actors of this host connect to, with their key."""
-        for every, here in (("//0.0.0.0:", "//127.0.0.1:"), ("//[::]:", "//[::1]:")):
-            endpoint = endpoint.replace(every, here)
-        return replace(self, endpoint=endpoint, curve=curve)
+        return replace(self, endpoint=_on_this_host(endpoint), curve=curve)
 
     def _wire(self) -> WireFormat:
         return WireFormat(
@@ -117,3 +122,10 @@ class ZmqTransport:
             max_message_bytes=self.config.max_message_bytes,
             max_model_bytes=self.config.max_model_bytes,
         )
+
+
+def _on_this_host(endpoint: str) -> str:
+    """Return where processes of this host connect to."""
+    for every, here in (("//0.0.0.0:", "//127.0.0.1:"), ("//[::]:", "//[::1]:")):
+        endpoint = endpoint.replace(every, here)
+    return endpoint

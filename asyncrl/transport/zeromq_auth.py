@@ -78,10 +78,14 @@ class Authenticator:
     def admit(self, user: str) -> Curve:
         """Make a key for a user; it replaces any earlier one. Any thread."""
         curve = Curve.make(self._server)
+        self.allow(curve.public, user)
+        return curve
+
+    def allow(self, key: bytes, user: str) -> None:
+        """Let the owner of a public key connect; it replaces any earlier key. Any thread."""
         with self._lock:
             self._forget(user)
-            self._users[curve.public] = user
-        return curve
+            self._users[key] = user
 
     def revoke(self, user: str) -> None:
         """Stop accepting the key of this user. Any thread."""

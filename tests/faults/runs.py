@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from asyncrl.core.types import ActorId
 from asyncrl.learner.async_trainer import AsyncTrainer
@@ -14,12 +15,17 @@ from tests.integration.test_train_async import Loop, config
 
 
 def with_restarts(
-    actors: int, *, step_timeout_s: float = 300.0, on_exception: OnException = "restart"
+    actors: int,
+    *,
+    step_timeout_s: float = 300.0,
+    on_exception: OnException = "restart",
+    inference: Literal["actor", "learner", "server"] = "actor",
 ) -> AsyncConfig:
     """Return settings under which actors may die as often as they like."""
     restart = RestartPolicyConfig(on_exception=on_exception, max_restarts=1000, backoff_max_s=0.2)
     return config(
         actors=actors,
+        inference=inference,
         supervision=ActorManagerConfig(step_timeout_s=step_timeout_s, restart=restart),
         evaluate=EvaluationConfig(where="off"),
     )

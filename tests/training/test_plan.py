@@ -75,13 +75,13 @@ def test_each_actor_has_a_body_and_the_evaluator_comes_after_them() -> None:
     for where, slots in (("background", 4), ("inline", 3), ("off", 3)):
         config = replace(CONFIG, evaluate=EvaluationConfig(where=where))  # type: ignore[arg-type]
         one = plan(config)
-        bodies = one.bodies(LocalTransport(one.schema).listen().admit, lambda: None)  # type: ignore[arg-type,return-value]
+        bodies = one.bodies(LocalTransport(one.schema).listen().admit, lambda: None, None)  # type: ignore[arg-type,return-value]
         assert sorted(bodies) == [ActorId(i) for i in range(slots)]
 
 
 def test_actor_that_starts_later_begins_with_the_newest_arguments() -> None:
     one = plan()
-    bodies = one.bodies(LocalTransport(one.schema).listen().admit, lambda: None)  # type: ignore[arg-type,return-value]
+    bodies = one.bodies(LocalTransport(one.schema).listen().admit, lambda: None, None)  # type: ignore[arg-type,return-value]
     first: Any = bodies[ActorId(0)](make_peer(0))
     one.env_change = lambda: EnvChange(number=3, kwargs={"level": 1})
     second: Any = bodies[ActorId(0)](make_peer(0))
@@ -91,7 +91,7 @@ def test_actor_that_starts_later_begins_with_the_newest_arguments() -> None:
 def test_only_the_evaluator_is_let_in_to_evaluate() -> None:
     one = plan(replace(CONFIG, evaluate=EvaluationConfig(where="background")))
     link = LocalTransport(one.schema).listen()
-    bodies = one.bodies(link.admit, lambda: None)  # type: ignore[arg-type,return-value]
+    bodies = one.bodies(link.admit, lambda: None, None)  # type: ignore[arg-type,return-value]
     for actor_id, make_body in bodies.items():
         make_body(make_peer(actor_id))
     assert link._table.evaluators == {ActorId(CONFIG.actors)}

@@ -1,0 +1,109 @@
+"""Decides which requests a server of inference computes together, and when. Computes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from asyncrl.core.declared import Count, Natural, PositiveOrOff, check_declared
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.inference import OBS, InferenceRequest
+from asyncrl.core.types import ActorId
+
+_AUTO_SHARE = 0.5
+"""A batch by default holds at least this share of the rows of all actors alive. With all of them,
+each batch would wait for the slowest actor, and actors for each other."""
+
+_ALIVE_S = 1.0
+"""An actor that has asked for nothing in this time is not counted as alive."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingConfig:
+    """When a server of inference computes a batch. No effect if `inference` is `actor`."""
+
+    min_batch: Natural = 0
+    """Rows, that is, observations, to wait for before a batch is computed. 0 takes half of the rows
+    of all actors alive."""
+
+    max_batch: Count = 4096
+    """Maximum number of rows of a batch. One actor's rows are never split: more environments per
+    actor make a larger batch."""
+
+    max_wait_s: PositiveOrOff = 0.002
+    """Seconds after which a request is computed even if fewer rows wait. 0 computes at once
+    whatever there is."""
+
+    def __post_init__(self) -> None:
+        check_declared(self, "serving")
+        if self.min_batch > self.max_batch:
+            raise ConfigError(
+                f"serving.min_batch is {self.min_batch}, more than serving.max_batch, which is "
+                f"{self.max_batch}; lower it, or raise serving.max_batch"
+            )
+
+
+@dataclass(slots=True)
+class _Asker:
+    """The newest incarnation of an actor."""
+
+    incarnation: int
+    rows: int
+    asked_at: float
+
+
+class Batcher:
+    """Gathers requests, one of each actor: an actor waits for its answer before it asks again.
+
+    A newer request replaces an older one of the same actor: it was sent again, or comes from the
+    actor's next incarnation. An earlier incarnation is dead, and its requests are dropped.
+    """
+
+    def __init__(self, config: ServingConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self._config = config
+        self._clock = clock
+        self._waiting: dict[ActorId, tuple[InferenceRequest, float]] = {}
+        self._askers: dict[ActorId, _Asker] = {}
+
+    def add(self, request: InferenceRequest) -> None:
+        """Take a request with at least one row."""
+        peer, rows, now = request.peer, len(request.inputs[OBS]), self._clock()
+        asker = self._askers.get(peer.actor_id)
+        if asker is not None and peer.incarnation < asker.incarnation:
+            return
+        self._askers[peer.actor_id] = _Asker(peer.incarnation, rows, now)
+        before = self._waiting.pop(peer.actor_id, None)
+        repeated = before is not None and before[0].peer == peer
+        self._waiting[peer.actor_id] = request, before[1] if before and repeated else now
+
+    def wait_s(self) -> float | None:
+        """Return in which time a batch is due, 0 if one is; None if no request waits."""
+        if not self._waiting:
+            return None
+        now = self._clock()
+        rows = sum(len(request.inputs[OBS]) for request, _ in self._waiting.values())
+        if rows >= min(self._wanted(now), self._config.max_batch):
+            return 0.0
+        oldest = min(at for _, at in self._waiting.values())
+        return max(0.0, oldest + self._config.max_wait_s - now)
+
+    def take(self) -> list[InferenceRequest]:
+        """Remove and return the next batch: the oldest requests that have the same inputs."""
+        batch: list[InferenceRequest] = []
+        rows = 0
+        for request, _ in sorted(self._waiting.values(), key=lambda waiting: waiting[1]):
+            rows += len(request.inputs[OBS])
+            if batch and rows > self._config.max_batch:
+                break
+            if not batch or request.inputs.keys() == batch[0].inputs.keys():
+                batch.append(request)
+        for request in batch:
+            del self._waiting[request.peer.actor_id]
+        return batch
+
+    def _wanted(self, now: float) -> float:
+        if self._config.min_batch:
+            return self._config.min_batch
+        alive = (a.rows for a in self._askers.values() if now - a.asked_at <= _ALIVE_S)
+        return _AUTO_SHARE * sum(alive)

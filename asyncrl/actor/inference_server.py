@@ -1,0 +1,223 @@
+"""What a server of inference runs: it computes the networks of all actors, in batches.
+
+It is the same in a separate process and in a thread of the learner. It remembers nothing of any
+actor: a recurrent memory comes with each request, so that a server can be replaced at any time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol, cast
+
+import numpy as np
+
+from asyncrl.actor.batcher import Batcher, ServingConfig
+from asyncrl.core.agent import AgentConfig, Policy, PolicyContext, acted
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.errors import ConfigError, TransportError
+from asyncrl.core.inference import (
+    NOISE,
+    OBS,
+    HasInference,
+    InferenceAddress,
+    InferenceAnswer,
+    InferenceListener,
+    InferenceRequest,
+)
+from asyncrl.core.interrupter import CrashForwardingThread, Interrupter, start_thread
+from asyncrl.core.launcher import Progress
+from asyncrl.core.messages import Hello, ModelInfo, Peer
+from asyncrl.core.transport import ActorLink, Transport
+from asyncrl.core.types import Columns, ModelVersion
+
+_WAIT_S = 0.1
+"""Length of one wait; between two waits the server checks whether it must finish."""
+
+_END_S = 10.0
+"""Time that a thread may take to end."""
+
+
+class ServedPolicy(Policy, HasInference, Protocol):
+    """A policy that a server can compute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceServerSpec:
+    """Everything that a server of inference is built from."""
+
+    env_spec: EnvSpec
+    agent: AgentConfig
+    transport: Transport
+    address: InferenceAddress
+    seed: int
+    serving: ServingConfig = field(default_factory=ServingConfig)
+
+
+def serve(spec: InferenceServerSpec, peer: Peer, progress: Progress) -> None:
+    """Answer the requests of all actors, always with the newest model, until asked to finish."""
+    policy = served(spec.agent.build_policy(spec.env_spec, PolicyContext(seed=spec.seed)))
+    with ExitStack() as opened:
+        learner = spec.transport.connect(peer)
+        opened.callback(learner.close)
+        listener = spec.address.listen()
+        opened.callback(listener.close)
+        server = InferenceServer(policy, learner, listener, Batcher(spec.serving))
+        hello = Hello(peer=peer, schema_hash="")
+        while not learner.hello(hello, _WAIT_S):  # without a heartbeat, as in an actor
+            if progress.finishing():
+                return
+        while not (learner.stopping() or progress.finishing()):
+            server.run_turn(progress)
+
+
+def served(policy: Policy) -> ServedPolicy:
+    """Return a policy as one that can be served; raise if it cannot."""
+    if isinstance(policy, HasInference):
+        return cast(ServedPolicy, policy)
+    raise ConfigError(
+        f"{type(policy).__name__} computes its network within `act`, so that no server can do it; "
+        "set inference to actor, or compute by an object `inference`, see asyncrl/core/inference.py"
+    )
+
+
+def check_served(policy: Policy, spec: EnvSpec) -> None:
+    """Raise if a server cannot compute for this policy: try one act."""
+    policy = served(policy)
+    inference, asked = policy.inference, []
+
+    def infer(inputs: Columns) -> Columns:
+        asked.append(inputs)
+        return inference(inputs)
+
+    policy.inference = infer
+    policy.train(False)
+    acted(policy, np.zeros((1, *spec.observation.shape), spec.observation.dtype))
+    if not asked:
+        raise ConfigError(
+            f"`act` of {type(policy).__name__} does not use its `inference`, so that a server "
+            "would compute nothing; set inference to actor, or call self.inference(inputs)"
+        )
+
+
+class InferenceThread:
+    """A server of inference as a thread of the learner; its failure ends the run."""
+
+    def __init__(self, spec: InferenceServerSpec, peer: Peer, interrupter: Interrupter) -> None:
+        self._finish = threading.Event()
+        body = partial(serve, spec, peer, _ThreadProgress(self._finish))
+        self._thread = CrashForwardingThread(interrupter, body, "asyncrl-inference")
+
+    def start(self) -> None:
+        """Begin to answer requests."""
+        start_thread(self._thread)
+
+    def stop(self) -> None:
+        """Wait until it has ended; may be called again."""
+        self._finish.set()
+        if self._thread.ident is not None and not self._thread.has_ended(_END_S):
+            raise TransportError(
+                f"the thread of inference did not end within {_END_S:g} s: a batch takes longer; "
+                "lower serving.max_batch"
+            )
+
+
+class _ThreadProgress:
+    """No supervisor watches a thread."""
+
+    def __init__(self, finish: threading.Event) -> None:
+        self.finishing = finish.is_set
+
+    def turn(self, produced: int) -> None: ...
+
+    def waiting(self, waiting: bool) -> None: ...
+
+
+class InferenceServer:
+    """Gathers requests, and answers each batch with one model.
+
+    A new model is loaded between two batches.
+    """
+
+    def __init__(
+        self,
+        policy: ServedPolicy,
+        learner: ActorLink,
+        listener: InferenceListener,
+        batcher: Batcher,
+    ) -> None:
+        self._policy = policy
+        self._inputs = {spec.name: spec for spec in policy.inference_inputs}
+        self._learner = learner
+        self._listener = listener
+        self._batcher = batcher
+        self._model = ModelInfo(version=ModelVersion(-1), params={})
+
+    def run_turn(self, progress: Progress) -> None:
+        """Wait for requests, or compute a batch if one is due."""
+        if self._model.version < 0:
+            progress.waiting(True)
+            self._sync_model(_WAIT_S)
+            return
+        wait_s = self._batcher.wait_s()
+        if wait_s is None:
+            progress.waiting(True)
+        for request in self._listener.receive(_WAIT_S if wait_s is None else wait_s):
+            self._take(request)
+        if self._batcher.wait_s() == 0.0:
+            self._sync_model()
+            self._compute(self._batcher.take())
+            progress.turn(0)
+
+    def _sync_model(self, timeout_s: float = 0.0) -> None:
+        info = self._learner.latest_model("act", self._model.version, timeout_s)
+        if info is not None:
+            self._policy.sync_model(info)
+            self._model = ModelInfo(version=info.version, params={}, env_steps=info.env_steps)
+
+    def _take(self, request: InferenceRequest) -> None:
+        """Answer at once what needs no network; leave the rest to the batcher."""
+        if not request.inputs:
+            self._sync_model()
+            self._answer(request, {})
+        elif wrong := self._wrong(request.inputs):
+            self._answer(request, {}, wrong)
+        else:
+            self._batcher.add(request)
+
+    def _compute(self, batch: Sequence[InferenceRequest]) -> None:
+        inputs = {
+            name: np.concatenate([request.inputs[name] for request in batch])
+            for name in batch[0].inputs
+        }
+        outputs = self._policy.inference(inputs)
+        first = 0
+        for request in batch:
+            end = first + len(request.inputs[OBS])
+            self._answer(request, {name: rows[first:end] for name, rows in outputs.items()})
+            first = end
+
+    def _answer(self, request: InferenceRequest, outputs: Columns, error: str = "") -> None:
+        answer = InferenceAnswer(
+            number=request.number,
+            version=self._model.version,
+            env_steps=self._model.env_steps,
+            outputs=outputs,
+            error=error,
+        )
+        self._listener.answer(request.peer, answer)
+
+    def _wrong(self, inputs: Columns) -> str:
+        """Return what is wrong with the inputs of a request, or an empty string."""
+        if missing := self._inputs.keys() - inputs.keys() - {NOISE}:
+            return f"a request lacks {sorted(missing)}"
+        for name, rows in inputs.items():
+            spec = self._inputs.get(name)
+            if spec is None or (spec.dtype, spec.shape) != (str(rows.dtype), rows.shape[1:]):
+                return f"a request has {name} as {rows.dtype}{rows.shape}, expected rows of {spec}"
+            if not 0 < len(rows) == len(inputs[OBS]):
+                return f"a request has {len(rows)} rows of {name}, {len(inputs[OBS])} of {OBS}"
+        return ""
