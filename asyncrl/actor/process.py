@@ -80,12 +80,16 @@ class ActorSpec:
     env_change: EnvChange = field(default_factory=EnvChange)
     """The change of environments that is in force when this actor starts."""
 
+    owns_process: bool = True
+    """Whether it may set up logging and the global random generators of its process."""
+
 
 def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
     """Run one actor, from its first model to its final report."""
-    _set_up_logging(f"actor {peer.actor_id}")
     incarnation = (peer.actor_id, peer.incarnation)
-    _seed_globals(derive_seed(spec.seed, Role.GLOBALS, *incarnation))
+    if spec.owns_process:
+        _set_up_logging(f"actor {peer.actor_id}")
+        _seed_globals(derive_seed(spec.seed, Role.GLOBALS, *incarnation))
     with _Environments(spec, peer) as home:
         env = home.env
         context = PolicyContext(
@@ -220,12 +224,15 @@ class EvaluatorSpec:
     agent: AgentConfig
     transport: Transport
     seed: int
+    owns_process: bool = True
+    """As in `ActorSpec`."""
 
 
 def run_evaluator(spec: EvaluatorSpec, peer: Peer, progress: Progress) -> None:
     """Score each model that is published for evaluation, always the newest one."""
-    _set_up_logging("evaluator")
-    _seed_globals(derive_seed(spec.seed, Role.GLOBALS, peer.actor_id, peer.incarnation))
+    if spec.owns_process:
+        _set_up_logging("evaluator")
+        _seed_globals(derive_seed(spec.seed, Role.GLOBALS, peer.actor_id, peer.incarnation))
     context = PolicyContext(seed=derive_seed(spec.seed, Role.EVALUATION, peer.incarnation))
     policy = spec.agent.build_policy(spec.env_spec, context)
     evaluator = spec.make_evaluator()

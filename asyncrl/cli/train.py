@@ -251,7 +251,7 @@ def parse_flags(
     )
 
 
-_OF_ACTORS = ("supervision", "transport", "proxy")
+_OF_ACTORS = ("supervision", "transport", "proxy", "launcher")
 _OF_ENVIRONMENTS = (*_OF_ACTORS, "actors", "limiter", "segment", "envs-per-actor")
 _WITHOUT_MEANING = {"async": (), "sync": _OF_ACTORS, "offline": _OF_ENVIRONMENTS}
 """Prefixes of flags that have no effect in a mode."""

@@ -18,7 +18,7 @@ from asyncrl.actor.process import MakeEvaluator
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.checkpoint.resume import Resume, first_incarnation, open_checkpoints
 from asyncrl.core.agent import Agent, AgentConfig
-from asyncrl.core.env import MakeBatchEnv
+from asyncrl.core.env import EnvDescription, MakeBatchEnv
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorExit, Launcher
 from asyncrl.core.recorder import Recorder
@@ -35,9 +35,10 @@ from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.supervision.actor_manager import ActorManager, MakeBody
 from asyncrl.supervision.in_child import CHILD_ID
 from asyncrl.supervision.local import LocalLauncher
+from asyncrl.supervision.threads import ThreadLauncher
 from asyncrl.training.common_config import EvaluationConfig, config_or_default
 from asyncrl.training.config import AsyncConfig
-from asyncrl.training.describe_env import PRELOAD, describe_in_child
+from asyncrl.training.describe_env import PRELOAD, describe_here, describe_in_child
 from asyncrl.training.evaluate_apart import EvaluateApart
 from asyncrl.training.parts import AsyncParts
 from asyncrl.training.plan import RunPlan, check_run, evaluator_maker, helpers
@@ -123,11 +124,9 @@ def build_async_trainer(
     evaluate = evaluator_maker(make_evaluator, make_eval_env or make_env, config)
     with ExitStack() as undo:
         # Started first: it loads modules for the actors while the learner's side is built.
-        launcher = launcher or start_launcher()
-        undo.callback(launcher.close)
-        launcher.names = {CHILD_ID: "environment", **helpers(config)}
-        start_s = config.supervision.start_timeout_s
-        seen = describe_in_child(make_env, timeout_s=start_s, launcher=launcher)
+        starts = _launcher_of(config, launcher)
+        undo.callback(starts.close)
+        seen = _describe(make_env, config, starts)
         plan = RunPlan(agent, make_env, make_processor, config, actor_agents, seen=seen)
         if config.inference != "actor":
             plan.check_inference()
@@ -139,7 +138,7 @@ def build_async_trainer(
             undo.callback(checkpointer.unlock)
         closing = undo.enter_context(ExitStack())  # the trainer closes it, once there is one
         learner = plan.build_learner()
-        transport = ZmqTransport.of(launcher.directory, schema=plan.schema, config=config.transport)
+        transport = ZmqTransport.of(starts.directory, schema=plan.schema, config=config.transport)
         link = transport.listen()
         undo.callback(link.close)
         interrupter = interrupter or Interrupter()
@@ -156,7 +155,7 @@ def build_async_trainer(
             proxy,
             config.trainer,
             manager=_manager(
-                launcher,
+                starts,
                 bodies,
                 config,
                 interrupter,
@@ -187,6 +186,29 @@ def build_async_trainer(
         plan.env_change = lambda: trainer.env_change
         undo.pop_all()
     return trainer
+
+
+def _launcher_of(config: AsyncConfig, launcher: RunLauncher | None) -> RunLauncher | ThreadLauncher:
+    """Return what starts the actors; close a launcher of processes that is not needed."""
+    chosen: RunLauncher | ThreadLauncher
+    if config.launcher == "process":
+        chosen = launcher or start_launcher()
+    else:
+        if launcher is not None:
+            launcher.close()
+        chosen = ThreadLauncher()
+    chosen.names = {CHILD_ID: "environment", **helpers(config)}
+    return chosen
+
+
+def _describe(
+    make_env: MakeBatchEnv, config: AsyncConfig, launcher: RunLauncher | ThreadLauncher
+) -> EnvDescription:
+    """Inspect the environments: in a child process, or here if actors are threads."""
+    if isinstance(launcher, ThreadLauncher):
+        return describe_here(make_env)
+    timeout_s = config.supervision.start_timeout_s
+    return describe_in_child(make_env, timeout_s=timeout_s, launcher=launcher)
 
 
 def _in_background(recorder: Recorder | None) -> Recorder | None:

@@ -26,6 +26,11 @@ class AsyncConfig(CommonConfig):
     actors: Count = 2
     """Number of actor processes."""
 
+    launcher: Literal["process", "thread"] = "process"
+    """What actors are: processes, or threads of the learner's process for debuggers, notebooks and
+    free-threaded Python. A crash in native code then ends the run, and a hang there leaves a thread
+    behind."""
+
     inference: Annotated[Literal["actor", "learner", "server"], COMMON] = "actor"
     """Where the networks of actors are computed: in each actor; or in batches of all actors, by a
     thread of the learner or by a separate process. Batches pay off for large networks and many
@@ -57,6 +62,11 @@ class AsyncConfig(CommonConfig):
 
     def __post_init__(self) -> None:
         CommonConfig.__post_init__(self)
+        if self.launcher == "thread" and self.supervision.memory_limit_bytes:
+            raise ConfigError(
+                "supervision.memory_limit_bytes has no effect with launcher=thread, because "
+                "threads share their memory; set it to 0, or launcher to process"
+            )
         if (fewest := self.supervision.restart.min_actors) > self.actors:
             raise ConfigError(
                 f"supervision.restart.min_actors is {fewest}, but there are only {self.actors} "

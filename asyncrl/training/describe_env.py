@@ -65,9 +65,16 @@ def describe_env_of_run(config: RunConfig) -> EnvDescription:
     return describe_in_child(config.env_config().build, timeout_s=timeout_s)
 
 
+def describe_here(make_env: MakeBatchEnv) -> EnvDescription:
+    """Inspect the environments of a run in this process."""
+    require_make_env(make_env)
+    described: EnvDescription = importlib.import_module("asyncrl.envs.gym").describe(make_env)
+    return described
+
+
 def _describe(make_env: MakeBatchEnv) -> Plain:
     """Inspect the environments, in the child. Imports only what makes environments."""
-    seen: EnvDescription = importlib.import_module("asyncrl.envs.gym").describe(make_env)
+    seen = describe_here(make_env)
     return {**seen._asdict(), "spec": _plain_spec(seen.spec)}
 
 

@@ -73,7 +73,8 @@ def check_run(
             "each, or None to use the learner's for all"
         )
     require_make_env(make_env)
-    pickled([agent, actor_agents, make_env, make_processor])
+    if config.launcher == "process":
+        pickled([agent, actor_agents, make_env, make_processor])
 
 
 class RunPlan:
@@ -140,6 +141,7 @@ class RunPlan:
                 make_evaluator=evaluate,
                 agent=self._agent,
                 seed=self._config.seed,
+                owns_process=self._config.launcher == "process",
             )
             bodies[evaluator] = partial(_evaluator_body, make_spec, admit)
         if inference is not None and self._config.inference == "server":
@@ -189,6 +191,7 @@ class RunPlan:
                 restart=self._config.supervision.restart,
                 change_env=with_env_kwargs,
                 inference=inference,
+                owns_process=self._config.launcher == "process",
             )
             bodies[ActorId(i)] = partial(self._actor_body, make_spec, admit)
         return bodies
@@ -236,7 +239,7 @@ def evaluator_maker(
     """Return the function that builds the evaluator, in its own process or the learner's."""
     seed = derive_seed(config.evaluate.seed, Role.EVALUATION)
     evaluate = own or partial(_episode_evaluator, make_env, config.evaluate.play, seed)
-    if config.evaluate.where == "background":
+    if config.evaluate.where == "background" and config.launcher == "process":
         pickled(evaluate)
     return evaluate
 

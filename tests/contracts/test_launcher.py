@@ -16,6 +16,7 @@ from asyncrl.core.launcher import ActorBody, ActorExit, Launcher, ProgressReport
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
 from asyncrl.supervision.local import LocalLauncher
+from asyncrl.supervision.threads import ThreadLauncher
 from tests.supervision import bodies
 from tests.support.helpers import wait_until
 
@@ -28,8 +29,18 @@ def peer(actor_id: int = 0, incarnation: int = 0) -> Peer:
     return Peer(actor_id=ActorId(actor_id), incarnation=incarnation)
 
 
-@pytest.fixture(params=["forkserver", "spawn"])
+@pytest.fixture(params=["forkserver", "spawn", "thread"])
 def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
+    made = (
+        ThreadLauncher() if request.param == "thread" else LocalLauncher(start_method=request.param)
+    )
+    with made:
+        yield made
+
+
+@pytest.fixture(params=["forkserver", "spawn"])
+def isolating(request: pytest.FixtureRequest) -> Iterator[Launcher]:
+    """One whose actors are processes: `supervision/threads.py` names what threads give up."""
     with LocalLauncher(start_method=request.param) as made:
         yield made
 
@@ -75,15 +86,15 @@ def test_sys_exit_is_no_quiet_end(launcher: Launcher) -> None:
 
 
 @pytest.mark.fault("F2")
-def test_an_exit_past_python_reports_its_code(launcher: Launcher) -> None:
-    launcher.launch(peer(), bodies.leaves)
-    assert end_of(launcher).code == 3
+def test_an_exit_past_python_reports_its_code(isolating: Launcher) -> None:
+    isolating.launch(peer(), bodies.leaves)
+    assert end_of(isolating).code == 3
 
 
 @pytest.mark.fault("F2")
-def test_a_crash_reports_signal_and_stack(launcher: Launcher) -> None:
-    launcher.launch(peer(), bodies.crashes)
-    ended = end_of(launcher)
+def test_a_crash_reports_signal_and_stack(isolating: Launcher) -> None:
+    isolating.launch(peer(), bodies.crashes)
+    ended = end_of(isolating)
     assert ended.code == -signal.SIGSEGV
     assert "in crashes" in ended.text
 
@@ -96,17 +107,17 @@ def test_progress_is_read_while_it_runs(launcher: Launcher) -> None:
 
 @pytest.mark.fault("F3")
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell")
-def test_memory_is_read_while_it_runs_and_its_peak_afterwards(launcher: Launcher) -> None:
-    launcher.launch(peer(), bodies.eats_and_waits)
+def test_memory_is_read_while_it_runs_and_its_peak_afterwards(isolating: Launcher) -> None:
+    isolating.launch(peer(), bodies.eats_and_waits)
 
     def has_grown() -> bool:
-        assert launcher.exits(0.01) == [], "whoever owns a launcher asks it for ends all the time"
-        return launcher.memory_bytes(peer()) > 100 << 20
+        assert isolating.exits(0.01) == [], "whoever owns a isolating asks it for ends all the time"
+        return isolating.memory_bytes(peer()) > 100 << 20
 
     wait_until(has_grown, DEADLINE_S, "100 MiB")
-    launcher.kill(peer())
+    isolating.kill(peer())
     # The system adds a process's pages up late, and by two ways: what it has shown may be too much.
-    assert end_of(launcher).peak_bytes > 98 << 20
+    assert end_of(isolating).peak_bytes > 98 << 20
 
 
 def test_each_end_is_reported_once(launcher: Launcher) -> None:
@@ -135,8 +146,16 @@ def test_an_actor_that_is_asked_to_finish_ends_with_0(launcher: Launcher) -> Non
 
 
 @pytest.mark.fault("F6")
-@pytest.mark.parametrize("body", [bodies.waits, bodies.holds_the_gil])
-def test_kill_ends_any_actor(launcher: Launcher, body: ActorBody) -> None:
+def test_kill_ends_an_actor(launcher: Launcher) -> None:
+    _is_killed(launcher, bodies.waits)
+
+
+@pytest.mark.fault("F6")
+def test_kill_ends_an_actor_in_native_code(isolating: Launcher) -> None:
+    _is_killed(isolating, bodies.holds_the_gil)
+
+
+def _is_killed(launcher: Launcher, body: ActorBody) -> None:
     launcher.launch(peer(), body)
     wait_until(lambda: runs(launcher, peer()), DEADLINE_S, "a first turn")
     launcher.kill(peer())
@@ -163,24 +182,24 @@ def test_kill_of_one_that_has_ended_does_nothing(launcher: Launcher) -> None:
 
 
 @pytest.mark.fault("F11")
-def test_close_leaves_no_process_of_any_generation(launcher: Launcher, tmp_path: Path) -> None:
+def test_close_leaves_no_process_of_any_generation(isolating: Launcher, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    launcher.launch(peer(), bodies.StartsHelpers(notes))
+    isolating.launch(peer(), bodies.StartsHelpers(notes))
     wait_until(notes.is_file, DEADLINE_S, "the actor's helpers")
     pids = [int(pid) for pid in notes.read_text().split()]
     assert all(map(alive, pids))
-    launcher.close()
+    isolating.close()
     wait_until(lambda: not any(map(alive, pids)), DEADLINE_S, "all of them gone")
 
 
 @pytest.mark.fault("F1")
-def test_an_end_takes_the_actors_own_helpers_along(launcher: Launcher, tmp_path: Path) -> None:
+def test_an_end_takes_the_actors_own_helpers_along(isolating: Launcher, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    launcher.launch(peer(), bodies.StartsHelpers(notes))
+    isolating.launch(peer(), bodies.StartsHelpers(notes))
     wait_until(notes.is_file, DEADLINE_S, "the actor's helpers")
     actor, near, _ = (int(pid) for pid in notes.read_text().split())
     os.kill(actor, signal.SIGKILL)
-    assert end_of(launcher).code == -signal.SIGKILL
+    assert end_of(isolating).code == -signal.SIGKILL
     wait_until(lambda: not alive(near), DEADLINE_S, "the helper in its group gone")
 
 
@@ -191,11 +210,11 @@ def test_closing_twice_is_fine(launcher: Launcher) -> None:
 
 
 @pytest.mark.fault("F5")
-def test_what_cannot_be_sent_is_refused_before_anything_starts(launcher: Launcher) -> None:
+def test_what_cannot_be_sent_is_refused_before_anything_starts(isolating: Launcher) -> None:
     lock = threading.Lock()
     with pytest.raises(ConfigError, match=r"cannot be sent.*lock"):
-        launcher.launch(peer(), lambda _: lock.release())
-    assert launcher.exits(0.0) == []
+        isolating.launch(peer(), lambda _: lock.release())
+    assert isolating.exits(0.0) == []
 
 
 def test_a_function_defined_on_the_spot_can_be_sent(launcher: Launcher) -> None:
@@ -204,9 +223,9 @@ def test_a_function_defined_on_the_spot_can_be_sent(launcher: Launcher) -> None:
     assert end_of(launcher).last.produced == 11
 
 
-def test_surroundings_of_an_actor(launcher: Launcher, tmp_path: Path) -> None:
-    launcher.launch(peer(), bodies.NotesSurroundings(tmp_path / "notes"))
-    ended = end_of(launcher)
+def test_surroundings_of_an_actor(isolating: Launcher, tmp_path: Path) -> None:
+    isolating.launch(peer(), bodies.NotesSurroundings(tmp_path / "notes"))
+    ended = end_of(isolating)
     assert ended.code == 0, ended.text
     assert (tmp_path / "notes").read_text().splitlines() == [
         "threads 1",
