@@ -31,7 +31,7 @@ train: $(VENV)/installed
 test: check
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 10 $(ARGS)
 
-# The ignored folders have no such test, and collecting them takes a third as long as the other tests.
+# The ignored folders have no such test, and collecting them alone takes a third of the time of all other tests.
 NO_QUICK_TESTS := agents export faults integration training
 quick: $(VENV)/installed-dev
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 10 \
