@@ -16,6 +16,7 @@ import msgpack
 import numpy as np
 
 from asyncrl.core.errors import WireError
+from asyncrl.core.inference import InferenceAnswer, InferenceRequest
 from asyncrl.core.messages import EvaluationReport
 from asyncrl.transport import wire
 from asyncrl.transport.protocol import (
@@ -40,6 +41,8 @@ from tests.support.sample_messages import (
 
 WIRE = WireFormat(schema=SCHEMA, run_id="a run", max_message_bytes=1 << 20, max_model_bytes=1 << 20)
 VERSION = make_model(1).version
+_OBS = {"obs": np.ones((2, 3), np.float32)}
+
 EXAMPLES: list[WireMessage] = [
     make_hello(),
     make_experience(1),
@@ -53,6 +56,8 @@ EXAMPLES: list[WireMessage] = [
     Refusal("a reason"),
     Delivery("act", make_model(1)),
     Resend(7, 3),
+    InferenceRequest(peer=PEER, number=3, inputs=_OBS),
+    InferenceAnswer(number=3, version=VERSION, env_steps=8, outputs=_OBS, error="a reason"),
 ]
 MESSAGES = [[bytes(frame) for frame in WIRE.encode(message)] for message in EXAMPLES]
 _TELLING = bytes.fromhex("007f80819091a0c0c4c7cbcfd9dcdddedfff")
