@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from asyncrl.cli.output import complain, results_alone, show, take_standard_output
-from asyncrl.cli.signals import end_at_signals, raise_at_signals
+from asyncrl.cli.signals import end_at_signals, raise_again, raise_at_signals
 from asyncrl.core.errors import AsyncRLError, ConfigError
 from asyncrl.core.recorder import CLOCK_TIME
 from asyncrl.supervision.process_name import set_name
@@ -202,7 +202,9 @@ def _run(name: str, args: list[str], *, debug: bool) -> int:
         with ExitStack() as undo:
             launcher = _early_launcher(undo) if _has_actors(name, args) else ()
             command: Any = importlib.import_module(_COMMANDS[name])
-            code: int = command.run(command.parse(args), *launcher)
+            arguments = command.parse(args)
+            raise_again()
+            code: int = command.run(arguments, *launcher)
     except SystemExit as ended:  # the parser has printed help, or what is wrong
         return int(ended.code or 0)
     except BrokenPipeError:
@@ -210,7 +212,8 @@ def _run(name: str, args: list[str], *, debug: bool) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        else:
+        raise_again()
+        if not debug:
             sentence = _sentence(error, flags=name in _TAKE_SETTINGS)
             complain(f"asyncrl: error: {sentence}")
         return 2 if isinstance(error, ConfigError) else 1

@@ -53,6 +53,9 @@ _SHOW_CURSOR = "\x1b[?25h\n"  # and end the line in which a live view stopped
 _write_ends: set[int] = set()
 """Write ends of the pipes that receive signals."""
 
+_raised: list[signal.Signals] = []
+"""The signal for which `KeyboardInterrupt` was raised, if any."""
+
 
 def reserve_s(grace_s: float) -> float:
     """Return how long before the end of the grace period the process exits, for actors to end."""
@@ -226,7 +229,17 @@ def _raise(number: int, _: FrameType | None) -> None:
     for other in _SIGNALS:  # a second signal must not disturb what ends because of the first
         if signal.getsignal(other) is _raise:
             signal.signal(other, _do_nothing)
-    raise KeyboardInterrupt(signal.Signals(number))
+    _raised.append(signal.Signals(number))
+    raise KeyboardInterrupt(_raised[-1])
+
+
+def raise_again() -> None:
+    """Raise the `KeyboardInterrupt` of a signal again if there was one.
+
+    Native code that imports a module may turn it into an `ImportError`, or drop it.
+    """
+    if _raised:
+        raise KeyboardInterrupt(_raised[-1])
 
 
 def _do_nothing(number: int, frame: FrameType | None) -> None:

@@ -447,6 +447,39 @@ def test_command_ends_at_a_signal_while_it_loads(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+from types import ModuleType
+from asyncrl.cli import main
+
+def parse(args):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        while True:
+            pass
+    except KeyboardInterrupt:
+        if args == ["fails"]:
+            raise ImportError("cannot load module more than once per process") from None
+
+command = sys.modules["command"] = ModuleType("command")
+command.parse, command.run = parse, print
+main._COMMANDS["runs"] = "command"
+main.main()
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("import_of_native_code", ["fails", "succeeds"])
+def test_interrupt_that_an_import_does_not_pass_on_ends_the_command(
+    import_of_native_code: str,
+) -> None:
+    """numpy's modules report that they cannot be loaded if a signal arrives meanwhile."""
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT, "runs", import_of_native_code]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+    assert (ended.returncode, ended.stdout) == (143, "")
+    assert ended.stderr == "asyncrl: interrupted by SIGTERM\n"
+
+
 FORKS = """
 import os, signal
 from asyncrl.cli.signals import raise_at_signals
