@@ -36,11 +36,21 @@ class ActorRow:
     """The newest model behind its experience; None without experience."""
 
     policy: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    """Seconds that it has reported while the learner learned."""
 
-    def counts(self) -> dict[str, float]:
-        """Return the counters of the whole run."""
+    waited_s: float = 0.0
+    """Those of them in which it waited."""
+
+    def totals(self) -> dict[str, float]:
+        """Return the counters of the whole run, and the last numbers of the policy."""
         return {
+            **self.policy,
             "env_steps": self.env_steps,
+            "env_steps_per_s": (
+                self.env_steps / self.seconds if self.seconds else self.steps_per_s
+            ),
+            "wait_share": self.waited_s / self.seconds if self.seconds else 0.0,
             "episodes": self.episodes,
             "restarts": self.restarts,
             "memory_restarts": self.memory_restarts,
@@ -70,6 +80,7 @@ class ActorTable:
         self._seconds: Counter[str] = Counter()
         self._total_seconds: Counter[str] = Counter()
         self._learning_seconds: Counter[str] = Counter()
+        self._learns = True
         self._env_steps: dict[Peer, int] = {}
         self._returns: Array = np.empty(0, np.float64)
         self._lengths: IntArray = np.empty(0, np.int64)
@@ -92,6 +103,9 @@ class ActorTable:
             row.episodes += report.episodes - before.episodes
             if seconds := sum(report.shares.values()):
                 row.steps_per_s = steps / seconds
+            if self._learns:
+                row.seconds += seconds
+                row.waited_s += report.shares.get("wait", 0.0)
             row.policy = dict(report.policy)
             self._counted[report.peer] = _Reported(report.env_steps, report.episodes)
             self._seconds.update(report.shares)
@@ -138,6 +152,7 @@ class ActorTable:
         """Freeze the time shares: from now on actors only wait for the end of the run."""
         with self._lock:
             self._learning_seconds = self._total_seconds.copy()
+            self._learns = False
 
     def shares(self) -> dict[str, float]:
         """Return the actors' time shares over the run, without its end; they add up to 1."""
@@ -156,7 +171,9 @@ class ActorTable:
         with self._lock:
             if len(self._returns):
                 record["episode/return_mean"] = float(np.mean(self._returns))
+                record["episode/return_min"] = float(np.min(self._returns))
                 record["episode/return_max"] = float(np.max(self._returns))
+                record["episode/return_std"] = float(np.std(self._returns))
                 record["episode/length_mean"] = float(np.mean(self._lengths))
             for name, count in self._info_counts.items():
                 metric = "episode/success_rate" if name == SUCCESS else f"info/{name}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Protocol, SupportsFloat, Unpack
+from typing import Annotated, Protocol, Unpack
 
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.saver import RunState
@@ -179,23 +179,18 @@ class AsyncTrainer(BaseTrainer):
     def _note_lag(self, message: Experience) -> None:
         self._staleness.on_stored(message, self.services.counts.opt_steps)
 
-    def newest_record(self) -> dict[str, SupportsFloat]:
-        """Return the agent's metrics of the newest optimisation step, and the age of its batch."""
-        age = self._staleness.of(self._batch, self.services.counts.opt_steps)
-        return super().newest_record() | dict(age)
-
     def result(self) -> TrainResult:
         """Return a summary of the run."""
         balance = self.proxy.ledger.balance()
         rows = self.proxy.actors.rows()
-        newest = self._staleness.of(self._batch, self.services.counts.opt_steps)
         return replace(
             super().result(),
             lag_at_insert=self._staleness.mean_at_insert,
-            lag_when_sampled=newest.get("lag/versions_mean"),
+            lag_when_sampled=self._staleness.mean_when_sampled,
+            lag_histogram=self._staleness.histogram,
             actor_shares=self.proxy.actors.shares(),
             ledger={**asdict(balance), "in_flight": balance.in_flight},
-            actors={str(actor_id): row.counts() for actor_id, row in rows.items()},
+            actors={str(actor_id): row.totals() for actor_id, row in rows.items()},
         )
 
     @property
@@ -232,6 +227,7 @@ class AsyncTrainer(BaseTrainer):
         if not allowed:
             return iter(())
         together = self.proxy.sample(count * size)
+        self._staleness.on_sampled(together, self.opt_steps, count)
         self.services.watch.lap("sample")
         if count > 1:
             return iter(in_batches(together, size))

@@ -193,6 +193,7 @@ def _near(metric: str) -> str:
     """Suggest similar names."""
     # Some users omit the prefix: `loss` for `agent/loss`.
     near = [name for name in METRICS if name.rpartition("/")[2] == metric]
+    near += [f"{metric}_mean"] * (f"{metric}_mean" in METRICS)
     near += difflib.get_close_matches(metric, METRICS, n=3)
     if near := list(dict.fromkeys(near)):
         return f"did you mean {' or '.join(near)}?"

@@ -28,6 +28,16 @@ _CALM_S = 60.0
 """Minimum seconds between two warnings about the same actor."""
 
 
+_READ_TOGETHER = 4096
+"""Sampled rows that are kept before their lags are computed: one call of numpy for many rows."""
+
+_EVERY = 8
+"""Step between the sampled rows whose age in seconds is looked up, which takes longer."""
+
+_BINS = 32
+"""Bins of the histogram: 0, 1, 2 to 3, 4 to 7, and so on."""
+
+
 class Lag(NamedTuple):
     """How far a model is behind the newest published one, or the limit for that."""
 
@@ -110,8 +120,17 @@ class _Publications:
         return Lag(now - float(self._at[newer]), ahead)
 
 
+class _Drawn(NamedTuple):
+    """The models behind batches that were sampled together."""
+
+    versions: IntArray
+    opt_steps: int
+    batches: int
+    now: float
+
+
 class _Sum(NamedTuple):
-    """Statistics of the lag of stored experience, in optimisation steps."""
+    """Statistics of lags: their number, sum and maximum."""
 
     n: int = 0
     total: float = 0.0
@@ -137,6 +156,14 @@ class Staleness:
         self._warned_at: dict[ActorId, float] = {}
         self._stored = _Sum()
         self._all_stored = _Sum()
+        # What follows is used by the learner's thread only.
+        self._unread: list[_Drawn] = []
+        self._unread_rows = 0
+        self._sampled = _Sum()
+        self._ages = _Sum()
+        self._least = np.inf
+        self._newest_mean: float | None = None
+        self._bins = np.zeros(_BINS, np.int64)
 
     def on_publish(self, version: ModelVersion) -> None:
         """Note that a model was published now; its version must be higher than the last one."""
@@ -185,27 +212,71 @@ class Staleness:
             count, total, _ = self._all_stored
         return total / count if count else None
 
+    def on_sampled(self, batches: Columns, opt_steps: int, count: int = 1) -> None:
+        """Add the lag of `count` batches of equal size that were sampled together.
+
+        The first is learned from in the next optimisation step, the others in those after it.
+        """
+        versions = batches.get("model_version")
+        if versions is None:
+            return
+        count = count if versions.size % count == 0 else 1
+        self._unread.append(_Drawn(versions, opt_steps, count, self._clock()))
+        self._unread_rows += versions.size
+        if self._unread_rows >= _READ_TOGETHER:
+            self._read()
+
+    @property
+    def histogram(self) -> dict[str, int]:
+        """How many sampled rows of the run had which lag: by the least lag of each bin."""
+        self._read()
+        lows = [0, *(1 << e for e in range(len(self._bins) - 1))]
+        return {str(low): int(n) for low, n in zip(lows, self._bins, strict=True) if n}
+
+    @property
+    def mean_when_sampled(self) -> float | None:
+        """Mean lag of the newest record with a sampled batch; None without one."""
+        return self._newest_mean
+
     def take(self) -> Record:
-        """Return the lag metrics of what was stored since the last call."""
+        """Return the lag metrics of what was stored and sampled since the last call."""
         with self._lock:
             (count, total, most), self._stored = self._stored, _Sum()
+        stored = {"lag/at_insert_mean": total / count, "lag/at_insert_max": most} if count else {}
+        return {**stored, **self._take_sampled()}
+
+    def _take_sampled(self) -> Record:
+        self._read()
+        (count, total, most), self._sampled = self._sampled, _Sum()
+        (n_ages, age, oldest), self._ages = self._ages, _Sum()
+        least, self._least = self._least, np.inf
         if not count:
             return {}
-        return {"lag/at_insert_mean": total / count, "lag/at_insert_max": most}
-
-    def of(self, batch: Columns, opt_steps: int) -> Record:
-        """Return the lag metrics of one batch."""
-        if "model_version" not in batch:
-            return {}
-        versions, counts = np.unique(batch["model_version"], return_counts=True)
-        now = self._clock()
-        with self._lock:
-            published = self._published.of(versions, otherwise=now)
-        ages = now - published
-        lags = opt_steps - versions.astype(np.float64)
+        self._newest_mean = total / count
         return {
-            "lag/versions_mean": float(np.average(lags, weights=counts)),
-            "lag/versions_max": float(lags.max()),
-            "lag/seconds_mean": float(np.average(ages, weights=counts)),
-            "lag/seconds_max": float(ages.max()),
+            "lag/versions_mean": total / count,
+            "lag/versions_min": least,
+            "lag/versions_max": most,
+            "lag/seconds_mean": age / n_ages,
+            "lag/seconds_max": oldest,
         }
+
+    def _read(self) -> None:
+        drawn, self._unread, self._unread_rows = self._unread, [], 0
+        for versions, opt_steps, count, now in drawn:
+            steps = np.arange(opt_steps, opt_steps + count, dtype=np.float64)
+            lags = (steps[:, None] - versions.reshape(count, -1)).ravel()
+            self._sampled = self._sampled.with_more(lags)
+            self._least = min(self._least, float(lags.min()))
+            exponents = np.frexp(lags)[1].clip(0, len(self._bins) - 1)  # a lag of 2 to 3 has 2
+            self._bins += np.bincount(exponents, minlength=len(self._bins))
+            dated = now - self._published_at(versions, now)
+            n, total, most = self._ages
+            most = max(most, float(dated[-1]))
+            self._ages = _Sum(n + len(dated) - 1, total + float(dated[:-1].sum()), most)
+
+    def _published_at(self, versions: IntArray, now: float) -> Array:
+        """Return when some of these models were published, and then the oldest of all."""
+        some = np.append(versions.ravel()[::_EVERY], versions.min())
+        with self._lock:
+            return self._published.of(some, otherwise=now)

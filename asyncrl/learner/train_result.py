@@ -57,7 +57,11 @@ class TrainResult:
     None in a run without actors."""
 
     lag_when_sampled: float | None = None
-    """The same for the newest batch."""
+    """The same for the batches of the last record."""
+
+    lag_histogram: Mapping[str, int] = field(default_factory=dict)
+    """How many sampled rows were this many optimisation steps old: 0, 1, from 2 on, from 4 on, and
+    so on."""
 
     setup: Setup = field(default_factory=Setup)
     learner_shares: Mapping[str, float]
@@ -69,6 +73,11 @@ class TrainResult:
 
     ledger: Mapping[str, int] = field(default_factory=dict)
     actors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """What each actor did, by number: steps, steps per second, share of waiting, episodes,
+    restarts, and the last numbers of its policy."""
+
+    agent: Mapping[str, float] = field(default_factory=dict)
+    """The agent's numbers in the last record with an optimisation step, as under `agent/`."""
 
     @property
     def env_steps_per_s(self) -> float:

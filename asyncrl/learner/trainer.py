@@ -16,7 +16,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self, SupportsFloat, TypedDict
 
@@ -35,6 +35,7 @@ from asyncrl.core.types import Columns
 from asyncrl.learner.callbacks import Callbacks
 from asyncrl.learner.evaluation import EvaluationSite
 from asyncrl.learner.run_services import RunServices, RunServicesConfig, take_snapshot
+from asyncrl.learner.step_metrics import StepMetrics
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction
 from asyncrl.learner.thread_tuner import RoomMeter, ThreadTuner, alike, most_threads
 from asyncrl.learner.train_result import TrainResult
@@ -138,8 +139,7 @@ class BaseTrainer(ABC):
         self.interrupter = interrupter or Interrupter()
         self._run_config = parts.get("run_config") or {}
         self._scheduled = agent if isinstance(agent, CountsEnvSteps) else None
-        self._agent_record: Mapping[str, SupportsFloat] = {}
-        self._batch: Columns = {}
+        self._step_metrics = StepMetrics()
         self._has_begun = self._runs = self._has_learned = False
         self._evaluate_apart = parts.get("evaluate_apart")
         self._closing = parts.get("closing") or ExitStack()
@@ -301,13 +301,12 @@ class BaseTrainer(ABC):
 
     def learn(self, batch: Columns) -> None:
         """Do one optimisation step and count it."""
-        self._batch = batch
         if self._scheduled is not None:
             self._scheduled.env_steps = max(self._scheduled.env_steps, self.env_steps)
         if self.repeats and self._threads.most > 1 and not self._has_learned:
             self._threads.most = alike(self.agent, batch, self._threads.most)
         self._has_learned = True
-        self._agent_record = optimised(self.agent, batch)
+        self._step_metrics.add(optimised(self.agent, batch))
         pass_priorities_on(self.agent, batch, self._priorities)
         self.services.counts.opt_steps += 1
         self._threads.step(self.services.watch.lap("opt"))
@@ -399,17 +398,13 @@ class BaseTrainer(ABC):
             self.env_change = EnvChange(number=self.env_change.number + 1, kwargs=plain)
             self._change_env(self.env_change)
 
-    def newest_record(self) -> dict[str, SupportsFloat]:
-        """Return the agent's metrics of the newest optimisation step."""
-        return {f"agent/{name}": value for name, value in self._agent_record.items()}
-
     def has_ended(self) -> bool:
         """Return, before the run begins, whether a resumed run is already at its end; log why."""
         return self.services.has_ended(self._metrics())
 
     def result(self) -> TrainResult:
         """Return a summary of the run."""
-        return self.services.result()
+        return replace(self.services.result(), agent=self._step_metrics.last)
 
     def close(self) -> None:
         """Release the resources of a trainer that will not train; without effect after a run."""
@@ -429,7 +424,8 @@ class BaseTrainer(ABC):
 
     def _numbers(self) -> dict[str, SupportsFloat]:
         logged, self._logged = self._logged, {}
-        return {**self.newest_record(), **self._callbacks.record(), **logged}
+        agent = {f"agent/{name}": value for name, value in self._step_metrics.take().items()}
+        return {**agent, **self._callbacks.record(), **logged}
 
     def _whole_state(self, *, save_replay: bool) -> RunState:
         groups, numbers = self._state(save_replay=save_replay)

@@ -42,7 +42,9 @@ METRICS: dict[str, Metric] = {
     "episode/return_mean": Metric(
         "reward", "mean return of the training episodes since the last record"
     ),
+    "episode/return_min": Metric("reward", "lowest return of them"),
     "episode/return_max": Metric("reward", "highest return of them"),
+    "episode/return_std": Metric("reward", "standard deviation of their returns"),
     "episode/length_mean": Metric("env steps", "their length"),
     "episode/success_rate": Metric(
         "1", "share that succeeded, where infos report `is_success` or `success`"
@@ -59,12 +61,13 @@ METRICS: dict[str, Metric] = {
     "eval/info/<name>": Metric("", "mean of a number of the info, over its episodes"),
     "eval/model_version": Metric("opt steps", "version of the evaluated model"),
     "eval/best": Metric("reward", "best score so far, if it selects the best model"),
-    # Age of the policy behind the newest sampled batch. An actor's current lag is `opt_steps` minus
-    # its `actor/<id>/model_version`.
+    # Age of the policies behind the batches sampled since the last record. An actor's current lag
+    # is `opt_steps` minus its `actor/<id>/model_version`. `summary.json` has a histogram.
     "lag/versions_mean": Metric(
         "opt steps", "age of sampled data: learner's opt steps minus those of the model that acted"
     ),
-    "lag/versions_max": Metric("opt steps", "the oldest in the sampled batch"),
+    "lag/versions_min": Metric("opt steps", "the newest in these batches"),
+    "lag/versions_max": Metric("opt steps", "the oldest in these batches"),
     "lag/at_insert_mean": Metric(
         "opt steps",
         "age of experience when it is stored: learner's opt steps minus those of the model that "
@@ -72,9 +75,10 @@ METRICS: dict[str, Metric] = {
     ),
     "lag/at_insert_max": Metric("opt steps", "the oldest that was stored"),
     "lag/seconds_mean": Metric(
-        "s", "age of sampled data: seconds since the model that acted was published"
+        "s",
+        "age of sampled data: seconds since the model that acted was published, of each eighth row",
     ),
-    "lag/seconds_max": Metric("s", "the oldest in the sampled batch"),
+    "lag/seconds_max": Metric("s", "the oldest in these batches"),
     # The ledger: produced = stored + dropped + lost + in_flight, in transitions, whole run.
     "ledger/produced": Metric(
         "transitions", "produced by actors, including those that have exited"
@@ -192,9 +196,14 @@ METRICS: dict[str, Metric] = {
     "system/gpu_percent": Metric("%", "time in which the first GPU was busy; needs `nvidia-ml-py`"),
     "system/gpu_memory_bytes": Metric("bytes", "memory of the first GPU that all programs use"),
     # Metrics of the agent and of custom code.
+    "agent/count": Metric(
+        "opt steps", "since the last record; the numbers of the agent are means over them"
+    ),
+    "agent/<name>_min": Metric("", "lowest value of `agent/<name>`; absent if all are equal"),
+    "agent/<name>_max": Metric("", "highest value of `agent/<name>`; absent if all are equal"),
     "agent/<name>": Metric(
         "",
-        "what `Agent.opt` returned: `loss`, `q_mean`, `actor_loss`, ...; `grad_norm`, or "
+        "mean of what `Agent.opt` returned: `loss`, `q_mean`, `actor_loss`, ...; `grad_norm`, or "
         "`actor_grad_norm`, `critic_grad_norm`, `value_grad_norm`, is the gradient norm before "
         "clipping",
     ),

@@ -211,11 +211,20 @@ def _throughput(values: Mapping[str, float]) -> list[tuple[str, str]]:
 
 
 def _losses(values: Mapping[str, float]) -> list[tuple[str, str]]:
-    losses = [(name, measure(value)) for name, value in _below(values, "agent/").items()]
+    means = _below(values, "agent/")
+    losses = [
+        (n, measure(v)) for n, v in means.items() if n != "count" and not _is_extreme(n, means)
+    ]
     if len(losses) > _MOST_LOSSES:
         hidden = len(losses) - _MOST_LOSSES + 1
         losses = [*losses[: _MOST_LOSSES - 1], (f"... {hidden} more", "")]
     return losses
+
+
+def _is_extreme(name: str, means: Mapping[str, float]) -> bool:
+    """Whether this is the lowest or highest value of another number."""
+    base, _, kind = name.rpartition("_")
+    return kind in {"min", "max"} and base in means
 
 
 def _lag(values: Mapping[str, float]) -> list[tuple[str, str]]:

@@ -140,10 +140,45 @@ def render_summary(summary: Mapping[str, Any]) -> str:
         "verdict": (summary.get("verdict") or {}).get("sentence", ""),
         "ledger": ledger_line(summary["ledger"]) if summary.get("ledger") else "",
         "faults": _faults(summary),
-        "results": str(summary.get("run_dir") or ""),
     }
-    lines = [f"  {name:<10} {text}" for name, text in rows.items() if text]
-    return "\n".join([f"run ended: {summary.get('stop_reason', 'unknown')}", *lines])
+    lines = [f"run ended: {summary.get('stop_reason', 'unknown')}"]
+    lines += [f"  {name:<10} {text}" for name, text in rows.items() if text]
+    lines += _actor_table(summary.get("actors") or {})
+    if run_dir := summary.get("run_dir"):
+        lines.append(f"  results    {run_dir}")
+    return "\n".join(lines)
+
+
+_MOST_ACTORS = 16
+"""Actors in the table; with more, those with the fewest steps."""
+
+
+def _actor_table(actors: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Return what each actor did, one line for each."""
+    rows = {name: row for name, row in actors.items() if "wait_share" in row}
+    if not rows:
+        return []
+    names = ("actor", "env steps", "steps/s", "waiting", "episodes", "restarts")
+    slowest = sorted(rows, key=lambda name: rows[name]["env_steps"])[:_MOST_ACTORS]
+    lines = [
+        (
+            name,
+            count(row["env_steps"]),
+            count(row["env_steps_per_s"]),
+            percent(row["wait_share"]),
+            count(row["episodes"]),
+            count(row["restarts"]) + (", given up" if row["dropped"] else ""),
+        )
+        for name, row in rows.items()
+        if name in slowest
+    ]
+    widths = [max(len(line[i]) for line in (names, *lines)) for i in range(len(names))]
+    table = [
+        "  " + "  ".join(f"{text:>{width}}" for text, width in zip(line, widths, strict=True))
+        for line in (names, *lines)
+    ]
+    others = len(rows) - len(lines)
+    return [*table, *([f"  ... and {others} with more steps"] if others else [])]
 
 
 def _plain_line(state: RunState) -> str:

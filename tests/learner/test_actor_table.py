@@ -41,6 +41,18 @@ def test_rows_add_up_over_reports_and_incarnations() -> None:
     assert record["episodes"] == 6
 
 
+def test_totals_are_of_the_time_of_learning_and_hold_the_policys_last_numbers() -> None:
+    table = ActorTable()
+    shares = {"env": 3.0, "wait": 1.0}
+    table.on_report(report(0, env_steps=400, shares=shares, policy={"exploration_rate": 0.5}))
+    table.end_learning()
+    ending = {"env_steps": 400, "shares": {"wait": 60.0}, "policy": {"exploration_rate": 0.2}}
+    table.on_report(report(0, episodes=3, **ending))
+    totals = table.rows()[ActorId(0)].totals()
+    assert (totals["env_steps_per_s"], totals["wait_share"]) == (100.0, 0.25)
+    assert (totals["exploration_rate"], totals["episodes"]) == (0.2, 3)
+
+
 def test_what_a_report_came_in_is_not_kept_for_the_rest_of_the_run() -> None:
     table = ActorTable()
     came_in = np.ones(1000)
@@ -60,7 +72,7 @@ def test_actor_that_was_dropped_is_distinguished() -> None:
     record = table.take()
     assert "actor/0/dropped" not in record
     assert record["actor/1/dropped"] == 1
-    assert [row.counts()["dropped"] for row in table.rows().values()] == [0, 1]
+    assert [row.totals()["dropped"] for row in table.rows().values()] == [0, 1]
 
 
 def test_newest_model_behind_an_actors_experience_is_reported() -> None:
@@ -95,6 +107,7 @@ def test_episodes_are_taken_once_counts_stay() -> None:
     )
     first, second = table.take(), table.take()
     assert (first["episode/return_mean"], first["episode/return_max"]) == (2.0, 3.0)
+    assert (first["episode/return_min"], first["episode/return_std"]) == (1.0, 1.0)
     assert first["episode/length_mean"] == 15.0
     assert "episode/return_mean" not in second
     assert second["episodes"] == 2

@@ -27,13 +27,42 @@ def test_lag_is_weighted_by_how_often_a_version_occurs() -> None:
     now[0] = 110.0
     staleness.on_publish(ModelVersion(20))
     now[0] = 112.0
-    record = staleness.of({"model_version": np.array([0, 20, 20, 20])}, opt_steps=30)
-    assert record == {
-        "lag/versions_mean": (30 + 3 * 10) / 4,
+    staleness.on_sampled({"model_version": np.array([0, *[20] * 31])}, opt_steps=30)
+    assert staleness.take() == {
+        "lag/versions_mean": (30 + 31 * 10) / 32,
+        "lag/versions_min": 10.0,
         "lag/versions_max": 30.0,
         "lag/seconds_mean": (12 + 3 * 2) / 4,
         "lag/seconds_max": 12.0,
     }
+    assert staleness.take() == {}
+    assert staleness.mean_when_sampled == (30 + 31 * 10) / 32
+
+
+def test_batches_sampled_together_age_by_a_step_each() -> None:
+    staleness = Staleness()
+    for _ in range(2):
+        staleness.on_sampled({"model_version": np.array([5, 5, 4, 5])}, opt_steps=5, count=2)
+    record = staleness.take()
+    assert record["lag/versions_mean"] == (0 + 0 + 2 + 1) / 4
+    assert (record["lag/versions_min"], record["lag/versions_max"]) == (0.0, 2.0)
+
+
+def test_histogram_counts_rows_of_the_whole_run_by_powers_of_two() -> None:
+    staleness = Staleness()
+    assert staleness.histogram == {}
+    staleness.on_sampled({"model_version": np.array([[9, 9, 8], [7, 6, 5]])}, opt_steps=9)
+    staleness.take()
+    staleness.on_sampled({"model_version": np.array([0, 9])}, opt_steps=9)
+    assert staleness.histogram == {"0": 3, "1": 1, "2": 2, "4": 1, "8": 1}
+
+
+def test_lags_are_read_when_many_rows_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncrl.learner.staleness._READ_TOGETHER", 4)
+    staleness = Staleness()
+    for opt_steps in range(5):
+        staleness.on_sampled({"model_version": np.array([0, 0])}, opt_steps)
+    assert staleness.take()["lag/versions_mean"] == 2.0
 
 
 def stored(staleness: Staleness, versions: list[list[int]], rows: list[int], at: int) -> None:
@@ -69,7 +98,9 @@ def test_experience_without_versions_of_its_rows_is_of_its_newest_model() -> Non
 
 
 def test_batch_without_versions_has_no_lag() -> None:
-    assert Staleness().of({}, opt_steps=3) == {}
+    staleness = Staleness()
+    staleness.on_sampled({}, opt_steps=3)
+    assert staleness.take() == {}
 
 
 def test_unpublished_versions_are_as_old_as_the_oldest() -> None:
@@ -77,14 +108,16 @@ def test_unpublished_versions_are_as_old_as_the_oldest() -> None:
     staleness = Staleness(clock=lambda: now[0])
     for now[0], version in ((103.0, 4), (105.0, 8)):
         staleness.on_publish(ModelVersion(version))
-    record = staleness.of({"model_version": np.array([-1, 8])}, opt_steps=8)
+    staleness.on_sampled({"model_version": np.repeat([-1, 8], 8)}, opt_steps=8)
+    record = staleness.take()
     assert record["lag/seconds_max"] == 2.0
     assert record["lag/seconds_mean"] == 1.0
 
 
 def test_batch_before_any_model_was_published_has_no_age() -> None:
-    record = Staleness().of({"model_version": np.array([-1])}, opt_steps=0)
-    assert record["lag/seconds_max"] == 0.0
+    staleness = Staleness()
+    staleness.on_sampled({"model_version": np.array([-1])}, opt_steps=0)
+    assert staleness.take()["lag/seconds_max"] == 0.0
 
 
 def test_number_of_remembered_publications_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,10 +127,10 @@ def test_number_of_remembered_publications_is_bounded(monkeypatch: pytest.Monkey
     for number in range(5):
         now[0] = float(number)
         staleness.on_publish(ModelVersion(10 * number))
-    ages = [
-        staleness.of({"model_version": np.array([version])}, 40)["lag/seconds_max"]
-        for version in (0, 10, 20, 30, 40)
-    ]
+    ages = []
+    for version in (0, 10, 20, 30, 40):
+        staleness.on_sampled({"model_version": np.array([version])}, 40)
+        ages.append(staleness.take()["lag/seconds_max"])
     assert ages == [2.0, 2.0, 2.0, 1.0, 0.0]
 
 

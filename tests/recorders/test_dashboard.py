@@ -278,3 +278,12 @@ def test_many_losses_are_cut() -> None:
     assert "loss_3" in frame
     assert "loss_4" not in frame
     assert "... 5 more" in frame
+
+
+def test_losses_are_shown_without_their_extremes() -> None:
+    losses = {"agent/loss": 0.5, "agent/loss_min": 0.1, "agent/loss_max": 3.0, "agent/count": 7.0}
+    frame = "\n".join(draw(make_state(RUN | losses | {"agent/q_max": 8.0})))
+    assert "loss" in frame
+    assert "q_max" in frame
+    assert "loss_min" not in frame
+    assert "loss_max" not in frame

@@ -244,6 +244,34 @@ def test_summary_names_the_actors_that_had_faults() -> None:
     )
 
 
+ROW = {
+    "env_steps": 48_100,
+    "env_steps_per_s": 812.0,
+    "wait_share": 0.25,
+    "episodes": 96,
+    "restarts": 2,
+    "dropped": 1,
+}
+
+
+def test_summary_shows_what_each_actor_did() -> None:
+    other = {**ROW, "env_steps": 7, "restarts": 0, "dropped": 0}
+    lines = render_summary({"actors": {"0": ROW, "10": other}, "run_dir": "runs/x"}).splitlines()
+    assert [line.split() for line in lines[-4:-1]] == [
+        ["actor", "env", "steps", "steps/s", "waiting", "episodes", "restarts"],
+        ["0", "48.1", "k", "812", "25", "%", "96", "2,", "given", "up"],
+        ["10", "7", "812", "25", "%", "96", "0"],
+    ]
+    assert lines[-1] == "  results    runs/x"
+
+
+def test_summary_of_many_actors_shows_the_slowest() -> None:
+    actors = {str(i): {**ROW, "env_steps": 1000 + i} for i in range(20)}
+    lines = render_summary({"actors": actors}).splitlines()
+    assert [line.split()[0] for line in lines[-17:-1]] == [str(i) for i in range(16)]
+    assert lines[-1] == "  ... and 4 with more steps"
+
+
 def test_summary_says_by_what_a_model_was_best() -> None:
     best = {"best_by": "min:agent/loss", "best_score": 0.25, "best_opt_steps": 12_000}
     assert render_summary(best).endswith("0.2500 after 12.0 k opt steps by min:agent/loss")

@@ -1,0 +1,78 @@
+"""Summaries of what an agent returns from each step."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from asyncrl.core.errors import ConfigError
+from asyncrl.learner.step_metrics import StepMetrics
+
+
+def test_each_number_has_mean_minimum_maximum_and_a_count() -> None:
+    metrics = StepMetrics()
+    for loss in (1.0, 4.0, 1.0):
+        metrics.add({"loss": loss, "alpha": torch.tensor(0.1)})
+    record = metrics.take()
+    assert record == {
+        "loss": 2.0,
+        "loss_min": 1.0,
+        "loss_max": 4.0,
+        "alpha": np.float32(0.1),
+        "count": 3.0,
+    }
+    assert metrics.last is record
+
+
+def test_interval_without_a_step_has_no_summary() -> None:
+    metrics = StepMetrics()
+    metrics.add({"loss": 1.0})
+    assert metrics.take() == {"loss": 1.0, "count": 1.0}
+    assert metrics.take() == {}
+    assert metrics.last == {"loss": 1.0, "count": 1.0}
+
+
+def test_numbers_are_read_many_steps_at_a_time() -> None:
+    metrics = StepMetrics()
+    for step in range(1000):
+        metrics.add(
+            {"loss": torch.tensor(float(step)), "odd": step} if step % 2 else {"loss": step}
+        )
+    record = metrics.take()
+    assert (record["loss"], record["loss_min"], record["loss_max"]) == (499.5, 0.0, 999.0)
+    assert (record["odd"], record["odd_min"]) == (500.0, 1.0)
+    assert record["count"] == 1000.0
+
+
+def test_one_value_that_is_not_finite_shows_in_all_statistics() -> None:
+    metrics = StepMetrics()
+    for loss in (1.0, math.nan, 2.0):
+        metrics.add({"loss": loss})
+    record = metrics.take()
+    assert all(math.isnan(record[name]) for name in ("loss", "loss_min", "loss_max"))
+
+
+def test_agents_own_name_wins() -> None:
+    metrics = StepMetrics()
+    for q, highest in ((1.0, 7.0), (2.0, 7.0)):
+        metrics.add({"q": q, "q_max": highest, "count": 5.0})
+    record = metrics.take()
+    assert (record["q"], record["q_max"], record["q_min"], record["count"]) == (1.5, 7.0, 1.0, 5.0)
+
+
+def test_value_that_is_no_number_is_named() -> None:
+    metrics = StepMetrics()
+    metrics.add({"loss": torch.zeros(2)})
+    with pytest.raises(ConfigError, match="agent/loss must be one number"):
+        metrics.take()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_numbers_on_a_gpu_are_copied_together() -> None:
+    metrics = StepMetrics()
+    for step in range(10):
+        metrics.add({"loss": torch.tensor(float(step), device="cuda")})
+    assert metrics.take()["loss"] == 4.5
