@@ -6,12 +6,14 @@ import dataclasses
 import re
 import shlex
 from collections.abc import Iterator
+from typing import get_args
 
 import pytest
 
 import asyncrl
 from asyncrl.cli import train
 from asyncrl.cli.main import _COMMANDS
+from asyncrl.metrics import verdict
 from asyncrl.metrics.metrics import METRICS
 from asyncrl.training.presets import PRESETS
 from asyncrl.training.run_config import RunConfig
@@ -79,6 +81,12 @@ def test_every_command_metric_preset_and_public_name_is_there(pages: dict[str, s
     assert all(f"## {name}\n" in pages["presets.md"] for name in PRESETS)
     shown = set(re.findall(r"^::: [\w.]+\.(\w+)$", pages["api.md"], re.MULTILINE))
     assert set(asyncrl.__all__) <= shown
+
+
+def test_every_verdict_is_explained() -> None:
+    page = (generate.ROOT / "docs" / "start" / "live-view.md").read_text(encoding="utf-8")
+    table = page.partition("| verdict |")[2].partition("## The summary")[0]
+    assert all(f"`{kind}`" in table for kind in get_args(verdict.Kind))
 
 
 PAGES = "\n".join(p.read_text(encoding="utf-8") for p in (generate.ROOT / "docs").rglob("*.md"))
