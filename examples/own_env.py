@@ -50,8 +50,9 @@ class Room(gym.Env[Array, np.int64]):
         """Heat (1) or not (0) for a minute. It never terminates: `TimeLimit` truncates it."""
         self.outside += float(self.np_random.normal(0.0, 0.1))
         self.inside += self.power * float(action) - 0.05 * (self.inside - self.outside)
-        cost = 0.1 * float(action) + 0.1 * abs(self.inside - WANTED)
-        return self.observe(), -cost, False, False, {}
+        gap, energy = abs(self.inside - WANTED), self.power * float(action)
+        cost = 0.1 * float(action) + 0.1 * gap
+        return self.observe(), -cost, False, False, {"gap": gap, "energy": energy}
 
     def observe(self) -> Array:
         """Return temperatures in a range that suits networks."""

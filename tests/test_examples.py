@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from asyncrl.core.agent import PolicyContext
@@ -57,6 +58,14 @@ def test_own_env_is_kept_warm() -> None:
     result = own_env.main()
     assert result.best_score is not None
     assert result.best_score > -15.0, "who heats at random pays 33"
+
+
+def test_own_env_reports_the_numbers_that_the_guide_records() -> None:
+    env = own_env.make_room(power=1.5)
+    env.reset(seed=0)
+    info = env.step(np.int64(1))[4]
+    assert info["energy"] == 1.5
+    assert info["gap"] > 0.0
 
 
 def test_atari_learns_from_stacked_frames() -> None:

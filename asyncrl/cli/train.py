@@ -458,6 +458,9 @@ def _run_dir(arguments: TrainArguments) -> AbstractContextManager[Path]:
     """Create the directory given by `--run-dir`, or a new one named after the run."""
     if arguments.output.run_dir:
         return run_dir_made(arguments.output.run_dir)
-    agent, env = (s.rpartition(":")[2] for s in (arguments.agent, arguments.config.env))
-    name = f"{agent}-{env.replace('/', '-')}-{arguments.config.seed}"
+    agent, env = arguments.agent.rpartition(":")[2], arguments.config.env
+    module, _, name = env.rpartition(":")
+    if module and name.isidentifier():  # a function, often called `make`: its module names it
+        name = f"{module.rpartition('.')[2]}.{name}"
+    name = f"{agent}-{name.replace('/', '-')}-{arguments.config.seed}"
     return run_dir_made(Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}", numbered=True)

@@ -292,7 +292,9 @@ def _usual_length(seen: Experience) -> tuple[int, int]:
 
 
 def _range(action: BoxSpec) -> str:
-    return f"[{action.low.min():g}, {action.high.max():g}]"
+    alike = len(np.unique(action.low)) == len(np.unique(action.high)) == 1
+    widest = f"[{action.low.min():g}, {action.high.max():g}]"
+    return widest if alike else f"different bounds, at most {widest}"
 
 
 def _steps(seen: Experience) -> str:

@@ -30,7 +30,7 @@ from asyncrl.cli import run_directory as _run_directory
 from asyncrl.cli import train as train_command
 from asyncrl.cli.main import main
 from asyncrl.cli.run_directory import run_dir_made
-from asyncrl.cli.train import Output, TrainArguments, parse, printing_building, train_in
+from asyncrl.cli.train import Output, TrainArguments, _run_dir, parse, printing_building, train_in
 from asyncrl.core.errors import ConfigError
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.machine import machine
@@ -287,7 +287,7 @@ def test_agent_and_environment_come_from_the_users_directory(tmp_path: Path) -> 
     done = run("train", "mine:MyConfig", *TINY, *args, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (run_dir,) = (tmp_path / "runs").iterdir()
-    assert run_dir.name.startswith("MyConfig-make-5-")
+    assert run_dir.name.startswith("MyConfig-mine.make-5-")
     assert read_json(run_dir / "summary.json")["opt_steps"] == 20
     saved = (run_dir / "config.yaml").read_text()
     assert "type: mine:MyConfig" in saved
@@ -500,6 +500,24 @@ def test_runs_of_one_second_get_a_directory_each(tmp_path: Path) -> None:
     with ThreadPoolExecutor(12) as pool:
         names = sorted(pool.map(run_dir, range(12)))
     assert names == sorted(["it", *(f"it-{n}" for n in range(2, 13))])
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ("CartPole-v1", "dqn-CartPole-v1-3-"),
+        ("ALE/Pong-v5", "dqn-ALE-Pong-v5-3-"),
+        ("my_package:Mine-v0", "dqn-Mine-v0-3-"),
+        ("my_package.boat:make", "dqn-boat.make-3-"),
+    ],
+)
+def test_default_run_directory_is_named_after_the_environment(
+    env: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with _run_dir(parse(["dqn", "--env", env, "--seed", "3"])) as path:
+        (path / "config.yaml").touch()
+    assert path.name.startswith(expected)
 
 
 def test_place_where_nothing_can_be_made_is_named(

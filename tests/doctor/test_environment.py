@@ -191,6 +191,7 @@ def test_time_limit_that_does_not_hold_is_a_failure() -> None:
         (BoxSpec((2,), "float32", np.full(2, -1), np.full(2, 1)), "ok", "within [-1, 1]"),
         (BoxSpec((2,), "float32", np.full(2, -1), np.full(2, np.inf)), "fail", "within [-1, inf]"),
         (BoxSpec((2,), "float32", np.array([0, 1]), np.array([1, 1])), "warn", "1 of them"),
+        (BoxSpec((2,), "float32", np.array([0, -1]), np.array([1, 1])), "ok", "different bounds"),
     ],
 )
 def test_action_bounds(action: Any, level: str, seen: str) -> None:
