@@ -50,7 +50,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import batch_norm
 
-from asyncrl.agents.parts.actor_critic import ActorCritic, Bounds, check_policy_interval, make_actor
+from asyncrl.agents.parts.actor_critic import ActorCritic, check_policy_interval, make_actor
+from asyncrl.agents.parts.bounded import Bounds
 from asyncrl.agents.parts.critics import EncodedCritics, SeparateCritics, make_critics
 from asyncrl.agents.parts.networks import Headed, NetworkInput, encoder_layers, n_features
 from asyncrl.agents.parts.schedules import LearningRate
@@ -278,18 +279,18 @@ class CrossQPolicy(SquashedPolicy):
     def __init__(
         self, config: CrossQConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
-        bounds = Bounds(spec, config)
+        size = 2 * Bounds(spec, "CrossQ").size
         with seeded(context.seed):
             if config.actor_network is None:
                 actor = renormed_actor(
                     spec.observation,
                     config.hidden,
-                    2 * bounds.size,
+                    size,
                     config.renorm_warmup_opt_steps,
                 )
             else:
-                actor = make_actor(spec, (), 2 * bounds.size, config.actor_network)
-        super().__init__(actor, bounds, config, spec, context, device)
+                actor = make_actor(spec, (), size, config.actor_network)
+        super().__init__(actor, config, spec, context, device)
 
 
 class CrossQAgent(CrossQPolicy, ActorCritic):

@@ -38,11 +38,11 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from asyncrl.agents.parts.actor_critic import make_actor
+from asyncrl.agents.parts.choosing import LogitChooser, Recipe
 from asyncrl.agents.parts.critics import ChoiceValues, make_action_values
 from asyncrl.agents.parts.inference import LocalInference
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, n_actions, observation_reader
@@ -57,7 +57,7 @@ from asyncrl.agents.parts.torch_agent import (
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.parts.updater import TargetNetwork, Updater, UpdatingAgent
 from asyncrl.agents.sac import Temperature
-from asyncrl.core.agent import Act, PolicyContext
+from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import (
     COMMON,
     Count,
@@ -144,7 +144,7 @@ class DiscreteSACConfig(TorchConfig):
         return DiscreteSACPolicy(self, spec, context, torch.device("cpu"))
 
 
-class DiscreteSACPolicy(TorchPolicy):
+class DiscreteSACPolicy(TorchPolicy, LogitChooser):
     """The part that acts."""
 
     def __init__(
@@ -154,33 +154,19 @@ class DiscreteSACPolicy(TorchPolicy):
         context: PolicyContext,
         device: torch.device,
     ) -> None:
-        self.n_actions = n_actions(spec, "discrete SAC")
+        n = n_actions(spec, "discrete SAC")
         with seeded(context.seed):
-            actor = make_actor(spec, config.hidden, self.n_actions, config.actor_network)
+            actor = make_actor(spec, config.hidden, n, config.actor_network)
         super().__init__(config.with_norms(actor, spec.observation), device)
         self.actor = actor
         """The model without normalisation."""
         self.config = config
         self.read_obs = observation_reader(spec.observation)
-        self.random = np.random.default_rng(context.seed)
+        settings = {"n_actions": n, "random_env_steps": config.random_env_steps}
+        LogitChooser.set_up(self, spec, context, settings)
+        self.recipe = Recipe(LogitChooser, settings)
         self.inference: Inference = LocalInference(self.compute, device)
         self.inference_inputs = observation_input(spec)
-
-    def act(self, obs: Array) -> Act:
-        """Sample actions, uniformly in the first steps; in evaluation, take the most likely.
-
-        Ties go to the first action.
-        """
-        if not self.training:
-            return Act(self.inference({OBS: obs})[OUTPUTS].argmax(axis=1))
-        if self.env_steps < self.config.random_env_steps:
-            action = self.random.integers(self.n_actions, size=len(obs))
-        else:
-            # Gumbel-max trick: argmax(logits + G) is a sample from softmax(logits).
-            noise = self.random.gumbel(size=(len(obs), self.n_actions))
-            action = (self.inference({OBS: obs})[OUTPUTS] + noise).argmax(axis=1)
-        self.env_steps += len(obs)
-        return Act(action)
 
     def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the model's logits (B, actions) for observations on the device."""

@@ -36,11 +36,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from asyncrl.agents.parts.choosing import REWARD_SCALE, PrioritisingChooser
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, n_actions, q_network
 from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.q_learning import QAgent, QConfig, QPolicy
@@ -48,8 +48,8 @@ from asyncrl.agents.parts.torch_agent import pick_device
 from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
+from asyncrl.core.inference import OUTPUTS
 from asyncrl.core.segment import ColumnSpec
-from asyncrl.core.types import Array, Columns
 
 Loss = Literal["huber", "mse"]
 
@@ -93,12 +93,12 @@ class DQNConfig(QConfig):
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
         """Return the columns of initial priorities and normalisation, if they are on."""
-        units = ("reward_scale",) if self.normalize_reward else ()
+        units = (REWARD_SCALE,) if self.normalize_reward else ()
         values = ("q_taken", "q_best", *units) if self.actor_priorities else ()
         return (*(ColumnSpec(name, "float32") for name in values), *self.norm_columns)
 
 
-class DQNPolicy(QPolicy):
+class DQNPolicy(QPolicy, PrioritisingChooser):
     """The part that acts."""
 
     def __init__(
@@ -106,15 +106,17 @@ class DQNPolicy(QPolicy):
     ) -> None:
         super().__init__(config, spec, context, device)
         self.config = config
+        self.stores_values = config.actor_priorities
+        self.recipe = self.recipe.also(PrioritisingChooser, stores_values=self.stores_values)
 
-    def extras(self, q: Array, action: Array) -> Columns:
-        if not self.config.actor_priorities:
-            return {}
-        values = {"q_taken": q[np.arange(len(q)), action], "q_best": q.max(axis=1)}
-        if not isinstance(self.model, Normalized) or self.model.returns is None:
-            return values
-        scale = float(self.model.returns.scale())
-        return {**values, "reward_scale": np.full(len(q), scale, np.float32)}
+    def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        outputs = super().compute(inputs)
+        if not self.stores_values or not isinstance(self.model, Normalized):
+            return outputs
+        if self.model.returns is not None:
+            scale = self.model.returns.scale().float()
+            outputs[REWARD_SCALE] = scale.expand(len(outputs[OUTPUTS]))
+        return outputs
 
 
 class DQNAgent(DQNPolicy, QAgent):

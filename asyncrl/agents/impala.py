@@ -38,6 +38,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents.parts.distributions import action_head
+from asyncrl.agents.parts.memories import MemoryKind
 from asyncrl.agents.parts.networks import MakeNetwork
 from asyncrl.agents.parts.optimizers import FastOptimizer, FusedAdam, RMSprop
 from asyncrl.agents.parts.policy_gradient import (
@@ -52,7 +53,6 @@ from asyncrl.agents.parts.policy_gradient import (
     read_columns,
     vtrace,
 )
-from asyncrl.agents.parts.recurrent import MemoryKind
 from asyncrl.agents.parts.schedules import Rate, value_at
 from asyncrl.agents.parts.torch_agent import (
     learning_parameters,

@@ -47,6 +47,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.agents.parts.distributions import ActionHead, action_head
+from asyncrl.agents.parts.memories import MemoryKind
 from asyncrl.agents.parts.networks import MakeNetwork
 from asyncrl.agents.parts.normalize import RunningNorm
 from asyncrl.agents.parts.optimizers import FusedAdam
@@ -63,7 +64,6 @@ from asyncrl.agents.parts.policy_gradient import (
     read_columns,
     vtrace,
 )
-from asyncrl.agents.parts.recurrent import MemoryKind
 from asyncrl.agents.parts.schedules import Rate, Schedule, value_at
 from asyncrl.agents.parts.torch_agent import (
     flatten_parameters,

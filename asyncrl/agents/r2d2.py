@@ -35,6 +35,8 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
+from asyncrl.agents.parts.choosing import RecurrentChooser
+from asyncrl.agents.parts.memories import CoreKind, memory_size
 from asyncrl.agents.parts.networks import (
     MakeNetwork,
     NetworkInput,
@@ -46,7 +48,7 @@ from asyncrl.agents.parts.networks import (
 )
 from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.q_learning import QAgent, QConfig, QPolicy
-from asyncrl.agents.parts.recurrent import CoreKind, Memories, RecurrentCore, each_row, memory_size
+from asyncrl.agents.parts.recurrent import RecurrentCore, each_row
 from asyncrl.agents.parts.torch_agent import pick_device
 from asyncrl.agents.parts.user_networks import own_encoder
 from asyncrl.core.agent import BatchKind, PolicyContext
@@ -55,7 +57,7 @@ from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.inference import MEMORY, OBS, OUTPUTS
 from asyncrl.core.segment import ColumnSpec
-from asyncrl.core.types import Array, BoolArray, Columns
+from asyncrl.core.types import Columns
 
 _COLUMNS = ("obs", "action", "reward", "discount", "bootstrap", "mask", "weight", MEMORY)
 
@@ -154,7 +156,7 @@ class RecurrentQNet(nn.Module):
         return q
 
 
-class R2D2Policy(QPolicy):
+class R2D2Policy(QPolicy, RecurrentChooser):
     """The part that acts, with a memory of each environment's episode."""
 
     net: RecurrentQNet
@@ -164,21 +166,9 @@ class R2D2Policy(QPolicy):
     ) -> None:
         super().__init__(config, spec, context, device)
         size = self.net.core.memory_size
-        self.memories = Memories(size)
+        self.remember(size)
+        self.recipe = self.recipe.also(RecurrentChooser, memory_size=size)
         self.inference_inputs += (ColumnSpec(MEMORY, "float32", (size,)),)
-        self.__before = self.memories.recall(0, training=True)
-
-    def forget(self, where: BoolArray) -> None:
-        """Reset the memory of environments in which an episode begins."""
-        super().forget(where)
-        self.memories.forget(where, training=self.training)
-
-    def answers(self, obs: Array, **others: Array) -> Array:
-        memory = self.memories.recall(len(obs), training=self.training)
-        answer = self.inference({OBS: obs, MEMORY: memory, **others})
-        self.memories.keep(answer[MEMORY], training=self.training)
-        self.__before = memory
-        return answer[OUTPUTS]
 
     def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         seen = self.read_obs(inputs[OBS])
@@ -186,10 +176,6 @@ class R2D2Policy(QPolicy):
             seen = self.model.see(seen)
         values, after = self.net.step(seen, inputs[MEMORY])
         return {OUTPUTS: values, MEMORY: after}
-
-    def extras(self, q: Array, action: Array) -> Columns:
-        """Return the memory before these observations."""
-        return {MEMORY: self.__before}
 
 
 class R2D2Agent(R2D2Policy, QAgent):

@@ -35,18 +35,17 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Protocol
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import hardtanh, softplus
 
 from asyncrl.agents.parts.actor_critic import (
     ActorCritic,
     ActorCriticConfig,
     BoundedPolicy,
-    Bounds,
     make_actor,
 )
+from asyncrl.agents.parts.bounded import Bounds, SquashedChooser
 from asyncrl.agents.parts.critics import make_critics
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput
 from asyncrl.agents.parts.optimizers import FastOptimizer, FusedAdam
@@ -56,7 +55,6 @@ from asyncrl.agents.parts.updater import TargetNetwork
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Finite, NotNegative, Positive, Within
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.types import Array
 
 
 class TemperatureSettings(Protocol):
@@ -139,17 +137,19 @@ class SquashedConfig(ActorCriticConfig):
         return Temperature(self, -float(n_dimensions) if aim is None else aim, device)
 
 
-class SquashedPolicy(BoundedPolicy):
+class SquashedPolicy(BoundedPolicy, SquashedChooser):
     """Acts by a network that outputs means and log standard deviations."""
 
-    def choose(self, answers: Array) -> Array:
-        """Return a sample when training and the mean when not, in [-1, 1]."""
-        mean, log_std = answers[:, : self.bounds.size], answers[:, self.bounds.size :]
-        if self.training:
-            std = np.exp(log_std.clip(_LOG_STD_MIN, _LOG_STD_MAX))
-            mean = mean + std * self.noise.normal(mean.shape)
-        unit: Array = np.tanh(mean)
-        return unit
+    def __init__(
+        self,
+        network: nn.Module,
+        config: ActorCriticConfig,
+        spec: EnvSpec,
+        context: PolicyContext,
+        device: torch.device,
+    ) -> None:
+        super().__init__(network, config, spec, context, device)
+        self.recipe = self.recipe.also(SquashedChooser)
 
 
 def sample_action(actor_output: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -191,10 +191,10 @@ class SACPolicy(SquashedPolicy):
     def __init__(
         self, config: SACConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
-        bounds = Bounds(spec, config)
+        size = 2 * Bounds(spec, "SAC").size
         with seeded(context.seed):
-            actor = make_actor(spec, config.hidden, 2 * bounds.size, config.actor_network)
-        super().__init__(actor, bounds, config, spec, context, device)
+            actor = make_actor(spec, config.hidden, size, config.actor_network)
+        super().__init__(actor, config, spec, context, device)
 
 
 class SACAgent(SACPolicy, ActorCritic):

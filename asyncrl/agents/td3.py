@@ -33,7 +33,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -41,20 +40,18 @@ from asyncrl.agents.parts.actor_critic import (
     ActorCritic,
     ActorCriticConfig,
     BoundedPolicy,
-    Bounds,
     check_policy_interval,
     make_actor,
 )
+from asyncrl.agents.parts.bounded import Bounds, NoisyChooser
 from asyncrl.agents.parts.critics import make_critics
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput
-from asyncrl.agents.parts.schedules import LearningRate, Rate, value_at
+from asyncrl.agents.parts.schedules import LearningRate, Rate
 from asyncrl.agents.parts.torch_agent import pick_device, seeded
 from asyncrl.agents.parts.updater import TargetNetwork
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Count, NotNegative, Within
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.recorder import Record
-from asyncrl.core.types import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,36 +104,20 @@ class TD3Config(ActorCriticConfig):
         return TD3Policy(self, spec, context, torch.device("cpu"))
 
 
-class TD3Policy(BoundedPolicy):
+class TD3Policy(BoundedPolicy, NoisyChooser):
     """The part that acts."""
 
     def __init__(
         self, config: TD3Config, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
-        bounds = Bounds(spec, config)
+        size = Bounds(spec, "TD3").size
         with seeded(context.seed):
-            actor = make_actor(spec, config.hidden, bounds.size, config.actor_network)
-        super().__init__(actor, bounds, config, spec, context, device)
-        self.__noise = config.noise
-        self.__rungs = _rungs(config.noise_ladder, context)
-
-    def scales(self) -> Array:
-        """Return the current standard deviation of the noise of each environment."""
-        return value_at(self.__noise, self.env_steps) * self.__rungs
-
-    def record(self) -> Record:
-        """Return the amount of exploration: the mean standard deviation of action noise."""
-        return {"exploration_noise": float(self.scales().mean())}
-
-    def choose(self, answers: Array) -> Array:
-        """Return pi(s), with noise when training."""
-        unit: Array = np.tanh(answers)
-        if not self.training:
-            return unit
-        # Clipped, since noise may exceed the bounds of actions.
-        noise = self.scales()[:, None] * self.noise.normal(unit.shape)
-        noisy: Array = (unit + noise).clip(-1.0, 1.0)
-        return noisy
+            actor = make_actor(spec, config.hidden, size, config.actor_network)
+        super().__init__(actor, config, spec, context, device)
+        self.climb(context, config.noise, config.noise_ladder)
+        self.recipe = self.recipe.also(
+            NoisyChooser, noise=config.noise, noise_ladder=config.noise_ladder
+        )
 
 
 class TD3Agent(TD3Policy, ActorCritic):
@@ -191,14 +172,3 @@ class TD3Agent(TD3Policy, ActorCritic):
         """Return actions in [-1, 1]."""
         unit: Tensor = self.updater(actor, obs).tanh()
         return unit
-
-
-def _rungs(ladder: float, context: PolicyContext) -> Array:
-    """Return the factor of each environment's noise."""
-    n = context.n_actors * context.n_envs
-    if n == 1:
-        return np.ones(1, np.float32)
-    # ladder^(1 - 2 i / (N - 1)), counted across all actors
-    i = context.actor_id * context.n_envs + np.arange(context.n_envs)
-    rungs: Array = (ladder ** (1.0 - 2.0 * i / (n - 1))).astype(np.float32)
-    return rungs

@@ -12,7 +12,7 @@ runs all of it:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol, SupportsFloat, runtime_checkable
 
@@ -205,6 +205,23 @@ def forget(policy: Policy, where: BoolArray) -> None:
     """Clear a policy's memory where episodes begin, if it has one."""
     if isinstance(policy, StatefulPolicy):
         policy.forget(where)
+
+
+BuildPolicy = Callable[[EnvSpec, PolicyContext], Policy]
+"""Builds a policy for environments of a kind; can be sent to other processes."""
+
+
+@runtime_checkable
+class HasChooser(Protocol):
+    """A policy with an `inference` whose other half can be built without a network."""
+
+    @property
+    def chooser(self) -> BuildPolicy | None:
+        """What builds a policy that acts like this one if its `inference` is set.
+
+        It needs no parameters: its model is elsewhere. None if there is nothing that does so.
+        """
+        ...
 
 
 class AgentConfig(Protocol):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
-from asyncrl.agents.parts.actor_critic import LastingNoise
+from asyncrl.agents.parts.bounded import LastingNoise
 from asyncrl.agents.parts.networks import MLP
 from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.agents.td3 import TD3Agent, TD3Config

@@ -18,7 +18,8 @@ from asyncrl.agents.c51 import C51Config
 from asyncrl.agents.crossq import CrossQConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.impala import IMPALAConfig
-from asyncrl.agents.parts.recurrent import Memories, RecurrentCore
+from asyncrl.agents.parts.memories import Memories
+from asyncrl.agents.parts.recurrent import RecurrentCore
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.agents.sac import SACConfig

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
+from asyncrl.agents.parts.bounded import BoundedChooser
+from asyncrl.agents.parts.choosing import Recipe
 from asyncrl.agents.parts.inference import LocalInference
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, encoded_mlp, observation_reader
 from asyncrl.agents.parts.optimizers import FusedAdam
@@ -21,108 +20,12 @@ from asyncrl.agents.parts.torch_agent import TorchPolicy, learning_parameters
 from asyncrl.agents.parts.torch_config import Acceleration, TorchConfig
 from asyncrl.agents.parts.updater import TargetNetwork, Updater, UpdatingAgent
 from asyncrl.agents.parts.user_networks import own_network
-from asyncrl.core.agent import Act, PolicyContext
+from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Count, Natural, PositiveOrOff, Widths
-from asyncrl.core.env import BoxSpec, EnvSpec
+from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.inference import OBS, OUTPUTS, Inference, observation_input
-from asyncrl.core.types import Array, BoolArray
-
-
-class Bounds:
-    """Bounds of continuous actions of any shape, and the conversion between them and [-1, 1]."""
-
-    def __init__(self, spec: EnvSpec, config: ActorCriticConfig) -> None:
-        """Take the bounds of the action space; raise if the config's algorithm cannot use it."""
-        box = _checked_box(spec, type(config).__name__.removesuffix("Config"))
-        self.shape, self.dtype = box.shape, box.dtype
-        self.size = math.prod(box.shape)
-        """Number of action dimensions."""
-        self._low, self._high = box.low.ravel(), box.high.ravel()
-        low, high = self._low.astype(np.float64), self._high.astype(np.float64)
-        self._center = ((high + low) / 2).astype(np.float32)
-        self._half = ((high - low) / 2).astype(np.float32)
-
-    def actions(self, unit: Array) -> Array:
-        """Convert (B, size) in [-1, 1] to the environment's actions (B, *shape)."""
-        action = (self._center + self._half * unit).astype(self.dtype)
-        # clipped because rounding may exceed the bounds
-        action = action.clip(self._low, self._high)
-        return action.reshape(len(unit), *self.shape)
-
-    def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return the centers of the intervals and half their widths, both (size,)."""
-        return torch.from_numpy(self._center).to(device), torch.from_numpy(self._half).to(device)
-
-
-class LastingNoise:
-    """Correlated standard normal noise: an Ornstein-Uhlenbeck process.
-
-    At every step the noise is standard normal; samples `k` steps apart in one episode have
-    correlation exp(-k / correlation_env_steps). With 0 they are independent.
-    """
-
-    def __init__(self, correlation_env_steps: float, random: np.random.Generator) -> None:
-        self._keep = math.exp(-1.0 / correlation_env_steps) if correlation_env_steps else 0.0
-        self._random = random
-        self._last = np.zeros((0, 0), np.float32)
-        self._begins = np.zeros(0, np.bool_)
-
-    def begin(self, where: BoolArray) -> None:
-        """Restart the noise of these rows: an episode begins there.
-
-        A resumed run begins with new episodes, so it need not save the noise.
-        """
-        if self._keep:
-            self._begins = where | self._begins if len(where) == len(self._begins) else where
-
-    def normal(self, shape: tuple[int, ...]) -> Array:
-        """Return float32 numbers of N(0, 1)."""
-        fresh = self._random.standard_normal(shape, np.float32)
-        if not self._keep:
-            return fresh
-        if self._last.shape != shape:
-            self._last = fresh
-        else:
-            # rho x + sqrt(1 - rho^2) N(0, 1) is standard normal if x is
-            spread = math.sqrt(1.0 - self._keep**2)
-            lasting = np.float32(self._keep) * self._last + np.float32(spread) * fresh
-            begins = self._begins[:, None] if len(self._begins) == len(fresh) else np.False_
-            self._last = np.where(begins, fresh, lasting)
-        self._begins = np.zeros(len(fresh), np.bool_)
-        return self._last
-
-    def uniform(self, shape: tuple[int, ...]) -> Array:
-        """Return samples that are uniform in [-1, 1]."""
-        if not self._keep:
-            return self._random.uniform(-1.0, 1.0, shape)
-        # Phi(x) of a standard normal x is uniform in [0, 1], and 2 Phi(x) - 1 = erf(x / sqrt 2).
-        steady: Array = torch.erf(torch.from_numpy(self.normal(shape)) / math.sqrt(2.0)).numpy()
-        return steady
-
-
-def _checked_box(spec: EnvSpec, algorithm: str) -> BoxSpec:
-    box = spec.action
-    if not isinstance(box, BoxSpec):
-        raise ConfigError(
-            f"{algorithm} needs continuous actions, but these are {box.n} discrete ones; use DQN, "
-            "or give another --env"
-        )
-    if np.dtype(box.dtype).kind != "f":
-        raise ConfigError(
-            f"{algorithm} needs actions of a float dtype, but these are "
-            f"{box.dtype}{(', several choices at once; use PPO' if box.categorical else '')}"
-        )
-    with np.errstate(over="ignore", invalid="ignore"):
-        width = box.high.astype(np.float32) - box.low.astype(np.float32)
-    if not (np.isfinite(width) & (width > 0)).all():
-        raise ConfigError(
-            f"{algorithm} scales actions between bounds, which must be finite and different, but "
-            f"these are low={box.low.tolist()}, high={box.high.tolist()}; set bounds of the action "
-            "space in the environment's factory"
-        )
-    return box
-
+from asyncrl.core.types import Array
 
 _LONGEST_INTERVAL_IN_GRAPHS = 3
 """Capture starts after this number of steps, and everything that is captured must have run
@@ -185,18 +88,15 @@ def make_actor(
     return own_network("actor_network", own, spec, [(2, n_outputs)])
 
 
-class BoundedPolicy(TorchPolicy, ABC):
-    """Acts uniformly at random for the first steps of a run, then as a subclass chooses.
-
-    Its hook is `choose(answers)`.
-    """
+class BoundedPolicy(TorchPolicy, BoundedChooser):
+    """Acts by a network of one actor; derive a policy from this class and its chooser."""
 
     squashed: ClassVar[bool] = True
+    recipe: Recipe
 
     def __init__(
         self,
         network: nn.Module,
-        bounds: Bounds,
         config: ActorCriticConfig,
         spec: EnvSpec,
         context: PolicyContext,
@@ -205,36 +105,20 @@ class BoundedPolicy(TorchPolicy, ABC):
         super().__init__(config.with_norms(network, spec.observation), device)
         self.actor = network
         """The model without normalisation."""
-        self.bounds = bounds
+        settings = {
+            "algorithm": type(config).__name__.removesuffix("Config"),
+            "random_env_steps": config.random_env_steps,
+            "noise_correlation_env_steps": config.noise_correlation_env_steps,
+        }
+        BoundedChooser.set_up(self, spec, context, settings)
+        self.recipe = Recipe(BoundedChooser, settings)
         self.read_obs = observation_reader(spec.observation)
-        self.random = np.random.default_rng(context.seed)
-        self.noise = LastingNoise(config.noise_correlation_env_steps, self.random)
-        self.__random_env_steps = config.random_env_steps
         self.inference: Inference = LocalInference(self.compute, device)
         self.inference_inputs = observation_input(spec)
-
-    def act(self, obs: Array) -> Act:
-        """Choose actions within the bounds."""
-        if self.training and self.env_steps < self.__random_env_steps:
-            unit = self.noise.uniform((len(obs), self.bounds.size))
-        else:
-            unit = self.choose(self.inference({OBS: obs})[OUTPUTS])
-        if self.training:
-            self.env_steps += len(obs)
-        return Act(self.bounds.actions(unit))
 
     def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the model's outputs for observations on the device."""
         return {OUTPUTS: self.model(self.read_obs(inputs[OBS]))}
-
-    def forget(self, where: BoolArray) -> None:
-        """Restart the noise where an episode begins; evaluations use none."""
-        if self.training:
-            self.noise.begin(where)
-
-    @abstractmethod
-    def choose(self, answers: Array) -> Array:
-        """Return actions (B, size) in [-1, 1] for the model's outputs."""
 
 
 class ActorCritic(BoundedPolicy, UpdatingAgent):
@@ -265,7 +149,8 @@ class ActorCritic(BoundedPolicy, UpdatingAgent):
         self.actor_adam = FusedAdam(learning_parameters(self.actor), config.actor_learning_rate)
         self.critic_adam = FusedAdam(learning_parameters(critics), config.critic_learning_rate)
         self.noise_generator = torch.Generator(device).manual_seed(seed)
-        self.center, self.half_width = self.bounds.tensors(device)
+        self.center = torch.from_numpy(self.bounds.center).to(device)
+        self.half_width = torch.from_numpy(self.bounds.half).to(device)
         self.__yes = torch.zeros(1, device=device)
         standard = config.actor_network is None and config.critic_network is None
         self.updater = Updater(

@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from asyncrl.agents.parts.distributions import ActionHead
 from asyncrl.agents.parts.inference import LocalInference
+from asyncrl.agents.parts.memories import CoreKind, Memories, MemoryKind, memory_size
 from asyncrl.agents.parts.networks import (
     MakeNetwork,
     NetworkInput,
@@ -32,14 +33,7 @@ from asyncrl.agents.parts.networks import (
     observation_reader,
 )
 from asyncrl.agents.parts.normalize import Normalized
-from asyncrl.agents.parts.recurrent import (
-    CoreKind,
-    Memories,
-    MemoryKind,
-    RecurrentCore,
-    each_row,
-    memory_size,
-)
+from asyncrl.agents.parts.recurrent import RecurrentCore, each_row
 from asyncrl.agents.parts.torch_agent import TorchPolicy, seeded
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.parts.updater import TRAJECTORY_COLUMNS, UpdatingAgent

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.parts.exploration import EpsilonLadder, Exploration, Explorer
+from asyncrl.agents.parts.choosing import Recipe, ValueChooser
+from asyncrl.agents.parts.exploration import EpsilonLadder, Exploration
 from asyncrl.agents.parts.inference import LocalInference
 from asyncrl.agents.parts.networks import (
     MakeNetwork,
@@ -33,15 +33,14 @@ from asyncrl.agents.parts.updater import (
     Updater,
     UpdatingAgent,
 )
-from asyncrl.core.agent import Act, PolicyContext
+from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Count, Positive, PositiveOrOff, Share, Widths
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.inference import NOISE, OBS, OUTPUTS, Inference, observation_input
-from asyncrl.core.recorder import Record
 from asyncrl.core.segment import ColumnSpec
-from asyncrl.core.types import Array, BoolArray, Columns
+from asyncrl.core.types import Array, Columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,12 +105,13 @@ class QConfig(TorchConfig, ABC):
         """Return the network, from observations to values (B, actions)."""
 
 
-class QPolicy(TorchPolicy):
+class QPolicy(TorchPolicy, ValueChooser):
     """The part that acts, on its model's values (B, actions).
 
-    Hooks: `compute(inputs)` passes them through the network, `answers(obs)` returns these values,
-    `extras(q, action)` is stored with actions.
+    Hooks: those of `ValueChooser`, and `compute(inputs)`, which passes them through the network.
     """
+
+    recipe: Recipe
 
     def __init__(
         self, config: QConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
@@ -122,41 +122,15 @@ class QPolicy(TorchPolicy):
         self.net = network
         """The model without normalisation."""
         self.read_obs = observation_reader(spec.observation)
-        self.random = np.random.default_rng(context.seed)
         self.perturbation = Perturbation(network)
-        self.explorer = _explorer(config.exploration, context, self.random, self.perturbation)
+        size = self.perturbation.size
+        _check_explores(config.exploration, size)
+        settings = {"exploration": config.exploration, "noise_size": size}
+        ValueChooser.set_up(self, spec, context, settings)
+        self.recipe = Recipe(ValueChooser, settings)
         self.inference: Inference = LocalInference(self.__compute, device)
-        noise = ColumnSpec(NOISE, "float32", (self.perturbation.size,))
-        self.inference_inputs = (*observation_input(spec), *[noise] * bool(self.perturbation.size))
-
-    def act(self, obs: Array) -> Act:
-        """Choose the best action in each environment, or explore."""
-        if not self.training:
-            return Act(self.answers(obs).argmax(axis=1))
-        if self.perturbation.size:  # different noise in each environment
-            q = self.answers(obs, **{NOISE: self.perturbation.draw(self.random, len(obs)).numpy()})
-        else:
-            q = self.answers(obs)
-        self.env_steps += len(obs)
-        action = self.explorer.choose(q, self.env_steps) if self.explorer else q.argmax(axis=1)
-        return Act(action, self.extras(q, action))
-
-    def forget(self, where: BoolArray) -> None:
-        """End lasting exploration where an episode begins; evaluations do not explore."""
-        if self.training and self.explorer:
-            self.explorer.forget(where)
-
-    def record(self) -> Record:
-        """Return the current amount of exploration."""
-        return self.explorer.record(self.env_steps) if self.explorer else {}
-
-    def extras(self, q: Array, action: Array) -> Columns:
-        """Return columns to store with actions: none, unless a subclass adds some."""
-        return {}
-
-    def answers(self, obs: Array, **others: Array) -> Array:
-        """Return the values (B, actions) of observations; `others` are further inputs."""
-        return self.inference({OBS: obs, **others})[OUTPUTS]
+        noise = ColumnSpec(NOISE, "float32", (size,))
+        self.inference_inputs = (*observation_input(spec), *[noise] * bool(size))
 
     def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the network's outputs for inputs on the device."""
@@ -271,17 +245,9 @@ class QAgent(QPolicy, UpdatingAgent, ABC):
         return self.updater.priorities()
 
 
-def _explorer(
-    exploration: Exploration | None,
-    context: PolicyContext,
-    random: np.random.Generator,
-    perturbation: Perturbation,
-) -> Explorer | None:
-    if exploration is not None:
-        return Explorer(exploration, context, random)
-    if not perturbation.size:
+def _check_explores(exploration: Exploration | None, noise_size: int) -> None:
+    if exploration is None and not noise_size:
         raise ConfigError(
             "agent.exploration=None leaves exploration to noisy layers, but the network has none; "
             "set agent.noisy=True, or an exploration such as EpsilonLadder"
         )
-    return None

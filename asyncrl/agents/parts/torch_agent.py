@@ -12,16 +12,16 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from asyncrl.agents.parts.choosing import Chooser
 from asyncrl.agents.parts.optimizers import FastOptimizer
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.messages import ModelInfo
-from asyncrl.core.recorder import Record
 from asyncrl.core.types import Array, ModelVersion, Params
 
 _logger = logging.getLogger(__name__)
@@ -226,7 +226,7 @@ def _by_place(name: str, params: Sequence[Tensor], saved: Params) -> dict[int, d
     return state
 
 
-class TorchPolicy:
+class TorchPolicy(Chooser):
     """Holds the acting model; a subclass adds `act`.
 
     Attributes:
@@ -249,25 +249,10 @@ class TorchPolicy:
     """Whether `act` squashes the model's output by tanh to the action bounds."""
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
+        super().__init__()
         self.model = model.to(device).eval()
         self.device = device
         self.version = ModelVersion(0)
-        self.env_steps = 0
-        self.__training = True
-
-    @property
-    def training(self) -> bool:
-        """Whether `act` explores."""
-        return self.__training
-
-    def train(self, mode: bool = True) -> Self:
-        """Switch exploration on or off, and nothing else."""
-        self.__training = mode
-        return self
-
-    def record(self) -> Record:
-        """Return numbers to record about acting: none, unless a subclass adds some."""
-        return {}
 
     def model_info(self) -> ModelInfo:
         """Return a snapshot of the model's parameters and buffers."""

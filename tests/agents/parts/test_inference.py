@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +14,7 @@ import torch
 
 from asyncrl.agents.c51 import C51Config
 from asyncrl.agents.discrete_sac import DiscreteSACConfig
-from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.dqn import DQNConfig, DQNPolicy
 from asyncrl.agents.iql import IQLConfig
 from asyncrl.agents.parts.torch_agent import TorchPolicy
 from asyncrl.agents.ppo import PPOConfig
@@ -18,10 +22,10 @@ from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.agents.rainbow import RainbowConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.td3 import TD3Config
-from asyncrl.core.agent import Act, AgentConfig, PolicyContext, forget
+from asyncrl.core.agent import Act, AgentConfig, HasChooser, PolicyContext, forget
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.inference import HasInference
-from asyncrl.core.types import Columns
+from asyncrl.core.types import Array, Columns
 
 OBS = BoxSpec((3,), "float32", np.full(3, -9, "f4"), np.full(3, 9, "f4"))
 CHOICE = EnvSpec(OBS, DiscreteSpec(4))
@@ -37,6 +41,10 @@ CASES: dict[str, tuple[AgentConfig, EnvSpec]] = {
     "ppo, std by state, lstm": (PPOConfig(hidden=(8,), memory="lstm", state_std=True), BOX),
     "ppo, choices": (PPOConfig(hidden=(8,), normalize_obs=True), CHOICE),
     "sac": (SACConfig(hidden=(8,), random_env_steps=9), BOX),
+    "correlated": (
+        SACConfig(hidden=(8,), random_env_steps=9, noise_correlation_env_steps=4.0),
+        BOX,
+    ),
     "td3": (TD3Config(hidden=(8,), random_env_steps=9), BOX),
     "discrete sac": (DiscreteSACConfig(hidden=(8,), random_env_steps=9), CHOICE),
     "iql": (IQLConfig(hidden=(8,)), BOX),
@@ -81,3 +89,57 @@ def test_an_act_needs_nothing_of_the_model_but_its_inference(case: str) -> None:
         assert mine.extras.keys() == its.extras.keys()
         for name, column in mine.extras.items():
             np.testing.assert_array_equal(column, its.extras[name])
+
+
+def test_values_stored_for_priorities_have_the_scale_of_the_servers_model() -> None:
+    config = DQNConfig(hidden=(8,), actor_priorities=True, normalize_reward=True)
+    server: Any = config.build_policy(CHOICE, PolicyContext(seed=1, n_envs=ENVS))
+    server.model.returns.learn(torch.tensor([-50.0, 50.0]))
+    assert isinstance(server, HasChooser)
+    chooser: Any = server.chooser(CHOICE, PolicyContext(seed=1, n_envs=ENVS))
+    chooser.inference = server.inference
+    stored = chooser.act(np.zeros((ENVS, 3), np.float32)).extras["reward_scale"]
+    expected = server.model.returns.scale().float().item()
+    assert expected != 1.0
+    np.testing.assert_array_equal(stored, np.full(ENVS, expected, np.float32))
+
+
+CHOOSERS = ("dqn", "noisy", "c51", "r2d2", "sac", "correlated", "td3", "discrete sac")
+
+
+@pytest.mark.parametrize("case", CHOOSERS)
+def test_a_chooser_acts_like_its_policy_without_a_network(case: str) -> None:
+    whole, elsewhere = built(case), built(case)
+    assert isinstance(elsewhere, HasChooser)
+    build = pickle.loads(pickle.dumps(elsewhere.chooser))
+    chooser = build(CASES[case][1], PolicyContext(seed=5, n_envs=ENVS))
+    chooser.inference = elsewhere.inference
+    for mine, its in zip(acts(whole), acts(chooser), strict=True):
+        np.testing.assert_array_equal(mine.action, its.action)
+        assert mine.extras.keys() == its.extras.keys()
+        for name, column in mine.extras.items():
+            np.testing.assert_array_equal(column, its.extras[name])
+    assert whole.record() == chooser.record()
+    assert whole.env_steps == chooser.env_steps
+
+
+class Quieter(DQNPolicy):
+    def extras(self, q: Array, action: Array) -> Columns:
+        return {"quiet": action}
+
+
+def test_a_policy_that_acts_in_its_own_way_has_no_chooser() -> None:
+    config, spec = DQNConfig(hidden=(8,)), CHOICE
+    context, device = PolicyContext(seed=0), torch.device("cpu")
+    assert DQNPolicy(config, spec, context, device).chooser is not None
+    assert Quieter(config, spec, context, device).chooser is None
+
+
+def test_choosers_load_no_torch() -> None:
+    recipes = [built(case).chooser for case in CHOOSERS]
+    code = (
+        "import pickle, sys, asyncrl.actor.process, asyncrl.transport.zeromq, asyncrl.envs.gym\n"
+        "pickle.load(sys.stdin.buffer)\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], input=pickle.dumps(recipes), check=True)

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from asyncrl.agents.parts.memories import CoreKind, Memories
 from asyncrl.agents.parts.networks import NetworkInput, encoder_layers
-from asyncrl.agents.parts.recurrent import CoreKind, Memories, RecurrentCore, each_row
+from asyncrl.agents.parts.recurrent import RecurrentCore, each_row
 from asyncrl.agents.parts.torch_agent import seeded
 from asyncrl.core.env import BoxSpec, PackedSpec
 
