@@ -16,7 +16,7 @@ from typing import Protocol, cast
 import numpy as np
 
 from asyncrl.actor.batcher import Batcher, ServingConfig
-from asyncrl.core.agent import AgentConfig, Policy, PolicyContext, acted
+from asyncrl.core.agent import AgentConfig, BuildPolicy, HasChooser, Policy, PolicyContext, acted
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError, TransportError
 from asyncrl.core.inference import (
@@ -31,6 +31,7 @@ from asyncrl.core.inference import (
 from asyncrl.core.interrupter import CrashForwardingThread, Interrupter, start_thread
 from asyncrl.core.launcher import Progress
 from asyncrl.core.messages import Hello, ModelInfo, Peer
+from asyncrl.core.torch_threads import share_torch_threads
 from asyncrl.core.transport import ActorLink, Transport
 from asyncrl.core.types import Columns, ModelVersion
 
@@ -55,6 +56,9 @@ class InferenceServerSpec:
     address: InferenceAddress
     seed: int
     serving: ServingConfig = field(default_factory=ServingConfig)
+
+    owns_process: bool = True
+    """Whether it may set up logging and the global random generators of its process."""
 
 
 def serve(spec: InferenceServerSpec, peer: Peer, progress: Progress) -> None:
@@ -84,8 +88,11 @@ def served(policy: Policy) -> ServedPolicy:
     )
 
 
-def check_served(policy: Policy, spec: EnvSpec) -> None:
-    """Raise if a server cannot compute for this policy: try one act."""
+def check_served(policy: Policy, spec: EnvSpec) -> BuildPolicy | None:
+    """Raise if a server cannot compute for this policy: try one act.
+
+    Return what builds the half of it that chooses, or None if it is in one piece.
+    """
     policy = served(policy)
     inference, asked = policy.inference, []
 
@@ -101,6 +108,7 @@ def check_served(policy: Policy, spec: EnvSpec) -> None:
             f"`act` of {type(policy).__name__} does not use its `inference`, so that a server "
             "would compute nothing; set inference to actor, or call self.inference(inputs)"
         )
+    return policy.chooser if isinstance(policy, HasChooser) else None
 
 
 class InferenceThread:
@@ -108,8 +116,8 @@ class InferenceThread:
 
     def __init__(self, spec: InferenceServerSpec, peer: Peer, interrupter: Interrupter) -> None:
         self._finish = threading.Event()
-        body = partial(serve, spec, peer, _ThreadProgress(self._finish))
-        self._thread = CrashForwardingThread(interrupter, body, "asyncrl-inference")
+        self._serve = partial(serve, spec, peer, _ThreadProgress(self._finish))
+        self._thread = CrashForwardingThread(interrupter, self._run, "asyncrl-inference")
 
     def start(self) -> None:
         """Begin to answer requests."""
@@ -123,6 +131,10 @@ class InferenceThread:
                 f"the thread of inference did not end within {_END_S:g} s: a batch takes longer; "
                 "lower serving.max_batch"
             )
+
+    def _run(self) -> None:
+        share_torch_threads()
+        self._serve()
 
 
 class _ThreadProgress:
@@ -163,9 +175,8 @@ class InferenceServer:
             self._sync_model(_WAIT_S)
             return
         wait_s = self._batcher.wait_s()
-        if wait_s is None:
-            progress.waiting(True)
-        for request in self._listener.receive(_WAIT_S if wait_s is None else wait_s):
+        progress.waiting(wait_s is None)
+        for request in self._listener.receive(_WAIT_S if wait_s is None else min(wait_s, _WAIT_S)):
             self._take(request)
         if self._batcher.wait_s() == 0.0:
             self._sync_model()
@@ -214,6 +225,8 @@ class InferenceServer:
         """Return what is wrong with the inputs of a request, or an empty string."""
         if missing := self._inputs.keys() - inputs.keys() - {NOISE}:
             return f"a request lacks {sorted(missing)}"
+        if any(rows.ndim == 0 for rows in inputs.values()):
+            return "a request has an array without rows"
         for name, rows in inputs.items():
             spec = self._inputs.get(name)
             if spec is None or (spec.dtype, spec.shape) != (str(rows.dtype), rows.shape[1:]):

@@ -13,18 +13,19 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 
 from asyncrl.actor.acting_model import ActingModel, ServedModel
 from asyncrl.actor.actor import Actor, NewEnv
-from asyncrl.actor.inference_server import InferenceServerSpec, serve, served
+from asyncrl.actor.inference_server import InferenceServerSpec, serve
 from asyncrl.actor.outbox import Outbox
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.core.agent import (
     Act,
     AgentConfig,
+    BuildPolicy,
     CountsEnvSteps,
     Policy,
     PolicyContext,
@@ -34,7 +35,7 @@ from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv
 from asyncrl.core.env_checks import checked
 from asyncrl.core.errors import EnvironmentFault, describe_error
 from asyncrl.core.evaluator import Evaluator
-from asyncrl.core.inference import InferenceAddress, InferenceClient
+from asyncrl.core.inference import HasInference, InferenceAddress, InferenceClient
 from asyncrl.core.launcher import Progress
 from asyncrl.core.messages import EnvChange, EvaluationReport, Hello, Peer
 from asyncrl.core.seeding import Role, derive_seed
@@ -60,7 +61,7 @@ class ActorSpec:
     """Everything that an actor is built from."""
 
     make_env: MakeBatchEnv
-    agent: AgentConfig
+    build_policy: BuildPolicy
     make_processor: Callable[[], StepProcessor]
     schema: SegmentSchema
     segment: SegmentConfig
@@ -98,7 +99,7 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
             n_actors=spec.n_actors,
             n_envs=env.n_envs,
         )
-        policy = spec.agent.build_policy(env.spec, context)
+        policy = spec.build_policy(env.spec, context)
         outbox = Outbox(peer, spec.schema, spec.segment, env.n_envs)
         with contextlib.ExitStack() as opened:
             link = spec.transport.connect(peer)
@@ -135,7 +136,7 @@ def _served_model(
         progress=progress,
         finishing=lambda: link.stopping() or progress.finishing(),
     )
-    served(policy).inference = model
+    cast(HasInference, policy).inference = model  # `check_served` has seen that it uses it
     return model
 
 
@@ -267,8 +268,9 @@ def run_evaluator(spec: EvaluatorSpec, peer: Peer, progress: Progress) -> None:
 
 def run_inference_server(spec: InferenceServerSpec, peer: Peer, progress: Progress) -> None:
     """Compute the networks of all actors in this process."""
-    _set_up_logging("inference server")
-    _seed_globals(derive_seed(spec.seed, Role.GLOBALS, peer.actor_id, peer.incarnation))
+    if spec.owns_process:
+        _set_up_logging("inference server")
+        _seed_globals(derive_seed(spec.seed, Role.GLOBALS, peer.actor_id, peer.incarnation))
     serve(spec, peer, progress)
 
 

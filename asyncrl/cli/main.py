@@ -221,9 +221,10 @@ def _run(name: str, args: list[str], *, debug: bool) -> int:
 
 
 def _has_actors(name: str, args: Sequence[str]) -> bool:
-    """Whether a command is likely to start actors."""
+    """Whether a command is likely to start actors that load torch."""
     without = {"-h", "--help", "--help-all", "sync", "--mode=sync", "offline", "--mode=offline"}
-    without |= {"thread", "--launcher=thread"}
+    without |= {"thread", "--launcher=thread", "server", "--inference=server"}
+    without |= {"learner", "--inference=learner"}
     return name in _START_ACTORS and bool(args) and not without & set(args)
 
 

@@ -21,6 +21,15 @@ def set_torch_threads(count: int) -> None:
         torch.set_num_threads(count)
 
 
+def share_torch_threads() -> None:
+    """Let the calling thread compute with the number of threads that is set; call it first.
+
+    Else its matrix products use all cores, until it asks torch for that number: on two busy cores,
+    a small network then takes 20 times as long.
+    """
+    torch_threads()
+
+
 def treat_denormals_alike(count: int) -> bool:
     """Whether this number of threads flush denormal numbers if the calling thread does.
 

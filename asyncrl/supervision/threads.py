@@ -28,6 +28,7 @@ from asyncrl.core.errors import describe_error
 from asyncrl.core.interrupter import start_thread
 from asyncrl.core.launcher import ActorBody, ActorExit, ProgressReport
 from asyncrl.core.messages import Peer
+from asyncrl.core.torch_threads import share_torch_threads
 from asyncrl.core.types import ActorId
 from asyncrl.supervision.local_files import make_directory
 
@@ -167,6 +168,7 @@ class ThreadLauncher:
 
     def _run(self, peer: Peer, body: ActorBody) -> None:
         running = self._running[peer]
+        share_torch_threads()
         try:
             body(running.progress)
         except BaseException as error:

@@ -44,24 +44,22 @@ from asyncrl.training.parts import AsyncParts
 from asyncrl.training.plan import RunPlan, check_run, evaluator_maker, helpers
 from asyncrl.transport.zeromq import ZmqTransport
 
-_PRELOAD = (
-    *PRELOAD,
-    "asyncrl.actor.process",
-    "asyncrl.transport.zeromq",
-    "asyncrl.agents.parts.torch_agent",
-)
-"""Modules that almost every actor loads."""
+_PRELOAD = (*PRELOAD, "asyncrl.actor.process", "asyncrl.transport.zeromq")
+"""Modules that almost every actor loads, with or without a network."""
+
+_NETWORKS, _CHOICE = "asyncrl.agents.parts.torch_agent", "asyncrl.agents.parts.bounded"
+"""What it loads with a network, which includes torch, and without one."""
 
 RunLauncher = LocalLauncher
 """What starts the processes of a run."""
 
 
-def start_launcher() -> RunLauncher:
-    """Start what loads modules for actors, and later starts them.
+def start_launcher(*, networks: bool = True) -> RunLauncher:
+    """Start what loads modules for actors, and later starts them; `networks` includes torch.
 
     Who calls it before loading torch saves a second: both then load it at the same time.
     """
-    return LocalLauncher(preload=_PRELOAD)
+    return LocalLauncher(preload=(*_PRELOAD, _NETWORKS if networks else _CHOICE))
 
 
 def train_async(
@@ -189,14 +187,18 @@ def build_async_trainer(
 
 
 def _launcher_of(config: AsyncConfig, launcher: RunLauncher | None) -> RunLauncher | ThreadLauncher:
-    """Return what starts the actors; close a launcher of processes that is not needed."""
+    """Return what starts the actors; close a launcher that does not fit.
+
+    Without networks, actors are a quarter as large if what starts them has not loaded torch.
+    """
     chosen: RunLauncher | ThreadLauncher
-    if config.launcher == "process":
+    if config.launcher == "process" and config.inference == "actor":
         chosen = launcher or start_launcher()
     else:
         if launcher is not None:
             launcher.close()
-        chosen = ThreadLauncher()
+        threads = config.launcher == "thread"
+        chosen = ThreadLauncher() if threads else start_launcher(networks=False)
     chosen.names = {CHILD_ID: "environment", **helpers(config)}
     return chosen
 

@@ -21,7 +21,14 @@ from asyncrl.actor.process import (
     run_inference_server,
 )
 from asyncrl.actor.step_processor import StepProcessor
-from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, build_agent, require_agent_config
+from asyncrl.core.agent import (
+    Agent,
+    AgentConfig,
+    BuildPolicy,
+    PolicyContext,
+    build_agent,
+    require_agent_config,
+)
 from asyncrl.core.env import EnvDescription, MakeBatchEnv, make_batch_env, require_make_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.inference import InferenceAddress
@@ -97,6 +104,7 @@ class RunPlan:
         n_actors = config.actors
         self._agent = agent
         self._actor_agents = list(actor_agents or [agent] * n_actors)
+        self._build_policy: list[BuildPolicy] = [one.build_policy for one in self._actor_agents]
         self._make_env = make_env
         self._config = config
         self._spec, self._n_envs = seen.spec, seen.n_envs
@@ -157,10 +165,16 @@ class RunPlan:
         return InferenceThread(spec, peer, interrupter)
 
     def check_inference(self) -> None:
-        """Raise if no server can compute the networks of the actors' policies."""
-        for agent in {id(agent): agent for agent in self._actor_agents}.values():
-            policy = agent.build_policy(self._spec, PolicyContext(seed=0))
-            check_served(policy, self._spec)
+        """Raise if no server can compute the networks of the actors' policies.
+
+        Actors then build no networks, if their policies allow it, and so need no torch.
+        """
+        choosers: dict[int, BuildPolicy] = {}
+        for agent in self._actor_agents:
+            if id(agent) not in choosers:
+                policy = agent.build_policy(self._spec, PolicyContext(seed=0))
+                choosers[id(agent)] = check_served(policy, self._spec) or agent.build_policy
+        self._build_policy = [choosers[id(agent)] for agent in self._actor_agents]
 
     def _server_spec(
         self, inference: InferenceAddress, transport: Transport
@@ -172,17 +186,18 @@ class RunPlan:
             address=inference,
             seed=self._config.seed,
             serving=self._config.serving,
+            owns_process=self._config.launcher == "process",
         )
 
     def _actor_bodies(
         self, admit: Admit, inference: InferenceAddress | None
     ) -> dict[ActorId, MakeBody]:
         bodies: dict[ActorId, MakeBody] = {}
-        for i, agent in enumerate(self._actor_agents):
+        for i, build_policy in enumerate(self._build_policy):
             make_spec = partial(
                 ActorSpec,
                 make_env=self._make_env,
-                agent=agent,
+                build_policy=build_policy,
                 make_processor=self._layout.make_processor,
                 schema=self.schema,
                 segment=self._config.segment,

@@ -161,6 +161,7 @@ def test_nobody_waits_for_an_actor_that_has_died() -> None:
         ({"obs": np.zeros((1, 3), np.float64)}, "obs as float64"),
         ({"obs": np.zeros((1, 4), np.float32)}, "expected rows of"),
         ({"obs": np.zeros((0, 3), np.float32)}, "0 rows"),
+        ({"obs": np.zeros((), np.float32)}, "without rows"),
         ({"obs": np.zeros((1, 3), np.float32), "x": np.zeros(1)}, "x as float64"),
     ],
 )

@@ -191,7 +191,7 @@ def live(envs: list[Breaking], on_exception: OnException, **restart: Any) -> Act
     spec = ActorSpec(
         make_env=lambda: next(made),
         change_env=with_kwargs,
-        agent=ConstantConfig(),
+        build_policy=ConstantConfig().build_policy,
         make_processor=OneStep,
         schema=make_schema(OneStep().columns(COUNTING_SPEC, ()), length=2, lookahead=1),
         segment=SegmentConfig(length=2),

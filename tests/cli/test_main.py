@@ -50,6 +50,7 @@ def test_help_loads_nothing_heavy() -> None:
         ("resume runs/mine", True),
         ("train dqn --mode sync", False),
         ("train bc --mode=offline", False),
+        ("train dqn --inference server", False),
         ("train --help", False),
         ("eval runs/mine", False),
     ],
