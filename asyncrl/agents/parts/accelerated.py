@@ -5,7 +5,6 @@ The choice is a setting of every agent, `agent.accelerate`; see `torch_config.py
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import shutil
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from asyncrl.agents.parts.torch_agent import learning_mode
 from asyncrl.agents.parts.torch_config import Acceleration
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.measured import measured
 
 Update = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 """Learns from a batch on the device and returns tensors by name. Its control flow must not depend
@@ -203,10 +203,9 @@ def pick_matmul(
     return _onednn if device.type == "cpu" and pays and _onednn_is_better() else nullcontext
 
 
-@functools.cache
 def _onednn_is_better() -> bool:
     """Whether oneDNN multiplies faster here; measured once per process."""
-    return multiplies_better(_onednn, time.perf_counter)
+    return measured("onednn", lambda: multiplies_better(_onednn, time.perf_counter))
 
 
 _TIMED_WIDTH = 256
