@@ -42,6 +42,9 @@ from asyncrl.training.offline import OfflineTrainer as OfflineTrainer
 from asyncrl.training.offline import build_offline_trainer as build_offline_trainer
 from asyncrl.training.offline import train_from_data as train_from_data
 from asyncrl.training.presets import preset as preset
+from asyncrl.training.replayed import ReplayedTrainer as ReplayedTrainer
+from asyncrl.training.replayed import build_replay_trainer as build_replay_trainer
+from asyncrl.training.replayed import replay_run as replay_run
 from asyncrl.training.run import build_trainer as build_trainer
 from asyncrl.training.run_config import RunConfig as RunConfig
 from asyncrl.training.saved_model import load_policy as load_policy

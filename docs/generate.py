@@ -89,6 +89,7 @@ IN_PYTHON: tuple[type, ...] = (TrainerConfig, OfflineConfig)
 COMMANDS = {
     "train": ["train", "--help"],
     "resume": ["resume", "--help"],
+    "replay": ["replay", "--help"],
     "eval": ["eval", "--help"],
     "export": ["export", "--help"],
     "runs": ["runs", "--help"],

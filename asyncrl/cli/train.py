@@ -64,6 +64,7 @@ from asyncrl.training.presets import (
     preset_lines,
     with_replay,
 )
+from asyncrl.training.recorded import ORDER_FILE
 from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
 
@@ -163,6 +164,11 @@ class Output:
 
     tensorboard: Annotated[bool, COMMON] = False
     """Also write TensorBoard files into the run directory."""
+
+    record_order: bool = False
+    """Keep the experience, and the order in which the learner used it, in the file `order` of the
+    run directory: `asyncrl replay` then computes the same parameters again, bit for bit. For
+    asynchronous runs; takes the disk space of all experience."""
 
     profile_opt_steps: CountOrOff = 0
     """Profile this number of the learner's optimisation steps into `profile.json` in the run
@@ -316,12 +322,18 @@ def train_in(run_dir: Path, arguments: TrainArguments, launcher: RunLauncher | N
     if stays:
         return interrupted.exit_code
     space = "" if output.quiet else "\n"  # separates it from the last frame
+    order = _order_line(run_dir, shown) if output.record_order else ""
     try:
-        show(space + render_summary({**result.summary(), "run_dir": str(shown)}))
+        show(space + render_summary({**result.summary(), "run_dir": str(shown)}) + order)
     except OSError:  # the output is closed, as after a hangup of the terminal
         if not interrupted.exit_code:
             raise
     return interrupted.exit_code or (0 if result.opt_steps else 1)
+
+
+def _order_line(run_dir: Path, shown: Path) -> str:
+    size = (run_dir / ORDER_FILE).stat().st_size
+    return f"\n  order      {size / 1e6:.3g} MB, for asyncrl replay {shown}"
 
 
 def _trained(
@@ -412,6 +424,7 @@ def _build(
         checkpoint_dir=run_dir / "checkpoints",
         resume=arguments.resume,
         interrupter=interrupter,
+        record_order=run_dir / ORDER_FILE if output.record_order else None,
     )
 
 

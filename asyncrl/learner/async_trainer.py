@@ -157,6 +157,7 @@ class AsyncTrainer(BaseTrainer):
         counts = self.services.counts
         info = take_snapshot(self.agent, opt_steps=counts.opt_steps, env_steps=counts.env_steps)
         self._link.publish(info, "act")
+        self.proxy.order.published(info)
         self._staleness.on_publish(info.version)
         self._callbacks.note("published", counts.opt_steps)
         self.services.watch.lap("publish")
@@ -209,6 +210,8 @@ class AsyncTrainer(BaseTrainer):
         if batch is None:
             self._drawn = self._draw(min(self._at_once, turns_left or self._at_once))
             batch = next(self._drawn, None)
+        if batch is not None:
+            self.proxy.order.took()
         return batch
 
     def _draw(self, count: int) -> Iterator[Columns]:
@@ -235,6 +238,9 @@ class AsyncTrainer(BaseTrainer):
             self._at_once = self.config.draw_at_once(together)
         return iter([together])
 
+    def _learns(self, env_steps: int) -> None:
+        self.proxy.order.learns(env_steps)
+
     def _learned(self) -> None:
         """Publish the model if that is due."""
         if self.services.counts.opt_steps % self.config.sync_interval_opt_steps == 0:
@@ -256,6 +262,7 @@ class AsyncTrainer(BaseTrainer):
 
     def _begin(self) -> None:
         """Start the receiving thread, publish the first model, then start actors."""
+        self.proxy.order.begin()
         self.proxy.start()
         self.publish()
         if self._inference is not None:
@@ -279,6 +286,7 @@ class AsyncTrainer(BaseTrainer):
         yield self._stop_actors
         yield from self._stop_inference()
         yield self.proxy.close
+        yield self.proxy.order.close
         yield from [] if urgent else save
         yield lambda: None if self.proxy.hangs else self._link.close()
 

@@ -33,6 +33,7 @@ from asyncrl.core.types import Array, Arrays, Columns, IntArray
 from asyncrl.learner.actor_table import ActorTable
 from asyncrl.learner.grants import Grants, PeakRate
 from asyncrl.learner.ledger import Balance, Ledger
+from asyncrl.learner.order import Order
 from asyncrl.learner.rate_limiter import RateLimiter
 from asyncrl.metrics.stopwatch import Stopwatch, ms_per_lap
 
@@ -112,6 +113,8 @@ class ReplayBufferProxy:
         self.actors = ActorTable()
         self.hangs = False
         """Whether its thread did not end in time; the link must then stay open."""
+        self.order = Order()
+        """Gets the order of pushes, samples and priorities, and the experience."""
         self.on_experience: Callable[[Experience], bool] = lambda _: False
         """Called with each message on arrival, in the receiving thread. Returns whether its model
         is too old; fewer messages are then granted ahead."""
@@ -141,6 +144,7 @@ class ReplayBufferProxy:
         with self._turnstile, self._changed:
             batch = self.buffer.sample(batch_size)
             self._limiter.on_sample(batch_size)
+            self.order.sampled(batch_size)
             wake = (
                 self._room_for_next <= self._limiter.room() < float("inf")
                 or self._limiter.stock() < self._stock_for_next
@@ -155,6 +159,7 @@ class ReplayBufferProxy:
         assert isinstance(self.buffer, AcceptsPriorities)  # noqa: S101  # it has returned an index
         with self._turnstile, self._changed:
             self.buffer.update_priorities(index, td_error)
+            self.order.reprioritised()
 
     def state(self, *, save_replay: bool) -> tuple[dict[str, Arrays], dict[str, Any]]:
         """Return what a resumed run needs of this part: arrays by group, and plain numbers.
@@ -353,6 +358,7 @@ class ReplayBufferProxy:
 
     def _store(self, message: Experience) -> None:
         """Push a message in parts; between parts other threads may sample or save."""
+        self.order.message(message)
         segment_bytes = sum(column[0].nbytes for column in message.columns.values())
         step = max(1, _PART_BYTES // segment_bytes)
         for first in range(0, len(message.rows), step):
@@ -362,6 +368,7 @@ class ReplayBufferProxy:
                 pass
             with self._changed:
                 stored = self.buffer.push(columns, message.rows[part])
+                self.order.pushed(len(message.rows[part]))
                 self.ledger.on_stored(stored)
                 self._limiter.on_insert(stored)
                 self._changed.notify_all()

@@ -212,6 +212,9 @@ class BaseTrainer(ABC):
             "call set_env_kwargs in a run that train_async or train_sync makes"
         )
 
+    def _learns(self, env_steps: int) -> None:  # noqa: B027  # nothing, where no order is recorded
+        """Hook before each optimisation step."""
+
     def _learned(self) -> None:  # noqa: B027  # nothing, where a source needs nothing
         """Hook after each optimisation step."""
 
@@ -301,11 +304,13 @@ class BaseTrainer(ABC):
 
     def learn(self, batch: Columns) -> None:
         """Do one optimisation step and count it."""
+        env_steps = self.env_steps
         if self._scheduled is not None:
-            self._scheduled.env_steps = max(self._scheduled.env_steps, self.env_steps)
+            self._scheduled.env_steps = max(self._scheduled.env_steps, env_steps)
         if self.repeats and self._threads.most > 1 and not self._has_learned:
             self._threads.most = alike(self.agent, batch, self._threads.most)
         self._has_learned = True
+        self._learns(env_steps)
         self._step_metrics.add(optimised(self.agent, batch))
         pass_priorities_on(self.agent, batch, self._priorities)
         self.services.counts.opt_steps += 1

@@ -56,7 +56,7 @@ def describe_in_child(
         launcher=launcher,
         preload=PRELOAD,
     )
-    return EnvDescription(**{**seen, "spec": _spec_of(seen["spec"])})
+    return description_of(seen)
 
 
 def describe_env_of_run(config: RunConfig) -> EnvDescription:
@@ -74,8 +74,17 @@ def describe_here(make_env: MakeBatchEnv) -> EnvDescription:
 
 def _describe(make_env: MakeBatchEnv) -> Plain:
     """Inspect the environments, in the child. Imports only what makes environments."""
-    seen = describe_here(make_env)
+    return plain_description(describe_here(make_env))
+
+
+def plain_description(seen: EnvDescription) -> Plain:
+    """Return the facts about environments as plain values, which JSON can represent."""
     return {**seen._asdict(), "spec": _plain_spec(seen.spec)}
+
+
+def description_of(plain: Plain) -> EnvDescription:
+    """Return what `plain_description` was made of."""
+    return EnvDescription(**{**plain, "spec": _spec_of(plain["spec"])})
 
 
 def _plain_spec(spec: EnvSpec) -> Plain:

@@ -38,3 +38,4 @@ class AsyncParts(SyncParts, total=False):
     actor_agents: Sequence[AgentConfig] | None
     make_evaluator: MakeEvaluator | None
     strategy: Strategy | None
+    record_order: str | PathLike[str] | None

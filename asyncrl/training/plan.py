@@ -107,6 +107,8 @@ class RunPlan:
         self._build_policy: list[BuildPolicy] = [one.build_policy for one in self._actor_agents]
         self._make_env = make_env
         self._config = config
+        self.seed = config.seed
+        self.seen = seen
         self._spec, self._n_envs = seen.spec, seen.n_envs
         self._layout = Layout(agent, self._spec, config.replay, config.segment, make_processor)
         self.schema: SegmentSchema = self._layout.schema

@@ -7,8 +7,10 @@ result = build_trainer(config, recorder=TerminalRecorder()).train()
 from __future__ import annotations
 
 from functools import partial
+from os import PathLike
 from typing import Unpack
 
+from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import to_plain
 from asyncrl.learner.trainer import BaseTrainer
 from asyncrl.training.asynchronous import RunLauncher, build_async_trainer
@@ -20,13 +22,23 @@ from asyncrl.training.synchronous import build_sync_trainer
 
 
 def build_trainer(
-    config: RunConfig, *, launcher: RunLauncher | None = None, **parts: Unpack[OfflineParts]
+    config: RunConfig,
+    *,
+    launcher: RunLauncher | None = None,
+    record_order: str | PathLike[str] | None = None,
+    **parts: Unpack[OfflineParts],
 ) -> BaseTrainer:
     """Build a run of any mode; the config defines its limits and targets.
 
     Takes the arguments of `train_from_data` except agent, data, environment and settings. A
-    `launcher` is for the processes of an asynchronous run.
+    `launcher` is for the processes of an asynchronous run, and `record_order` for its order; see
+    `build_async_trainer`.
     """
+    if record_order is not None and config.mode != "async":
+        raise ConfigError(
+            f"record_order has no effect with mode={config.mode}, which repeats itself bit for bit "
+            "without it; remove it"
+        )
     make_env = config.env_config().build
     make_eval_env = partial(config.eval_env_config().build_for, config.evaluate.play.episodes)
     filled: OfflineParts = {
@@ -45,6 +57,7 @@ def build_trainer(
                 config,
                 make_eval_env=make_eval_env,
                 launcher=launcher,
+                record_order=record_order,
                 **filled,
             )
         case "sync":

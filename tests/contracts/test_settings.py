@@ -21,6 +21,7 @@ from asyncrl.actor.trajectory_processor import TrajectoryConfig
 from asyncrl.agents.parts.exploration import Exploration
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.cli.eval import EvalArguments
+from asyncrl.cli.replay import ReplayArguments
 from asyncrl.core.declared import Member, declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
@@ -41,6 +42,7 @@ _GIVEN: dict[type, Any] = {  # what cannot be made without being told something
     CollectThenTrain: CollectThenTrain(env_steps=10, opt_steps=10),
     EnvConfig: EnvConfig(id="CartPole-v1"),
     EvalArguments: EvalArguments(run_dir=Path()),
+    ReplayArguments: ReplayArguments(run_dir=Path()),
     RunConfig: RunConfig(env="CartPole-v1"),
 }
 _GROUPS: dict[Any, str] = {  # what a sentence puts before the name of a setting

@@ -1,0 +1,83 @@
+"""`asyncrl replay`: computes an asynchronous run again, from the order that it has recorded."""
+
+from __future__ import annotations
+
+import pdb
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from asyncrl.cli.output import on_results, show
+from asyncrl.cli.run_directory import check_run_dir
+from asyncrl.core.declared import Count, check_declared
+from asyncrl.core.errors import ConfigError
+from asyncrl.training.recorded import ORDER_FILE
+from asyncrl.training.replayed import ReplayedTrainer, build_replay_trainer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayArguments:
+    """Compute a run of `asyncrl train --record-order` again, bit for bit, in one process."""
+
+    run_dir: Annotated[Path, tyro.conf.Positional]
+    """Directory of the run."""
+
+    until: Count | None = None
+    """Optimisation steps after which to stop. Default: the end of the run."""
+
+    pdb: bool = False
+    """Open Python's debugger there; `trainer` has the agent, the replay buffer and the next
+    optimisation steps: `trainer.run_step()`."""
+
+    def __post_init__(self) -> None:
+        check_declared(self, flags=True)
+
+
+def parse(argv: list[str]) -> ReplayArguments:
+    """Parse the command line."""
+    arguments: ReplayArguments = on_results(
+        tyro.cli, ReplayArguments, prog="asyncrl replay", args=argv
+    )
+    return arguments
+
+
+def run(arguments: ReplayArguments) -> int:
+    """Replay, and return the exit code: 1 if a model differs from the run's."""
+    check_run_dir(arguments.run_dir)
+    path = arguments.run_dir / ORDER_FILE
+    if not path.exists():
+        raise ConfigError(
+            f"{arguments.run_dir} has no recorded order, so it cannot be replayed; train with "
+            "--record-order"
+        )
+    trainer = build_replay_trainer(path)
+    began_s = time.monotonic()
+    with trainer:
+        trainer.run_until(arguments.until)
+        took_s = time.monotonic() - began_s
+        if arguments.pdb:
+            pdb.Pdb().set_trace()
+    show(_report(trainer, took_s))
+    return 1 if trainer.differs else 0
+
+
+def _report(trainer: ReplayedTrainer, took_s: float) -> str:
+    order = trainer.order
+    end = f"; {trainer.interrupter.reason}" if trainer.should_stop else ""
+    if trainer.differs is None:
+        bits = f"all {trainer.published} models published until then are the run's, bit for bit"
+    else:
+        equal, different = trainer.differs
+        bits = (
+            f"the models differ from the run's: that of optimisation step {different} does, those "
+            f"up to step {equal} do not"
+        )
+    return (
+        f"replayed {trainer.opt_steps} optimisation steps in {took_s:.1f} s: {trainer.stored} "
+        f"transitions stored, {trainer.sampled} sampled{end}\n{bits}\n"
+        f"the order took {order.event_bytes / 1e6:.3g} MB of disk space, the experience "
+        f"{order.experience_bytes / 1e6:.3g} MB"
+    )

@@ -1,0 +1,255 @@
+"""The order of an asynchronous run: what must be known to compute the same bits again.
+
+Threads and processes decide when experience is stored, relative to samples and optimisation steps.
+Everything else follows from seeds and settings. The order consists of events, a few bytes each, and
+of the stored experience:
+
+    Pushed          the next segments of the oldest message were pushed into the replay
+    Sampled         transitions were sampled, for one batch or several
+    Reprioritised   the TD errors of the newest batch were set in the replay
+    Took            the next of these batches was taken
+    Learns          an optimisation step begins, at this number of environment steps
+    Threads         torch computes with this number of threads from here on
+    Published       a model was published, with this checksum
+
+Sampled rows, priorities and parameters are not recorded: they follow from the same events.
+Checksums of published models show where they do not. A thread writes all this into one file. A
+message always comes before the events that use it, so any beginning of the file can be replayed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asyncrl.checkpoint.directory import make_directory
+from asyncrl.checkpoint.record_file import RecordFile
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.interrupter import CrashForwardingThread, Interrupter, start_thread
+from asyncrl.core.messages import Experience, ModelInfo
+from asyncrl.core.segment import SegmentSchema
+from asyncrl.core.torch_threads import torch_threads
+from asyncrl.learner.order_log import (
+    CODES,
+    FORMAT,
+    Kind,
+    Learns,
+    Published,
+    Pushed,
+    Reprioritised,
+    Sampled,
+    Threads,
+    Took,
+    checksum_of,
+    packed,
+)
+
+logger = logging.getLogger(__name__)
+
+_INTERVAL_S = 0.1
+"""Between two writes: a run that is killed loses the events of this time."""
+
+_MOST_BYTES = 64 << 20
+"""Experience that may wait for the disk. Beyond it the receiving thread waits, and so do actors."""
+
+_CLOSE_S = 30.0
+
+
+class Order:
+    """What happens to a run's order; this one keeps nothing.
+
+    The receiving thread calls `message` and `pushed`; the learner's thread calls the others.
+    """
+
+    def begin(self) -> None:
+        """Begin, before anything happens in the run."""
+
+    def message(self, message: Experience) -> None:
+        """Keep a message that is about to be stored; its arrays must not change any more."""
+
+    def pushed(self, segments: int) -> None:
+        """Note a push; call it under the lock of the replay, like `sampled` and `reprioritised`."""
+
+    def sampled(self, count: int) -> None:
+        """Note a sample."""
+
+    def reprioritised(self) -> None:
+        """Note new priorities."""
+
+    def took(self) -> None:
+        """Note that a batch is given to the loop."""
+
+    def learns(self, env_steps: int) -> None:
+        """Note that an optimisation step begins."""
+
+    def published(self, model: ModelInfo) -> None:
+        """Note a model that is published to actors."""
+
+    def close(self) -> None:
+        """Write what is pending; may be called again."""
+
+
+class RecordedOrder(Order):
+    """Writes the order into a new file, in a thread.
+
+    If the disk is slower than the experience, actors wait for it as for a slow learner. If a write
+    fails, recording ends with a warning and the run continues: it can be replayed up to there.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        schema: SegmentSchema,
+        describe: Callable[[], Mapping[str, Any]],
+        interrupter: Interrupter,
+    ) -> None:
+        """`describe` returns what a replay must know of the run, as plain values."""
+        if path.exists():
+            raise ConfigError(
+                f"{path} contains the order of an earlier run; use another directory, or move it "
+                "away"
+            )
+        self.path = path
+        self._schema = schema
+        self._describe = describe
+        self._interrupter = interrupter
+        self._pending: deque[bytes | Experience | ModelInfo] = deque()
+        self._env_steps = self._threads = 0
+        self._changed = threading.Condition()
+        self._waiting_bytes = 0
+        self._has_waited = self._has_failed = self._closing = False
+        self._thread = CrashForwardingThread(interrupter, self._run, name="asyncrl-order")
+
+    def begin(self) -> None:
+        """Create the file and start the thread."""
+        try:
+            make_directory(self.path.parent)
+            self._file = RecordFile(self.path)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot create {self.path} for the order of the run: {error.strerror}"
+            ) from error
+        start_thread(self._thread)
+
+    def message(self, message: Experience) -> None:
+        """Keep a message; wait while too much experience waits for the disk."""
+        size = _nbytes(message)
+        with self._changed:
+            while self._waiting_bytes and self._waiting_bytes + size > _MOST_BYTES:
+                if self._has_failed or self._interrupter.is_set:  # the run does not wait for it
+                    break
+                self._warn_of_waiting()
+                self._changed.wait(_INTERVAL_S)
+            self._waiting_bytes += size
+        self._pending.append(message)
+
+    def pushed(self, segments: int) -> None:
+        """Note a push."""
+        self._pending.append(CODES[Pushed] + packed(segments))
+
+    def sampled(self, count: int) -> None:
+        """Note a sample."""
+        self._pending.append(CODES[Sampled] + packed(count))
+
+    def reprioritised(self) -> None:
+        """Note new priorities."""
+        self._pending.append(CODES[Reprioritised])
+
+    def took(self) -> None:
+        """Note that a batch is given to the loop."""
+        self._pending.append(CODES[Took])
+
+    def learns(self, env_steps: int) -> None:
+        """Note that an optimisation step begins, and the threads that compute it."""
+        threads = torch_threads() or 0
+        if threads != self._threads:
+            self._threads = threads
+            self._pending.append(CODES[Threads] + packed(threads))
+        self._pending.append(CODES[Learns] + packed(env_steps - self._env_steps))
+        self._env_steps = env_steps
+
+    def published(self, model: ModelInfo) -> None:
+        """Note a model; the thread computes its checksum."""
+        self._pending.append(model)
+
+    def close(self) -> None:
+        """Write what is pending, say that the run has ended, and end the thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread.ident is not None and not self._thread.has_ended(_CLOSE_S):
+            logger.warning(
+                "the disk has not taken the end of %s within %g s; it can be replayed up to there",
+                self.path,
+                _CLOSE_S,
+            )
+
+    def _warn_of_waiting(self) -> None:
+        if not self._has_waited:
+            self._has_waited = True
+            logger.warning(
+                "the disk of %s is slower than the experience that arrives; actors wait for it",
+                self.path,
+            )
+
+    def _run(self) -> None:
+        try:
+            self._write_all()
+        except OSError as error:
+            logger.warning(
+                "cannot write %s: %s; the run continues, and can be replayed up to this point",
+                self.path,
+                error.strerror,
+            )
+            self._has_failed = True
+            self._pending = deque(maxlen=0)  # keeps nothing
+
+    def _write_all(self) -> None:
+        with self._file as file:
+            self._append_head(file)
+            while not self._closing:
+                self._write_pending(file)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closing, _INTERVAL_S)
+            self._write_pending(file)
+            file.append(Kind.END)
+
+    def _append_head(self, file: RecordFile) -> None:
+        columns = [[c.name, c.dtype, list(c.shape)] for c in self._schema.columns]
+        head = {"format": FORMAT, "columns": columns, "rows": self._schema.rows}
+        file.append(Kind.HEAD, json.dumps({**head, **self._describe()}).encode())
+
+    def _write_pending(self, file: RecordFile) -> None:
+        """Write the messages as they come, and then all events: none uses a later message."""
+        events = []
+        for _ in range(len(self._pending)):
+            match item := self._pending.popleft():
+                case bytes():
+                    events.append(item)
+                case ModelInfo():
+                    checksum = checksum_of(item.params).to_bytes(4, "little")
+                    events.append(CODES[Published] + packed(item.version) + checksum)
+                case Experience():
+                    columns = [item.columns[c.name] for c in self._schema.columns]
+                    contiguous = map(np.ascontiguousarray, (item.rows, *columns))
+                    file.append(Kind.MESSAGE, len(item.rows).to_bytes(4, "little"), *contiguous)
+                    self._release(item)
+        if events:
+            file.append(Kind.EVENTS, b"".join(events))
+        file.flush()
+
+    def _release(self, message: Experience) -> None:
+        with self._changed:
+            self._waiting_bytes -= _nbytes(message)
+            self._changed.notify_all()
+
+
+def _nbytes(message: Experience) -> int:
+    return sum(column.nbytes for column in message.columns.values())

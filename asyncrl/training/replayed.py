@@ -1,0 +1,266 @@
+"""Replays an asynchronous run whose order was recorded: the same parameters again, bit for bit.
+
+    trainer = build_replay_trainer("runs/mine")
+    with trainer:
+        trainer.run_until(4700)
+        breakpoint()                      # the next optimisation steps, one by one:
+        for batch in trainer.batches():
+            trainer.learn(batch)
+
+Everything happens in one thread: no actors, no environments, no clocks. `learner/order.py` says
+what is recorded. Builds the agent and the replay as the run did; the file says what it was built
+for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from os import PathLike
+from pathlib import Path
+from typing import Any, Unpack
+
+from asyncrl.actor.step_processor import StepProcessor
+from asyncrl.checkpoint.checkpoint import Checkpoint
+from asyncrl.checkpoint.saver import RunState
+from asyncrl.core.agent import Agent, AgentConfig
+from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.measured import assume
+from asyncrl.core.recorder import Record
+from asyncrl.core.replay_buffer import AcceptsPriorities, ReplayBuffer, in_batches
+from asyncrl.core.settings import from_plain
+from asyncrl.core.torch_threads import set_torch_threads
+from asyncrl.core.types import Array, Columns, IntArray
+from asyncrl.learner.order_log import (
+    Event,
+    Learns,
+    OrderFile,
+    Published,
+    Pushed,
+    Reprioritised,
+    Sampled,
+    Threads,
+    Took,
+    checksum_of,
+)
+from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts
+from asyncrl.metrics.machine import machine
+from asyncrl.training.config import AsyncConfig
+from asyncrl.training.describe_env import description_of
+from asyncrl.training.plan import RunPlan
+from asyncrl.training.recorded import ORDER_FILE
+from asyncrl.training.run_config import RunConfig
+
+logger = logging.getLogger(__name__)
+
+_MATTERS = ("processor", "gpus", "torch", "numpy", "python")
+"""What a machine's description says about the bits that it computes."""
+
+
+class ReplayedTrainer(BaseTrainer):
+    """Repeats the learner's part of a run from its order.
+
+    It has the methods of every trainer, so the run's callbacks can be given again. It neither
+    evaluates nor saves.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        buffer: ReplayBuffer,
+        order: OrderFile,
+        *,
+        batch_size: int,
+        **parts: Unpack[TrainerParts],
+    ) -> None:
+        """Make a trainer from what the run began with."""
+        self.buffer = buffer
+        self.order = order
+        self.stored = self.sampled = self.published = 0
+        """Transitions stored and sampled so far, and models published."""
+        self.differs: tuple[int, int] | None = None
+        """Optimisation steps of the last model that equals the run's, and of the first that does
+        not; None while all are equal. (0, 0) means that the agent differs from the beginning."""
+        self._batch_size = batch_size
+        self._events = self._with_steps(order.events())
+        self._env_steps = 0
+        self._drawn: Iterator[Columns] = iter(())
+        self._taken: Columns = {}
+        self._td_errors: tuple[IntArray, Array] | None = None
+        self._equal_until = 0
+        super().__init__(agent, parts=parts)
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps of the run at this optimisation step."""
+        return self._env_steps
+
+    def run_until(self, opt_steps: int | None = None) -> None:
+        """Repeat the run up to this optimisation step; by default to its end."""
+        while not self.should_stop and (opt_steps is None or self.opt_steps < opt_steps):
+            self.run_step()
+
+    def update_priorities(self, index: IntArray, td_error: Array) -> None:
+        """Keep TD errors until the moment at which the run has set them."""
+        self._td_errors = index, td_error
+
+    @property
+    def _priorities(self) -> ReplayedTrainer:
+        return self
+
+    def _loop(self) -> None:
+        self.run_until()
+
+    def _take(self, turns_left: int | None) -> Columns | None:
+        """Repeat everything up to the next optimisation step; return its batch."""
+        for event in self._events:
+            if isinstance(event, Learns):
+                self._env_steps = event.env_steps
+                return self._taken
+            self._repeat(event)
+        self.interrupter.stop(
+            "the run ended here"
+            if self.order.ended
+            else "the record ends here, before the end of the run"
+        )
+        return None
+
+    def _repeat(self, event: Event) -> None:
+        match event:
+            case Pushed(segments):
+                self.stored += self.buffer.push(*self.order.pop(segments))
+            case Sampled(count):
+                self._sample(count)
+            case Took():
+                self._taken = next(self._drawn)
+            case Reprioritised():
+                self._reprioritise()
+            case Threads(count):
+                set_torch_threads(count)
+            case Published():
+                self._compare(event)
+
+    def _with_steps(self, events: Iterator[Event]) -> Iterator[Event]:
+        """Name the optimisation step at which the file is damaged."""
+        try:
+            yield from events
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{error}; the run can be replayed up to optimisation step {self.opt_steps}"
+            ) from error
+
+    def _sample(self, count: int) -> None:
+        together = self.buffer.sample(count)
+        self.sampled += count
+        ahead = count > self._batch_size
+        self._drawn = iter(in_batches(together, self._batch_size) if ahead else [together])
+
+    def _reprioritise(self) -> None:
+        assert isinstance(self.buffer, AcceptsPriorities)  # noqa: S101  # so it was in the run
+        assert self._td_errors is not None  # noqa: S101  # of the last optimisation step
+        self.buffer.update_priorities(*self._td_errors)
+
+    def _compare(self, published: Published) -> None:
+        self.published += 1
+        if self.differs is not None:
+            return
+        if checksum_of(self.agent.model_info().params) == published.checksum:
+            self._equal_until = published.opt_steps
+            return
+        self.differs = self._equal_until, published.opt_steps
+        logger.warning(
+            "the model published at optimisation step %d differs from the run's, those up to step "
+            "%d were equal",
+            published.opt_steps,
+            self._equal_until,
+        )
+
+    def _metrics(self) -> Record:
+        return {"replay/size": float(len(self.buffer)), "samples_total": float(self.stored)}
+
+    def _state(self, *, save_replay: bool) -> RunState:
+        return RunState({}, {})
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        raise NotImplementedError
+
+
+def replay_run(
+    run_dir: str | PathLike[str], *, until: int | None = None, **parts: Unpack[CommonParts]
+) -> ReplayedTrainer:
+    """Repeat a run of `asyncrl train --record-order`, and return the trainer.
+
+    `until` is a number of optimisation steps; by default the whole run is repeated. Takes the
+    arguments of `build_replay_trainer`.
+    """
+    trainer = build_replay_trainer(Path(run_dir) / ORDER_FILE, **parts)
+    with trainer:
+        trainer.run_until(until)
+    return trainer
+
+
+def build_replay_trainer(
+    order: str | PathLike[str],
+    agent: AgentConfig | None = None,
+    config: AsyncConfig | None = None,
+    *,
+    make_processor: Callable[[], StepProcessor] | None = None,
+    **parts: Unpack[CommonParts],
+) -> ReplayedTrainer:
+    """Build the learner's part of a run again.
+
+    Args:
+        order: The file that the run has written: its `record_order`, or `order` in the directory of
+            `asyncrl train --record-order`.
+        agent: The run's agent. None takes what the file says; it does for runs of the command line
+            and of `build_trainer`.
+        config: The run's settings; as with `agent`.
+        make_processor: The run's, if it had one.
+        parts: `recorder`, `callbacks`: those of the run, if they change its agent.
+    """
+    file = OrderFile(Path(order))
+    head = file.head
+    if agent is None or config is None:
+        config = _config_in(file)
+        agent = config.agent
+    _warn_of_machine(head["machine"])
+    assume(head["choices"])
+    seen = description_of(head["env"])
+    plan = RunPlan(agent, _no_env, make_processor, config, None, seen=seen)
+    if (plan.seed, plan.schema.hash()) != (head["seed"], head["schema"]):
+        raise ConfigError(
+            f"{file.path} is of a run with another seed, or other columns of experience, than "
+            "these settings give; pass the agent and the config of that run"
+        )
+    buffer = plan.build_buffer()
+    return ReplayedTrainer(
+        plan.build_learner(), buffer, file, batch_size=config.trainer.batch_size, **parts
+    )
+
+
+def _no_env() -> Any:  # noqa: ANN401  # never called
+    raise NotImplementedError
+
+
+def _config_in(file: OrderFile) -> RunConfig:
+    plain = file.head["config"]
+    if plain is None:
+        raise ConfigError(
+            f"{file.path} does not hold the settings of its run, which was built in Python; pass "
+            "agent= and config=, the same as to build_async_trainer"
+        )
+    # Curricula concern actors only.
+    return from_plain(RunConfig, {**plain, "env_schedule": {}})
+
+
+def _warn_of_machine(then: dict[str, Any]) -> None:
+    now = machine()
+    changed = [
+        f"{name} {then.get(name)} -> {now[name]}"
+        for name in _MATTERS
+        if then.get(name) != now[name]
+    ]
+    if changed:
+        logger.warning(
+            "the run was recorded elsewhere, and its bits may differ here: %s", "; ".join(changed)
+        )
