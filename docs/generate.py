@@ -94,6 +94,8 @@ COMMANDS = {
     "export": ["export", "--help"],
     "runs": ["runs", "--help"],
     "compare": ["compare", "--help"],
+    "report": ["report", "--help"],
+    "plot": ["plot", "--help"],
     "bench": ["bench", "--help"],
     "bench tune": ["bench", "tune", "--help"],
     "doctor": ["doctor", "--help"],

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 from rich.table import Table
@@ -17,7 +17,7 @@ from asyncrl.cli.runs import print_table
 from asyncrl.core.declared import check_declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.recorders.run_state import count, duration, measure
-from asyncrl.report.run_files import RunFiles
+from asyncrl.report.run_files import RunFiles, differences
 
 _LEAST = 2
 
@@ -89,26 +89,6 @@ def run(arguments: CompareArguments) -> int:
         table.add_row(setting, *("-" if value is None else str(value) for value in values))
     print_table(table)
     return 0
-
-
-def differences(configs: list[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the settings that are not the same in all, by their dotted names; None if absent."""
-    flat = [_flattened(config) for config in configs]
-    names = dict.fromkeys(name for config in flat for name in config)
-    found = {name: [config.get(name) for config in flat] for name in names}
-    return {
-        name: values for name, values in found.items() if any(v != values[0] for v in values[1:])
-    }
-
-
-def _flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        if isinstance(value, Mapping) and value:
-            flat |= _flattened(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
 
 
 def _number(run: RunFiles, name: str) -> float | None:

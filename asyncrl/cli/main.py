@@ -51,6 +51,10 @@ usage: asyncrl COMMAND [OPTIONS]
       list runs: agent, environment, state, score, steps and time
   asyncrl compare RUN_DIR RUN_DIR ... [--json]
       show runs side by side, and the settings in which they differ
+  asyncrl report RUN_DIR ... [-o report.html]
+      write a page with the curves and tables of a run, or of several side by side
+  asyncrl plot RUN_DIR ... [-o curves.png|svg|pdf] [--axis env_steps|opt_steps|wall_s]
+      draw the evaluations of runs, with intervals where seeds were repeated
   asyncrl bench env|sample|transport|replay|learner|train|all [--env ID] [--quick] [--json] ...
       measure throughput, each stage against its own limit; --save and --compare find regressions
   asyncrl bench tune [--agent PRESET|MODULE:CONFIG] [--env ID] [--config FILE] [--seconds S] ...
@@ -70,6 +74,8 @@ _COMMANDS = {
     "export": "asyncrl.cli.export",
     "runs": "asyncrl.cli.runs",
     "compare": "asyncrl.cli.compare",
+    "report": "asyncrl.cli.report",
+    "plot": "asyncrl.cli.plot",
     "bench": "asyncrl.cli.bench",
     "bench tune": "asyncrl.cli.tune",
     "doctor": "asyncrl.cli.doctor",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -146,6 +147,7 @@ def render_summary(summary: Mapping[str, Any]) -> str:
     lines += _actor_table(summary.get("actors") or {})
     if run_dir := summary.get("run_dir"):
         lines.append(f"  results    {run_dir}")
+        lines.append(f"  report     asyncrl report {shlex.quote(str(run_dir))}")
     return "\n".join(lines)
 
 

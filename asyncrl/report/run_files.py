@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import CLOCK_TIME, Record
+from asyncrl.core.settings import flatten
 from asyncrl.training.run_config import read_yaml
 
 State = Literal["running", "ended", "failed", "killed", "elsewhere"]
@@ -121,6 +122,16 @@ def find_runs(roots: list[Path]) -> list[RunFiles]:
                 runs[Path(here).resolve()] = RunFiles(Path(here))
                 folders.clear()
     return sorted(runs.values(), key=lambda run: (run.began_at, str(run.path)))
+
+
+def differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the settings that are not the same in all, by their dotted names; None if absent."""
+    flat = [dict(flatten(config)) for config in configs]
+    names = dict.fromkeys(name for config in flat for name in config)
+    found = {name: [config.get(name) for config in flat] for name in names}
+    return {
+        name: values for name, values in found.items() if any(v != values[0] for v in values[1:])
+    }
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:

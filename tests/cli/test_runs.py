@@ -1,4 +1,4 @@
-"""`asyncrl runs` and `asyncrl compare`: what they print about runs."""
+"""`asyncrl runs`, `compare`, `report` and `plot`: what they print and draw of runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.cli.compare import differences
 from asyncrl.cli.main import main
 from asyncrl.training.run_config import RunConfig
 from tests.report.runs import made_run
@@ -65,11 +64,6 @@ def test_two_runs_are_compared_with_the_settings_that_differ(
     assert told["numbers"]["wall_s"] == [5.0, 65.0]
 
 
-def test_settings_that_one_lacks_differ() -> None:
-    found = differences([{"a": {"b": 1, "c": []}, "d": {}}, {"a": {"b": 1}, "d": {}}])
-    assert found == {"a.c": [[], None]}
-
-
 def test_what_is_no_run_and_one_run_alone_are_refused(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,3 +71,60 @@ def test_what_is_no_run_and_one_run_alone_are_refused(
     assert "not a run directory" in capsys.readouterr().err
     assert main(["compare", str(runs / "low")]) == 2
     assert "at least 2 run" in capsys.readouterr().err
+
+
+def test_report_of_one_run_is_written_into_it(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(runs / "low")]) == 0
+    page = runs / "low/report.html"
+    assert capsys.readouterr().out == f"{page}\n"
+    assert "<h1>low</h1>" in page.read_text()
+
+
+def test_report_of_several_runs_is_written_where_asked(runs: Path, tmp_path: Path) -> None:
+    page = tmp_path / "both.html"
+    assert main(["report", str(runs / "low"), str(runs / "high"), "-o", str(page)]) == 0
+    assert "<h1>2 runs</h1>" in page.read_text()
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_curves_are_drawn_in_the_format_of_the_name(
+    suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    records = [
+        {"env_steps": 10.0 * k, "opt_steps": 1.0 * k, "wall_s": 1.0 * k, "eval_reward": 2.0 * k}
+        for k in range(4)
+    ]
+    made = [
+        str(made_run(tmp_path / f"r{s}", replace(RunConfig(), seed=s), records=records))
+        for s in range(2)
+    ]
+    picture = tmp_path / f"curves{suffix}"
+    assert main(["plot", *made, "-o", str(picture), "--axis", "wall_s"]) == 0
+    assert capsys.readouterr().out == f"{picture}\n"
+    begins = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+    assert picture.read_bytes().startswith(begins[suffix])
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        ("report", "name at least one run directory"),
+        ("report {runs}/none", "not a run directory: it does not exist"),
+        ("report {runs}/low -o {runs}", "cannot write {runs}: Is a directory"),
+        (
+            "report {runs}/low -o {runs}/none/x.html",
+            "cannot write {runs}/none/x.html: No such file",
+        ),
+        ("plot {runs}/low -o curves.bmp", "curves.bmp; its ending must be one of .pdf, .png, .svg"),
+        ("plot {runs}/low", "none of these runs has an evaluation yet"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(
+    command: str, error: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    assert main(command.format(runs=runs).split()) == 2
+    assert error.format(runs=runs) in capsys.readouterr().err

@@ -241,6 +241,7 @@ def test_user_reads_where_results_are_then_progress_then_the_summary(trained: Tr
     summary = lines[lines.index("run ended: 300 optimisation steps are done") :]
     shown = dict(line.split(maxsplit=1) for line in summary)
     assert shown["results"] == "runs/x"
+    assert shown["report"] == "asyncrl report runs/x"
     assert shown["verdict"] == read_json(trained.directory / "summary.json")["verdict"]["sentence"]
     assert trained.done.stderr == ""
 
@@ -713,7 +714,7 @@ def test_what_constructors_do_to_their_process_does_no_harm_to_a_run(
         flags += ["--mode", "sync"]
     done = run("train", "dqn", *flags, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("results    runs/odd\n")
+    assert "\n  results    runs/odd\n" in done.stdout
     assert read_json(tmp_path / "runs/odd/summary.json")["opt_steps"] == 20
 
 

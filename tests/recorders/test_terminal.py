@@ -208,6 +208,7 @@ def test_summary_says_how_it_went_and_where_the_results_are() -> None:
         "  verdict    learner-bound: actors wait 60 %",
         "  ledger     produced 48.1 k = stored 48.0 k + dropped 0 + lost 12 + in flight 111",
         "  results    runs/dqn",
+        "  report     asyncrl report runs/dqn",
     ]
 
 
@@ -257,12 +258,12 @@ ROW = {
 def test_summary_shows_what_each_actor_did() -> None:
     other = {**ROW, "env_steps": 7, "restarts": 0, "dropped": 0}
     lines = render_summary({"actors": {"0": ROW, "10": other}, "run_dir": "runs/x"}).splitlines()
-    assert [line.split() for line in lines[-4:-1]] == [
+    assert [line.split() for line in lines[-5:-2]] == [
         ["actor", "env", "steps", "steps/s", "waiting", "episodes", "restarts"],
         ["0", "48.1", "k", "812", "25", "%", "96", "2,", "given", "up"],
         ["10", "7", "812", "25", "%", "96", "0"],
     ]
-    assert lines[-1] == "  results    runs/x"
+    assert lines[-2] == "  results    runs/x"
 
 
 def test_summary_of_many_actors_shows_the_slowest() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl.core.errors import ConfigError
-from asyncrl.report.run_files import RunFiles, find_runs
+from asyncrl.report.run_files import RunFiles, differences, find_runs
 from asyncrl.training.run_config import RunConfig
 from tests.report.runs import made_run
 
@@ -74,3 +74,8 @@ def test_runs_are_found_at_any_depth_oldest_first(tmp_path: Path) -> None:
     assert [run.path.name for run in found] == ["a", "b", "c"]
     with pytest.raises(ConfigError, match="is not a directory"):
         find_runs([tmp_path / "none"])
+
+
+def test_settings_that_one_lacks_differ() -> None:
+    found = differences([{"a": {"b": 1, "c": []}, "d": {}}, {"a": {"b": 1}, "d": {}}])
+    assert found == {"a.c": [[], None]}

@@ -1,0 +1,55 @@
+"""`asyncrl plot`: learning curves of runs as a PNG, SVG or PDF file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from asyncrl.cli.output import on_results, show
+from asyncrl.cli.report import runs_in, written
+from asyncrl.core.declared import check_declared
+from asyncrl.core.errors import ConfigError
+from asyncrl.report.plot import SUFFIXES, plot_runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlotArguments:
+    """Draw the evaluations of runs.
+
+    Runs that differ in their seed alone are one curve: their interquartile mean, or the mean of
+    fewer than four, with its bootstrapped 95 % interval.
+    """
+
+    run_dirs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Directories of one or more runs."""
+
+    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("curves.png")
+    """File to write; its ending is the format: .png, .svg or .pdf. An existing file is replaced."""
+
+    axis: Literal["env_steps", "opt_steps", "wall_s"] = "env_steps"
+    """What the curves are drawn over."""
+
+    def __post_init__(self) -> None:
+        check_declared(self, flags=True)
+
+
+def parse(argv: list[str]) -> PlotArguments:
+    """Parse the command line."""
+    arguments: PlotArguments = on_results(tyro.cli, PlotArguments, prog="asyncrl plot", args=argv)
+    return arguments
+
+
+def run(arguments: PlotArguments) -> int:
+    """Draw the curves, print the path of the file, and return the exit code."""
+    runs = runs_in(arguments.run_dirs)
+    if arguments.output.suffix not in SUFFIXES:
+        raise ConfigError(
+            f"--output is {arguments.output}; its ending must be one of {', '.join(SUFFIXES)}"
+        )
+    with written(arguments.output):
+        plot_runs(runs, arguments.output, arguments.axis)
+    show(str(arguments.output))
+    return 0

@@ -1,0 +1,73 @@
+"""`asyncrl report`: a page with the curves and tables of one run, or of several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from asyncrl.cli.output import on_results, show
+from asyncrl.cli.run_directory import check_run_dir
+from asyncrl.core.declared import check_declared
+from asyncrl.core.errors import ConfigError
+from asyncrl.report.one_run import report_of_run
+from asyncrl.report.run_files import RunFiles
+from asyncrl.report.several_runs import report_of_runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportArguments:
+    """Write a page with curves and tables, which opens in any browser without a network."""
+
+    run_dirs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Directory of a run, or of several to compare."""
+
+    output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
+    """File to write; report.html in the run directory by default, and in the working directory for
+    several runs. An existing file is replaced."""
+
+    def __post_init__(self) -> None:
+        check_declared(self, flags=True)
+
+
+def parse(argv: list[str]) -> ReportArguments:
+    """Parse the command line."""
+    arguments: ReportArguments = on_results(
+        tyro.cli, ReportArguments, prog="asyncrl report", args=argv
+    )
+    return arguments
+
+
+def run(arguments: ReportArguments) -> int:
+    """Write the page, print its path, and return the exit code."""
+    runs = runs_in(arguments.run_dirs)
+    output = arguments.output or (runs[0].path if len(runs) == 1 else Path()) / "report.html"
+    html = report_of_run(runs[0]) if len(runs) == 1 else report_of_runs(runs)
+    with written(output):
+        output.write_text(html, encoding="utf-8", errors="backslashreplace")
+    show(str(output))
+    return 0
+
+
+def runs_in(run_dirs: Sequence[Path]) -> list[RunFiles]:
+    """Return the runs in these directories; raise `ConfigError` if one holds none."""
+    if not run_dirs:
+        raise ConfigError("name at least one run directory, as runs/NAME; asyncrl runs lists them")
+    for path in run_dirs:
+        check_run_dir(path)
+    return [RunFiles(path) for path in run_dirs]
+
+
+@contextmanager
+def written(output: Path) -> Iterator[None]:
+    """Turn what the system says against writing a file into a `ConfigError`."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {output}: {error.strerror}; choose another file with --output"
+        ) from error

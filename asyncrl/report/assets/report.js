@@ -1,0 +1,122 @@
+"use strict";
+// Draws the charts of a report from the data in #data. Knows nothing about runs.
+(() => {
+  const { axes, charts, xs } = JSON.parse(document.getElementById("data").textContent);
+  // Okabe and Ito's colours, which colour-blind readers can distinguish; black is the text colour.
+  const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8c8c00", "#7f7f7f"];
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const colour = (k) => COLOURS[k % COLOURS.length];
+  const faded = (hex, alpha) => hex + Math.round(alpha * 255).toString(16).padStart(2, "0");
+  let drawn = [];
+
+  const number = (value) => {
+    if (value == null) return "–";
+    const size = Math.abs(value);
+    for (const [unit, name] of [[1e9, " G"], [1e6, " M"], [1e3, " k"]])
+      if (size >= unit && size >= 1e4) return +(value / unit).toPrecision(4) + name;
+    return size && size < 1e-3 ? value.toExponential(2) : String(+value.toPrecision(4));
+  };
+  const duration = (s) => {
+    if (s == null) return "–";
+    if (s < 60) return number(s) + " s";
+    const minutes = Math.floor(s / 60);
+    return minutes < 60 ? `${minutes} min ${Math.round(s % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  };
+  const onAxis = (axis, value) => (axis === "wall_s" ? duration(value) : number(value));
+
+  /* Each series becomes columns over positions of its own, if it has some on this axis; uPlot.join
+     aligns them. */
+  function columns(chart, axis) {
+    const tables = [], options = [{ label: axes[axis], value: (_, v) => onAxis(axis, v) }], bands = [];
+    let total = null;
+    chart.series.filter((series) => axis in xs[series.x]).forEach((series, k) => {
+      const stroke = colour(series.colour ?? k);
+      const x = xs[series.x][axis];
+      const add = (y, extra) => {
+        tables.push([x, y]);
+        options.push({ stroke, width: 1.6, spanGaps: true, value: (_, v) => number(v), points: { show: false }, ...extra });
+      };
+      if (chart.stacked) {
+        const top = series.y.map((v, i) => (v == null ? null : v + (total?.[i] ?? 0)));
+        const own = series.y;
+        add(top, { label: series.label, fill: total ? undefined : faded(stroke, 0.5),
+                   value: (_, __, ___, i) => number(i == null ? null : own[i]) });
+        if (total) bands.push({ series: [tables.length, tables.length - 1], fill: faded(stroke, 0.5) });
+        total = top;
+        return;
+      }
+      add(series.y, { label: series.label, dash: series.dash ? [6, 4] : undefined,
+                      points: { show: series.y.filter((v) => v != null).length < 60, size: 5, fill: stroke } });
+      if (series.low) {
+        add(series.high, { label: series.range + " high", width: 0, class: "band" });
+        add(series.low, { label: series.range + " low", width: 0, class: "band" });
+        bands.push({ series: [tables.length - 1, tables.length], fill: faded(stroke, 0.18) });
+      }
+    });
+    return { data: tables.length ? uPlot.join(tables) : [[]], options, bands };
+  }
+
+  const marks = (chart, axis) => ({
+    hooks: { draw: [(u) => {
+      u.ctx.save();
+      u.ctx.strokeStyle = css("--bad");
+      u.ctx.setLineDash([3, 3]);
+      for (const mark of chart.marks) {
+        const x = Math.round(u.valToPos(mark[axis], "x", true));
+        u.ctx.beginPath();
+        u.ctx.moveTo(x, u.bbox.top);
+        u.ctx.lineTo(x, u.bbox.top + u.bbox.height);
+        u.ctx.stroke();
+      }
+      u.ctx.restore();
+    }] },
+  });
+
+  function draw(figure, chart, axis) {
+    const { data, options, bands } = columns(chart, axis);
+    const ink = { stroke: css("--faint"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line") } };
+    const u = new uPlot({
+      width: figure.clientWidth - 24,
+      height: chart.wide ? 340 : 220,
+      series: options,
+      bands,
+      scales: { x: { time: false }, y: chart.stacked ? { range: [0, 1] } : {} },
+      axes: [
+        { ...ink, label: axes[axis], labelSize: 22, values: (_, ticks) => ticks.map((v) => onAxis(axis, v)), space: 80 },
+        { ...ink, size: 64, values: (_, ticks) => ticks.map(number) },
+      ],
+      cursor: { sync: { key: "all" }, drag: { x: true, y: false } },
+      plugins: chart.marks?.length ? [marks(chart, axis)] : [],
+    }, data, figure);
+    u.root.querySelectorAll(".u-legend .u-series").forEach((row, k) => {
+      if (!k) return;
+      const show = row.querySelector("th");
+      show.tabIndex = 0;
+      show.setAttribute("role", "button");
+      show.addEventListener("keydown", (event) => {
+        if (event.key === "Enter" || event.key === " ") {
+          event.preventDefault();
+          u.setSeries(k, { show: !u.series[k].show });
+        }
+      });
+    });
+    drawn.push({ u, figure });
+  }
+
+  function drawAll(axis) {
+    drawn.forEach(({ u }) => u.destroy());
+    drawn = [];
+    for (const chart of charts) draw(document.getElementById(chart.id), chart, axis);
+    document.documentElement.dataset.drawn = `${drawn.length} over ${axis}`;
+  }
+
+  const switches = [...document.querySelectorAll("input[name=axis]")];
+  const chosen = () => switches.find((input) => input.checked)?.value ?? Object.keys(axes)[0];
+  const named = switches.find((input) => input.value === location.hash.slice(1));
+  if (named) named.checked = true;
+  switches.forEach((input) => input.addEventListener("change", () => drawAll(input.value)));
+  dark.addEventListener("change", () => drawAll(chosen()));
+  addEventListener("resize", () => drawn.forEach(({ u, figure }) => u.setSize({ width: figure.clientWidth - 24, height: u.height })));
+  drawAll(chosen());
+})();

@@ -1,0 +1,287 @@
+"""The report of one run: how it scored, what limited it, what happened to its actors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asyncrl.core.settings import flatten, to_plain
+from asyncrl.metrics.metrics import METRICS, describe
+from asyncrl.report.curves import AXES, Curves, Points
+from asyncrl.report.page import (
+    Cell,
+    Charts,
+    axis_switch,
+    code,
+    details,
+    line,
+    numbers,
+    page,
+    table,
+    text,
+)
+from asyncrl.report.run_files import RunFiles
+from asyncrl.training.presets import PRESETS
+
+_MOST_ACTORS = 8
+"""A chart with more lines cannot be read."""
+
+_FEWEST_POINTS = 2
+
+
+def report_of_run(run: RunFiles) -> str:
+    """Return the page of one run."""
+    return _OneRun(run).page()
+
+
+def learning_lines(
+    charts: Charts, curves: Curves, colour: int | None = None, label: str = ""
+) -> list[dict[str, Any]]:
+    """Return the lines of a run's returns: evaluations with their range, and training episodes.
+
+    An evaluation stands at the steps of the model that it scored. A run with a label is one of
+    several: only its evaluations are drawn, without their range.
+    """
+    lines = []
+    at, (scores, lows, highs) = evaluations(
+        curves, "eval_reward", "eval/return_min", "eval/return_max"
+    )
+    if scores:
+        band = None if label or None in lows + highs else ("evaluation", lows, highs)
+        name = label or "evaluation"
+        lines.append(line(name, charts.positions(at), scores, band=band, colour=colour))
+    if not (label and lines):
+        here = charts.positions({axis: curves.axis(axis) for axis in AXES})
+        values = curves.points("episode/return_mean")
+        lines.append(line(label or "training", here, values, colour=colour, dash=True))
+    return lines
+
+
+def evaluations(curves: Curves, *names: str) -> tuple[dict[str, list[float]], list[Points]]:
+    """Return the positions of the evaluations on each axis, and their values by these names."""
+    rows = list(zip(*(curves.points(name) for name in names), strict=True))
+    kept = [k for k, row in enumerate(rows) if row[0] is not None]
+    at = {axis: [curves.axis(axis)[k] for k in kept] for axis in AXES}
+    versions = [curves.points("eval/model_version")[k] for k in kept]
+    steps = curves.axis("opt_steps")
+    if kept and None not in versions and steps[-1] > 0:
+        at["opt_steps"] = [version or 0.0 for version in versions]
+        at["env_steps"] = list(np.interp(at["opt_steps"], steps, curves.axis("env_steps")))
+    return at, [[rows[k][column] for k in kept] for column in range(len(names))]
+
+
+class _OneRun:
+    """The sections of a run's page."""
+
+    def __init__(self, run: RunFiles) -> None:
+        self._run = run
+        self._curves = Curves.of_file(run.path / "metrics.jsonl")
+        self._charts = Charts(AXES)
+        self._here = self._charts.positions({axis: self._curves.axis(axis) for axis in AXES})
+
+    def page(self) -> str:
+        """Return the whole page."""
+        name = self._run.path.resolve().name
+        sections = [
+            f"<h1>{escape(name)}</h1>",
+            f"<p class=faint>{escape(self._subtitle())}</p>",
+            self._headline(),
+            self._failure(),
+            axis_switch(AXES),
+            self._section("Learning", self._learning()),
+            self._section("Where time went", self._time()),
+            self._section("Actors and experience", self._experience()),
+            self._section("Machine", self._machine()),
+            self._section("Settings", self._settings()),
+        ]
+        return page(f"{name} - asyncrl", "\n".join(filter(None, sections)), self._charts)
+
+    def _subtitle(self) -> str:
+        run = self._run
+        began = run.starts[0].get("time", "") if run.starts else ""
+        resumed = f", resumed {len(run.starts) - 1} times" if len(run.starts) > 1 else ""
+        parts = (run.agent, run.env, run.state, f"started {began}{resumed}" if began else "")
+        return " · ".join(filter(None, parts))
+
+    def _headline(self) -> str:
+        run, summary = self._run, self._run.summary
+        cards: dict[str, Cell] = {
+            "best score": run.score,
+            "at opt step": summary.get("best_opt_steps"),
+            "time to the bar (s)": summary.get("seconds_to_stop_bar"),
+            "time (s)": run.number("wall_s"),
+            "env steps": run.number("env_steps"),
+            "opt steps": run.number("opt_steps"),
+            "env steps/s": summary.get("env_steps_per_s"),
+            "opt steps/s": summary.get("opt_steps_per_s"),
+        }
+        parts = [numbers({name: value for name, value in cards.items() if value is not None})]
+        if verdict := summary.get("verdict"):
+            parts.append(f"<p class=verdict>{escape(str(verdict['sentence']))}</p>")
+        if reason := summary.get("stop_reason"):
+            parts.append(f"<p>Ended because {escape(str(reason))}.</p>")
+        return "\n".join(parts)
+
+    def _failure(self) -> str:
+        if self._run.state != "failed":
+            return ""
+        try:
+            error = (self._run.path / "error.txt").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+        last = error.strip().rpartition("\n")[2]
+        return f"<p class=bad>{escape(last)}</p>{details('Traceback', code(error))}"
+
+    def _learning(self) -> Iterator[str]:
+        lines = learning_lines(self._charts, self._curves)
+        yield self._charts.figure(
+            "Return of an episode", lines, note="evaluations with their range", wide=True
+        )
+        yield self._chart("Success rate", ["eval/success_rate", "episode/success_rate"])
+        for name in self._names("agent/"):
+            yield self._chart(name.removeprefix("agent/"), [name])
+        yield self._chart("Exploration rate", self._of_actors("exploration_rate"))
+
+    def _time(self) -> Iterator[str]:
+        yield self._chart("Environment steps per second", ["fps"])
+        yield self._chart("Optimisation steps per second", ["opt_steps_per_sec"])
+        for title, prefix in (("Learner", "share/learner_"), ("Actors", "share/actor_")):
+            names = [name for name in METRICS if name.startswith(prefix)]
+            yield self._chart(title, self._present(names), "shares of time", stacked=True)
+        rows = [
+            (name.removeprefix("ms/"), self._curves.last(name), METRICS[name].meaning)
+            for name in self._present(name for name in METRICS if name.startswith("ms/"))
+        ]
+        if rows:
+            yield table(["call", "ms, last record", ""], rows)
+
+    def _experience(self) -> Iterator[str]:
+        sampled = ["lag/versions_mean", "lag/versions_max"]
+        yield self._chart("Policy lag of sampled data", sampled, "optimisation steps")
+        stored = ["lag/at_insert_mean", "lag/at_insert_max"]
+        yield self._chart("Policy lag of stored data", stored, "optimisation steps")
+        yield self._chart(
+            "Steps per second of each actor",
+            self._of_actors("env_steps_per_s"),
+            "vertical lines are restarts",
+            marks=[restart.at for restart in self._curves.restarts],
+        )
+        if actors := self._run.summary.get("actors"):
+            header = list(dict.fromkeys(name for row in actors.values() for name in row))
+            rows = [(actor, *(row.get(name) for name in header)) for actor, row in actors.items()]
+            yield table(["actor", *(name.replace("_", " ") for name in header)], rows)
+        if lags := self._run.summary.get("lag_histogram"):
+            total = sum(lags.values())
+            yield table(
+                ["age of sampled transitions (opt steps), from", "share"],
+                [(lag, f"{n / total:.1%}") for lag, n in lags.items() if n],
+            )
+        if ledger := self._run.summary.get("ledger"):
+            yield table([name.replace("_", " ") for name in ledger], [list(ledger.values())])
+
+    def _machine(self) -> Iterator[str]:
+        names = ["system/machine_cpu_percent", "system/cpu_percent"]
+        names += ["system/children_cpu_percent", "system/gpu_percent"]
+        yield self._chart("CPU and GPU use", self._present(names), "percent")
+        memory = ["system/rss_bytes", "system/children_rss_bytes", "system/gpu_memory_bytes"]
+        yield self._chart("Memory", self._present(memory), "bytes")
+        starts = self._run.starts
+        if starts and isinstance(machine := starts[-1].get("machine"), Mapping):
+            yield table(["", ""], [(key, _flat(value)) for key, value in machine.items()])
+
+    def _settings(self) -> Iterator[str]:
+        starts = self._run.starts
+        if starts and (command := starts[-1].get("command")):
+            yield f"<p>Repeat it in {escape(str(starts[-1].get('directory')))} by</p>"
+            yield code(str(command))
+        agent = self._run.agent
+        if agent in PRESETS:
+            before = dict(flatten(to_plain(PRESETS[agent]())))
+            rows = [
+                (name, _flat(value), _flat(before.get(name)))
+                for name, value in flatten(self._run.config)
+                if before.get(name) != value
+            ]
+            yield table(["differs from the preset", "this run", agent], rows)
+        settings = (self._run.path / "config.yaml").read_text(encoding="utf-8")
+        yield details("All settings", code(settings))
+        yield self._checkpoints()
+
+    def _checkpoints(self) -> str:
+        rows = [(path.name, _megabytes(path)) for path in _saved(self._run.path / "checkpoints")]
+        return table(["checkpoint", "MB"], rows) if rows else ""
+
+    def _section(self, title: str, parts: Iterable[str]) -> str:
+        parts = list(parts)
+        figures = [part for part in parts if part.startswith("<figure")]
+        others = [part for part in parts if part not in figures]
+        body = f"<div class=charts>{''.join(figures)}</div>" if figures else ""
+        body += "".join(others)
+        return f"<h2>{title}</h2>{body}" if body else ""
+
+    def _chart(
+        self,
+        title: str,
+        names: Iterable[str],
+        note: str = "",
+        *,
+        stacked: bool = False,
+        marks: Sequence[Mapping[str, float]] = (),
+    ) -> str:
+        names = self._present(names)
+        if not note and len(names) == 1 and (found := describe(names[0])):
+            note = found.unit
+        points = {name: self._curves.points(name) for name in names}
+        lines = [
+            line(_label(name), self._here, values)
+            for name, values in points.items()
+            if sum(value is not None for value in values) >= _FEWEST_POINTS
+        ]
+        return self._charts.figure(title, lines, note=note, stacked=stacked, marks=marks)
+
+    def _names(self, prefix: str) -> list[str]:
+        return [name for name in self._curves.names() if name.startswith(prefix)]
+
+    def _present(self, names: Iterable[str]) -> list[str]:
+        recorded = set(self._curves.names())
+        return [name for name in names if name in recorded]
+
+    def _of_actors(self, metric: str) -> list[str]:
+        names = [name for name in self._names("actor/") if name.endswith(f"/{metric}")]
+        return sorted(names, key=_slot)[:_MOST_ACTORS]
+
+
+def _slot(name: str) -> int:
+    slot = name.split("/")[1]
+    return int(slot) if slot.isdigit() else 0
+
+
+def _label(name: str) -> str:
+    """Return a metric's name as a chart shows it."""
+    if name.startswith("actor/"):
+        return f"actor {_slot(name)}"
+    for prefix in ("share/learner_", "share/actor_", "agent/", "lag/", "system/"):
+        name = name.removeprefix(prefix)
+    return name
+
+
+def _flat(value: object) -> str:
+    if isinstance(value, float):
+        return text(value)
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _saved(directory: Path) -> list[Path]:
+    try:
+        found = [path for path in directory.iterdir() if not path.name.startswith(".")]
+    except OSError:
+        return []
+    return sorted(found, key=lambda path: int(path.name) if path.name.isdigit() else -1)
+
+
+def _megabytes(path: Path) -> float:
+    return round(sum(f.stat().st_size for f in path.rglob("*") if f.is_file()) / 1e6, 2)

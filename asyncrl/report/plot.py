@@ -1,0 +1,54 @@
+"""Learning curves of runs as a picture for a paper. Needs matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from asyncrl.core.errors import ConfigError
+from asyncrl.report.curves import AXES
+from asyncrl.report.run_files import RunFiles
+from asyncrl.report.several_runs import FEWEST_FOR_INTERVAL, grouped
+from asyncrl.report.statistics import centre, interval
+
+SUFFIXES = (".pdf", ".png", ".svg")
+
+_WIDTH_IN, _HEIGHT_IN, _DPI = 5.5, 3.4, 200
+_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
+"""Okabe and Ito's, which colour-blind readers can distinguish."""
+
+
+def plot_runs(runs: Sequence[RunFiles], output: Path, axis: str = "env_steps") -> None:
+    """Draw the evaluations of runs, those that differ in their seed alone as one curve.
+
+    The format is that of the name's ending. Raises `ConfigError` if no run has an evaluation, or
+    without matplotlib.
+    """
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415  # an optional package
+    except ImportError as error:
+        raise ConfigError(
+            "asyncrl plot needs the package matplotlib: pip install 'asyncrl[plot]'"
+        ) from error
+    figure = Figure(figsize=(_WIDTH_IN, _HEIGHT_IN), layout="constrained")
+    axes = figure.add_subplot()
+    groups = grouped(runs)
+    for k, group in enumerate(groups):
+        found = group.on_common(axis)
+        if found is None:
+            continue
+        at, values = found
+        colour = _COLOURS[k % len(_COLOURS)]
+        label = f"{group.name} (n = {len(values)})"
+        axes.plot(at, centre(values), color=colour, label=label)
+        if len(values) >= FEWEST_FOR_INTERVAL:
+            axes.fill_between(at, *interval(values), color=colour, alpha=0.2, linewidth=0)
+    if not axes.lines:
+        raise ConfigError(
+            "none of these runs has an evaluation yet; asyncrl report shows their other curves"
+        )
+    axes.set_xlabel(f"{AXES[axis]} (s)" if axis == "wall_s" else AXES[axis])
+    axes.set_ylabel("return of an evaluation")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, fontsize="small")
+    figure.savefig(output, dpi=_DPI)

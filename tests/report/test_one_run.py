@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from asyncrl.report.curves import Curves
+from asyncrl.report.one_run import evaluations, report_of_run
+from asyncrl.report.run_files import RunFiles
+from asyncrl.training.presets import preset
+from tests.report.runs import made_run
+
+RECORDS: list[dict[str, float]] = [
+    {
+        "env_steps": 160.0 * k,
+        "opt_steps": 10.0 * k,
+        "wall_s": 1.0 * k,
+        "agent/loss": 1.0 / (k + 1),
+        "episode/return_mean": 2.0 * k,
+        "actor/0/restarts": float(k > 2),
+        "actor/0/env_steps_per_s": 100.0,
+        "actor/1/env_steps_per_s": 90.0,
+        "share/learner_opt": 0.75,
+        "share/learner_wait": 0.25,
+        **({"eval_reward": 5.0 * k, "eval/model_version": 10.0 * k - 5} if k % 2 else {}),
+    }
+    for k in range(6)
+]
+SUMMARY: dict[str, Any] = {
+    "best_score": 25.0,
+    "stop_reason": "50 optimisation steps are done",
+    "verdict": {"kind": "balanced", "sentence": "balanced: actors & learner wait for nobody"},
+    "actors": {"0": {"env_steps": 480, "restarts": 1}, "1": {"env_steps": 320, "restarts": 0}},
+    "ledger": {"produced": 800, "stored": 790, "dropped": 0, "lost": 10, "in_flight": 0},
+    "wall_s": 5.0,
+    "opt_steps": 50,
+}
+
+
+def data_of(html: str) -> Any:
+    found = re.search(r"<script type=application/json id=data>(.*?)</script>", html, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def test_page_shows_what_the_run_wrote(tmp_path: Path) -> None:
+    config = replace(preset("dqn"), seed=7)
+    run = made_run(tmp_path / "mine", config, records=RECORDS, summary=SUMMARY)
+    html = report_of_run(RunFiles(run))
+    for shown in (
+        "<h1>mine</h1>",
+        "<dt>best score</dt><dd>25</dd>",
+        "balanced: actors &amp; learner wait for nobody",
+        "Ended because 50 optimisation steps are done.",
+        "<td class=number>480</td>",
+        "<td class=number>790</td>",
+        "differs from the preset",
+    ):
+        assert shown in html
+    titles = re.findall(r"<figcaption>([^<]*)", html)
+    assert titles == [
+        "Return of an episode",
+        "loss",
+        "Learner",
+        "Steps per second of each actor",
+    ]
+    charts = data_of(html)["charts"]
+    assert [one["label"] for one in charts[0]["series"]] == ["evaluation", "training"]
+    assert charts[2]["stacked"]
+    assert charts[3]["marks"] == [{"env_steps": 480.0, "opt_steps": 30.0, "wall_s": 3.0}]
+
+
+def test_settings_that_differ_from_the_preset_are_listed(tmp_path: Path) -> None:
+    config = replace(preset("dqn"), seed=7)
+    html = report_of_run(RunFiles(made_run(tmp_path / "mine", config, records=RECORDS)))
+    rows = html.partition("differs from the preset")[2].partition("</table>")[0]
+    assert re.findall(r"<td >([^<]*)</td>", rows) == ["seed", "7", str(preset("dqn").seed)]
+
+
+def test_evaluation_stands_at_the_model_that_it_scored() -> None:
+    curves = Curves()
+    for record in RECORDS:
+        curves.add(record)
+    at, (scores,) = evaluations(curves, "eval_reward")
+    assert scores == [5.0, 15.0, 25.0]
+    assert at["opt_steps"] == [5.0, 25.0, 45.0]
+    assert at["env_steps"] == [80.0, 400.0, 720.0]
+    assert at["wall_s"] == [1.0, 3.0, 5.0]
+
+
+def test_failed_run_shows_its_error(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "mine", preset("dqn"), records=RECORDS)
+    (run / "error.txt").write_text("Traceback ...\nValueError: <no> gravity\n")
+    html = report_of_run(RunFiles(run))
+    assert "<p class=bad>ValueError: &lt;no&gt; gravity</p>" in html
+
+
+def test_run_that_has_not_recorded_yet_has_a_page(tmp_path: Path) -> None:
+    html = report_of_run(RunFiles(made_run(tmp_path / "mine", preset("dqn"))))
+    assert data_of(html)["charts"] == []
+
+
+def test_page_of_a_long_run_stays_small(tmp_path: Path) -> None:
+    names = [f"agent/loss_{k}" for k in range(30)]
+    records = [
+        {
+            "env_steps": 16.0 * k,
+            "opt_steps": float(k),
+            "wall_s": k / 3,
+            **dict.fromkeys(names, k / 7),
+        }
+        for k in range(5000)
+    ]
+    html = report_of_run(RunFiles(made_run(tmp_path / "mine", preset("dqn"), records=records)))
+    assert len(data_of(html)["charts"]) == 30
+    assert len(html) < 500_000

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+
+from asyncrl.report.page import Charts, axis_switch, code, details, line, numbers, page, table, text
+
+AXES = {"steps": "steps"}
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+def drawn(*lines: dict[str, object]) -> tuple[str, Charts]:
+    charts = Charts(AXES)
+    charts.positions({"steps": [0, 1]})
+    return charts.figure(HOSTILE, list(lines), note=HOSTILE), charts
+
+
+def whole_page() -> str:
+    figure, charts = drawn(line(HOSTILE, 0, [1.0, 2.0]))
+    cells = [[HOSTILE, 1.0]]
+    parts = [table([HOSTILE, "b"], cells), numbers({HOSTILE: HOSTILE}), code(HOSTILE)]
+    body = figure + "".join(parts) + details("more", code(HOSTILE)) + axis_switch(AXES)
+    return page(HOSTILE, body, charts)
+
+
+def test_texts_are_shown_and_not_run() -> None:
+    html = whole_page()
+    assert "<img" not in html
+    assert html.count("</script>") == 2  # of the data, and of the program
+    assert html.count("&lt;img src=x") >= 9
+
+
+def test_browser_runs_exactly_the_script_and_style_of_the_page() -> None:
+    html = whole_page()
+    policy = re.search(r'Security-Policy content="([^"]*)"', html)
+    assert policy is not None
+    assert policy[1].startswith("default-src 'none'; ")
+    for element in ("script", "style"):
+        content = re.search(rf"<{element}>(.*?)</{element}>", html, re.DOTALL)
+        assert content is not None
+        digest = base64.b64encode(hashlib.sha256(content[1].encode()).digest()).decode()
+        assert f"{element}-src 'sha256-{digest}'" in policy[1]
+
+
+def test_page_loads_nothing() -> None:
+    markup = re.sub(r"<(script|style).*?</\1>", "", whole_page(), flags=re.DOTALL)
+    assert not re.search(r"(src|href|action)=|url\(|@import", markup.replace("&lt;img src", ""))
+
+
+def test_data_are_what_was_drawn() -> None:
+    figure, charts = drawn(
+        line("a", 0, [1.234567, None], band=("range", [1, 2], [3, float("nan")]), dash=True)
+    )
+    data = json.loads(json.dumps(charts.data))
+    assert data["xs"] == [{"steps": [0, 1]}]
+    assert data["charts"][0]["series"] == [
+        {
+            "label": "a",
+            "x": 0,
+            "y": [1.2346, None],
+            "dash": True,
+            "range": "range",
+            "low": [1, 2],
+            "high": [3, None],
+        }
+    ]
+    assert "from 1.235 to 1.235" in figure
+
+
+def test_chart_without_points_is_left_out() -> None:
+    figure, charts = drawn(line("a", 0, [None, None]))
+    assert figure == ""
+    assert charts.data["charts"] == []
+
+
+def test_numbers_are_shown_with_few_digits() -> None:
+    shown = [text(value) for value in (None, float("nan"), 3.0, 1234567.8, 0.123456, "a", 0)]
+    assert shown == ["-", "-", "3", "1,234,568", "0.1235", "a", "0"]

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from asyncrl.report.run_files import RunFiles
+from asyncrl.report.several_runs import grouped, report_of_runs
+from asyncrl.training.presets import preset
+from tests.report.runs import made_run
+from tests.report.test_one_run import data_of
+
+
+def made(path: Path, seed: int, *, actors: int, score: float) -> RunFiles:
+    config = replace(preset("dqn"), seed=seed, actors=actors)
+    records = [
+        {
+            "env_steps": 100.0 * k,
+            "opt_steps": 10.0 * k,
+            "wall_s": float(k),
+            "eval_reward": score * k / 4,
+        }
+        for k in range(1, 5)
+    ]
+    summary = {"best_score": score, "seconds_to_stop_bar": 3.0 if score > 5 else None}
+    return RunFiles(made_run(path, config, records=records, summary=summary))
+
+
+def some_runs(directory: Path) -> list[RunFiles]:
+    few = [made(directory / f"few-{s}", s, actors=2, score=4.0 + s) for s in range(3)]
+    many = [made(directory / f"many-{s}", s, actors=4, score=10.0 + s) for s in range(2)]
+    return few + many
+
+
+def test_runs_that_differ_in_their_seed_are_a_group(tmp_path: Path) -> None:
+    groups = grouped(some_runs(tmp_path))
+    assert [(group.name, len(group.runs)) for group in groups] == [("actors=2", 3), ("actors=4", 2)]
+
+
+def test_page_compares_groups(tmp_path: Path) -> None:
+    html = report_of_runs(some_runs(tmp_path))
+    groups = html.partition("<h2>Groups</h2>")[2].partition("</table>")[0]
+    cells = re.findall(r"<td [^>]*>([^<]*)</td>", groups)
+    assert cells[:7] == ["actors=2", "3", "5", "mean", "4 to 6", "3", "1 of 3"]
+    assert cells[7:10] == ["actors=4", "2", "10.5"]
+    better = html.partition("Probability of improvement")[2]
+    assert re.findall(r"<td [^>]*>([^<]*)</td>", better)[:3] == ["actors=2", "actors=4", "0%"]
+
+
+def test_curve_of_a_group_is_its_mean_with_an_interval_on_each_axis(tmp_path: Path) -> None:
+    data = data_of(report_of_runs(some_runs(tmp_path)))
+    lines = data["charts"][0]["series"]
+    assert [one["label"] for one in lines] == ["actors=2"] * 3 + ["actors=4"] * 3
+    assert [[*data["xs"][one["x"]]] for one in lines[:3]] == [
+        ["env_steps"],
+        ["opt_steps"],
+        ["wall_s"],
+    ]
+    assert lines[0]["y"] == [1.25, 2.5, 3.75, 5]
+    assert (lines[0]["low"][-1], lines[0]["high"][-1]) == (4, 6)
+
+
+def test_single_runs_have_no_interval(tmp_path: Path) -> None:
+    runs = some_runs(tmp_path)
+    html = report_of_runs([runs[0], runs[3]])
+    assert "low" not in data_of(html)["charts"][0]["series"][0]
+    assert "Probability of improvement" not in html
+
+
+def test_runs_without_evaluations_show_their_training_returns(tmp_path: Path) -> None:
+    records = [
+        {"env_steps": 10.0 * k, "opt_steps": 0.0, "wall_s": float(k), "episode/return_mean": 1.0}
+        for k in range(3)
+    ]
+    runs = [
+        RunFiles(made_run(tmp_path / f"r{s}", replace(preset("dqn"), seed=s), records=records))
+        for s in range(2)
+    ]
+    charts = data_of(report_of_runs(runs))["charts"]
+    assert [one["label"] for one in charts[0]["series"]] == ["r0", "r1"]
