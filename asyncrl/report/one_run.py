@@ -32,6 +32,9 @@ _MOST_ACTORS = 8
 
 _FEWEST_POINTS = 2
 
+_EXTREMES = ("_min", "_max")
+"""Suffixes of the extremes over the steps of a record, of whose mean the name is."""
+
 
 def report_of_run(run: RunFiles) -> str:
     """Return the page of one run."""
@@ -142,7 +145,7 @@ class _OneRun:
             "Return of an episode", lines, note="evaluations with their range", wide=True
         )
         yield self._chart("Success rate", ["eval/success_rate", "episode/success_rate"])
-        for name in self._names("agent/"):
+        for name in self._of_agent():
             yield self._chart(name.removeprefix("agent/"), [name])
         yield self._chart("Exploration rate", self._of_actors("exploration_rate"))
 
@@ -237,11 +240,29 @@ class _OneRun:
             note = found.unit
         points = {name: self._curves.points(name) for name in names}
         lines = [
-            line(_label(name), self._here, values)
+            line(_label(name), self._here, values, band=self._range(name, values))
             for name, values in points.items()
             if sum(value is not None for value in values) >= _FEWEST_POINTS
         ]
         return self._charts.figure(title, lines, note=note, stacked=stacked, marks=marks)
+
+    def _range(self, name: str, values: Points) -> tuple[str, Points, Points] | None:
+        """Return the lowest and highest values behind the means of a metric, if recorded."""
+        low, high = (self._curves.points(name + suffix) for suffix in _EXTREMES)
+        if not name.startswith("agent/") or not any(v is not None for v in low):
+            return None
+        # They are left out of records where they equal the mean.
+        low, high = (
+            [mean if end is None else end for end, mean in zip(ends, values, strict=True)]
+            for ends in (low, high)
+        )
+        return "range", low, high
+
+    def _of_agent(self) -> list[str]:
+        """Return the names of the agent's numbers, without those that are about others of them."""
+        names = self._names("agent/")
+        about = {name + suffix for name in names for suffix in _EXTREMES} | {"agent/count"}
+        return [name for name in names if name not in about]
 
     def _names(self, prefix: str) -> list[str]:
         return [name for name in self._curves.names() if name.startswith(prefix)]

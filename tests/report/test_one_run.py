@@ -18,6 +18,8 @@ RECORDS: list[dict[str, float]] = [
         "opt_steps": 10.0 * k,
         "wall_s": 1.0 * k,
         "agent/loss": 1.0 / (k + 1),
+        "agent/count": 10.0,
+        **({"agent/loss_min": 0.0, "agent/loss_max": 3.0} if k else {}),
         "episode/return_mean": 2.0 * k,
         "actor/0/restarts": float(k > 2),
         "actor/0/env_steps_per_s": 100.0,
@@ -68,6 +70,8 @@ def test_page_shows_what_the_run_wrote(tmp_path: Path) -> None:
     ]
     charts = data_of(html)["charts"]
     assert [one["label"] for one in charts[0]["series"]] == ["evaluation", "training"]
+    losses = charts[1]["series"][0]
+    assert (losses["low"], losses["high"]) == ([1, 0, 0, 0, 0, 0], [1, 3, 3, 3, 3, 3])
     assert charts[2]["stacked"]
     assert charts[3]["marks"] == [{"env_steps": 480.0, "opt_steps": 30.0, "wall_s": 3.0}]
 

@@ -38,7 +38,9 @@
         options.push({ stroke, width: 1.6, spanGaps: true, value: (_, v) => number(v), points: { show: false }, ...extra });
       };
       if (chart.stacked) {
-        const top = series.y.map((v, i) => (v == null ? null : v + (total?.[i] ?? 0)));
+        // A part that a record leaves out was 0, unless the record has none at all.
+        const recorded = (i) => chart.series.some((other) => other.y[i] != null);
+        const top = series.y.map((v, i) => (recorded(i) ? (v ?? 0) + (total?.[i] ?? 0) : null));
         const own = series.y;
         add(top, { label: series.label, fill: total ? undefined : faded(stroke, 0.5),
                    value: (_, __, ___, i) => number(i == null ? null : own[i]) });
