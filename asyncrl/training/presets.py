@@ -91,7 +91,7 @@ def c51() -> RunConfig:
         limiter=RateLimiterConfig(samples_per_insert=4.0),
         trainer=AsyncTrainerConfig(
             batch_size=256,
-            sync_interval_opt_steps=20,
+            sync_interval_opt_steps=5,
         ),
         evaluate=EvaluationConfig(interval_opt_steps=250),
     )
@@ -148,7 +148,7 @@ def discrete_sac() -> RunConfig:
         replay=UniformReplayConfig(n_step=3),
         limiter=RateLimiterConfig(samples_per_insert=4.0),
         trainer=AsyncTrainerConfig(
-            sync_interval_opt_steps=20,
+            sync_interval_opt_steps=5,
         ),
         evaluate=EvaluationConfig(interval_opt_steps=250),
     )
@@ -164,7 +164,7 @@ def dqn() -> RunConfig:
         limiter=RateLimiterConfig(samples_per_insert=4.0),
         trainer=AsyncTrainerConfig(
             batch_size=256,
-            sync_interval_opt_steps=20,
+            sync_interval_opt_steps=5,
         ),
         evaluate=EvaluationConfig(interval_opt_steps=250),
     )
@@ -273,7 +273,7 @@ def iqn() -> RunConfig:
         limiter=RateLimiterConfig(samples_per_insert=4.0),
         trainer=AsyncTrainerConfig(
             batch_size=256,
-            sync_interval_opt_steps=20,
+            sync_interval_opt_steps=5,
         ),
         evaluate=EvaluationConfig(interval_opt_steps=250),
     )
@@ -337,7 +337,7 @@ def rainbow() -> RunConfig:
         limiter=RateLimiterConfig(samples_per_insert=4.0),
         trainer=AsyncTrainerConfig(
             batch_size=256,
-            sync_interval_opt_steps=20,
+            sync_interval_opt_steps=5,
         ),
         evaluate=EvaluationConfig(interval_opt_steps=250),
     )
