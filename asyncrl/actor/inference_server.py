@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -37,6 +37,11 @@ from asyncrl.core.types import Columns, ModelVersion
 
 _WAIT_S = 0.1
 """Length of one wait; between two waits the server checks whether it must finish."""
+
+_MOST_LAYOUTS = 1024
+"""Number of checked layouts to remember: one for each number of environments, in practice."""
+
+_Layout = tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
 
 _END_S = 10.0
 """Time that a thread may take to end."""
@@ -167,6 +172,7 @@ class InferenceServer:
         self._listener = listener
         self._batcher = batcher
         self._model = ModelInfo(version=ModelVersion(-1), params={})
+        self._accepted: set[_Layout] = set()
 
     def run_turn(self, progress: Progress) -> None:
         """Wait for requests, or compute a batch if one is due."""
@@ -194,12 +200,19 @@ class InferenceServer:
         if not request.inputs:
             self._sync_model()
             self._answer(request, {})
+        elif (layout := _layout_of(request.inputs)) in self._accepted:
+            self._batcher.add(request)
         elif wrong := self._wrong(request.inputs):
             self._answer(request, {}, wrong)
         else:
+            if len(self._accepted) < _MOST_LAYOUTS:
+                self._accepted.add(layout)
             self._batcher.add(request)
 
     def _compute(self, batch: Sequence[InferenceRequest]) -> None:
+        if len(batch) == 1:
+            self._answer(batch[0], self._policy.inference(_own(batch[0].inputs)))
+            return
         inputs = {
             name: np.concatenate([request.inputs[name] for request in batch])
             for name in batch[0].inputs
@@ -234,3 +247,13 @@ class InferenceServer:
             if not 0 < len(rows) == len(inputs[OBS]):
                 return f"a request has {len(rows)} rows of {name}, {len(inputs[OBS])} of {OBS}"
         return ""
+
+
+def _layout_of(inputs: Columns) -> _Layout:
+    """Return what `_wrong` looks at."""
+    return tuple((name, rows.dtype, rows.shape) for name, rows in inputs.items())
+
+
+def _own(inputs: Columns) -> Columns:
+    """Return writable copies: torch warns of arrays that are views of a message."""
+    return {name: rows.copy() for name, rows in inputs.items()}

@@ -19,13 +19,15 @@ from typing import Self
 import zmq
 
 from asyncrl.core.errors import ConfigError, TransportError
+from asyncrl.core.inference import InferenceAddress
 from asyncrl.core.messages import Peer
 from asyncrl.core.segment import SegmentSchema
+from asyncrl.transport.unix_inference import UnixInferenceAddress
 from asyncrl.transport.wire import WireFormat
 from asyncrl.transport.zeromq_actor import ZmqActorLink as ZmqActorLink
-from asyncrl.transport.zeromq_inference import ZmqInferenceAddress as ZmqInferenceAddress
+from asyncrl.transport.zeromq_inference import ZmqInferenceAddress
 from asyncrl.transport.zeromq_learner import ZmqLearnerLink as ZmqLearnerLink
-from asyncrl.transport.zeromq_socket import Curve, tcp_endpoint
+from asyncrl.transport.zeromq_socket import Curve, ipc_path, tcp_endpoint
 from asyncrl.transport.zeromq_socket import ZmqTransportConfig as ZmqTransportConfig
 
 _LOOPBACK = "tcp://127.0.0.1:"
@@ -105,8 +107,10 @@ class ZmqTransport:
             )
         return ZmqActorLink(self.endpoint, self._wire(), self.config, peer, curve=self.curve)
 
-    def inference(self) -> ZmqInferenceAddress:
+    def inference(self) -> InferenceAddress:
         """Return where a server of inference listens in the same run: on this host, as here."""
+        if (path := ipc_path(self.endpoint)) is not None:
+            return UnixInferenceAddress(path=path.with_name("server"), wire=self._wire())
         return ZmqInferenceAddress.beside(
             _on_this_host(self.endpoint), self._wire(), self.config, encrypted=bool(self.curve)
         )

@@ -1,6 +1,7 @@
-"""Requests of actors to a server of inference. Does not know what is computed.
+"""Requests of actors to a server of inference over TCP. Does not know what is computed.
 
-They have separate sockets, and so do not wait behind experience and models.
+They have separate sockets, and so do not wait behind experience and models. On one machine,
+`unix_inference.py` takes half of the time.
 
 A request or an answer may be lost with its connection. The actor then asks again.
 """
@@ -26,7 +27,6 @@ from asyncrl.transport.zeromq_auth import Authenticator, RejectionLog
 from asyncrl.transport.zeromq_socket import (
     Curve,
     ZmqTransportConfig,
-    ipc_path,
     listen,
     make_actor_socket,
     make_learner_socket,
@@ -55,15 +55,12 @@ class ZmqInferenceAddress:
     def beside(
         cls, endpoint: str, wire: WireFormat, config: ZmqTransportConfig, *, encrypted: bool
     ) -> Self:
-        """Return an address beside that of a learner: a file in its directory, or a free port.
+        """Return an address beside that of a learner: a free port of its host.
 
         A port is chosen now, so that a server that replaces another one listens on the same.
         """
-        if (path := ipc_path(endpoint)) is not None:
-            endpoint = f"ipc://{path.with_name('inference')}"
-        else:
-            host = endpoint.rpartition(":")[0]
-            endpoint = f"{host}:{_free_port(host.removeprefix('tcp://').strip('[]'))}"
+        host = endpoint.rpartition(":")[0]
+        endpoint = f"{host}:{_free_port(host.removeprefix('tcp://').strip('[]'))}"
         address = cls(endpoint=endpoint, wire=wire, config=config)
         if not encrypted:
             return address
@@ -71,9 +68,7 @@ class ZmqInferenceAddress:
         return replace(address, server_curve=server, actor_curve=Curve.make(server.public))
 
     def listen(self) -> ZmqInferenceListener:
-        """Open the server's end; a socket file that a killed server left is replaced."""
-        if (path := ipc_path(self.endpoint)) is not None:
-            path.unlink(missing_ok=True)
+        """Open the server's end."""
         return ZmqInferenceListener(self)
 
     def connect(self, peer: Peer) -> ZmqInferenceClient:
@@ -130,7 +125,6 @@ class ZmqInferenceListener:
 
     def __init__(self, address: ZmqInferenceAddress) -> None:
         self._wire = address.wire
-        self._endpoint = address.endpoint
         self._prefix = routing_prefix(address.wire.run_id)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         curve, actors = address.server_curve, address.actor_curve
@@ -187,8 +181,6 @@ class ZmqInferenceListener:
         if self._auth:
             self._auth.close()
         self._context.term()
-        if (path := ipc_path(self._endpoint)) is not None:
-            path.unlink(missing_ok=True)
 
     def _read(self, frames: list[zmq.Frame]) -> InferenceRequest | None:
         """Decode a request; count and drop what is none."""

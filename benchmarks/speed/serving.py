@@ -31,6 +31,7 @@ from asyncrl.actor.inference_server import InferenceServer
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.inference import InferenceAddress
 from asyncrl.core.messages import ModelInfo, Peer
 from asyncrl.core.segment import ColumnSpec, make_schema
 from asyncrl.core.types import ActorId, ModelVersion
@@ -41,7 +42,7 @@ from asyncrl.learner.stop_conditions import MaxSeconds
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
-from asyncrl.transport.zeromq import ZmqInferenceAddress, ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq import ZmqTransport, ZmqTransportConfig
 
 Where = Literal["actor", "learner", "server"]
 _LONGEST_S = 90.0
@@ -133,7 +134,7 @@ class Idle:
         return False
 
 
-def _serve(address: ZmqInferenceAddress, stop: Event) -> None:
+def _serve(address: InferenceAddress, stop: Event) -> None:
     torch.set_num_threads(1)
     policy: Any = _SMALL.build_policy(_SPEC, PolicyContext(seed=0))
     learner: Any = OneModel()
@@ -144,7 +145,7 @@ def _serve(address: ZmqInferenceAddress, stop: Event) -> None:
     listener.close()
 
 
-def _asks(address: ZmqInferenceAddress, actor_id: int, times: Queue[list[float]]) -> None:
+def _asks(address: InferenceAddress, actor_id: int, times: Queue[list[float]]) -> None:
     policy: Any = None
     peer = Peer(actor_id=ActorId(actor_id), incarnation=0)
     client = address.connect(peer)

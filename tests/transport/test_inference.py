@@ -1,0 +1,198 @@
+"""Requests and answers over real sockets, of Unix or encrypted TCP, and across a server's death."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asyncrl.core.inference import (
+    InferenceAddress,
+    InferenceAnswer,
+    InferenceClient,
+    InferenceListener,
+    InferenceRequest,
+)
+from asyncrl.core.types import ModelVersion
+from asyncrl.transport.unix_inference import UnixInferenceAddress
+from asyncrl.transport.zeromq import ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq_inference import ZmqInferenceAddress
+from asyncrl.transport.zeromq_socket import Curve
+from tests.support.helpers import wait_until
+from tests.support.sample_messages import PEER, SCHEMA, make_peer, same
+
+TCP = ZmqTransportConfig(bind="tcp://127.0.0.1")
+DEADLINE_S = 20.0
+OBS = np.arange(12, dtype=np.uint8).reshape(2, 6)
+REQUEST = InferenceRequest(peer=PEER, number=3, inputs={"obs": OBS, "memory": np.ones((2, 0))})
+ANSWER = InferenceAnswer(
+    number=3, version=ModelVersion(7), env_steps=9, outputs={"outputs": OBS / 2}, error="no"
+)
+
+
+@pytest.fixture(params=["ipc", "tcp"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> InferenceAddress:
+    tmp_path.chmod(0o700)
+    config = TCP if request.param == "tcp" else ZmqTransportConfig()
+    return ZmqTransport.of(tmp_path, schema=SCHEMA, config=config).inference()
+
+
+@pytest.fixture
+def client(address: InferenceAddress) -> Iterator[InferenceClient]:
+    with closing(address.connect(PEER)) as client:
+        yield client
+
+
+def received(listener: InferenceListener, client: InferenceClient) -> list[InferenceRequest]:
+    """Return what arrives while the client waits, which connects it if it is not connected."""
+    requests: list[InferenceRequest] = []
+
+    def arrived() -> bool:
+        assert client.receive(0.0) is None
+        requests.extend(listener.receive(0.02))
+        return bool(requests)
+
+    wait_until(arrived, DEADLINE_S, "a request")
+    return requests
+
+
+def test_what_was_sent_is_received_also_by_the_server_that_replaces_a_dead_one(
+    address: InferenceAddress, client: InferenceClient
+) -> None:
+    client.send(REQUEST)
+    with closing(address.listen()) as listener:
+        (request,) = received(listener, client)
+        assert same(request, REQUEST)
+        listener.answer(make_peer(5), ANSWER)  # it is gone: nothing happens
+        listener.answer(PEER, ANSWER)
+        answer = client.receive(DEADLINE_S)
+        assert same(answer, ANSWER)
+        assert client.receive(0.0) is None
+    if isinstance(address, UnixInferenceAddress):
+        assert not address.path.exists()
+        address.path.touch()  # as after a kill
+    with closing(address.listen()) as listener:
+        client.send(replace(REQUEST, number=4))
+        requests = received(listener, client)
+        assert [request.number for request in requests] == [4]
+
+
+def test_requests_under_another_name_or_of_another_run_are_dropped(
+    address: InferenceAddress, client: InferenceClient
+) -> None:
+    assert isinstance(address, UnixInferenceAddress | ZmqInferenceAddress)
+    foreign = replace(address, wire=replace(address.wire, run_id="another"))
+    with closing(address.listen()) as listener, closing(foreign.connect(PEER)) as stranger:
+        stranger.send(REQUEST)
+        client.send(replace(REQUEST, peer=make_peer(8)))
+        client.send(REQUEST)
+        requests = received(listener, client)
+        assert [request.peer for request in requests] == [PEER]
+
+
+def test_over_tcp_only_actors_of_the_run_are_heard(tmp_path: Path) -> None:
+    address = ZmqTransport.of(tmp_path, schema=SCHEMA, config=TCP).inference()
+    assert isinstance(address, ZmqInferenceAddress)
+    assert address.server_curve is not None
+    intruder = replace(address, actor_curve=Curve.make(address.server_curve.public))
+    with (
+        closing(address.listen()) as listener,
+        closing(intruder.connect(make_peer(1))) as stranger,
+        closing(address.connect(PEER)) as client,
+    ):
+        stranger.send(replace(REQUEST, peer=make_peer(1)))
+        client.send(REQUEST)
+        assert [request.peer for request in received(listener, client)] == [PEER]
+        assert not listener.receive(0.2)
+
+
+@pytest.fixture
+def unix(tmp_path: Path) -> UnixInferenceAddress:
+    tmp_path.chmod(0o700)
+    config = ZmqTransportConfig()
+    address = ZmqTransport.of(tmp_path, schema=SCHEMA, config=config).inference()
+    assert isinstance(address, UnixInferenceAddress)
+    return address
+
+
+def test_large_messages_pass_in_parts_while_both_sides_wait_for_each_other(
+    unix: UnixInferenceAddress,
+) -> None:
+    large = np.random.default_rng(0).integers(0, 255, (300, 10_000), dtype=np.uint8)
+    answers = []
+    with closing(unix.listen()) as listener, closing(unix.connect(PEER)) as client:
+        client.send(replace(REQUEST, inputs={"obs": large}))
+        client.send(replace(REQUEST, inputs={"obs": large}))  # not while the first is on its way
+        requests = received(listener, client)
+        assert [request.inputs["obs"].tobytes() for request in requests] == [large.tobytes()]
+        listener.answer(PEER, replace(ANSWER, outputs={"outputs": large}))
+        listener.answer(PEER, ANSWER)  # neither
+
+        def arrived() -> bool:
+            assert not listener.receive(0.0)
+            answers.append(client.receive(0.0))
+            return answers[-1] is not None
+
+        wait_until(arrived, DEADLINE_S, "an answer")
+        assert answers[-1].outputs["outputs"].tobytes() == large.tobytes()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff" * 8,
+        bytes(8),
+        struct.pack("<2Q", 1, 1 << 60),
+        struct.pack("<2Q", 1, 3) + b"abc",
+        struct.pack("<Q", 2),  # and no more
+    ],
+)
+def test_a_connection_that_sends_nonsense_or_ends_is_closed_and_others_are_served(
+    unix: UnixInferenceAddress, data: bytes
+) -> None:
+    with (
+        closing(unix.listen()) as listener,
+        closing(unix.connect(PEER)) as client,
+        socket.socket(socket.AF_UNIX) as stranger,
+    ):
+        stranger.connect(str(unix.path))
+        stranger.sendall(data)
+        if len(data) == 8 and data[0] == 2:
+            stranger.shutdown(socket.SHUT_WR)
+        stranger.settimeout(0.0)
+
+        def closed() -> bool:
+            assert not listener.receive(0.02)
+            try:
+                return stranger.recv(1) == b""
+            except BlockingIOError:
+                return False
+
+        wait_until(closed, DEADLINE_S, "the end of the connection")
+        client.send(REQUEST)
+        assert same(received(listener, client)[0], REQUEST)
+
+
+def test_an_actor_that_dies_or_takes_anothers_name_gets_no_answer(
+    unix: UnixInferenceAddress,
+) -> None:
+    with closing(unix.listen()) as listener, closing(unix.connect(PEER)) as client:
+        client.send(REQUEST)
+        received(listener, client)
+        with closing(unix.connect(make_peer(7))) as liar:
+            liar.send(replace(REQUEST, peer=make_peer(7)))
+            received(listener, liar)
+            liar.send(replace(REQUEST, peer=PEER))
+            assert not listener.receive(0.2)
+        client.close()
+        listener.answer(PEER, ANSWER)
+        listener.answer(PEER, ANSWER)
+    with closing(unix.connect(PEER)) as late:
+        assert late.receive(0.0) is None
+    assert not unix.path.exists()
