@@ -40,7 +40,7 @@ def fail(words: str = CAUSE) -> NoReturn:
 
 
 def sleep() -> None:
-    """Wait for ever; other threads continue."""
+    """Wait forever; other threads continue."""
     threading.Event().wait()
 
 

@@ -44,7 +44,7 @@ class NewEnv(NamedTuple):
     processor: StepProcessor
 
 
-class EnvRenewal(Protocol):
+class EnvRebuilder(Protocol):
     """Rebuilds failed environments, as often as the restart policy allows."""
 
     def allow(self, error: BaseException, *, env_steps: int) -> float:
@@ -75,8 +75,8 @@ class EnvChanges(Protocol):
 class Actor:
     """Steps a batch of environments with a policy and sends the experience.
 
-    With a `renewal` it survives failures of its environments. A step that fails is not stored: its
-    outcome is unknown. The steps before it are stored, and all episodes of the batch are cut at
+    With a `rebuilder` it survives failures of its environments. A step that fails is not stored:
+    its outcome is unknown. The steps before it are stored, and all episodes of the batch are cut at
     their last observation, as when an actor stops. So no transition connects the old environments
     with the new ones, and no episode counts as ended: neither as terminated, which would teach that
     a failure has the value 0, nor as truncated, which no environment reported.
@@ -97,7 +97,7 @@ class Actor:
         *,
         progress: Progress,
         model: ActingModel | None = None,
-        renewal: EnvRenewal | None = None,
+        rebuilder: EnvRebuilder | None = None,
         changes: EnvChanges | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -114,7 +114,7 @@ class Actor:
         self._link = link
         self._progress = progress
         self._model = model or OwnModel(policy, link)
-        self._renewal = renewal
+        self._rebuilder = rebuilder
         self._rebuilt = 0
         self._changes = changes
         self._episodes_looked = 0
@@ -180,9 +180,9 @@ class Actor:
             outcome = self._env.step(act.action)
         except BaseException as error:
             # BaseException includes `sys.exit` in an environment.
-            if self._renewal is None:
+            if self._rebuilder is None:
                 raise
-            self._renew_env(self._renewal, error)
+            self._rebuild_env(self._rebuilder, error)
             return
         self._watch.lap("env")
         self._meter.update(outcome)
@@ -226,7 +226,7 @@ class Actor:
         returns, lengths = self._meter.take()
         info = self._meter.take_info()
         policy = {**recorded(self._policy), **self._processor.record()}
-        if self._renewal is not None:
+        if self._rebuilder is not None:
             policy["env_restarts"] = self._rebuilt
         return ActorReport(
             peer=self._peer,
@@ -246,10 +246,10 @@ class Actor:
         """Whether the run ends, or this actor will be replaced."""
         return self._link.stopping() or self._progress.finishing()
 
-    def _renew_env(self, renewal: EnvRenewal, error: BaseException) -> None:
+    def _rebuild_env(self, rebuilder: EnvRebuilder, error: BaseException) -> None:
         """Continue in new environments, unless the actor must finish before they are built."""
         self._watch.lap("env")
-        wait_s = renewal.allow(error, env_steps=self._meter.env_steps)
+        wait_s = rebuilder.allow(error, env_steps=self._meter.env_steps)
         self.finish_streams()
         while True:
             self._pause(wait_s)
@@ -257,9 +257,9 @@ class Actor:
                 return
             self._progress.waiting(True)  # the time to build them does not count as a slow step
             try:
-                new = renewal.make()
+                new = rebuilder.make()
             except BaseException as again:
-                wait_s = renewal.allow(again, env_steps=self._meter.env_steps)
+                wait_s = rebuilder.allow(again, env_steps=self._meter.env_steps)
             else:
                 break
         self._rebuilt += 1

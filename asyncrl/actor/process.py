@@ -118,7 +118,7 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
                 link,
                 progress=progress,
                 model=model,
-                renewal=home if spec.restart.on_exception == "restart_env" else None,
+                rebuilder=home if spec.restart.on_exception == "restart_env" else None,
                 changes=home,
             )
             hello = Hello(peer=peer, schema_hash=spec.schema.hash())

@@ -87,7 +87,7 @@ def flags_meant(text: str, config: object) -> str:
     for flag in dict.fromkeys(_FLAG.findall(unknown)):
         word = _last_word(flag.replace("_", "-"))
         wanted = {word, _OTHER_NAMES.get(word)}
-        meant = _now(flag) or [k for k in known if _last_word(k) in wanted]
+        meant = _flag_for(flag) or [k for k in known if _last_word(k) in wanted]
         if meant := meant or difflib.get_close_matches(flag, known, n=2, cutoff=_ALIKE):
             lines.append(f"{flag}: did you mean {' or '.join(meant)}?\n")
     return "".join(lines)
@@ -178,13 +178,10 @@ def _names(config: object) -> Iterator[str]:
             yield field.name
 
 
-def _now(flag: str) -> list[str]:
-    """Return the present names of a flag that was renamed, or that has another name elsewhere."""
-    asked = flag.removeprefix("--").replace("-", "_").replace(".no_", ".")
-    for former, now in ALSO_CALLED.items():
-        if asked == former or asked.startswith(f"{former}."):
-            return [f"--{now}{asked.removeprefix(former)}".replace("_", "-")]
-    return []
+def _flag_for(flag: str) -> list[str]:
+    """Return the flag for a setting that has another name in Python."""
+    asked = flag.removeprefix("--").replace("-", "_")
+    return [f"--{ALSO_CALLED[asked]}".replace("_", "-")] if asked in ALSO_CALLED else []
 
 
 def _last_word(flag: str) -> str:

@@ -5,8 +5,8 @@
     tau: Annotated[float, Within("(0, 1]")] = 0.005
     max_lag_s: Annotated[float, Within("[0, inf)", zero="off")] = 0.0
 
-`check_declared` checks a config against its fields, with one message for each kind of error. Knows
-no particular setting.
+`check_declared` checks a config against its fields, with one message for each kind of error.
+Independent of any particular setting.
 """
 
 from __future__ import annotations

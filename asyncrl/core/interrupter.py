@@ -23,7 +23,7 @@ class Interrupter:
 
     # A signal handler runs in the main thread, between any two of its instructions, so it must not
     # need a lock that the main thread may hold. threading.Event does: `set` in the handler would
-    # wait for ever for the `wait` that it interrupted. So there is no lock here: list.append is
+    # wait forever for the `wait` that it interrupted. So there is no lock here: list.append is
     # atomic, and SimpleQueue.put is documented to be reentrant. One token in the queue means "set";
     # every waiter that takes it puts it back for the next.
 

@@ -1,4 +1,4 @@
-"""The messages between processes: frozen classes. Knows no bytes (`wire.py`) and no sockets.
+"""The messages between processes: frozen classes, independent of bytes (`wire.py`) and sockets.
 
 An actor sends `Hello`, then `Experience` and `ActorReport`. An evaluating process sends `Hello`,
 then `EvaluationReport`. The learner answers with `ModelInfo`, and with acknowledgements and the

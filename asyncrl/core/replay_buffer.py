@@ -1,4 +1,4 @@
-"""The contract of replay: stores transitions, chooses samples. Knows no threads or transports."""
+"""The contract of replay: stores transitions, chooses samples. No threads, no transports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converts configs to plain values and YAML and back, without loss. Knows no particular setting.
+"""Converts configs to plain values and YAML and back, without loss, whatever their settings.
 
 A config is a tree of dataclasses, lists, tuples, dictionaries, enum members, paths and scalars. A
 field declared as one dataclass is saved as the fields of that class. If the declaration leaves the

@@ -629,7 +629,7 @@ _CHECKS: Mapping[str, Callable[[Subject], str]] = {
     "wrong model": _wrong_models,
     "parts": _parts,
     "state": _states,
-    "going on": _resuming,
+    "resume": _resuming,
     "seed": _repeating,
     "priorities": _priorities,
     "memory": _memory,

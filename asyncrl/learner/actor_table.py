@@ -94,7 +94,7 @@ class ActorTable:
             return self.episodes_before + sum(row.episodes for row in self._rows.values())
 
     def on_report(self, report: ActorReport) -> None:
-        """Take in an actor's report."""
+        """Process an actor's report."""
         with self._lock:
             row = self._rows.setdefault(report.peer.actor_id, ActorRow())
             before = self._counted.get(report.peer, _Reported(0, 0))

@@ -9,7 +9,7 @@ which the learner consumes and the round trip of a message, both measured. A sta
 that waits for experience, grants at least one message to each actor, whatever is outstanding from
 others: a slow actor blocks no other. It grants more, up to the window: one more per actor each time
 that every actor has sent a message that could be stored on arrival, half as many after a message
-that had to wait. Knows no sockets, no threads and no buffer.
+that had to wait. Knows nothing about sockets, threads and buffers.
 """
 
 from __future__ import annotations

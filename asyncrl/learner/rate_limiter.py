@@ -1,4 +1,4 @@
-"""Keeps inserts and samples in proportion. Never waits; knows no threads.
+"""Keeps inserts and samples in proportion. Never waits; knows nothing about threads.
 
 With `s` samples per insert, the limiter keeps
 

@@ -30,7 +30,7 @@ class _Summary:
     most: float = -np.inf
 
     def add(self, values: Array) -> None:
-        """Take in some more values; NaN stays visible in all statistics."""
+        """Add values; NaN stays visible in all statistics."""
         self.count += len(values)
         self.total += float(values.sum())
         self.least = float(np.minimum(self.least, values.min()))

@@ -31,7 +31,7 @@ class StopCondition(Protocol):
     """Looks at records and decides when to stop, and why."""
 
     def update(self, record: Record) -> str | None:
-        """Take in one record; return the reason to stop, in words, or None to continue."""
+        """Process one record; return the reason to stop, in words, or None to continue."""
         ...
 
     def reset(self) -> None:

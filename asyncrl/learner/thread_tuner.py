@@ -4,7 +4,7 @@ Measures and predicts nothing: it alternates between steps with one number of th
 another one. Torch's threads wait for each other by spinning. Two of them on two idle cores make a
 step of wide networks 1.4 times as fast; beside one busy process they make it five times as slow.
 
-Knows no torch, no agent and no processes: it gets the time of each step, and sets a number.
+Knows nothing about torch, agents and processes: it gets the time of each step and sets a number.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Control groups of version 1 and 2 are read, including those that a container sees as its own. A
 limit on any group from the process's own up to the root counts. If nothing can be read, as on
-systems other than Linux, there is no limit. Knows no runs.
+systems other than Linux, there is no limit. Knows nothing about runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The hardware and versions that a run or a measurement depends on. Knows no settings."""
+"""The hardware and versions that a run or a measurement depends on. Does not know settings."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Divides the time of one thread among named phases.
 
-Knows no phases in advance, and measures no single calls: it reads the clock once per lap.
+Needs no list of phases in advance. It reads the clock once per lap, not once per call.
 """
 
 from __future__ import annotations

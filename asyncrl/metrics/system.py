@@ -1,4 +1,4 @@
-"""What a run uses of the machine, and what is left. Knows no phases of a run."""
+"""What a run uses of the machine, and what is left. Knows nothing about the phases of a run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Runs recorders in a background thread, so that a slow one never blocks training.
 
-Keeps no numbers itself; knows nothing of files, terminals or services.
+Keeps no numbers itself; knows nothing about files, terminals or services.
 """
 
 from __future__ import annotations

@@ -206,7 +206,7 @@ _MESSAGES = {
     "foreign_run": "of another run",
     "foreign_protocol": "of another version",
     "unknown": "from unknown peers",
-    "stale": "of earlier lives",
+    "stale": "from earlier incarnations",
     "undelivered": "not delivered",
     "after_gap": "sent again",
     "duplicate": "that came twice",
@@ -240,7 +240,7 @@ def _of_actors(actors: _Rows) -> Iterator[str]:
         ("dropped", "actor", "dropped"),
         ("restarts", "restart", ""),
         ("memory_restarts", "restart", "at the memory limit"),
-        ("env_restarts", "renewal", "of environments"),
+        ("env_restarts", "rebuild", "of environments"),
     ):
         found = {slot: row[metric] for slot, row in actors.items() if row.get(metric)}
         if found:

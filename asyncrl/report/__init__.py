@@ -1,1 +1,1 @@
-"""What runs have left in their directories, read for people; trains nothing, writes nothing."""
+"""Reads what runs have left in their directories and shows it; trains nothing, writes nothing."""

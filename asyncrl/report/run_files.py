@@ -1,6 +1,6 @@
 """One run as its directory describes it: what it was, how far it came, how it ended.
 
-Files may be missing, cut off or being written: a run may be going on, or have been killed. Knows
+Files may be missing, cut off or being written: a run may be in progress, or have been killed. Knows
 nothing about how runs are shown.
 """
 
@@ -161,7 +161,7 @@ def _tail(path: Path) -> Iterator[Record]:
 
 
 def _is_asyncrl(pid: object) -> bool:
-    """Whether a process of that number lives and may be a run: numbers are used again."""
+    """Whether a process with this number exists and may be a run: numbers are reused."""
     if not isinstance(pid, int):
         return False
     try:

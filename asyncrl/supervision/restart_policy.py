@@ -2,7 +2,7 @@
 
 The backoff grows with each failure of the same slot, and each slot has a budget of restarts within
 a window of time. An actor that crashes again and again ends the run with the reason instead of
-crashing for ever. Many actors may each fail now and then. A slot's window does not advance while
+crashing forever. Many actors may each fail now and then. A slot's window does not advance while
 its actor hangs; otherwise an actor that always hangs would never use up its budget.
 
 Exceptions are handled by `RestartPolicyConfig.on_exception`:

@@ -83,9 +83,9 @@ class InlineActor:
         if self.envs.wanted.number > self.envs.change_number:
             self.envs.change(self.envs.wanted)
             self._actor = self._started()
-        # The first life has the seed that it had before there were others.
-        life = (_ID, self._incarnation) if self._incarnation else (_ID,)
-        self._actor.start(derive_seed(self._seed, Role.ENVIRONMENT, *life))
+        # The first incarnation needs no number in its seed.
+        incarnation = (_ID, self._incarnation) if self._incarnation else (_ID,)
+        self._actor.start(derive_seed(self._seed, Role.ENVIRONMENT, *incarnation))
 
     def run_step(self) -> None:
         """Take one step in all environments."""
@@ -96,7 +96,7 @@ class InlineActor:
         self._actor.finish_streams(goes_on=True)
 
     def end_incarnation(self) -> dict[str, int]:
-        """Cut all streams for good, and return what `restore` needs to begin the same next life."""
+        """Cut all streams for good, and return what `restore` needs to begin the next one alike."""
         self._actor.finish_streams()
         self.table.on_report(self._actor.report())
         self._env_steps_before = self.env_steps
@@ -127,7 +127,7 @@ class InlineActor:
             peer,
             self.envs.env,
             self._policy,
-            copy.deepcopy(self._processor),  # one serves one life
+            copy.deepcopy(self._processor),  # one serves one incarnation
             Outbox(peer, self._schema, self._segment, self.envs.env.n_envs),
             self._link,
             progress=_NoProgress(),

@@ -40,18 +40,8 @@ ALSO_CALLED = {
     "env.n_envs": "envs_per_actor",
     "env.info": "env_info",
     "env.vectorization": "vectorization",
-    "trainer.books.eval_interval_opt_steps": "evaluate.interval_opt_steps",
-    "trainer.books.final_evaluation_timeout_s": "evaluate.final_timeout_s",
-    "evaluation": "evaluate",
-    "trainer.books.record_interval_s": "record.interval_s",
-    "trainer.books.record_interval_opt_steps": "record.interval_opt_steps",
-    "trainer.books.save_interval_opt_steps": "save.interval_opt_steps",
-    "trainer.books.keep_checkpoints": "save.keep",
-    "trainer.books.best_by": "save.best_by",
-    "trainer.books.save_replay": "save.replay",
-    "trainer.books.save_timeout_s": "save.timeout_s",
 }
-"""Former names of settings, and names in `EnvConfig` -> names in a file."""
+"""Names in `EnvConfig` -> names in a file."""
 
 
 def check_names(data: object, name: str = "") -> None:

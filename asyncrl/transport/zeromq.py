@@ -2,7 +2,7 @@
 
 Opens nothing to other hosts by default: it uses an ipc path in a private directory or, without ipc,
 TCP on this host's loopback. What other hosts can reach is encrypted, and only accepts peers with a
-key (`zeromq_auth.py`). Knows no columns, and not which messages are accepted (`protocol.py`).
+key (`zeromq_auth.py`). Does not know columns, nor which messages are accepted (`protocol.py`).
 
 Messages do not queue inside libzmq. An actor has credit for `window` messages. A model is sent on
 an actor's request, so at most one is in flight, and it is the newest.

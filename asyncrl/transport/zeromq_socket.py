@@ -1,4 +1,4 @@
-"""Creates configured sockets. The only place where a socket option is set. Knows no messages."""
+"""Creates configured sockets: the only place for socket options. Does not know messages."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def settings(audit: Audit, replay: UniformReplayConfig) -> AsyncConfig:
 
 
 def supervision(step_timeout_s: float = 300.0) -> ActorManagerConfig:
-    """Return settings under which actors come back for ever, each after the usual first wait."""
+    """Return settings under which actors come back forever, each after the usual first wait."""
     wait_s = RestartPolicyConfig().backoff_s
     restart = RestartPolicyConfig(
         on_exception="restart", max_restarts=1_000_000, backoff_max_s=wait_s

@@ -1,9 +1,9 @@
 """TorchRL: DQN on batches of its asynchronous collector with two worker processes.
 
 The workers read the learner's weights from the memory that they share: `update_policy_weights_`
-would wait for ever for the answer of a worker that is gone.
+would wait forever for the answer of a worker that is gone.
 
-Careful: it checks for numbers that are none, and waits 10 s for workers, not for ever.
+Careful: it checks for numbers that are none, and waits 10 s for workers, not forever.
 """
 
 from __future__ import annotations

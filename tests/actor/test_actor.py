@@ -552,7 +552,7 @@ class Failing(WatchedBatch):
         return super()._obs(steps) + np.array([100.0 * self._name, 0.0], np.float32)
 
 
-class Renewal:
+class Rebuilder:
     """Lets an actor have other environments, those of a list, and keeps what it was told."""
 
     def __init__(self, *envs: CountingBatch | Exception, wait_s: float = 0.0) -> None:
@@ -574,10 +574,10 @@ class Renewal:
         return NewEnv(env, env.reset(seed=1), OneStep())
 
 
-def failing_life(renewal: Renewal, *, policy: ConstantAgent | None = None) -> Life:
+def failing_life(rebuilder: Rebuilder, *, policy: ConstantAgent | None = None) -> Life:
     life = Life(0, policy=policy)
     life.actor._env = Failing(4, RuntimeError("the physics exploded"))
-    life.actor._renewal = renewal
+    life.actor._rebuilder = rebuilder
     return life
 
 
@@ -588,11 +588,11 @@ def runs(life: Life, name: int) -> list[list[float]]:
 
 @pytest.mark.fault("F4")
 def test_actor_continues_in_new_environments_and_the_failed_step_leaves_no_trace() -> None:
-    renewal = Renewal(Failing(3, SystemExit("again"), name=1), Failing(0, OSError(), name=2))
-    life = failing_life(renewal)
+    rebuilder = Rebuilder(Failing(3, SystemExit("again"), name=1), Failing(0, OSError(), name=2))
+    life = failing_life(rebuilder)
     life.stop_after(9)
     life.actor.run(HELLO, seed=1)
-    assert renewal.told == [("the physics exploded", 6), ("again", 10)]
+    assert rebuilder.told == [("the physics exploded", 6), ("again", 10)]
     assert runs(life, 0) == [[0, 0], [0, 1], [0, 2]], "it was the fourth step that failed"
     assert runs(life, 1) == [[100, 0], [100, 1]]
     assert runs(life, 2) == [[200, 0], [200, 1]]
@@ -606,7 +606,7 @@ def test_actor_continues_in_new_environments_and_the_failed_step_leaves_no_trace
 
 @pytest.mark.fault("F4")
 def test_episodes_of_failed_environments_are_cut_not_ended() -> None:
-    life = failing_life(Renewal(Failing(0, OSError(), name=1)))
+    life = failing_life(Rebuilder(Failing(0, OSError(), name=1)))
     life.stop_after(6)
     life.actor.run(HELLO, seed=1)
     followed = set()
@@ -624,7 +624,7 @@ def test_episodes_of_failed_environments_are_cut_not_ended() -> None:
 
 @pytest.mark.fault("F4")
 def test_returns_of_failed_environments_are_not_carried_on() -> None:
-    life = failing_life(Renewal(CountingBatch(length=2)))
+    life = failing_life(Rebuilder(CountingBatch(length=2)))
     life.stop_after(6)
     life.actor.run(HELLO, seed=1)
     (report,) = life.link.reports
@@ -634,7 +634,7 @@ def test_returns_of_failed_environments_are_not_carried_on() -> None:
 
 @pytest.mark.fault("F4")
 def test_processor_starts_over_with_the_environments() -> None:
-    life = failing_life(Renewal(Failing(0, OSError())))
+    life = failing_life(Rebuilder(Failing(0, OSError())))
     used = life.actor._processor
     life.stop_after(6)
     life.actor.run(HELLO, seed=1)
@@ -644,7 +644,7 @@ def test_processor_starts_over_with_the_environments() -> None:
 @pytest.mark.fault("F4")
 def test_memory_of_a_policy_is_cleared_with_the_environments() -> None:
     policy = CountingMemory()
-    life = failing_life(Renewal(Failing(0, OSError())), policy=policy)
+    life = failing_life(Rebuilder(Failing(0, OSError())), policy=policy)
     life.stop_after(4)
     life.actor.run(HELLO, seed=1)
     assert policy.forgotten == [[True, True], *[[False, False]] * 3, [True, True]]
@@ -654,7 +654,7 @@ def test_memory_of_a_policy_is_cleared_with_the_environments() -> None:
 def test_actor_waits_while_its_environments_are_rebuilt() -> None:
     seen: list[bool] = []
 
-    class Looks(Renewal):
+    class Looks(Rebuilder):
         """Looks, as it makes environments, at what the actor has said last."""
 
         def make(self) -> NewEnv:
@@ -670,13 +670,13 @@ def test_actor_waits_while_its_environments_are_rebuilt() -> None:
 
 @pytest.mark.fault("F4", "F6")
 def test_actor_sends_heartbeats_and_takes_models_while_it_waits_for_environments() -> None:
-    life = failing_life(Renewal(ValueError("no licence"), Failing(0, OSError()), wait_s=1.0))
+    life = failing_life(Rebuilder(ValueError("no licence"), Failing(0, OSError()), wait_s=1.0))
     life.stop_after(5)
     life.link.on_wait = lambda: life.link.models.extend(FakeLink(3).models)
     life.actor.run(HELLO, seed=1)
-    renewal = life.actor._renewal
-    assert isinstance(renewal, Renewal)
-    assert [words for words, _ in renewal.told] == ["the physics exploded", "no licence"]
+    rebuilder = life.actor._rebuilder
+    assert isinstance(rebuilder, Rebuilder)
+    assert [words for words, _ in rebuilder.told] == ["the physics exploded", "no licence"]
     assert life.link.now_s == pytest.approx(2.0 + DRAIN_S)
     assert life.progress.waits.count(True) >= 20
     assert life.progress.waits[-1] is False
@@ -686,7 +686,7 @@ def test_actor_sends_heartbeats_and_takes_models_while_it_waits_for_environments
 
 @pytest.mark.fault("F4")
 def test_actor_that_is_to_finish_does_not_wait_for_environments() -> None:
-    life = failing_life(Renewal(wait_s=1000.0))
+    life = failing_life(Rebuilder(wait_s=1000.0))
 
     def stop() -> None:
         life.link.stop = True
@@ -700,10 +700,10 @@ def test_actor_that_is_to_finish_does_not_wait_for_environments() -> None:
 
 @pytest.mark.fault("F4")
 def test_failure_that_is_one_too_many_ends_the_actor() -> None:
-    renewal = Renewal(Failing(1, RuntimeError("again")))
-    renewal.allowed = 1
+    rebuilder = Rebuilder(Failing(1, RuntimeError("again")))
+    rebuilder.allowed = 1
     with pytest.raises(RuntimeError, match="once too often"):
-        failing_life(renewal).actor.run(HELLO, seed=1)
+        failing_life(rebuilder).actor.run(HELLO, seed=1)
 
 
 # --- the meter -----------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ class Recording(TellingEnv):
 
 
 class Enough(Exception):
-    """Ends a loop that goes on for ever."""
+    """Ends a loop that goes on forever."""
 
 
 class Until:

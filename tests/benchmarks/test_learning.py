@@ -163,7 +163,7 @@ def test_one_lucky_evaluation_ends_no_run():
     assert not stop.update({"eval_reward": 500.0})
 
 
-# --- keeping and going on ------------------------------------------------------------------------
+# --- keeping and resuming -------------------------------------------------------------------------
 
 
 def test_runs_come_back_as_they_were_kept(tmp_path: Path):

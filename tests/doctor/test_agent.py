@@ -227,7 +227,7 @@ WRONG: list[tuple[type[ConstantAgent], str, str]] = [
     (RefusesByKeyError, "wrong model", "a model with 'action' missing raised KeyError: 'action'"),
     (SharesItsState, "state", "`opt` changed a state returned before"),
     (TakesAnyState, "state", "accepted a state with no array at all.* raise `CheckpointError`"),
-    (ForgetsItsPace, "going on", "learned differently .* optimizer moments, target networks"),
+    (ForgetsItsPace, "resume", "learned differently .* optimizer moments, target networks"),
     (TellsOnePriority, "priorities", r"shape \(1,\), expected \(32,\) numbers"),
     (OneMemory, "memory", "an evaluation in the middle of training episodes changed"),
     (KeepsTheSpare, "spare", "Clear `spare` first"),

@@ -167,7 +167,7 @@ def test_faults_are_reported_below_the_ledger(width: int) -> None:
     told = " ".join(line.strip() for line in frame[first : frame.index("", first)])
     assert told == (
         "faults  1 actor dropped (actor 3), 13 restarts (actors 1, 2), "
-        "9 restarts at the memory limit (actor 2), 5 renewals of environments (actor 0), "
+        "9 restarts at the memory limit (actor 2), 5 rebuilds of environments (actor 0), "
         "1 checkpoint not written, 1 message malformed, "
         "40 messages sent again, 12.0 k connections refused"
     )

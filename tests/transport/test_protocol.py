@@ -185,7 +185,7 @@ def test_a_refused_incarnation_stays_out_and_the_next_may_come(table: PeerTable)
 
 @pytest.mark.fault("F31")
 def test_a_refused_incarnation_gets_the_refusal_again_with_each_message(table: PeerTable) -> None:
-    """It may not have heard it, and would wait for ever."""
+    """It may not have heard it, and would wait forever."""
     table.refuse(NEXT_INCARNATION, "why")
     for peer in (NEXT_INCARNATION, PEER):
         for message in (make_hello(peer), make_experience(1, peer), make_report(peer)):

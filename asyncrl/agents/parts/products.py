@@ -1,6 +1,6 @@
 """The matrix products of some work, computed alone: the most that its speed can reach.
 
-Knows no agent: it records which products torch is asked for.
+Independent of agents: it records which products torch is asked for.
 """
 
 from __future__ import annotations

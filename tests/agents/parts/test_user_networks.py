@@ -263,7 +263,7 @@ class DroppingMemory(nn.Module):
 )
 def test_dropout_is_repeated_and_resumes_from_a_state(config: AgentConfig, spec: EnvSpec) -> None:
     findings = {found.check: found for found in examine_agent(config, spec)}
-    assert findings["going on"].level == "ok", findings["going on"].seen
+    assert findings["resume"].level == "ok", findings["resume"].seen
 
 
 def trajectories(policy: PPOPolicy, n: int = 4, length: int = 8) -> Columns:
