@@ -145,7 +145,7 @@ def settings_page() -> str:
         "`n_step` of the section `replay:`, and the field `RunConfig.replay.n_step`.",
         "A setting marked *common* is shown by `--help`; `--help-all` shows all of them. Settings "
         "of agents have [a separate page](agents.md). [Presets](presets.md) change defaults. "
-        "Where a group has several classes, a class repeats nothing of the first one.",
+        "If a group has several classes, settings that a class shares with the first one are listed there.",
         "## train",
         "Options of `asyncrl train` that are not part of the configuration.",
         *fields_of(Output, ""),
@@ -252,6 +252,8 @@ def _plain_words(hint: Hint) -> str:
     named = {str: "text", bool: "true or false", Path: "path", dict: "names and values"}
     named |= {tuple: "integers", Mapping: "names and values"}
     kind = _origin(hint) or hint
+    if kind is tuple and inner[0] is str:
+        return "names"
     if kind in named:
         return named[kind]
     if inner:

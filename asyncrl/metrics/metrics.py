@@ -108,7 +108,7 @@ METRICS: dict[str, Metric] = {
     "link/flood": Metric("connections", "while there were far more connections than actors"),
     "replay/size": Metric("transitions", "transitions that can be sampled now"),
     # The learner's time since the last record; the shares add up to 1.
-    "share/learner_act": Metric("1", "acting, if the learner's process also acts (`Trainer`)"),
+    "share/learner_act": Metric("1", "acting, in synchronous mode"),
     "share/learner_wait": Metric("1", "waiting until the limiter allows a sample"),
     "share/learner_sample": Metric("1", "sampling a batch"),
     "share/learner_opt": Metric("1", "optimising"),
@@ -129,7 +129,7 @@ METRICS: dict[str, Metric] = {
     # Milliseconds per call, mean since the last record; absent without a call.
     "ms/recv": Metric("ms", "reading messages from the socket, in the receiving thread"),
     "ms/push": Metric("ms", "copying one message into replay, in the receiving thread"),
-    "ms/act": Metric("ms", "a step of all environments, in `Trainer`"),
+    "ms/act": Metric("ms", "a step of all environments, in synchronous mode"),
     "ms/sample": Metric("ms", "sampling a batch"),
     "ms/opt": Metric("ms", "an optimisation step"),
     "ms/publish": Metric("ms", "publishing a model"),

@@ -64,7 +64,7 @@ class ActorManagerConfig:
 
     start_timeout_s: Positive = 300.0
     """Timeout for the start of an actor in seconds: imports and environments. After it the actor is
-    killed and restarted. 0 disables."""
+    killed and restarted. No effect if `step_timeout_s` is 0."""
 
     memory_limit_bytes: CountOrOff = 0
     """Memory limit of one actor process in bytes. Above it the actor sends its experience, exits

@@ -99,8 +99,8 @@ class RunConfig(AsyncConfig):
     """Keyword arguments of the environment in evaluations, if they differ."""
 
     env_schedule: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    """Curriculum, in a file only: keyword arguments of the training environments by the number of
-    environment steps from which on they hold, laid over `env_kwargs`. Evaluations keep theirs."""
+    """Curriculum, in a YAML file only: a number of environment steps -> the keyword arguments of
+    the training environments from then on. They override `env_kwargs`. Evaluations keep theirs."""
 
     env_info: tuple[str, ...] = ()
     """Numbers of the environment's info to record for each episode, by key: its last value, as

@@ -39,7 +39,7 @@ _REPORT_EVERY_S = 10.0
 
 @dataclass(slots=True)
 class _Watch:
-    """A learner that takes in what comes, and what came."""
+    """A learner that receives everything, and what arrived."""
 
     learner: ZmqLearnerLink
     honest: int = 0
@@ -54,7 +54,7 @@ class _Watch:
                 self.learner.acknowledge(message.peer, message.seq)
 
     def honest_per_s(self, seconds: float) -> float:
-        """Take in for a while; return how much came of the honest actor."""
+        """Receive for a while; return how much came from the honest actor."""
         began, before = time.monotonic(), self.honest
         while (passed := time.monotonic() - began) < seconds:
             self.turn()
@@ -139,7 +139,7 @@ def _await_actor(watch: _Watch) -> None:
 def _while_attacked(
     watch: _Watch, here: ZmqTransport, attacks: int, mark: Path
 ) -> tuple[int, float]:
-    """Take in while another process attacks; return what came, and in what time."""
+    """Receive while another process attacks; return what arrived, and in what time."""
     spawn = multiprocessing.get_context("spawn")
     arguments = (address_of(here), attacks, attacks, mark)
     attacker = spawn.Process(target=attack_socket, args=arguments, daemon=True)

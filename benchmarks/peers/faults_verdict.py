@@ -43,7 +43,7 @@ class Strength:
         """Start of the current period with all actors."""
 
     def look(self, beats: Mapping[int, Heartbeat], now: float) -> int:
-        """Take in what the processes have left word of; return how many work."""
+        """Read the heartbeats of the processes; return how many work."""
         since = max(self._fault_at, now - _STILL_S)
         working = {pid: beat for pid, beat in beats.items() if beat.at > since}
         for pid in set(self._first) - set(working):
