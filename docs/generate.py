@@ -145,7 +145,7 @@ def settings_page() -> str:
         "`n_step` of the section `replay:`, and the field `RunConfig.replay.n_step`.",
         "A setting marked *common* is shown by `--help`; `--help-all` shows all of them. Settings "
         "of agents have [a separate page](agents.md). [Presets](presets.md) change defaults. "
-        "If a group has several classes, settings that a class shares with the first one are listed there.",
+        "In a group with several classes, the first one lists the settings that all share.",
         "## train",
         "Options of `asyncrl train` that are not part of the configuration.",
         *fields_of(Output, ""),

@@ -52,7 +52,7 @@ class Audit:
         return sum(self._next.values())
 
     def look(self, columns: Columns, rows: IntArray, schema: SegmentSchema) -> None:
-        """Take in what is about to be stored."""
+        """Check what is about to be stored."""
         now = time.monotonic()
         sampled = schema.sampled
         for i, filled in enumerate(rows):
