@@ -38,6 +38,10 @@ class EvalArguments:
     env_kwargs: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """Keyword arguments of the environment, in place of those of the run's evaluations."""
 
+    video: Path | None = None
+    """Write the episodes, one after another, as an .mp4 file, which is replaced if it exists. Needs
+    the extra `video`, and an environment that renders."""
+
     json: bool = False
     """Print one line of JSON."""
 
@@ -53,6 +57,10 @@ def parse(argv: list[str]) -> EvalArguments:
 
 def run(arguments: EvalArguments) -> int:
     """Evaluate, and return the exit code."""
+    if arguments.video is not None:
+        from asyncrl.envs.film import check_video  # imports gymnasium
+
+        check_video(arguments.video)
     played = run_in_child(_player(arguments), what="the evaluation")
     if arguments.json:
         show(json.dumps(played))
@@ -72,10 +80,11 @@ def _player(arguments: EvalArguments) -> Callable[[], dict[str, Any]]:
     run_dir, checkpoint = arguments.run_dir, arguments.checkpoint
     how = {name: getattr(arguments, name) for name in ("episodes", "seed", "stochastic")}
     env_kwargs = dict(arguments.env_kwargs)
+    video = None if arguments.video is None else arguments.video.absolute()
 
     def play() -> dict[str, Any]:
         from asyncrl.cli.run_directory import evaluated
 
-        return evaluated(run_dir, checkpoint, env_kwargs=env_kwargs, **how)
+        return evaluated(run_dir, checkpoint, env_kwargs=env_kwargs, video=video, **how)
 
     return play

@@ -21,6 +21,7 @@ from asyncrl.checkpoint.directory import make_directory, sync
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import CLOCK_TIME, Record
 from asyncrl.core.seeding import Role, derive_seed
+from asyncrl.envs.film import filmed
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.machine import machine
 from asyncrl.training.run_config import RunConfig, save_yaml
@@ -229,11 +230,12 @@ def evaluated(
     seed: int | None,
     stochastic: bool,
     env_kwargs: Mapping[str, Any],
+    video: Path | None,
 ) -> dict[str, Any]:
     """Evaluate a run's model in this process and return the results as plain values.
 
     Without a `seed` the episodes are those of training. `env_kwargs` replace arguments of the run's
-    evaluations.
+    evaluations. A `video` is made of the same episodes, played one after another.
     """
     model = find_model(run, checkpoint)
     config = model.config()
@@ -245,7 +247,8 @@ def evaluated(
         stochastic=stochastic or config.evaluate.play.stochastic,
     )
     seed = config.evaluate.seed if seed is None else seed
-    with closing(config.eval_env_config().build_for(episodes)) as env:
+    environments = config.eval_env_config()
+    with filmed(environments, video) if video else closing(environments.build_for(episodes)) as env:
         source = f"in {model.config_path}"
         policy = policy_of(saved, config.agent, env.spec, seed=config.seed, source=source)
         evaluator = EpisodeEvaluator(env, play, derive_seed(seed, Role.EVALUATION))

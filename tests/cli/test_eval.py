@@ -104,6 +104,35 @@ def test_best_model_scores_what_the_run_says_it_did(
     assert evaluated(trained, capsys, "--episodes", "3")["score"] == summary["best_score"]
 
 
+def test_video_has_a_frame_for_each_step(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    av = pytest.importorskip("av")
+    video = tmp_path / "two.mp4"
+    flags = ["--episodes", "2"]
+    played = evaluated(trained, capsys, *flags, "--video", str(video))
+    assert played == evaluated(trained, capsys, *flags)
+    with av.open(str(video)) as film:
+        frames = sum(1 for _ in film.decode(video=0))
+    assert frames == 2 * played["eval/length_mean"]
+    assert video.stat().st_size < 200 * frames + 20_000
+    assert [path.name for path in tmp_path.iterdir()] == ["two.mp4"]
+
+
+@pytest.mark.parametrize(
+    ("video", "error"),
+    [
+        ("film.avi", "--video is film.avi; a video is an .mp4 file"),
+        ("none/film.mp4", "--video is none/film.mp4, and there is no directory none"),
+    ],
+)
+def test_video_that_cannot_be_written_is_refused(
+    video: str, error: str, trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", str(trained.directory), "--video", video]) == 2
+    assert error in capsys.readouterr().err
+
+
 def test_any_checkpoint_can_be_evaluated(
     trained: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Array
+from asyncrl.envs import film
+from asyncrl.envs.film import check_video, filmed
+from asyncrl.envs.gym import EnvConfig
+
+av = pytest.importorskip("av")
+
+
+class Screen(gymnasium.Env[Any, Any]):
+    """Shows a grey picture, brighter with each step. Its sides are odd, as some simulators' are."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, render_mode: str | None = None, channels: int = 3) -> None:
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
+        self.render_mode = render_mode
+        self.channels = channels
+        self.steps = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: Any = None
+    ) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return np.zeros(1, np.float32), 1.0, False, self.steps % 4 == 0, {}
+
+    def render(self) -> Array:  # type: ignore[override]
+        return np.full((65, 97, self.channels), 20 * self.steps, np.uint8)
+
+
+class Blind(Screen):
+    """Takes no argument."""
+
+    def __init__(self) -> None:
+        super().__init__("human")
+
+
+def config(name: str = "Screen", **kwargs: Any) -> EnvConfig:
+    return EnvConfig(id=f"tests.envs.test_film:{name}", kwargs=kwargs, n_envs=3)
+
+
+def film_steps(made: EnvConfig, path: Path, steps: int, error: Exception | None = None) -> None:
+    with filmed(made, path) as env:
+        assert env.n_envs == 1
+        env.reset(0)
+        for _ in range(steps):
+            env.step(np.zeros(1, np.int64))
+        if error is not None:
+            raise error
+
+
+def test_each_step_is_a_frame(tmp_path: Path) -> None:
+    path = tmp_path / "film.mp4"
+    path.write_text("an older film")
+    film_steps(config(), path, 10)  # across the ends of two episodes
+    with av.open(str(path)) as file:
+        assert file.streams.video[0].average_rate == 20
+        frames = [frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)]
+    assert [frame.shape for frame in frames] == [(64, 96, 3)] * 10
+    np.testing.assert_allclose([f.mean() for f in frames], 20 * np.arange(1, 11), atol=4)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_error_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="stop"):
+        film_steps(config(), tmp_path / "x.mp4", 1, RuntimeError("stop"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("made", "error"),
+    [
+        (config("Blind"), "Blind cannot be filmed: it takes no argument render_mode; let its"),
+        (EnvConfig(id="ALE/Pong-v5"), "ALE/Pong-v5 has a vector form only"),
+        (config(channels=4), "render() returned uint8(65, 97, 4), expected uint8 of height x"),
+    ],
+)
+def test_environment_without_pictures_is_refused(
+    made: EnvConfig, error: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        film_steps(made, tmp_path / "x.mp4", 1)
+    assert error in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(film.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match="pip install 'asyncrl\\[video\\]'"):
+        check_video(tmp_path / "x.mp4")
