@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.ppo import PPOConfig
@@ -161,6 +162,27 @@ def test_replay_takes_the_callbacks_of_the_run(tmp_path: Path) -> None:
     differs = replay_run(tmp_path).differs
     assert differs is not None
     assert differs[0] < 11 <= differs[1] + 1
+
+
+def test_threads_of_the_run_are_used_again(tmp_path: Path) -> None:
+    class Doubles(Callback):
+        """Changes torch's number of threads, as the thread tuner does."""
+
+        def step(self, trainer: Training) -> None:
+            torch.set_num_threads(2 if trainer.opt_steps >= 10 else 1)
+
+    before = torch.get_num_threads()
+    try:
+        config = config_of()
+        build_trainer(config, record_order=tmp_path / "order", callbacks=[Doubles()]).train()
+        used = []
+        for until in (10, 11):
+            torch.set_num_threads(1)
+            replay_run(tmp_path, until=until)
+            used.append(torch.get_num_threads())
+        assert used == [1, 2]
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_run_that_was_built_in_python_is_given_its_agent_and_config(tmp_path: Path) -> None:
