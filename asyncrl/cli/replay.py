@@ -65,10 +65,12 @@ def run(arguments: ReplayArguments) -> int:
 
 
 def _report(trainer: ReplayedTrainer, took_s: float) -> str:
-    order = trainer.order
+    parts = trainer.order.parts
+    events = sum(part.event_bytes for part in parts) / 1e6
+    experience = sum(part.experience_bytes for part in parts) / 1e6
     end = f"; {trainer.interrupter.reason}" if trainer.should_stop else ""
     if trainer.differs is None:
-        bits = f"all {trainer.published} models published until then are the run's, bit for bit"
+        bits = f"all {trainer.compared} models that were compared are the run's, bit for bit"
     else:
         equal, different = trainer.differs
         bits = (
@@ -78,6 +80,5 @@ def _report(trainer: ReplayedTrainer, took_s: float) -> str:
     return (
         f"replayed {trainer.opt_steps} optimisation steps in {took_s:.1f} s: {trainer.stored} "
         f"transitions stored, {trainer.sampled} sampled{end}\n{bits}\n"
-        f"the order took {order.event_bytes / 1e6:.3g} MB of disk space, the experience "
-        f"{order.experience_bytes / 1e6:.3g} MB"
+        f"the order took {events:.3g} MB of disk space, the experience {experience:.3g} MB"
     )

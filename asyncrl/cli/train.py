@@ -168,7 +168,7 @@ class Output:
     record_order: bool = False
     """Keep the experience, and the order in which the learner used it, in the file `order` of the
     run directory: `asyncrl replay` then computes the same parameters again, bit for bit. For
-    asynchronous runs; takes the disk space of all experience."""
+    asynchronous runs; takes the disk space of all experience. `resume` continues to record."""
 
     profile_opt_steps: CountOrOff = 0
     """Profile this number of the learner's optimisation steps into `profile.json` in the run
@@ -424,8 +424,14 @@ def _build(
         checkpoint_dir=run_dir / "checkpoints",
         resume=arguments.resume,
         interrupter=interrupter,
-        record_order=run_dir / ORDER_FILE if output.record_order else None,
+        record_order=_order_file(arguments, run_dir),
     )
+
+
+def _order_file(arguments: TrainArguments, run_dir: Path) -> Path | None:
+    """Return where the order is recorded; a resumed run continues to record it."""
+    path = run_dir / ORDER_FILE
+    return path if arguments.output.record_order or (arguments.resume and path.exists()) else None
 
 
 def _callbacks(output: Output, run_dir: Path) -> list[Callback]:

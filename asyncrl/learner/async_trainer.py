@@ -286,8 +286,8 @@ class AsyncTrainer(BaseTrainer):
         yield self._stop_actors
         yield from self._stop_inference()
         yield self.proxy.close
-        yield self.proxy.order.close
         yield from [] if urgent else save
+        yield self.proxy.order.close
         yield lambda: None if self.proxy.hangs else self._link.close()
 
     def _release(self) -> Iterator[Callable[[], object]]:

@@ -11,6 +11,7 @@ of the stored experience:
     Learns          an optimisation step begins, at this number of environment steps
     Threads         torch computes with this number of threads from here on
     Published       a model was published, with this checksum
+    Saved           the state of agent and replay was copied for a checkpoint
 
 Sampled rows, priorities and parameters are not recorded: they follow from the same events.
 Checksums of published models show where they do not. A thread writes all this into one file. A
@@ -45,10 +46,13 @@ from asyncrl.learner.order_log import (
     Pushed,
     Reprioritised,
     Sampled,
+    Saved,
     Threads,
     Took,
     checksum_of,
+    next_part,
     packed,
+    part_of,
 )
 
 logger = logging.getLogger(__name__)
@@ -92,6 +96,10 @@ class Order:
     def published(self, model: ModelInfo) -> None:
         """Note a model that is published to actors."""
 
+    def saved(self) -> Mapping[str, int] | None:
+        """Note that the state is copied for a checkpoint, which must contain what this returns."""
+        return None
+
     def close(self) -> None:
         """Write what is pending; may be called again."""
 
@@ -109,19 +117,21 @@ class RecordedOrder(Order):
         schema: SegmentSchema,
         describe: Callable[[], Mapping[str, Any]],
         interrupter: Interrupter,
+        *,
+        after: Mapping[str, Any] | None = None,
     ) -> None:
-        """`describe` returns what a replay must know of the run, as plain values."""
-        if path.exists():
-            raise ConfigError(
-                f"{path} contains the order of an earlier run; use another directory, or move it "
-                "away"
-            )
-        self.path = path
+        """`describe` returns what a replay must know of the run, as plain values.
+
+        `after` is what a checkpoint contains from which the run is resumed, and `replay`, whether
+        its replay was loaded. The file of an earlier part is not changed; a new one is written.
+        """
+        self._part, self._after = next_part(path), after
+        self.path = part_of(path, self._part)
         self._schema = schema
         self._describe = describe
         self._interrupter = interrupter
         self._pending: deque[bytes | Experience | ModelInfo] = deque()
-        self._env_steps = self._threads = 0
+        self._env_steps = self._threads = self._saves = 0
         self._changed = threading.Condition()
         self._waiting_bytes = 0
         self._has_waited = self._has_failed = self._closing = False
@@ -179,6 +189,12 @@ class RecordedOrder(Order):
         """Note a model; the thread computes its checksum."""
         self._pending.append(model)
 
+    def saved(self) -> Mapping[str, int]:
+        """Note a checkpoint; return its place in the order."""
+        self._saves += 1
+        self._pending.append(CODES[Saved] + packed(self._saves))
+        return {"part": self._part, "save": self._saves}
+
     def close(self) -> None:
         """Write what is pending, say that the run has ended, and end the thread."""
         with self._changed:
@@ -224,18 +240,25 @@ class RecordedOrder(Order):
     def _append_head(self, file: RecordFile) -> None:
         columns = [[c.name, c.dtype, list(c.shape)] for c in self._schema.columns]
         head = {"format": FORMAT, "columns": columns, "rows": self._schema.rows}
+        head |= {"after": self._after}
         file.append(Kind.HEAD, json.dumps({**head, **self._describe()}).encode())
 
     def _write_pending(self, file: RecordFile) -> None:
-        """Write the messages as they come, and then all events: none uses a later message."""
+        """Write the messages as they come, and then all events: none uses a later message.
+
+        Of several models, only the newest gets a checksum, so that they take no time that counts.
+        """
         events = []
-        for _ in range(len(self._pending)):
-            match item := self._pending.popleft():
+        items = [self._pending.popleft() for _ in range(len(self._pending))]
+        newest = next((item for item in reversed(items) if isinstance(item, ModelInfo)), None)
+        for item in items:
+            match item:
                 case bytes():
                     events.append(item)
                 case ModelInfo():
-                    checksum = checksum_of(item.params).to_bytes(4, "little")
-                    events.append(CODES[Published] + packed(item.version) + checksum)
+                    checksum = checksum_of(item.params) if item is newest else 0
+                    event = CODES[Published] + packed(item.version)
+                    events.append(event + checksum.to_bytes(4, "little"))
                 case Experience():
                     columns = [item.columns[c.name] for c in self._schema.columns]
                     contiguous = map(np.ascontiguousarray, (item.rows, *columns))

@@ -11,12 +11,14 @@ import zlib
 from collections import deque
 from collections.abc import Iterator
 from enum import IntEnum
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from asyncrl.checkpoint.record_file import read_records
+from asyncrl.checkpoint.resume import differences
 from asyncrl.core.errors import CheckpointError
 from asyncrl.core.types import Array, Columns, IntArray, Params
 
@@ -70,10 +72,29 @@ class Published(NamedTuple):
 
     opt_steps: int
     checksum: int
+    """0 if it was not computed."""
 
 
-Event = Pushed | Sampled | Reprioritised | Took | Learns | Threads | Published
-_KINDS: tuple[type[Event], ...] = (
+class Saved(NamedTuple):
+    """The state of agent and replay was copied for a checkpoint."""
+
+    number: int
+    """1 for the first of a part of a run."""
+
+
+class Resumed(NamedTuple):
+    """The run was resumed from its last `Saved`; not in a file, but between two."""
+
+    replay: bool
+    """Whether the replay was loaded."""
+
+    changed: tuple[str, ...]
+    """Settings that have changed, each as `name: before -> now`."""
+
+
+FileEvent = Pushed | Sampled | Reprioritised | Took | Learns | Threads | Published | Saved
+Event = FileEvent | Resumed
+_KINDS: tuple[type[FileEvent], ...] = (
     Pushed,
     Sampled,
     Reprioritised,
@@ -81,6 +102,7 @@ _KINDS: tuple[type[Event], ...] = (
     Learns,
     Threads,
     Published,
+    Saved,
 )
 CODES = {kind: bytes([code]) for code, kind in enumerate(_KINDS)}
 """The byte with which an event begins. Its numbers follow, each by `packed`."""
@@ -110,8 +132,78 @@ def packed(number: int) -> bytes:
     return bytes(packed)
 
 
+def part_of(path: Path, number: int) -> Path:
+    """Return the file of a part of a run: 1 began it, the others were resumed."""
+    return path if number == 1 else path.with_name(f"{path.name}-{number}")
+
+
+def next_part(path: Path) -> int:
+    """Return the number of the first part without a file."""
+    return next(number for number in count(1) if not part_of(path, number).exists())
+
+
+class OrderLog:
+    """The order of a run, also of one that was resumed: the newest part, and what led to it."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the first record of each part."""
+        number = max(1, next_part(path) - 1)
+        self.parts = [OrderFile(part_of(path, number))]
+        """Files of the run, in their order."""
+        while after := self.parts[0].head["after"]:
+            if after["part"] >= number:
+                raise CheckpointError(f"{self.parts[0].path} says that it follows a later part")
+            number = after["part"]
+            self.parts.insert(0, OrderFile(part_of(path, number)))
+        self._reads = self.parts[0]
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """What the run said about itself when it began."""
+        return self.parts[0].head
+
+    @property
+    def ended(self) -> bool:
+        """Whether the end was read, which a run writes that is not killed."""
+        return self.parts[-1].ended
+
+    def events(self) -> Iterator[Event]:
+        """Yield the events in their order; take the experience of `Pushed` by `pop`.
+
+        Raises `CheckpointError` at the first record that is damaged.
+        """
+        for follows in self.parts[1:]:
+            after = follows.head["after"]
+            yield from self._until(after["save"])
+            yield Resumed(after["replay"], _changed(self._reads.head, follows.head))
+            self._reads = follows
+        yield from self._reads.events()
+
+    def pop(self, segments: int) -> tuple[Columns, IntArray]:
+        """Return the columns and row counts of the next segments."""
+        return self._reads.pop(segments)
+
+    def _until(self, save: int) -> Iterator[Event]:
+        for event in self._reads.events():
+            if isinstance(event, Saved) and event.number == save:
+                return
+            yield event
+        raise CheckpointError(
+            f"{self._reads.path} ends before the checkpoint from which the run was resumed"
+        )
+
+
+def _changed(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, ...]:
+    """Return the changed settings on which the bits depend."""
+    then, since = ((head["config"] or {}) for head in (before, now))
+    names = "agent", "replay", "segment", "seed", "trainer"
+    return tuple(
+        change for name in names for change in differences(then.get(name), since.get(name), name)
+    )
+
+
 class OrderFile:
-    """Reads what `RecordedOrder` has written."""
+    """Reads one file of what `RecordedOrder` has written."""
 
     def __init__(self, path: Path) -> None:
         """Read the first record; raise `CheckpointError` if it is missing or damaged."""
@@ -134,11 +226,8 @@ class OrderFile:
         self.ended = False
         """Whether the end was read, which a run writes that is not killed."""
 
-    def events(self) -> Iterator[Event]:
-        """Yield the events in their order; take the experience of `Pushed` by `pop`.
-
-        Raises `CheckpointError` at the first record that is damaged.
-        """
+    def events(self) -> Iterator[FileEvent]:
+        """Yield its events."""
         for record in self._records:
             match record.kind:
                 case Kind.MESSAGE:
@@ -160,7 +249,7 @@ class OrderFile:
             self._first = 0
         return {name: column[part] for name, column in columns.items()}, rows[part]
 
-    def _with_sum(self, event: Event) -> Event:
+    def _with_sum(self, event: FileEvent) -> FileEvent:
         """Return the environment steps so far where the file has those since the last step."""
         if not isinstance(event, Learns):
             return event
@@ -168,11 +257,12 @@ class OrderFile:
         return Learns(self._env_steps)
 
     def _message(self, payload: bytes) -> tuple[dict[str, Array], IntArray]:
-        count, at = int.from_bytes(payload[:4], "little"), 4
+        segments, at = int.from_bytes(payload[:4], "little"), 4
         arrays = []
         parts = [("rows", np.dtype(np.int64), ()), *self._columns]
         for name, dtype, shape in parts:
-            whole = (count, *shape) if name == "rows" else (count, self.head["rows"], *shape)
+            rows_each = () if name == "rows" else (self.head["rows"],)
+            whole = (segments, *rows_each, *shape)
             n = int(np.prod(whole))
             arrays.append(np.frombuffer(payload, dtype, n, at).reshape(whole))
             at += n * dtype.itemsize
@@ -180,7 +270,7 @@ class OrderFile:
         return {c[0]: column for c, column in zip(self._columns, columns, strict=True)}, rows
 
 
-def _events(payload: bytes) -> Iterator[Event]:
+def _events(payload: bytes) -> Iterator[FileEvent]:
     at = 0
     while at < len(payload):
         kind = _KINDS[payload[at]]

@@ -169,14 +169,17 @@ class ReplayBufferProxy:
         a stuck receiving thread holds the buffer.
         """
         counts: dict[str, float] = {}
+        recorded: dict[str, Any] = {}
         with self._turnstile, self._buffer_to_save():
             groups = replay_groups(self.buffer, save=save_replay, room_bytes=_KEPT_BYTES)
             if groups:
                 counts = self._limiter.state()
             balance, env_steps = self.ledger.balance(), self.ledger.env_steps
             episodes = self.actors.episodes
+            if order := self.order.saved():
+                recorded = {"order": dict(order)}
         reported = {"ledger": asdict(balance), "env_steps": env_steps, "episodes": episodes}
-        return groups, {**reported, "limiter": counts}
+        return groups, {**reported, **recorded, "limiter": counts}
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore what `state` returned; call it before `start`."""

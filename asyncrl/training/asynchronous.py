@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from inspect import signature
 from os import PathLike
-from pathlib import Path
 from typing import Unpack
 
 from asyncrl.actor.process import MakeEvaluator
@@ -29,7 +27,6 @@ from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import ActorId
 from asyncrl.learner.async_trainer import AsyncTrainer, Strategy
 from asyncrl.learner.evaluation import BackgroundEvaluation, EvaluationSite, InlineEvaluation
-from asyncrl.learner.order import RecordedOrder
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction, check_can_hold
 from asyncrl.learner.train_result import TrainResult
@@ -45,7 +42,7 @@ from asyncrl.training.describe_env import PRELOAD, describe_here, describe_in_ch
 from asyncrl.training.evaluate_apart import EvaluateApart
 from asyncrl.training.parts import AsyncParts
 from asyncrl.training.plan import RunPlan, check_run, evaluator_maker, helpers
-from asyncrl.training.recorded import about_run, check_recordable
+from asyncrl.training.recorded import check_order_path, order_of
 from asyncrl.transport.zeromq import ZmqTransport
 
 _PRELOAD = (*PRELOAD, "asyncrl.actor.process", "asyncrl.transport.zeromq")
@@ -115,8 +112,9 @@ def build_async_trainer(
         strategy: A custom training loop.
         interrupter: Stops the run from outside, with a reason.
         launcher: From `start_launcher`; it is closed with the run. None starts one now.
-        record_order: New file in which the experience is kept and the order in which the learner
-            used it, so that `replay_run` can compute the same parameters again. None keeps nothing.
+        record_order: File in which the experience is kept and the order in which the learner used
+            it, so that `replay_run` can compute the same parameters again. A resumed run writes
+            another one beside it. None keeps nothing.
         parts: `recorder`, which stores metrics, in a background thread, so it may be slow;
             `callbacks`, called during the run, see `core/callback.py`;
             `run_config`, plain values that the recorder stores beside its metrics.
@@ -125,7 +123,7 @@ def build_async_trainer(
     config = config_or_default(config, AsyncConfig)
     parts["recorder"] = _in_background(parts.get("recorder"))
     check_can_hold(stop, config.evaluations_off)
-    check_recordable(record_order, resume=resume)
+    check_order_path(record_order)
     check_run(agent, make_env, make_processor, config, actor_agents)
     evaluate = evaluator_maker(make_evaluator, make_eval_env or make_env, config)
     with ExitStack() as undo:
@@ -152,9 +150,7 @@ def build_async_trainer(
         proxy = ReplayBufferProxy(
             link, buffer, plan.limiter, interrupter, config.proxy, window=window
         )
-        if record_order is not None:
-            about = partial(about_run, plan, parts.get("run_config"))
-            proxy.order = RecordedOrder(Path(record_order), plan.schema, about, interrupter)
+        proxy.order = order_of(record_order, plan, parts.get("run_config"), checkpoint, interrupter)
         first = first_incarnation(checkpoint)
         address = None if config.inference == "actor" else transport.inference()
         bodies = plan.bodies(link.admit, evaluate, address)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
-from asyncrl.checkpoint.resume import Resume, plain_config
+from asyncrl.checkpoint.checkpoint import Checkpoint
+from asyncrl.checkpoint.resume import plain_config
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.measured import choices
+from asyncrl.core.replay_buffer import REPLAY
+from asyncrl.learner.order import Order, RecordedOrder
 from asyncrl.metrics.machine import machine
 from asyncrl.training.describe_env import plain_description
 from asyncrl.training.plan import RunPlan
@@ -17,19 +23,35 @@ ORDER_FILE = "order"
 """Name of the file in the directory of a run."""
 
 
-def check_recordable(path: str | PathLike[str] | None, *, resume: Resume) -> None:
-    """Raise `ConfigError` if this cannot be the file of a run's order."""
+def order_of(
+    path: str | PathLike[str] | None,
+    plan: RunPlan,
+    run_config: Mapping[str, object] | None,
+    checkpoint: Checkpoint | None,
+    interrupter: Interrupter,
+) -> Order:
+    """Return what keeps the order of a run, which begins or resumes from a checkpoint."""
     if path is None:
-        return
-    if not isinstance(path, str | PathLike):
+        return Order()
+    after = None
+    if checkpoint is not None:
+        after = checkpoint.meta["run"].get("order")
+        if after is None:
+            raise ConfigError(
+                f"checkpoint {checkpoint.path} is of a run whose order was not recorded, so "
+                "neither can be that of the resumed run; resume without record_order"
+            )
+        after = {**after, "replay": REPLAY in checkpoint.groups}
+    about = partial(about_run, plan, run_config)
+    return RecordedOrder(Path(path), plan.schema, about, interrupter, after=after)
+
+
+def check_order_path(path: str | PathLike[str] | None) -> None:
+    """Raise `ConfigError` if this is no path."""
+    if path is not None and not isinstance(path, str | PathLike):
         raise ConfigError(
-            f"record_order must be the path of a new file, got {path!r:.80}; pass for instance "
+            f"record_order must be the path of a file, got {path!r:.80}; pass for instance "
             'record_order="runs/mine/order"'
-        )
-    if resume:
-        raise ConfigError(
-            "the order of a resumed run cannot be recorded, because a replay begins with a new "
-            "agent and an empty replay buffer; resume without record_order, or start a new run"
         )
 
 

@@ -34,10 +34,11 @@ from asyncrl.core.types import Array, Columns, IntArray
 from asyncrl.learner.order_log import (
     Event,
     Learns,
-    OrderFile,
+    OrderLog,
     Published,
     Pushed,
     Reprioritised,
+    Resumed,
     Sampled,
     Threads,
     Took,
@@ -67,20 +68,21 @@ class ReplayedTrainer(BaseTrainer):
     def __init__(
         self,
         agent: Agent,
-        buffer: ReplayBuffer,
-        order: OrderFile,
+        make_buffer: Callable[[], ReplayBuffer],
+        order: OrderLog,
         *,
         batch_size: int,
         **parts: Unpack[TrainerParts],
     ) -> None:
         """Make a trainer from what the run began with."""
-        self.buffer = buffer
+        self._make_buffer = make_buffer
+        self.buffer = make_buffer()
         self.order = order
-        self.stored = self.sampled = self.published = 0
-        """Transitions stored and sampled so far, and models published."""
+        self.stored = self.sampled = self.compared = 0
+        """Transitions stored and sampled so far, and published models that were compared."""
         self.differs: tuple[int, int] | None = None
         """Optimisation steps of the last model that equals the run's, and of the first that does
-        not; None while all are equal. (0, 0) means that the agent differs from the beginning."""
+        not; None while all are equal."""
         self._batch_size = batch_size
         self._events = self._with_steps(order.events())
         self._env_steps = 0
@@ -137,8 +139,10 @@ class ReplayedTrainer(BaseTrainer):
                 self._reprioritise()
             case Threads(count):
                 set_torch_threads(count)
-            case Published():
-                self._compare(event)
+            case Published(opt_steps, checksum):
+                self._compare(opt_steps, checksum)
+            case Resumed():
+                self._resume(event)
 
     def _with_steps(self, events: Iterator[Event]) -> Iterator[Event]:
         """Name the optimisation step at which the file is damaged."""
@@ -160,18 +164,32 @@ class ReplayedTrainer(BaseTrainer):
         assert self._td_errors is not None  # noqa: S101  # of the last optimisation step
         self.buffer.update_priorities(*self._td_errors)
 
-    def _compare(self, published: Published) -> None:
-        self.published += 1
-        if self.differs is not None:
+    def _resume(self, resumed: Resumed) -> None:
+        """Do what a resumed run has done with the state of its checkpoint."""
+        self._drawn = iter(())
+        self.agent.load_state(self.agent.state())
+        if not resumed.replay:
+            self.buffer = self._make_buffer()
+        if resumed.changed:
+            logger.warning(
+                "the run was resumed at optimisation step %d with changed settings, which a replay "
+                "does not have: %s",
+                self.opt_steps,
+                "; ".join(resumed.changed),
+            )
+
+    def _compare(self, opt_steps: int, checksum: int) -> None:
+        if not checksum or self.differs is not None:
             return
-        if checksum_of(self.agent.model_info().params) == published.checksum:
-            self._equal_until = published.opt_steps
+        self.compared += 1
+        if checksum_of(self.agent.model_info().params) == checksum:
+            self._equal_until = opt_steps
             return
-        self.differs = self._equal_until, published.opt_steps
+        self.differs = self._equal_until, opt_steps
         logger.warning(
             "the model published at optimisation step %d differs from the run's, those up to step "
             "%d were equal",
-            published.opt_steps,
+            opt_steps,
             self._equal_until,
         )
 
@@ -218,10 +236,10 @@ def build_replay_trainer(
         make_processor: The run's, if it had one.
         parts: `recorder`, `callbacks`: those of the run, if they change its agent.
     """
-    file = OrderFile(Path(order))
-    head = file.head
+    log = OrderLog(Path(order))
+    head = log.head
     if agent is None or config is None:
-        config = _config_in(file)
+        config = _config_in(log)
         agent = config.agent
     _warn_of_machine(head["machine"])
     assume(head["choices"])
@@ -229,25 +247,23 @@ def build_replay_trainer(
     plan = RunPlan(agent, _no_env, make_processor, config, None, seen=seen)
     if (plan.seed, plan.schema.hash()) != (head["seed"], head["schema"]):
         raise ConfigError(
-            f"{file.path} is of a run with another seed, or other columns of experience, than "
+            f"{order} is of a run with another seed, or other columns of experience, than "
             "these settings give; pass the agent and the config of that run"
         )
-    buffer = plan.build_buffer()
-    return ReplayedTrainer(
-        plan.build_learner(), buffer, file, batch_size=config.trainer.batch_size, **parts
-    )
+    learner, batch_size = plan.build_learner(), config.trainer.batch_size
+    return ReplayedTrainer(learner, plan.build_buffer, log, batch_size=batch_size, **parts)
 
 
 def _no_env() -> Any:  # noqa: ANN401  # never called
     raise NotImplementedError
 
 
-def _config_in(file: OrderFile) -> RunConfig:
-    plain = file.head["config"]
+def _config_in(log: OrderLog) -> RunConfig:
+    plain = log.head["config"]
     if plain is None:
         raise ConfigError(
-            f"{file.path} does not hold the settings of its run, which was built in Python; pass "
-            "agent= and config=, the same as to build_async_trainer"
+            f"{log.parts[0].path} does not hold the settings of its run, which was built in "
+            "Python; pass agent= and config=, the same as to build_async_trainer"
         )
     # Curricula concern actors only.
     return from_plain(RunConfig, {**plain, "env_schedule": {}})

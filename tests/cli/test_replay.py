@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-import json
 import signal
 from pathlib import Path
 
 import pytest
 
 from asyncrl.cli.main import main
+from asyncrl.core.errors import CheckpointError
+from asyncrl.learner.order_log import Learns, OrderFile
 from tests.cli.conftest import Trained
 from tests.cli.console import TINY, started
 from tests.support.helpers import wait_until
@@ -24,11 +25,14 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a run of two actors that was killed."""
     cwd = tmp_path_factory.mktemp("killed")
     flags = [*TINY, "--actors", "2", "--record-order", "--run-dir", "x", "--quiet"]
-    metrics = cwd / "x" / "metrics.jsonl"
 
     def learned() -> bool:
-        lines = metrics.read_text().split("\n")[:-1] if metrics.exists() else []
-        return any(json.loads(line).get("opt_steps", 0) >= LEARNED for line in lines)
+        """Whether as much is on disk; what the last tenth of a second recorded may be lost."""
+        try:
+            events = [*OrderFile(cwd / "x" / "order").events()]
+        except CheckpointError:  # nothing is there yet
+            return False
+        return sum(isinstance(event, Learns) for event in events) >= LEARNED
 
     with started("train", "dqn", *flags, cwd=cwd) as process:
         wait_until(learned, 60.0, "the run to learn")
