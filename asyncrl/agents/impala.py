@@ -243,6 +243,7 @@ class IMPALAAgent(IMPALAPolicy, TrajectoryAgent):
             "policy_loss": policy_loss,
             "value_loss": value_loss,
             "entropy": entropy,
+            "entropy_weight": torch.full_like(entropy, weight),
             "rho_mean": _mean(log_rhos.exp(), mask),
             "value_mean": _mean(values[:, :-1], mask),
         }

@@ -431,14 +431,16 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
         gain = surrogate(log_ratio, rows["advantage"], clip, config.dual_clip).mean()
         errors = value_errors(values, rows["value"], rows["target"], config.value_clip).mean()
         entropy = self.net.head.entropy(outputs).mean()
-        loss = config.value_weight * errors - gain
-        loss = loss - value_at(config.entropy_weight, self.env_steps) * entropy
+        weight = value_at(config.entropy_weight, self.env_steps)
+        loss = config.value_weight * errors - gain - weight * entropy
         norms = self.updater.minimize(loss)
         log_ratio = log_ratio.detach()
         return {
+            "loss": loss.detach(),
             "policy_loss": -gain.detach(),
             "value_loss": errors.detach(),
             "entropy": entropy.detach(),
+            "entropy_weight": torch.full_like(entropy, weight),
             "approx_kl": divergence(log_ratio).mean(),
             "clip_fraction": (torch.expm1(log_ratio).abs() > clip).float().mean(),
             **norms,

@@ -302,6 +302,24 @@ def test_all_take_batches_in_parts_but_those_that_normalise_them() -> None:
             replace(CASES[name].config, accumulate=3)  # type: ignore[type-var]
 
 
+@every_agent_with_networks
+def test_every_agent_reports_the_same_core_set(case: Case) -> None:
+    agent = case.subject.agent()
+    metrics = [set(agent.opt(batch)) for batch in case.subject.batches[:3]][-1]
+    parts = {name.removesuffix("loss") for name in metrics if name.endswith("loss")}
+    learners = {name.removesuffix("grad_norm") for name in metrics if name.endswith("grad_norm")}
+    rates = {n.removesuffix("learning_rate") for n in metrics if n.endswith("learning_rate")}
+    assert learners, "the gradient norm of each optimizer, or of each network"
+    assert learners <= parts, "the loss that each of these gradients is of"
+    assert rates, "the learning rate of each optimizer"
+    assert rates <= {*learners, ""}, "one without a name is of all of them"
+    config = case.config
+    if hasattr(config, "entropy_weight"):
+        assert {"entropy", "entropy_weight"} <= metrics
+    if hasattr(config, "alpha"):
+        assert {"entropy", "alpha"} <= metrics
+
+
 @pytest.mark.parametrize("case", IN_PARTS.values(), ids=IN_PARTS)
 def test_batches_in_parts_teach_what_whole_ones_do(
     case: Case, monkeypatch: pytest.MonkeyPatch

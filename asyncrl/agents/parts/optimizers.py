@@ -40,6 +40,7 @@ class FastOptimizer(ABC):
         """Learning rate of the next step. It can be set in mid-run, unless there is a schedule or
         steps are captured as CUDA graphs. It is saved, see `rates`."""
         self._schedule = learning_rate if isinstance(learning_rate, Schedule) else None
+        self._shown = self.learning_rate, torch.tensor(self.learning_rate)
         self._on_device: Tensor | None = None
         device = self.params[0].device
         if self._schedule and device.type != "cpu":
@@ -58,8 +59,11 @@ class FastOptimizer(ABC):
         return self.learning_rate
 
     def metrics(self, name: str) -> dict[str, Tensor]:
-        """Return the learning rate under that name, if it changes."""
-        return {name: torch.tensor(self.learning_rate)} if self._schedule else {}
+        """Return the learning rate under that name."""
+        rate, shown = self._shown
+        if rate != self.learning_rate:
+            rate, shown = self._shown = self.learning_rate, torch.tensor(self.learning_rate)
+        return {name: shown}
 
     def clear(self) -> None:
         """Reset all gradients."""

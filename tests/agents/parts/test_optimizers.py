@@ -175,7 +175,9 @@ def test_a_number_follows_nothing() -> None:
     adam = FusedAdam(parameters(), 0.1)
     assert adam.set_rate_at(1000) == 0.1
     assert adam.learning_rate == 0.1
-    assert adam.metrics("rate") == {}
+    assert float(adam.metrics("rate")["rate"]) == pytest.approx(0.1)
+    adam.learning_rate = 0.2
+    assert float(adam.metrics("rate")["rate"]) == pytest.approx(0.2)
 
 
 def test_rmsprop_follows_a_schedule() -> None:
