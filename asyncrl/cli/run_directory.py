@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import subprocess
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from itertools import chain, count
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +196,50 @@ def _whole(path: Path) -> Iterator[Path]:
         sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def keeping_warnings(run_dir: Path) -> Iterator[Callable[[], None]]:
+    """Append warnings and errors to `warnings.log` in a run's directory, beside standard error.
+
+    Those from before the yielded function is called are kept until then: a run that is not
+    continued leaves its directory as it is.
+    """
+    handler = _WarningsFile(run_dir / "warnings.log", encoding="utf-8", delay=True)
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(
+        logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", CLOCK_TIME)
+    )
+    logger = logging.getLogger("asyncrl")
+    logger.addHandler(handler)
+    try:
+        yield handler.begin
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+
+
+class _WarningsFile(WatchedFileHandler):
+    """Appends to a file that begins with the first warning, and is made again if it is removed."""
+
+    _early: list[logging.LogRecord] | None = None
+    _has_begun = False
+
+    def begin(self) -> None:
+        """Write what has been kept so far."""
+        self._has_begun = True
+        early, self._early = self._early or [], None
+        for record in early:
+            self.emit(record)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._has_begun:
+            super().emit(record)
+        else:
+            self._early = [*(self._early or []), record]
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
+        """Do nothing: the disk is full, or the directory gone; standard error has the warning."""
 
 
 def check_run_dir(run_dir: Path) -> None:

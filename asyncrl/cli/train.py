@@ -31,6 +31,7 @@ from asyncrl.cli.run_directory import (
     a_start,
     has_summary,
     keep_config,
+    keeping_warnings,
     load_starts,
     run_dir_made,
     save_config,
@@ -50,6 +51,7 @@ from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import BaseTrainer
 from asyncrl.metrics.verdict import Setup
 from asyncrl.recorders.background import BackgroundRecorder
+from asyncrl.recorders.csv import CsvRecorder
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.recorders.terminal import ProgressConsole, TerminalRecorder, render_summary
 from asyncrl.training.asynchronous import RunLauncher
@@ -119,6 +121,13 @@ def recorder_of(config: RunConfig, run_dir: Path, output: Output) -> BackgroundR
         from asyncrl.recorders.tensorboard import TensorBoardRecorder
 
         recorders.append(TensorBoardRecorder(run_dir / "tensorboard"))
+    if output.csv:
+        recorders.append(CsvRecorder(run_dir / "metrics.csv"))
+    if output.mlflow:
+        from asyncrl.recorders.mlflow import MlflowRecorder
+
+        run_name = output.mlflow_run or run_dir.name
+        recorders.append(MlflowRecorder(output.mlflow, run_name=run_name))
     if not output.quiet:
         stop = config.stop_condition()
         target = config.stop_at_return
@@ -170,12 +179,23 @@ class Output:
     run directory: `asyncrl replay` then computes the same parameters again, bit for bit. For
     asynchronous runs; takes the disk space of all experience. `resume` continues to record."""
 
+    csv: bool = False
+    """Also write `metrics.csv` into the run directory."""
+
+    mlflow: str | None = None
+    """Also log to this MLflow experiment. The variable MLFLOW_TRACKING_URI names the server."""
+
+    mlflow_run: str | None = None
+    """Name of the MLflow run. Default: the name of the run directory."""
+
     profile_opt_steps: CountOrOff = 0
     """Profile this number of the learner's optimisation steps into `profile.json` in the run
     directory, for https://ui.perfetto.dev. 0 disables."""
 
     def __post_init__(self) -> None:
         check_declared(self, flags=True)
+        if self.mlflow_run and not self.mlflow:
+            raise ConfigError("--mlflow-run names a run of an experiment; add --mlflow EXPERIMENT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,34 +321,45 @@ def train_in(run_dir: Path, arguments: TrainArguments, launcher: RunLauncher | N
 
     A run that is resumed after its end is left unchanged, except for a missing summary.
     """
-    output, config = arguments.output, arguments.config
-    if not output.quiet:
-        print_run(arguments.agent, config, run_dir)
+    if not arguments.output.quiet:
+        print_run(arguments.agent, arguments.config, run_dir)
     shown, run_dir = run_dir, run_dir.absolute()  # environments may change the working directory
-    interrupter, starts = Interrupter(), load_starts(run_dir)
-    with printing_building(quiet=output.quiet):
-        trainer = _build(arguments, run_dir, interrupter, launcher)
-    with interrupting(interrupter, config.grace_s) as interrupted:
-        with closing(trainer):
-            ended = trainer.has_ended()
-            interrupted.save_summary = lambda: save_summary(trainer.result(), run_dir, starts)
-            result = trainer.result() if ended else _trained(trainer, arguments, run_dir, starts)
-            interrupted.save_summary = None
-        stays = ended and has_summary(run_dir, result.opt_steps)
-        if not stays:
-            keep_config(config, run_dir)
-            save_starts(starts, run_dir)  # the directory may have been created again
-            save_summary(result, run_dir, starts)
-    if stays:
-        return interrupted.exit_code
-    space = "" if output.quiet else "\n"  # separates it from the last frame
-    order = _order_line(run_dir, shown) if output.record_order else ""
+    result, exit_code = _result_in(run_dir, arguments, launcher)
+    if result is None:
+        return exit_code
+    space = "" if arguments.output.quiet else "\n"  # separates it from the last frame
+    order = _order_line(run_dir, shown) if arguments.output.record_order else ""
     try:
         show(space + render_summary({**result.summary(), "run_dir": str(shown)}) + order)
     except OSError:  # the output is closed, as after a hangup of the terminal
-        if not interrupted.exit_code:
+        if not exit_code:
             raise
-    return interrupted.exit_code or (0 if result.opt_steps else 1)
+    return exit_code or (0 if result.opt_steps else 1)
+
+
+def _result_in(
+    run_dir: Path, arguments: TrainArguments, launcher: RunLauncher | None
+) -> tuple[TrainResult | None, int]:
+    """Train; return the result, None if the directory stays as it is, and a signal's exit code."""
+    config = arguments.config
+    interrupter, starts = Interrupter(), load_starts(run_dir)
+    with keeping_warnings(run_dir) as begin_log:
+        with printing_building(quiet=arguments.output.quiet):
+            trainer = _build(arguments, run_dir, interrupter, launcher)
+        with interrupting(interrupter, config.grace_s) as interrupted, closing(trainer):
+            if ended := trainer.has_ended():
+                result = trainer.result()
+            else:
+                begin_log()
+                interrupted.save_summary = lambda: save_summary(trainer.result(), run_dir, starts)
+                result = _trained(trainer, arguments, run_dir, starts)
+                interrupted.save_summary = None
+            if ended and has_summary(run_dir, result.opt_steps):
+                return None, interrupted.exit_code
+            keep_config(config, run_dir)
+            save_starts(starts, run_dir)  # the directory may have been created again
+            save_summary(result, run_dir, starts)
+    return result, interrupted.exit_code
 
 
 def _order_line(run_dir: Path, shown: Path) -> str:

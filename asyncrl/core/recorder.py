@@ -43,3 +43,12 @@ class ResumableRecorder(Protocol):
     def resume_at(self, *, env_steps: int, opt_steps: int) -> None:
         """Called before `start` with that position; discard records from after it."""
         ...
+
+
+@runtime_checkable
+class BufferingRecorder(Protocol):
+    """A recorder that returns from `write` before the record is written."""
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all records so far are written; return False if the time was too short."""
+        ...

@@ -45,6 +45,21 @@ def to_plain(config: object) -> dict[str, Any]:
     return plain
 
 
+def to_parameters(value: object) -> Any:
+    """Convert a dataclass to plain values that describe it, as `to_plain` does.
+
+    An object that cannot be saved is described by its name, so the result is for reading only.
+    """
+    try:
+        return _save(value, set(), "")
+    except ConfigError:
+        if _is_config(value):
+            kind = {"type": f"{type(value).__module__}:{type(value).__qualname__}"}
+            return kind | {n: to_parameters(getattr(value, n)) for n in _fields(type(value))}
+        named: Any = value if hasattr(value, "__qualname__") else type(value)
+        return f"{named.__module__}:{named.__qualname__}"
+
+
 def from_plain(cls: type[T], data: object) -> T:
     """Build a `cls` from the output of `to_plain`, or from what a person wrote in that form.
 

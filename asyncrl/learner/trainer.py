@@ -28,7 +28,7 @@ from asyncrl.core.callback import Callback
 from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import EnvChange, ModelInfo
-from asyncrl.core.recorder import Record, Recorder
+from asyncrl.core.recorder import BufferingRecorder, Record, Recorder
 from asyncrl.core.replay_buffer import AcceptsPriorities, pass_priorities_on
 from asyncrl.core.settings import did_you_mean, has_methods
 from asyncrl.core.types import Columns
@@ -138,6 +138,7 @@ class BaseTrainer(ABC):
         services = parts.get("services") or RunServicesConfig()
         self.interrupter = interrupter or Interrupter()
         self._run_config = parts.get("run_config") or {}
+        self._recorder = parts.get("recorder")
         self._scheduled = agent if isinstance(agent, CountsEnvSteps) else None
         self._step_metrics = StepMetrics()
         self._has_begun = self._runs = self._has_learned = False
@@ -148,7 +149,7 @@ class BaseTrainer(ABC):
             services,
             self.interrupter,
             evaluation=evaluation,
-            recorder=parts.get("recorder"),
+            recorder=self._recorder,
             checkpointer=parts.get("checkpointer"),
             stop=parts.get("stop"),
             setup=setup,
@@ -388,6 +389,14 @@ class BaseTrainer(ABC):
                 f"log takes a name of your own, got {name!r}; give one with a prefix, as `mine/x`"
             )
         self._logged[name] = as_number(name, value)
+
+    def flush(self, timeout_s: float = 10.0) -> bool:
+        """Wait until the recorder has written all records so far; return False after the timeout.
+
+        Records are written in the background. The end of a run waits for them by itself.
+        """
+        recorder = self._recorder
+        return not isinstance(recorder, BufferingRecorder) or recorder.flush(timeout_s)
 
     def set_env_kwargs(self, kwargs: Mapping[str, Any]) -> None:
         """Give the training environments other keyword arguments from their next episode on.

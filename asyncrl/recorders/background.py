@@ -48,6 +48,9 @@ class BackgroundRecorder:
         self._dropped = 0
         self._drain_until: float | None = None
         self._failed = False
+        self._writes = False
+        """Whether a record is being written."""
+
         self._busy: Recorder | None = None
         self._abandoned = False
         self._failure: BaseException | None = None
@@ -79,6 +82,14 @@ class BackgroundRecorder:
             self._pending.append(copy)
             self._changed.notify_all()
 
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all records so far are written; return False if the time was too short."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: not (self._pending or self._writes) or not self._thread.is_alive(),
+                timeout_s,
+            )
+
     def close(self, *, failed: bool) -> None:
         """Write pending records, close all recorders and end the thread; has a timeout."""
         with self._changed:
@@ -98,6 +109,9 @@ class BackgroundRecorder:
         self._for_each(lambda recorder: recorder.start(self._config))
         while (record := self._next()) is not None:
             self._for_each(_writing(record))
+            with self._changed:
+                self._writes = False
+                self._changed.notify_all()
         self._for_each(_closing(self._failed))
 
     def _next(self) -> dict[str, float] | None:
@@ -115,6 +129,7 @@ class BackgroundRecorder:
                 )
                 return None
             record = self._pending.popleft()
+            self._writes = True
             if self._dropped:
                 record["record/dropped"] = float(self._dropped)
             return record

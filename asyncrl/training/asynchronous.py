@@ -21,7 +21,6 @@ from asyncrl.core.agent import Agent, AgentConfig
 from asyncrl.core.env import EnvDescription, MakeBatchEnv
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorExit, Launcher
-from asyncrl.core.recorder import Recorder
 from asyncrl.core.torch_threads import are_adaptive
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import ActorId
@@ -31,12 +30,15 @@ from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction, check_can_hold
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import CommonParts, check_parts
-from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.supervision.actor_manager import ActorManager, MakeBody
 from asyncrl.supervision.in_child import CHILD_ID
 from asyncrl.supervision.local import LocalLauncher
 from asyncrl.supervision.threads import ThreadLauncher
-from asyncrl.training.common_config import EvaluationConfig, config_or_default
+from asyncrl.training.common_config import (
+    EvaluationConfig,
+    complete_parts,
+    config_or_default,
+)
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.describe_env import PRELOAD, describe_here, describe_in_child
 from asyncrl.training.evaluate_apart import EvaluateApart
@@ -121,7 +123,7 @@ def build_async_trainer(
     """
     check_parts(parts, signature(build_async_trainer).parameters)
     config = config_or_default(config, AsyncConfig)
-    parts["recorder"] = _in_background(parts.get("recorder"))
+    complete_parts(parts, agent, make_env, config)
     check_can_hold(stop, config.evaluations_off)
     check_order_path(record_order)
     check_run(agent, make_env, make_processor, config, actor_agents)
@@ -218,13 +220,6 @@ def _describe(
         return describe_here(make_env)
     timeout_s = config.supervision.start_timeout_s
     return describe_in_child(make_env, timeout_s=timeout_s, launcher=launcher)
-
-
-def _in_background(recorder: Recorder | None) -> Recorder | None:
-    """Run a recorder in a thread, so that a slow or failing one does not affect the learner."""
-    if recorder is None or isinstance(recorder, BackgroundRecorder):
-        return recorder
-    return BackgroundRecorder([recorder])
 
 
 def _evaluation_site(

@@ -15,7 +15,10 @@ from asyncrl.core.declared import COMMON, Natural, check_declared
 from asyncrl.core.env import BatchEnv, MakeBatchEnv, make_batch_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.seeding import Role, derive_seed
+from asyncrl.core.settings import to_parameters
 from asyncrl.learner.run_services import EvaluationTimingConfig, RecordConfig, RunServicesConfig
+from asyncrl.learner.trainer import CommonParts
+from asyncrl.recorders.background import BackgroundRecorder
 
 BY_STEPS = RecordConfig(interval_s=0.0, interval_opt_steps=500)
 """Records that do not depend on the clock, so that two runs record the same."""
@@ -78,6 +81,23 @@ def config_or_default(config: C | None, kind: type[C]) -> C:
             "AsyncConfig, train_sync takes SyncConfig, train_from_data takes OfflineConfig"
         )
     return config
+
+
+def complete_parts(
+    parts: CommonParts, agent: object, make_env: object, config: CommonConfig
+) -> None:
+    """Let the recorder write in a thread, so that a slow or failing one does not affect learning.
+
+    And describe the run to it, unless the caller does.
+    """
+    recorder = parts.get("recorder")
+    if recorder is not None and not isinstance(recorder, BackgroundRecorder):
+        parts["recorder"] = BackgroundRecorder([recorder])
+    if parts.get("run_config") is None:
+        env = getattr(make_env, "__self__", make_env)  # of `EnvConfig(...).build`
+        described = {"agent": to_parameters(agent), "env": to_parameters(env)}
+        settings = to_parameters(config)
+        parts["run_config"] = {n: v for n, v in settings.items() if n != "type"} | described
 
 
 @contextmanager

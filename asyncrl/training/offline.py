@@ -58,6 +58,7 @@ from asyncrl.training.common_config import (
     CommonConfig,
     EvaluationConfig,
     building,
+    complete_parts,
     config_or_default,
     open_env,
 )
@@ -181,6 +182,7 @@ def build_offline_trainer(
     check_parts(parts, signature(build_offline_trainer).parameters)
     require_agent_config(agent)
     config = config_or_default(config, OfflineConfig)
+    complete_parts(parts, agent, make_env, config)
     check_can_hold(stop, config.evaluations_off)
     checkpointer, checkpoint = open_checkpoints(
         checkpoint_dir, keep=config.save.keep, resume=resume, config=parts.get("run_config")

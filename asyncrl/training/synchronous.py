@@ -45,6 +45,7 @@ from asyncrl.training.common_config import (
     BY_STEPS,
     CommonConfig,
     building,
+    complete_parts,
     config_or_default,
     open_env,
     with_env_kwargs,
@@ -282,6 +283,7 @@ def build_sync_trainer(
     """
     check_parts(parts, signature(build_sync_trainer).parameters)
     config = config_or_default(config, SyncConfig)
+    complete_parts(parts, agent, make_env, config)
     check_agent_and_replay(agent, config.replay)
     check_can_hold(stop, config.evaluations_off)
     checkpointer, checkpoint = open_checkpoints(

@@ -42,6 +42,7 @@ def test_finished_run_continues_to_a_higher_limit(run_dir: Path) -> None:
     assert done.returncode == 0, done.stderr
     logged = rf"{CLOCK_TIME} WARNING asyncrl\.\S+: resumed with changed settings: max_opt"
     assert re.search(logged, done.stderr, re.MULTILINE)
+    assert re.search(logged, (run_dir / "warnings.log").read_text(), re.MULTILINE)
     assert parse([str(run_dir)]).agent == "dqn", "the name that train knows"
     after = json.loads((run_dir / "summary.json").read_text())
     assert after["opt_steps"] == limit

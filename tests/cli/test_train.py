@@ -13,9 +13,12 @@ import shutil
 import socket
 import threading
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +195,35 @@ def test_replay_is_reported_once_and_not_with_quiet(capsys: pytest.CaptureFixtur
             logger.debug("nothing")
         logger.info("after")
     assert capsys.readouterr().out == "takes 3 GiB\n"
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(find_spec("mlflow") is None, reason="needs the extra mlflow")
+def test_run_is_logged_to_mlflow_beside_a_csv_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    flags = ["--mode", "sync", "--max-opt-steps", "60", "--run-dir", "runs/x", "--csv"]
+    mlflow_flags = ["--mlflow", "mine", "--mlflow-run", "first", "--record.interval-s", "5"]
+    with warnings.catch_warnings(action="ignore"):  # MLflow's and SQLAlchemy's own
+        client = import_module("mlflow").MlflowClient(uri)
+        experiment = client.create_experiment("mine")  # creates the tables, which takes seconds
+        done = run("train", "dqn", *TINY, *flags, *mlflow_flags, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        (logged,) = client.search_runs([experiment])
+    assert (logged.info.run_name, logged.info.status) == ("first", "FINISHED")
+    assert logged.data.params["agent.hidden"] == "[16]"
+    assert logged.data.metrics["opt_steps"] == 60
+    assert "agent/loss" in logged.data.metrics
+    lines = (tmp_path / "runs/x/metrics.csv").read_text().splitlines()
+    assert "agent/loss" in lines[0].split(",")
+    assert not (tmp_path / "runs/x/warnings.log").exists()
+
+
+def test_name_of_a_run_needs_an_experiment() -> None:
+    with pytest.raises(ConfigError, match="--mlflow-run names a run of an experiment"):
+        parse(["dqn", "--mlflow-run", "first"])
 
 
 @pytest.mark.processes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import math
@@ -16,6 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from asyncrl.core.recorder import Recorder
 from asyncrl.recorders.background import BackgroundRecorder
+from asyncrl.recorders.csv import CsvRecorder
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.recorders.mlflow import MlflowRecorder, key_of
@@ -56,6 +58,16 @@ def _jsonl(tmp_path: Path) -> Kept:
     return Kept(JsonlRecorder(path), values)
 
 
+def _csv(tmp_path: Path) -> Kept:
+    path = tmp_path / "deep" / "metrics.csv"
+
+    def values(name: str) -> list[float]:
+        with path.open(newline="") if path.exists() else io.StringIO() as file:
+            return [float(row[name]) for row in csv.DictReader(file) if row.get(name)]
+
+    return Kept(CsvRecorder(path), values)
+
+
 def _tensorboard(tmp_path: Path) -> Kept:
     def values(name: str) -> list[float]:
         events = EventAccumulator(str(tmp_path))
@@ -80,7 +92,7 @@ def _live(_: Path) -> Kept:
     return Kept(TerminalRecorder(console, limits={"env_steps": 100}))
 
 
-@pytest.fixture(params=[_memory, _background, _jsonl, _tensorboard, _mlflow, _lines, _live])
+@pytest.fixture(params=[_memory, _background, _jsonl, _csv, _tensorboard, _mlflow, _lines, _live])
 def kept(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
     fake_mlflow.install(monkeypatch)
     make: Callable[[Path], Kept] = request.param

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.settings import from_plain, load_object, to_plain
+from asyncrl.core.settings import from_plain, load_object, to_parameters, to_plain
 from asyncrl.learner.stop_conditions import AllOf, MaxEnvSteps, ReachesUpperBound, StopCondition
 from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
 from tests.support.scale import examples
@@ -430,3 +430,20 @@ def test_a_whole_float_stays_a_float_where_both_are_declared() -> None:
     loaded = from_plain(Both, {"number": 2.0, "kwargs": {"a": 2.0, "b": 2}})
     assert repr(loaded.number) == "2.0"
     assert repr(loaded.kwargs) == "{'a': 2.0, 'b': 2}"
+
+
+def test_parameters_name_what_cannot_be_saved() -> None:
+    @dataclass(frozen=True)
+    class Local:
+        make: Callable[[], int] = lambda: 3
+        tile: Tile = field(default_factory=Tile)
+
+    described = to_parameters(Local())
+    assert described["make"].endswith("Local.<lambda>")
+    assert described["tile"]["side"] == 1.0
+    assert to_parameters(Tile(side=2.0)) == {
+        "type": f"{__name__}:Tile",
+        "side": 2.0,
+        "glazed": False,
+    }
+    assert to_parameters(object()) == "builtins:object"

@@ -83,6 +83,21 @@ def test_slow_recorder_does_not_hold_up_its_caller(gated: GatedRecorder) -> None
     assert steps(gated) == [0, 1, 2, 3, 4]
 
 
+def test_flush_waits_until_all_records_are_written(gated: GatedRecorder) -> None:
+    recorder = BackgroundRecorder([gated])
+    recorder.start({})
+    assert recorder.flush(0.0), "nothing to write"
+    for step in range(3):
+        recorder.write({"opt_steps": float(step)})
+    assert gated.entered.wait(DEADLINE_S)
+    assert not recorder.flush(0.0)
+    gated.gate.set()
+    assert recorder.flush(DEADLINE_S)
+    assert len(gated.records) == 3
+    recorder.close(failed=False)
+    assert recorder.flush(0.0)
+
+
 def test_overflow_drops_the_oldest_and_says_how_many(gated: GatedRecorder) -> None:
     background = BackgroundRecorder([gated], max_pending=3)
     background.start({})

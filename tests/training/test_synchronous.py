@@ -19,7 +19,9 @@ from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.recorder import Record
 from asyncrl.core.segment import DISCOUNTED_RETURN
+from asyncrl.core.settings import flatten
 from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner import trainer
@@ -31,7 +33,12 @@ from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.plan import evaluator_maker
-from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
+from asyncrl.training.synchronous import (
+    SyncConfig,
+    TrainerConfig,
+    build_sync_trainer,
+    train_sync,
+)
 from tests.support.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch
 
 AGENT = DQNConfig(hidden=(8,), device="cpu")
@@ -59,6 +66,38 @@ def test_trains_evaluates_and_saves(tmp_path: Path) -> None:
     assert recorder.last("eval_reward") == result.last_score
     saved = Checkpointer(tmp_path).load("20")
     assert saved.meta["env_steps"] == 120
+
+
+def test_recorder_is_told_all_settings() -> None:
+    recorder = MemoryRecorder()
+    train_sync(AGENT, MAKE_ENV, UNSCORED, stop=MaxEnvSteps(120), recorder=recorder)
+    told = dict(flatten(recorder.config))
+    assert told["trainer.batch_size"] == 8
+    assert told["env.id"] == "CartPole-v1"
+    assert str(told["agent.type"]).endswith(type(AGENT).__name__)
+
+
+def test_recorder_that_fails_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(MemoryRecorder):
+        def write(self, record: Record) -> None:
+            raise OSError("the disk is full")
+
+    result = train_sync(AGENT, MAKE_ENV, UNSCORED, stop=MaxEnvSteps(120), recorder=Failing())
+    assert result.opt_steps == 20
+    assert "Failing failed and is disabled" in caplog.text
+
+
+def test_loop_can_wait_for_what_it_has_recorded() -> None:
+    recorder = MemoryRecorder()
+    trainer = build_sync_trainer(
+        AGENT, MAKE_ENV, UNSCORED, stop=MaxEnvSteps(120), recorder=recorder
+    )
+    with trainer:
+        for batch in trainer.batches():
+            trainer.learn(batch)
+            assert trainer.flush()
+            assert len(recorder.records) == (trainer.opt_steps - 1) // 5
+    assert recorder.failed is False
 
 
 def test_run_whose_settings_are_infinite_is_saved_and_resumed(
