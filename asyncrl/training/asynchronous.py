@@ -134,7 +134,13 @@ def build_async_trainer(
         undo.callback(starts.close)
         seen = _describe(make_env, config, starts)
         plan = RunPlan(agent, make_env, make_processor, config, actor_agents, seen=seen)
-        if config.inference != "actor":
+        if config.inference == "auto":
+            config = plan.decide_inference()
+            if config.inference == "server":
+                starts.close()
+                starts = _launcher_of(config, None)
+                undo.callback(starts.close)
+        elif config.inference != "actor":
             plan.check_inference()
         buffer = plan.build_buffer()  # raises if memory cannot hold it
         checkpointer, checkpoint = open_checkpoints(
@@ -201,7 +207,7 @@ def _launcher_of(config: AsyncConfig, launcher: RunLauncher | None) -> RunLaunch
     Without networks, actors are a quarter as large if what starts them has not loaded torch.
     """
     chosen: RunLauncher | ThreadLauncher
-    if config.launcher == "process" and config.inference == "actor":
+    if config.launcher == "process" and config.inference in {"actor", "auto"}:
         chosen = launcher or start_launcher()
     else:
         if launcher is not None:

@@ -31,10 +31,11 @@ class AsyncConfig(CommonConfig):
     free-threaded Python. A crash in native code then ends the run, and a hang there leaves a thread
     behind."""
 
-    inference: Annotated[Literal["actor", "learner", "server"], COMMON] = "actor"
+    inference: Annotated[Literal["actor", "learner", "server", "auto"], COMMON] = "actor"
     """Where the networks of actors are computed: in each actor; or in batches of all actors, by a
     thread of the learner or by a separate process. Batches pay off for large networks and many
-    actors with few environments each."""
+    actors with few environments each. `auto` measures the network and chooses `server` if that is
+    clearly faster, else `actor`."""
 
     serving: ServingConfig = field(default_factory=ServingConfig)
     """Batches of inference in the learner or a server."""
