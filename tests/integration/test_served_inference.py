@@ -26,42 +26,55 @@ CARTPOLE = partial(EnvConfig(id="CartPole-v1", n_envs=2).build)
 AGENT = DQNConfig(hidden=(8,), device="cpu")
 
 
-class Killing:
-    """Kills the server twice, and an actor in between, each once the run goes on."""
+SERVER, STEP_TIMEOUT_S = "asyncrl inference server", 2.0
 
-    def __init__(self, *victims: str) -> None:
-        self.victims = list(victims)
+
+class Faults:
+    """Sends signals to processes, each time once the run has gone on since the last ones."""
+
+    def __init__(self, *rounds: dict[str, signal.Signals]) -> None:
+        self.rounds = list(rounds)
         self.after = 200
 
     def __call__(self, trainer: AsyncTrainer) -> None:
         if trainer.env_steps < self.after:
             return
-        if not self.victims:
+        if not self.rounds:
             trainer.interrupter.stop("seen")
             return
-        for process in (child for helper in children() for child in helper.children()):
-            if process.name() in {self.victims[0], self.victims[0][:15]}:
-                os.kill(process.pid, signal.SIGKILL)
-                self.victims.pop(0)
-                self.after = trainer.env_steps + 300
-                return
+        running = {
+            process.name(): process.pid for helper in children() for process in helper.children()
+        }
+        pids = [running.get(name, running.get(name[:15])) for name in self.rounds[0]]
+        if None in pids:  # one is being restarted
+            return
+        for pid, number in zip(pids, self.rounds.pop(0).values(), strict=True):
+            os.kill(pid or 0, number)
+        self.after = trainer.env_steps + 300
 
 
-def test_run_goes_on_when_the_server_or_an_actor_is_killed(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.fault("F1", "F6")
+def test_run_goes_on_when_the_server_or_actors_are_killed_or_hang(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killing = Killing("asyncrl inference server", "asyncrl actor 0", "asyncrl inference server")
+    monkeypatch.setattr("asyncrl.training.plan.is_server_faster", lambda *_, **__: True)
+    faults = Faults(
+        {SERVER: signal.SIGKILL},
+        {"asyncrl actor 0": signal.SIGKILL},
+        {SERVER: signal.SIGSTOP, "asyncrl actor 1": signal.SIGSTOP},
+    )
     result, trainer = run(
-        with_restarts(2, inference="server"),
+        with_restarts(2, inference="auto", step_timeout_s=STEP_TIMEOUT_S),
         agent=AGENT,
         make_env=CARTPOLE,
-        strategy=Loop(killing),
+        strategy=Loop(faults),
         stop=MaxSeconds(60.0),
     )
     assert result.stop_reason == "seen"
     assert adds_up(trainer)
-    assert caplog.text.count("the inference server was killed by SIGKILL") == 2
-    assert sum(actor["restarts"] for actor in result.actors.values()) == 1
+    assert caplog.text.count("the inference server was killed by SIGKILL") == 1
+    assert caplog.text.count("the inference server made no step for 2 s") == 1
+    assert sum(actor["restarts"] for actor in result.actors.values()) == 2
     assert result.lag_at_insert is not None
     batch = trainer.proxy.buffer.sample(500)
     assert batch["model_version"].max() > 0, "rows carry the version that the server computed with"
