@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -13,6 +16,7 @@ import pytest
 import asyncrl
 from asyncrl.cli import train
 from asyncrl.cli.main import _COMMANDS
+from asyncrl.core.errors import ConfigError
 from asyncrl.metrics import verdict
 from asyncrl.metrics.metrics import METRICS
 from asyncrl.training.presets import PRESETS
@@ -22,6 +26,7 @@ from benchmarks.learning.offline import OFFLINE_CASES
 from benchmarks.learning.runs import Run
 from benchmarks.learning.tasks import CASES
 from docs import generate, measured
+from tests.test_readme import SITE
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +120,41 @@ LINES = re.findall(r"^\s*\$ asyncrl train (.+)$", PAGES, re.MULTILINE)
 def test_command_lines_of_pages_are_understood(line: str) -> None:
     """Those that name files or modules of a reader's own are left out."""
     assert train.parse(shlex.split(line, comments=True)).config
+
+
+@contextmanager
+def missing_files() -> Iterator[None]:
+    """Allow the error of a command whose flags are right, and whose files are a reader's."""
+    try:
+        yield
+    except ConfigError as error:
+        if not re.search("does not exist|No such file", str(error)):
+            raise
+
+
+OTHER_LINES = re.findall(r"^\s*\$ asyncrl (?!train|resume)(\w+ .+)$", PAGES, re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", sorted(set(OTHER_LINES)))
+def test_command_lines_of_other_commands_are_understood(line: str) -> None:
+    name, *flags = shlex.split(line, comments=True)
+    if (name, flags[:1]) == ("bench", ["tune"]):
+        name, flags = "tune", flags[1:]
+    with missing_files():
+        assert importlib.import_module(f"asyncrl.cli.{name}").parse(flags)
+
+
+GUIDES = "\n".join(SITE.values())
+FILES = re.findall(r"^```yaml\n(.*?)^```", GUIDES, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("text", FILES)
+def test_files_of_pages_are_understood(text: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        text.replace("my_package.nets:network", "torch.nn:Identity")
+    )
+    agent = "sac" if "tau" in text else "dqn"
+    assert train.parse([agent, "--config", str(tmp_path / "mine.yaml")]).config
 
 
 def run(seed: int, mode: str = "async", commit: str = "abc1234", processor: str = "A") -> Run:

@@ -29,6 +29,13 @@ def test_every_program_is_run() -> None:
     assert len(PROGRAMS) == SHOWN.count("```python\n") == SHOWN.count("<!-- run:") >= 2
 
 
+def test_code_of_pages_is_run_or_an_example() -> None:
+    """The one exception is the code of another library."""
+    blocks = re.findall(r"^ *``` \{ \.python.*\}\n(.*)\n", SHOWN, re.MULTILINE)
+    others = [first.strip() for first in blocks if not first.startswith('--8<-- "examples/')]
+    assert others == ["from stable_baselines3 import SAC"]
+
+
 @pytest.mark.parametrize("name", re.findall(r"``` { .python }\n--8<-- \"(.*?)\"", SHOWN))
 def test_included_program_is_an_example(name: str) -> None:
     """Those have tests of their own."""
