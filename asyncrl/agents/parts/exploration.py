@@ -80,6 +80,8 @@ class Explorer:
         n = context.n_actors * context.n_envs
         i = context.actor_id * context.n_envs + np.arange(context.n_envs)
         self._rungs = i / max(1, n - 1)
+        # Epsilons of a ladder whose highest one this is.
+        self._highest, self._ladder = -1.0, self._rungs
         self._duration = 1
         if isinstance(exploration, EpsilonLadder):
             self._duration = exploration.duration_env_steps
@@ -96,14 +98,17 @@ class Explorer:
             temperature = value_at(self._exploration.temperature, env_steps)
             drawn: Array = (q / temperature + noise).argmax(axis=1)
             return drawn
-        explores = self._random.random(len(q)) < self.epsilons(env_steps)
-        anything = self._random.integers(q.shape[1], size=len(q))
+        number, epsilon = self._random.random(len(q)), self.epsilons(env_steps)
+        explores = number < epsilon
+        # A number that is uniform in [0, 1) is uniform in [0, epsilon) where it is below epsilon.
+        anything = (number / np.maximum(epsilon, number) * q.shape[1]).astype(np.int64)
         if self._duration > 1:
             renewed = self._decides | (self._random.random(len(q)) * self._duration < 1.0)
             explores = self._explores = np.where(renewed, explores, self._explores)
             anything = self._anything = np.where(renewed, anything, self._anything)
             self._decides = np.zeros(len(q), np.bool_)
-        return np.where(explores, anything, q.argmax(axis=1))
+        action: Array = np.where(explores, anything, q.argmax(axis=1))
+        return action
 
     def forget(self, where: BoolArray) -> None:
         """Draw a new decision for these environments: an episode begins there."""
@@ -115,8 +120,11 @@ class Explorer:
             case EpsilonGreedy(epsilon=epsilon):
                 return np.array([value_at(epsilon, env_steps)])
             case EpsilonLadder(base=base, alpha=alpha, decay_env_steps=decay):
-                # Rung i of N: base^(1 + alpha * i / (N - 1)).
-                final: Array = value_at(base, env_steps) ** (1.0 + alpha * self._rungs)
+                highest = value_at(base, env_steps)
+                if highest != self._highest:
+                    # Rung i of N: base^(1 + alpha * i / (N - 1)).
+                    self._highest, self._ladder = highest, highest ** (1.0 + alpha * self._rungs)
+                final = self._ladder
                 return final if env_steps >= decay else 1.0 + env_steps / decay * (final - 1.0)
             case Softmax():
                 return np.zeros(1)
