@@ -104,9 +104,8 @@ class Actor:
         self._peer = peer
         self._env = checked(env)
         self._policy = policy
-        self._is_stateful = isinstance(
-            policy, StatefulPolicy
-        )  # read once, since reading it takes a while
+        # Looked up once: to check whether it has the method takes longer than the method.
+        self._forget = policy.forget if isinstance(policy, StatefulPolicy) else None
         self._processor = processor
         # Other processors may hold rows back, and a cut would end what they collect.
         self._cuts = isinstance(processor, OneStep)
@@ -189,8 +188,8 @@ class Actor:
         for rows in self._processor.process(Step(self._obs, act, outcome, self._model.version)):
             self._outbox.push(rows)
         self._obs = outcome.obs
-        if self._is_stateful:
-            forget(self._policy, outcome.begins)
+        if self._forget is not None:
+            self._forget(outcome.begins)
         self._send_ready()
         self._watch.lap("send")
         if self._changes is not None and self._meter.episodes != self._episodes_looked:
@@ -361,12 +360,9 @@ class EpisodeMeter:
         """Count one step of all environments."""
         reward, over = outcome.counted
         self._return += reward
-        if outcome.stepped is None:
-            self._length += 1
-            self.env_steps += len(outcome.reward)
-        else:
-            self._length += outcome.stepped
-            self.env_steps += int(np.count_nonzero(outcome.stepped))
+        stepped = outcome.stepped
+        self._length += 1 if stepped is None else stepped
+        self.env_steps += len(reward) if stepped is None else int(np.count_nonzero(stepped))
         ended = over.nonzero()[0]
         if len(ended):
             self.episodes += len(ended)

@@ -79,8 +79,12 @@ class Outbox:
     def push(self, rows: Rows) -> None:
         """Append one row to each of some streams."""
         ids, columns, only = rows
-        if len(columns) < len(self._flat):
-            _check_end(columns, self._flat.keys())
+        counted = columns["flags"] < END
+        if only is not None:
+            counted &= only
+        n_counted = int(np.count_nonzero(counted))
+        if n_counted and len(columns) < len(self._flat):
+            raise _lacking(columns, self._flat.keys())
         everywhere = len(ids) == len(self._next_row)
         at = self._next_row if everywhere else self._next_row[ids]
         for name, column in columns.items():
@@ -89,12 +93,12 @@ class Outbox:
             except (KeyError, ValueError, TypeError) as error:
                 raise _shape_error(name, column, len(ids), self._schema) from error
         # A row that does not count is overwritten by the stream's next row.
+        taken = 1 if only is None else only
         if everywhere:
-            self._next_row += 1 if only is None else only
+            self._next_row += taken
         else:
-            self._next_row[ids] += 1 if only is None else only
-        counts = columns["flags"] < END
-        self.produced += int(np.count_nonzero(counts if only is None else counts & only))
+            self._next_row[ids] = at + taken
+        self.produced += n_counted
         self._room -= 1
         if not self._room:
             self._update_room()
@@ -195,14 +199,13 @@ class Outbox:
         self._open = None
 
 
-def _check_end(columns: Columns, wanted: Collection[str]) -> None:
-    """Refuse rows with missing columns unless all are END rows: they would keep old values."""
-    if (columns["flags"] < END).any():
-        raise ConfigError(
-            f"segments have the columns {sorted(wanted)}, and a step lacks "
-            f"{sorted(set(wanted) - set(columns))}; let the step processor, or the policy, fill "
-            "every column that it declares"
-        )
+def _lacking(columns: Columns, wanted: Collection[str]) -> ConfigError:
+    """Return the error for rows of transitions with missing columns: they would keep old values."""
+    return ConfigError(
+        f"segments have the columns {sorted(wanted)}, and a step lacks "
+        f"{sorted(set(wanted) - set(columns))}; let the step processor, or the policy, fill "
+        "every column that it declares"
+    )
 
 
 def _shape_error(name: str, column: Array, n_rows: int, schema: SegmentSchema) -> ConfigError:

@@ -46,6 +46,7 @@ from asyncrl.transport.zeromq_socket import (
 )
 
 _log = logging.getLogger(__name__)
+_READABLE = int(zmq.POLLIN)  # as an enum, an operation on it takes a microsecond
 # Limit of unread reports. Actors send one per second, and none while they wait for credit.
 _MOST_UNREAD = 256
 
@@ -211,7 +212,7 @@ class ZmqActorLink:
         if os.getpid() != self._pid:
             raise TransportError(f"a link made in process {self._pid} is used in another")
         # Reading the events costs half of a receive that finds nothing.
-        while self._events() & zmq.POLLIN:
+        while self._events() & _READABLE:
             frames = receive(self._socket)
             if frames is None:
                 break
