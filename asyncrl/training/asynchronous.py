@@ -9,7 +9,7 @@ caller can inspect or replace parts before calling `train`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from inspect import signature
 from os import PathLike
 from typing import Unpack
@@ -45,6 +45,7 @@ from asyncrl.training.evaluate_apart import EvaluateApart
 from asyncrl.training.parts import AsyncParts
 from asyncrl.training.plan import RunPlan, check_run, evaluator_maker, helpers
 from asyncrl.training.recorded import check_order_path, order_of
+from asyncrl.training.signals import answering_signals
 from asyncrl.transport.zeromq import ZmqTransport
 
 _PRELOAD = (*PRELOAD, "asyncrl.actor.process", "asyncrl.transport.zeromq")
@@ -69,13 +70,19 @@ def train_async(
     agent: AgentConfig,
     make_env: MakeBatchEnv,
     config: AsyncConfig | None = None,
+    *,
+    signals: bool = False,
     **parts: Unpack[AsyncParts],
 ) -> TrainResult:
     """Train an agent with actor processes and return the result.
 
-    Takes the arguments of `build_async_trainer`.
+    Takes the arguments of `build_async_trainer`. With `signals`, SIGTERM ends the run after a
+    checkpoint, SIGUSR1 saves one, as schedulers such as Slurm expect it; for scripts that handle
+    neither themselves.
     """
-    return build_async_trainer(agent, make_env, config, **parts).train()
+    trainer = build_async_trainer(agent, make_env, config, **parts)
+    with closing(trainer), answering_signals(trainer.interrupter, signals):
+        return trainer.train()
 
 
 def build_async_trainer(

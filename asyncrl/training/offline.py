@@ -16,11 +16,12 @@ arrays, `datasets/minari.py` of Minari data sets. The environment is used for ev
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from inspect import signature
 from os import PathLike
 from pathlib import Path
-from typing import Unpack
+from typing import Unpack, cast
 
 from asyncrl.actor.evaluator import EpisodeEvaluator
 from asyncrl.actor.step_processor import make_one_step
@@ -64,6 +65,7 @@ from asyncrl.training.common_config import (
 )
 from asyncrl.training.evaluate_apart import EvaluateApart
 from asyncrl.training.parts import OfflineParts
+from asyncrl.training.signals import answering_signals
 
 
 class OfflineTrainer(BaseTrainer):
@@ -149,21 +151,27 @@ class OfflineConfig(CommonConfig):
 def train_from_data(
     agent: AgentConfig,
     data: str | PathLike[str] | ReplayBuffer,
-    make_env: MakeBatchEnv,
+    make_env: MakeBatchEnv | EnvSpec,
     config: OfflineConfig | None = None,
+    *,
+    signals: bool = False,
     **parts: Unpack[OfflineParts],
 ) -> TrainResult:
     """Train an agent on saved segments, or on a filled buffer, and return the result.
 
-    Takes the arguments of `build_offline_trainer`.
+    Takes the arguments of `build_offline_trainer`. With `signals`, SIGTERM ends the run after a
+    checkpoint, SIGUSR1 saves one, as schedulers such as Slurm expect it; for scripts that handle
+    neither themselves.
     """
-    return build_offline_trainer(agent, data, make_env, config, **parts).train()
+    trainer = build_offline_trainer(agent, data, make_env, config, **parts)
+    with closing(trainer), answering_signals(trainer.interrupter, signals):
+        return trainer.train()
 
 
 def build_offline_trainer(
     agent: AgentConfig,
     data: str | PathLike[str] | ReplayBuffer,
-    make_env: MakeBatchEnv,
+    make_env: MakeBatchEnv | EnvSpec,
     config: OfflineConfig | None = None,
     *,
     stop: StopCondition | StopFunction | None = None,
@@ -173,6 +181,10 @@ def build_offline_trainer(
     **parts: Unpack[CommonParts],
 ) -> OfflineTrainer:
     """Build an offline run; the trainer closes the environment.
+
+    `make_env` builds the environments for evaluations. An `EnvSpec` takes their place where there
+    is no environment, such as for logged data; set `evaluate` to
+    `EvaluationConfig(where="off")` then.
 
     With `resume` it resumes from the newest valid checkpoint in `checkpoint_dir`, with the same
     data. The result is the same bit by bit if the checkpoint holds the replay and it is loaded;
@@ -190,23 +202,39 @@ def build_offline_trainer(
     with building(checkpointer) as closing:
         done = [checkpoint.count("opt_steps")] if checkpoint else []
         seed = derive_seed(config.seed, Role.REPLAY, *done)
-        env = open_env(make_env, closing)
-        buffer = _load(data, config.replay, seed, agent, env.spec)
+        env = _evaluation_env(make_env, config, closing)
+        spec = make_env if isinstance(make_env, EnvSpec) else cast(BatchEnv, env).spec
+        buffer = _load(data, config.replay, seed, agent, spec)
         return OfflineTrainer(
-            learner := build_agent(agent, env.spec, config.context(env.n_envs)),
+            learner := build_agent(agent, spec, config.context(env.n_envs if env else 1)),
             buffer,
             batch_size=config.batch_size,
             services=config,
-            evaluator=_make_evaluator(config, env),
+            evaluator=_make_evaluator(config, env) if env else None,
             checkpointer=checkpointer,
             stop=stop,
             interrupter=interrupter,
             checkpoint=checkpoint,
-            evaluate_apart=EvaluateApart(agent, make_env, config.evaluate),
+            evaluate_apart=None
+            if isinstance(make_env, EnvSpec)
+            else EvaluateApart(agent, make_env, config.evaluate),
             adaptive_threads=are_adaptive(agent, learner),
             closing=closing,
             **parts,
         )
+
+
+def _evaluation_env(
+    make_env: MakeBatchEnv | EnvSpec, config: OfflineConfig, closing: ExitStack
+) -> BatchEnv | None:
+    if not isinstance(make_env, EnvSpec):
+        return open_env(make_env, closing)
+    if config.evaluate.where != "off":
+        raise ConfigError(
+            "nothing can be evaluated in an EnvSpec; set evaluate to "
+            'EvaluationConfig(where="off"), or pass a function that builds environments'
+        )
+    return None
 
 
 def _load(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
@@ -54,6 +54,7 @@ from asyncrl.training.evaluate_apart import EvaluateApart
 from asyncrl.training.inline_actor import InlineActor
 from asyncrl.training.layout import Layout
 from asyncrl.training.parts import SyncParts
+from asyncrl.training.signals import answering_signals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,13 +256,19 @@ def train_sync(
     agent: AgentConfig,
     make_env: MakeBatchEnv,
     config: SyncConfig | None = None,
+    *,
+    signals: bool = False,
     **parts: Unpack[SyncParts],
 ) -> TrainResult:
     """Train an agent in this process and thread, and return the result.
 
-    Takes the arguments of `build_sync_trainer`.
+    Takes the arguments of `build_sync_trainer`. With `signals`, SIGTERM ends the run after a
+    checkpoint, SIGUSR1 saves one, as schedulers such as Slurm expect it; for scripts that handle
+    neither themselves.
     """
-    return build_sync_trainer(agent, make_env, config, **parts).train()
+    trainer = build_sync_trainer(agent, make_env, config, **parts)
+    with closing(trainer), answering_signals(trainer.interrupter, signals):
+        return trainer.train()
 
 
 def build_sync_trainer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,6 +62,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         stop=MaxEnvSteps(200),
     )
     return directory
+
+
+def test_run_that_evaluates_nothing_needs_no_environment(run: Path) -> None:
+    with closing(MAKE_ENV()) as env:
+        spec = env.spec
+    config = replace(CONFIG, evaluate=NEVER)
+    result = train_from_data(AGENT, run, spec, config, stop=MaxOptSteps(20))
+    assert (result.opt_steps, result.last_score) == (20, None)
+    with pytest.raises(ConfigError, match="nothing can be evaluated in an EnvSpec"):
+        train_from_data(AGENT, run, spec, CONFIG)
 
 
 def test_learns_from_a_runs_checkpoint(run: Path, tmp_path: Path) -> None:

@@ -1,0 +1,48 @@
+"""Signals of a scheduler in a script of the user's own, if the script asks for it.
+
+The command line handles signals by itself, in `cli/signals.py`, with a grace period.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.interrupter import Interrupter
+
+
+@contextmanager
+def answering_signals(interrupter: Interrupter, answers: bool) -> Iterator[None]:
+    """Within the block SIGTERM ends the run, and SIGUSR1 saves a checkpoint; then as before.
+
+    A second SIGTERM waits for nothing more: no actor, no checkpoint.
+    """
+    if not answers:
+        yield
+        return
+    if threading.current_thread() is not threading.main_thread():
+        raise ConfigError(
+            "signals=True handles signals, which Python allows in the main thread only; call this "
+            "function there, or leave signals off"
+        )
+
+    def on_signal(number: int, _: FrameType | None) -> None:
+        if number == signal.SIGUSR1:
+            interrupter.save_requested = True
+            return
+        interrupter.hurry |= interrupter.is_set
+        interrupter.stop(f"interrupted by {signal.Signals(number).name}", urgent=True)
+
+    before = {number: signal.signal(number, on_signal) for number in _ANSWERED}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+_ANSWERED = (signal.SIGTERM, signal.SIGUSR1)
