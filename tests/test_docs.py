@@ -202,3 +202,16 @@ def test_every_algorithm_has_a_page_with_its_results() -> None:
     for page in measured.ALGORITHMS:
         text = (folder / f"{page}.md").read_text(encoding="utf-8")
         assert f'--8<-- "build/learned/{page}.md"' in text
+
+
+def test_every_behaviour_names_tests_that_exist() -> None:
+    page = (generate.ROOT / "docs/project/behaviours.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \|.*$", page, re.MULTILINE)
+    assert rows == [str(number) for number in range(1, 69)]
+    named = re.findall(r"`(\S+\.py)::(\w+)`", page)
+    assert len(named) > 68
+    sources = {
+        path: (generate.ROOT / "tests" / path).read_text(encoding="utf-8") for path, _ in named
+    }
+    assert not [f"{path}::{test}" for path, test in named if f"def {test}(" not in sources[path]]
+    assert "?" not in page

@@ -13,6 +13,7 @@ which batches contain under their names.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -38,8 +39,9 @@ class TrajectoryConfig:
     min_length: Count = 1
     """Minimum steps of a trajectory or clip. Shorter ones are discarded and counted."""
 
-    max_length: Count = 1000
-    """Maximum steps of a trajectory. A longer one is cut here and continues as another one."""
+    max_length: CountOrOff = 1000
+    """Maximum steps of a trajectory. A longer one is cut here and continues as another one. 0 sets
+    no limit: an episode that does not end is then held without end."""
 
     clip_length: CountOrOff = 0
     """Steps per stored clip; the last clip of a trajectory may be shorter. 0 stores whole
@@ -51,7 +53,7 @@ class TrajectoryConfig:
 
     def __post_init__(self) -> None:
         check_declared(self, "trajectory")
-        if self.max_length < self.min_length:
+        if 0 < self.max_length < self.min_length:
             raise ConfigError(
                 f"trajectory.max_length={self.max_length} is less than "
                 f"min_length={self.min_length}, so every trajectory would be discarded; increase it"
@@ -155,7 +157,7 @@ class Trajectories:
         self._config = config or TrajectoryConfig()
         self._post_process = post_process
         self._one_step = one_step or OneStep()
-        self._held = _Held(self._config.max_length)
+        self._held = _Held(self._config.max_length or sys.maxsize)
         self._stored = self._discarded = self._discarded_transitions = 0
 
     def columns(self, spec: EnvSpec, extras: tuple[ColumnSpec, ...]) -> tuple[ColumnSpec, ...]:

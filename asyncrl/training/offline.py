@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from inspect import signature
 from os import PathLike
 from pathlib import Path
-from typing import Unpack, cast
+from typing import NamedTuple, Unpack
 
 from asyncrl.actor.evaluator import EpisodeEvaluator
 from asyncrl.actor.step_processor import make_one_step
@@ -182,9 +182,8 @@ def build_offline_trainer(
 ) -> OfflineTrainer:
     """Build an offline run; the trainer closes the environment.
 
-    `make_env` builds the environments for evaluations. An `EnvSpec` takes their place where there
-    is no environment, such as for logged data; set `evaluate` to
-    `EvaluationConfig(where="off")` then.
+    `make_env` builds the environments for evaluations. Without any, as for logged data, pass an
+    `EnvSpec`, and `EvaluationConfig(where="off")` as `evaluate`.
 
     With `resume` it resumes from the newest valid checkpoint in `checkpoint_dir`, with the same
     data. The result is the same bit by bit if the checkpoint holds the replay and it is loaded;
@@ -202,39 +201,50 @@ def build_offline_trainer(
     with building(checkpointer) as closing:
         done = [checkpoint.count("opt_steps")] if checkpoint else []
         seed = derive_seed(config.seed, Role.REPLAY, *done)
-        env = _evaluation_env(make_env, config, closing)
-        spec = make_env if isinstance(make_env, EnvSpec) else cast(BatchEnv, env).spec
-        buffer = _load(data, config.replay, seed, agent, spec)
+        place = _place(agent, make_env, config, closing)
+        buffer = _load(data, config.replay, seed, agent, place.spec)
         return OfflineTrainer(
-            learner := build_agent(agent, spec, config.context(env.n_envs if env else 1)),
+            learner := build_agent(agent, place.spec, config.context(place.n_envs)),
             buffer,
             batch_size=config.batch_size,
             services=config,
-            evaluator=_make_evaluator(config, env) if env else None,
+            evaluator=place.evaluator,
             checkpointer=checkpointer,
             stop=stop,
             interrupter=interrupter,
             checkpoint=checkpoint,
-            evaluate_apart=None
-            if isinstance(make_env, EnvSpec)
-            else EvaluateApart(agent, make_env, config.evaluate),
+            evaluate_apart=place.evaluate_apart,
             adaptive_threads=are_adaptive(agent, learner),
             closing=closing,
             **parts,
         )
 
 
-def _evaluation_env(
-    make_env: MakeBatchEnv | EnvSpec, config: OfflineConfig, closing: ExitStack
-) -> BatchEnv | None:
+class _Place(NamedTuple):
+    """Where the agent acts, and what evaluates it there, if anything does."""
+
+    spec: EnvSpec
+    n_envs: int = 1
+    evaluator: Evaluator | None = None
+    evaluate_apart: EvaluateApart | None = None
+
+
+def _place(
+    agent: AgentConfig,
+    make_env: MakeBatchEnv | EnvSpec,
+    config: OfflineConfig,
+    closing: ExitStack,
+) -> _Place:
     if not isinstance(make_env, EnvSpec):
-        return open_env(make_env, closing)
+        env = open_env(make_env, closing)
+        apart = EvaluateApart(agent, make_env, config.evaluate)
+        return _Place(env.spec, env.n_envs, _make_evaluator(config, env), apart)
     if config.evaluate.where != "off":
         raise ConfigError(
             "nothing can be evaluated in an EnvSpec; set evaluate to "
             'EvaluationConfig(where="off"), or pass a function that builds environments'
         )
-    return None
+    return _Place(make_env)
 
 
 def _load(

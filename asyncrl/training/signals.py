@@ -1,4 +1,4 @@
-"""Signals of a scheduler in a script of the user's own, if the script asks for it.
+"""Signals of a scheduler in a script that trains, if the script asks for it.
 
 The command line handles signals by itself, in `cli/signals.py`, with a grace period.
 """

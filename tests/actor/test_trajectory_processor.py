@@ -92,6 +92,7 @@ def stored(ends: str, **config: Any) -> str:
         ("--T", {"max_length": 4}, "0 1 2 E2.5"),
         ("----", {"max_length": 2}, "0 1 E2 2 3 E4"),
         ("---", {"max_length": 1}, "0 E1 1 E2 2 E3"),
+        ("--T", {"max_length": 0, "min_length": 3}, "0 1 2 E2.5"),
         # What is left after a cut may be too short.
         ("--T--T", {"max_length": 2, "min_length": 2}, "0 1 E2 3 4 E5"),
         # Clips: a multiple of their length, one more, one less; the rest too short.
