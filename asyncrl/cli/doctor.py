@@ -22,7 +22,7 @@ from asyncrl.core.declared import Count, Natural, Positive, check_declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.doctor.environment import examine
 from asyncrl.doctor.findings import Finding
-from asyncrl.doctor.machine import Wanted, memory_bytes, read_facts
+from asyncrl.doctor.machine import PlannedRun, memory_bytes, read_facts
 from asyncrl.doctor.machine import findings as machine_findings
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.training.describe_env import describe_env_of_run
@@ -131,7 +131,7 @@ def run(arguments: DoctorArguments) -> int:
 
 def _findings(arguments: DoctorArguments) -> Iterator[Finding]:
     if not arguments.env:
-        yield from machine_findings(read_facts(_wanted(arguments)))
+        yield from machine_findings(read_facts(_planned_run(arguments)))
         return
     yield from examine(
         arguments.env_config(),
@@ -142,7 +142,7 @@ def _findings(arguments: DoctorArguments) -> Iterator[Finding]:
     )
 
 
-def _wanted(arguments: DoctorArguments) -> Wanted | None:
+def _planned_run(arguments: DoctorArguments) -> PlannedRun | None:
     """Return the resources of a run. Makes an environment in a child process, as the run would."""
     if not arguments.preset and arguments.config is None:
         return None
@@ -151,7 +151,7 @@ def _wanted(arguments: DoctorArguments) -> Wanted | None:
     make_env = config.env_config().build
     check_run(config.agent, make_env, None, config, None)
     plan = RunPlan(config.agent, make_env, None, config, None, seen=describe_env_of_run(config))
-    return Wanted(
+    return PlannedRun(
         name=str(path or arguments.preset),
         replay_bytes=memory_bytes(config.replay, plan.schema),
         actors=config.actors,

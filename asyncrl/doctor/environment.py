@@ -103,7 +103,7 @@ class _Examination:
         """Return the stages in order; each depends on those before."""
         return [
             ("make", self._make),
-            ("resets", self._look_at_resets),
+            ("resets", self._check_resets),
             ("two copies", self._compare),
             ("play", self._play),
             ("batch", self._measure),
@@ -146,7 +146,7 @@ class _Examination:
         yield findings.spaces(self._batch.spec)
         yield findings.action_bounds(self._batch.spec)
 
-    def _look_at_resets(self) -> Iterator[Finding]:
+    def _check_resets(self) -> Iterator[Finding]:
         a, b = self._probes
         if a.vector:
             yield findings.autoreset(a, b, self._seconds["resets"], self._seed)

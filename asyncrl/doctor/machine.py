@@ -44,7 +44,7 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class PlannedRun:
     """The resources of a planned run."""
 
     name: str
@@ -100,7 +100,7 @@ class MachineFacts:
     cuda: bool = False
     """Whether CUDA was initialised when the actor began, as the actor reports."""
 
-    wanted: Wanted | None = None
+    planned_run: PlannedRun | None = None
 
     @property
     def share(self) -> float:
@@ -121,7 +121,7 @@ def findings(facts: MachineFacts) -> Iterator[Finding]:
     yield _torch(facts)
 
 
-def read_facts(wanted: Wanted | None = None) -> MachineFacts:
+def read_facts(planned_run: PlannedRun | None = None) -> MachineFacts:
     """Read the facts of this machine; this starts one actor, which reports and exits."""
     tasks = limits.tasks()  # before an actor is started
     start_s, start_error, reported = _start_an_actor()
@@ -146,7 +146,7 @@ def read_facts(wanted: Wanted | None = None) -> MachineFacts:
         start_error=start_error,
         forked=reported.get("forked", False),
         cuda=reported.get("cuda", False),
-        wanted=wanted,
+        planned_run=planned_run,
     )
 
 
@@ -170,8 +170,8 @@ def _cores(facts: MachineFacts) -> Finding:
 
 
 def _memory(facts: MachineFacts) -> Finding:
-    if facts.wanted:
-        return _memory_for(facts.wanted, facts)
+    if facts.planned_run:
+        return _memory_for(facts.planned_run, facts)
     share = facts.memory.left / max(1, facts.memory.limit)
     seen = (
         f"{_room(facts)}; a million transitions of CartPole take {_gib(60_000_000)}, of Atari "
@@ -187,16 +187,16 @@ def _memory(facts: MachineFacts) -> Finding:
     )
 
 
-def _memory_for(wanted: Wanted, facts: MachineFacts) -> Finding:
-    actors_bytes = wanted.actors * ACTOR_BYTES
+def _memory_for(run: PlannedRun, facts: MachineFacts) -> Finding:
+    actors_bytes = run.actors * ACTOR_BYTES
     seen = (
-        f"{_room(facts)}; the replay of {wanted.name} takes {_gib(wanted.replay_bytes)} when it is "
-        f"full, its {wanted.actors} actors about {_gib(actors_bytes)}"
+        f"{_room(facts)}; the replay of {run.name} takes {_gib(run.replay_bytes)} when it is "
+        f"full, its {run.actors} actors about {_gib(actors_bytes)}"
     )
-    if wanted.replay_bytes > facts.memory.left:
+    if run.replay_bytes > facts.memory.left:
         advice = "The run would be rejected: lower replay.capacity, or set replay.memory_map."
         return fail("memory", seen, advice)
-    if wanted.replay_bytes + actors_bytes > facts.memory.left:
+    if run.replay_bytes + actors_bytes > facts.memory.left:
         advice = "Too little for both: lower replay.capacity, or use fewer actors."
         return warn("memory", seen, advice)
     return ok("memory", seen)
@@ -228,10 +228,10 @@ def _enough_for_actors(
     check: str, seen: str, advice: str, need: Need, allowed: int, facts: MachineFacts
 ) -> Finding:
     actors = need.actors_within(allowed)
-    if facts.wanted:
-        wanted = facts.wanted.actors
-        seen += f"; a run of {facts.wanted.name} takes about {need.of(wanted)}"
-        return ok(check, seen) if actors >= wanted else fail(check, seen, advice)
+    if facts.planned_run:
+        needed = facts.planned_run.actors
+        seen += f"; a run of {facts.planned_run.name} takes about {need.of(needed)}"
+        return ok(check, seen) if actors >= needed else fail(check, seen, advice)
     seen += f", enough for about {actors} {'actor' if actors == 1 else 'actors'}"
     if actors >= facts.share:
         return ok(check, seen)

@@ -220,7 +220,7 @@ class ReplayBufferProxy:
             raise TransportError(
                 f"the thread that receives experience did not end within {timeout_s:g} s and is "
                 "abandoned with the experience that it had not stored; it is stuck in "
-                f"{self._stands_in()}"
+                f"{self._current_line()}"
             )
 
     def record(self) -> Record:
@@ -255,7 +255,7 @@ class ReplayBufferProxy:
     def _has_ended(self, timeout_s: float) -> bool:
         return self._thread.ident is None or self._thread.has_ended(timeout_s)
 
-    def _stands_in(self) -> str:
+    def _current_line(self) -> str:
         # The only way to read another thread's stack.
         frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001
         if frame is None:

@@ -223,10 +223,10 @@ class _Server:
             pid = self._begin(name, body_id)
         except OSError as error:
             why = describe_error(error)
-            self._tell({"ended": name, "code": 1, "peak_bytes": 0, "error": why})
+            self._send({"ended": name, "code": 1, "peak_bytes": 0, "error": why})
             return
         self._pids[name] = pid
-        self._tell({"started": name, "pid": pid})
+        self._send({"started": name, "pid": pid})
 
     def _begin(self, name: str, body_id: int) -> int:
         """Start a process; only it keeps the descriptor of its body."""
@@ -299,7 +299,7 @@ class _Server:
                 code, peak_bytes = ended
                 for line in self._outputs.end(name, failed=code != 0):
                     self._say(name, line)
-                self._tell({"ended": name, "code": code, "peak_bytes": peak_bytes, "error": ""})
+                self._send({"ended": name, "code": code, "peak_bytes": peak_bytes, "error": ""})
         for pid in self._strays():
             reaped, _ = os.waitpid(pid, os.WNOHANG)
             if not reaped and incarnation_of(pid, self._directory) not in {None, *self._pids}:
@@ -312,11 +312,11 @@ class _Server:
     def _say(self, name: str, line: str) -> None:
         """Pass a line on; never block, even if the learner has stopped reading."""
         if self._writable.poll(0):
-            self._tell({"said": name, "line": line})
+            self._send({"said": name, "line": line})
         else:
             self._outputs.hide(name, line)
 
-    def _tell(self, message: dict[str, object]) -> None:
+    def _send(self, message: dict[str, object]) -> None:
         with contextlib.suppress(OSError):  # the learner is gone; `run` is about to see it
             self._control.sendall(json.dumps(message).encode() + b"\n")
 

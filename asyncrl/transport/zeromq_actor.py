@@ -98,7 +98,7 @@ class ZmqActorLink:
 
     def hello(self, message: Hello, timeout_s: float = 0.0) -> bool:
         """Introduce this actor; False if the learner has not answered within `timeout_s`."""
-        self._take_in()
+        self._handle_arrived()
         if self._hello is None:
             self._hello = message
             self._asked_at = self._clock()
@@ -108,14 +108,14 @@ class ZmqActorLink:
         while not self._welcomed:
             if not self._wait(deadline, zmq.POLLIN):
                 return False
-            self._take_in()
+            self._handle_arrived()
         return True
 
     def may_begin(self, seq: int, timeout_s: float = 0.0) -> bool:
         """Wait until message `seq` is granted; False after `timeout_s` or if a model came first."""
         if seq <= self._granted:  # at each step: without reading the socket
             return True
-        self._take_in()
+        self._handle_arrived()
         if not self._waits_to_begin and not self._unacknowledged and not self._unread:
             self._asked_at = self._clock()
         deadline = self._clock() + timeout_s
@@ -123,7 +123,7 @@ class ZmqActorLink:
         while seq > self._granted:
             if not self._wait(deadline, zmq.POLLIN):
                 return False
-            self._take_in()
+            self._handle_arrived()
             if seq > self._granted and "act" in self._models:
                 return False
         self._waits_to_begin = False
@@ -140,7 +140,7 @@ class ZmqActorLink:
         frames: list[zmq.Frame] = []
         deadline = self._clock() + timeout_s
         while True:
-            self._take_in()
+            self._handle_arrived()
             credit = self._has_credit(message)
             if credit:
                 # A copy into libzmq's own memory. Zero-copy needs a thread that waits for the
@@ -167,7 +167,7 @@ class ZmqActorLink:
         """Return the newest model if its version is above `newer_than`; never an older one."""
         deadline: float | None = None
         while True:
-            self._take_in()
+            self._handle_arrived()
             model = self._models.pop(topic, None)
             if model is not None:
                 self._request(topic, max(model.version, newer_than))
@@ -183,14 +183,14 @@ class ZmqActorLink:
 
     def stopping(self) -> bool:
         """Whether the learner has asked its actors to finish."""
-        self._take_in()
+        self._handle_arrived()
         return self._finish
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until all that was sent is acknowledged, and the learner has read the reports."""
         deadline = self._clock() + timeout_s
         while True:
-            self._take_in()
+            self._handle_arrived()
             if not self._unacknowledged and not self._unread:
                 return True
             if self._unsynced:
@@ -205,7 +205,7 @@ class ZmqActorLink:
             self._socket.close(0)
             self._context.term()
 
-    def _take_in(self) -> None:
+    def _handle_arrived(self) -> None:
         """Handle all that has arrived, then raise if this link can no longer be used."""
         if self._socket.closed:
             raise TransportClosed(f"the link of {self._peer} is closed")
@@ -266,7 +266,7 @@ class ZmqActorLink:
             return
         now = self._clock()
         if not self._welcomed:
-            self._look_at_silence(now)
+            self._check_silence(now)
         if now - self._asked_at >= self._config.request_interval_s:
             self._asked_at = now
             if self._welcomed:
@@ -278,7 +278,7 @@ class ZmqActorLink:
         """Ask the learner which messages it has received so far."""
         return self._put(self._wire.encode(Sync(self._peer, self._sent, self._reports)))
 
-    def _look_at_silence(self, now: float) -> None:
+    def _check_silence(self, now: float) -> None:
         """Raise if the learner rejects the key; else log at intervals the likely reason."""
         self._connections.read()
         if self._connections.counts["denied"]:

@@ -134,7 +134,7 @@ class ZmqLearnerLink:
         woken = False
         while True:
             self._serve()
-            self._look_at_connections()
+            self._check_connections()
             messages = self._receive()
             left = deadline - self._clock()
             if messages or woken or left <= 0:
@@ -152,7 +152,7 @@ class ZmqLearnerLink:
         """Disconnect a peer for good."""
         self._check_usable()
         self._table.refuse(peer, reason)
-        self._tell_peers()
+        self._notify_peers()
 
     def publish(self, model: ModelInfo, topic: Topic) -> None:
         """Make this the newest model of a topic if it is newer than the current one. Any thread.
@@ -216,7 +216,7 @@ class ZmqLearnerLink:
                 self._wake_receiver.recv(1)
         return woken
 
-    def _look_at_connections(self) -> None:
+    def _check_connections(self) -> None:
         """Answer waiting connections; count those that failed or are too many."""
         if self._auth:
             self._auth.answer()
@@ -280,10 +280,10 @@ class ZmqLearnerLink:
         if isinstance(message, ModelRequest | Sync):
             if self._table.hears(message.peer):
                 self._respond(message)
-            self._tell_peers()
+            self._notify_peers()
             return None
         admitted = self._table.admits(message)
-        self._tell_peers()
+        self._notify_peers()
         if admitted and isinstance(message, Hello):
             self._send(message.peer, Welcome())
             self._finish_if_asked(message.peer)
@@ -320,7 +320,7 @@ class ZmqLearnerLink:
             self._asked_to_finish.add(peer)
             self._send(peer, Finish())
 
-    def _tell_peers(self) -> None:
+    def _notify_peers(self) -> None:
         """Carry out what the table has decided."""
         while self._table.resends:
             self._send(*self._table.resends.popleft())

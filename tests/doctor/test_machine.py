@@ -12,7 +12,7 @@ import pytest
 
 from asyncrl.core.segment import ColumnSpec, make_schema
 from asyncrl.doctor import machine as machine_check
-from asyncrl.doctor.machine import MachineFacts, Wanted, findings, memory_bytes, read_facts
+from asyncrl.doctor.machine import MachineFacts, PlannedRun, findings, memory_bytes, read_facts
 from asyncrl.metrics.limits import Room
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
@@ -34,8 +34,8 @@ GOOD = MachineFacts(
 )
 
 
-BIG = Wanted(name="dqn-atari", replay_bytes=13 * GIB, actors=8)
-SMALL = Wanted(name="dqn", replay_bytes=1 << 20, actors=8)
+BIG = PlannedRun(name="dqn-atari", replay_bytes=13 * GIB, actors=8)
+SMALL = PlannedRun(name="dqn", replay_bytes=1 << 20, actors=8)
 
 
 def test_good_machine_gets_no_findings() -> None:
@@ -52,10 +52,10 @@ def test_good_machine_gets_no_findings() -> None:
         ({"memory": Room(GIB, GIB // 2)}, "warn", "memory", "fewer actors"),
         ({"tasks": Room(100, 46)}, "warn", "processes", "--pids-limit"),
         ({"tasks": Room(18, 18)}, "fail", "processes", "ulimit -u"),
-        ({"tasks": Room(46, 46), "wanted": SMALL}, "fail", "processes", "--pids-limit"),
+        ({"tasks": Room(46, 46), "planned_run": SMALL}, "fail", "processes", "--pids-limit"),
         ({"descriptors": 44}, "warn", "descriptors", "ulimit -n"),
         ({"descriptors": 31}, "fail", "descriptors", "ulimit -n"),
-        ({"descriptors": 45, "wanted": SMALL}, "fail", "descriptors", "ulimit -n"),
+        ({"descriptors": 45, "planned_run": SMALL}, "fail", "descriptors", "ulimit -n"),
         ({"temp_bytes": -1}, "fail", "temp space", "TMPDIR"),
         ({"temp": None, "temp_bytes": -1}, "fail", "temp space", "TMPDIR"),
         ({"temp_bytes": 1 << 20}, "warn", "temp space", "free some space"),
@@ -69,8 +69,8 @@ def test_good_machine_gets_no_findings() -> None:
         ({"thread_settings": (("OMP_NUM_THREADS", "all"),)}, "warn", "threads", "unset"),
         ({"start_s": 19.0}, "warn", "actors", "slow"),
         ({"cuda": True}, "fail", "actors", "CUDA does not work in forks"),
-        ({"wanted": BIG}, "fail", "memory", "replay.memory_map"),
-        ({"wanted": replace(BIG, replay_bytes=11 * GIB)}, "warn", "memory", "fewer actors"),
+        ({"planned_run": BIG}, "fail", "memory", "replay.memory_map"),
+        ({"planned_run": replace(BIG, replay_bytes=11 * GIB)}, "warn", "memory", "fewer actors"),
         ({"start_s": float("inf")}, "fail", "actors", "ulimit -u"),
         ({"start_error": "no processes left"}, "fail", "actors", "ulimit -u"),
     ],
@@ -83,8 +83,8 @@ def test_what_is_wrong_is_named_with_what_to_do(
     assert words in wrong[0].advice
 
 
-@pytest.mark.parametrize("wanted", [None, SMALL])
-def test_limits_that_are_just_enough_are_fine(wanted: Wanted | None) -> None:
+@pytest.mark.parametrize("planned_run", [None, SMALL])
+def test_limits_that_are_just_enough_are_fine(planned_run: PlannedRun | None) -> None:
     facts = replace(
         GOOD,
         quota=7.5,
@@ -92,11 +92,13 @@ def test_limits_that_are_just_enough_are_fine(wanted: Wanted | None) -> None:
         descriptors=46,
         memory=Room(4 * GIB, 3 * GIB, "limit of the control group"),
     )
-    found = {finding.check: finding for finding in findings(replace(facts, wanted=wanted))}
+    found = {
+        finding.check: finding for finding in findings(replace(facts, planned_run=planned_run))
+    }
     assert {finding.level for finding in found.values()} == {"ok"}
     assert found["cores"].seen == "8 for this process, with a CPU quota of 7.5"
     assert "3.0 GiB of 4.0 GiB available (limit of the control group)" in found["memory"].seen
-    enough = "takes about 47" if wanted else "enough for about 8 actors"
+    enough = "takes about 47" if planned_run else "enough for about 8 actors"
     started = "47 of 50 processes and threads may be started (ulimit -u)"
     assert found["processes"].seen.startswith(started)
     assert found["processes"].seen.endswith(enough)

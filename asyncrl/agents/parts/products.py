@@ -58,13 +58,13 @@ class _Recorder(TorchDispatchMode):
     ) -> object:
         if func in _MULTIPLY:
             operands = [arg for arg in args if isinstance(arg, Tensor)][-2:]
-            self.products.append((_MULTIPLY[func], [*map(_stand_in, operands)]))
+            self.products.append((_MULTIPLY[func], [*map(_placeholder, operands)]))
         elif func in _CONVOLVE:
-            self.products.append((func, [*map(_stand_in, args)]))
+            self.products.append((func, [*map(_placeholder, args)]))
         return func(*args, **(kwargs or {}))
 
 
-def _stand_in(arg: object) -> object:
+def _placeholder(arg: object) -> object:
     """Return a random tensor of the same layout, and anything else as it is."""
     if not isinstance(arg, Tensor):
         return arg

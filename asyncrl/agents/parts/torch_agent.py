@@ -141,7 +141,7 @@ def _prepare_generator(name: str, part: torch.Generator, saved: Params) -> Calla
     given = {key: (value.dtype.name, value.shape) for key, value in saved.items()}
     for there, size in _GENERATOR_BYTES.items():
         if there != here and given == {"state": ("uint8", (size,))}:
-            return partial(_seed_anew, name, part, saved["state"], there)
+            return partial(_reseed, name, part, saved["state"], there)
     if wrong := mismatch({"state": tuple(part.get_state().shape)}, saved):
         raise CheckpointError(f"the saved {name} does not fit this agent's: {wrong}")
     state = torch.from_numpy(np.array(saved["state"]))
@@ -154,7 +154,7 @@ def _prepare_generator(name: str, part: torch.Generator, saved: Params) -> Calla
     return lambda: part.set_state(state)
 
 
-def _seed_anew(name: str, part: torch.Generator, saved: Array, there: str) -> None:
+def _reseed(name: str, part: torch.Generator, saved: Array, there: str) -> None:
     """Seed a generator from the saved state of a generator on another device."""
     _logger.warning(
         "the saved %s is the state of a generator on %s; on %s it is seeded from that state: the "
