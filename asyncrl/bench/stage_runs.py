@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 
 from asyncrl.bench.load import Load
@@ -24,11 +25,15 @@ from asyncrl.training.asynchronous import build_async_trainer
 _PRELOAD = ("asyncrl.agents.parts.torch_agent", "asyncrl.envs.gym")
 
 
-def sample_stage(load: Load) -> Stage:
-    """Return actors against a bare loop in as many processes: policy, environments, columns."""
+def sample_stage(load: Load, *, served: bool = False) -> Stage:
+    """Return actors against a bare loop in as many processes: policy, environments, columns.
+
+    With `served`, a server of inference computes the actors' networks.
+    """
     workload = load.workload
     quantity = Quantity(
         stage="sample",
+        case="inference server" if served else "",
         env=workload.env,
         unit="agent steps/s",
         limit_is=f"bare loop, {workload.actors} processes",
@@ -42,16 +47,18 @@ def sample_stage(load: Load) -> Stage:
         },
     )
     return Stage(
-        quantities=[quantity], value=lambda: [_sampled(load)], limit=lambda: [_played_bare(load)]
+        quantities=[quantity],
+        value=lambda: [_sampled(load, served=served)],
+        limit=lambda: [_played_bare(load)],
     )
 
 
-def _sampled(load: Load) -> float:
+def _sampled(load: Load, *, served: bool = False) -> float:
     """Count what arrives in replay."""
     probe = _Probe(load)
-    build_async_trainer(
-        load.agent, load.workload.env_config.build, load.async_config(), strategy=probe
-    ).train()
+    config = replace(load.async_config(), inference="server" if served else "actor")
+    make_env = load.workload.env_config.build
+    build_async_trainer(load.agent, make_env, config, strategy=probe).train()
     return probe.rate
 
 

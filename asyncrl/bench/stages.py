@@ -18,6 +18,12 @@ from asyncrl.bench.stage_transport import CASES, transport_stage
 from asyncrl.bench.workload import StageName, Workload
 
 
+def _samples(workload: Workload) -> Iterator[Stage]:
+    load = Load.of(workload)
+    yield sample_stage(load)
+    yield sample_stage(load, served=True)
+
+
 def _transports(workload: Workload) -> Iterator[Stage]:
     for case in CASES:
         yield transport_stage(workload, case)
@@ -43,7 +49,7 @@ def _one(make: Callable[[Load], Stage]) -> Callable[[Workload], Iterator[Stage]]
 
 STAGES: dict[StageName, Callable[[Workload], Iterator[Stage]]] = {
     "env": _one(env_stage),
-    "sample": _one(sample_stage),
+    "sample": _samples,
     "transport": _transports,
     "replay": _replays,
     "learner": _learners,

@@ -15,12 +15,18 @@ FAILING = f"{make_failing.__module__}:{make_failing.__name__}"
 
 
 @pytest.mark.parametrize(
-    ("env", "vectorization"),
-    [("CartPole-v1", "batch"), ("CartPole-v1", "native"), ("Pendulum-v1", "batch")],
+    ("env", "vectorization", "served"),
+    [
+        ("CartPole-v1", "batch", False),
+        ("CartPole-v1", "native", False),
+        ("Pendulum-v1", "batch", True),
+    ],
 )
-def test_value_and_limit_are_measured(env: str, vectorization: str) -> None:
-    stage = sample_stage(Load.of(tiny(env=env, vectorization=vectorization, actors=2)))
+def test_value_and_limit_are_measured(env: str, vectorization: str, served: bool) -> None:
+    load = Load.of(tiny(env=env, vectorization=vectorization, actors=2))
+    stage = sample_stage(load, served=served)
     (quantity,) = stage.quantities
+    assert quantity.case == ("inference server" if served else "")
     assert (quantity.stage, quantity.env, quantity.unit) == ("sample", env, "agent steps/s")
     assert quantity.limit_is == "bare loop, 2 processes"
     (limit,), (value,) = stage.limit(), stage.value()

@@ -53,7 +53,8 @@ def test_json_reports_value_limit_and_ratio(tmp_path: Path) -> None:
     done = run("bench", "sample", *TINY, "--actors", "1", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "learned nothing" not in done.stderr, "it was not there to learn"
-    (line,) = done.stdout.splitlines()
+    line, served = done.stdout.splitlines()
+    assert json.loads(served)["case"] == "inference server"
     shown = json.loads(line)
     assert (shown["stage"], shown["env"], shown["unit"]) == (
         "sample",
