@@ -35,6 +35,10 @@ class ServingConfig:
     """Seconds after which a request is computed even if fewer rows wait. 0 computes at once
     whatever there is."""
 
+    device: str = "cpu"
+    """Where batches are computed: `cpu`, `cuda`, `cuda:N`, or `auto`, a GPU if there is one. The
+    learner may use the same GPU."""
+
     def __post_init__(self) -> None:
         check_declared(self, "serving")
         if self.min_batch > self.max_batch:

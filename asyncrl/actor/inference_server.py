@@ -27,6 +27,7 @@ from asyncrl.core.inference import (
     InferenceAnswer,
     InferenceListener,
     InferenceRequest,
+    Movable,
 )
 from asyncrl.core.interrupter import CrashForwardingThread, Interrupter, start_thread
 from asyncrl.core.launcher import Progress
@@ -69,6 +70,7 @@ class InferenceServerSpec:
 def serve(spec: InferenceServerSpec, peer: Peer, progress: Progress) -> None:
     """Answer the requests of all actors, always with the newest model, until asked to finish."""
     policy = served(spec.agent.build_policy(spec.env_spec, PolicyContext(seed=spec.seed)))
+    place(policy, spec.serving.device)
     with ExitStack() as opened:
         learner = spec.transport.connect(peer)
         opened.callback(learner.close)
@@ -91,6 +93,17 @@ def served(policy: Policy) -> ServedPolicy:
         f"{type(policy).__name__} computes its network within `act`, so that no server can do it; "
         "set inference to actor, or compute by an object `inference`, see asyncrl/core/inference.py"
     )
+
+
+def place(policy: Policy, device: str) -> None:
+    """Move a policy's network to a device; raise if that is impossible."""
+    if isinstance(policy, Movable):
+        policy.compute_on(device)
+    elif device != "cpu":
+        raise ConfigError(
+            f"serving.device is {device!r}, but {type(policy).__name__} has no method "
+            "`compute_on(device)`, as TorchPolicy has; set serving.device to cpu"
+        )
 
 
 def check_served(policy: Policy, spec: EnvSpec) -> BuildPolicy | None:

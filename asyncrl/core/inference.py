@@ -36,6 +36,15 @@ class HasInference(Protocol):
     """What its inference takes. Noise may be left out."""
 
 
+@runtime_checkable
+class Movable(Protocol):
+    """A policy whose network can be moved to another device."""
+
+    def compute_on(self, device: str) -> None:
+        """Compute there from now on; raise `ConfigError` if that is impossible."""
+        ...
+
+
 def observation_input(spec: EnvSpec) -> tuple[ColumnSpec, ...]:
     """Return the input that every network has."""
     return (ColumnSpec(OBS, spec.observation.dtype, spec.observation.shape),)

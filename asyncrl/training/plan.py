@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol
 
 from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
-from asyncrl.actor.inference_server import InferenceServerSpec, InferenceThread, check_served
+from asyncrl.actor.inference_server import InferenceServerSpec, InferenceThread, check_served, place
 from asyncrl.actor.outbox import segments_per_message
 from asyncrl.actor.process import (
     ActorSpec,
@@ -179,6 +179,7 @@ class RunPlan:
             if id(agent) not in choosers:
                 policy = agent.build_policy(self._spec, PolicyContext(seed=0))
                 choosers[id(agent)] = check_served(policy, self._spec) or agent.build_policy
+        place(policy, self._config.serving.device)
         self._build_policy = [choosers[id(agent)] for agent in self._actor_agents]
 
     def decide_inference(self) -> AsyncConfig:

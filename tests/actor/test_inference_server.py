@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from asyncrl.actor.acting_model import NoAnswer, ServedModel
 from asyncrl.actor.batcher import Batcher, ServingConfig
-from asyncrl.actor.inference_server import InferenceServer, check_served, served
+from asyncrl.actor.inference_server import InferenceServer, check_served, place, served
 from asyncrl.agents.dqn import DQNAgent, DQNConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.agents.sac import SACConfig
@@ -302,3 +303,26 @@ def train(config: Any, make_env: Any, settings: SyncConfig) -> dict[str, Array]:
 
     train_sync(Kept(), make_env, settings, stop=MaxEnvSteps(120))
     return dict(agents[0].state())
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_device_that_was_asked_for_computes(device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("torch sees no GPU")
+    moved = policy()
+    place(moved, device)
+    assert moved.device.type == device
+    assert {parameter.device.type for parameter in moved.model.parameters()} == {device}
+    np.testing.assert_allclose(
+        moved.answers(observations(2)), policy().answers(observations(2)), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"serving\.device must be auto, cpu, cuda or cuda:N"):
+        place(policy(), "tpu-9")
+    with pytest.raises(ConfigError, match="ConstantAgent has no method `compute_on"):
+        place(ConstantAgent(), "cuda")
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match=r"serving\.device is 'cuda', but torch"):
+            place(policy(), "cuda")

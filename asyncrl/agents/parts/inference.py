@@ -18,11 +18,12 @@ class LocalInference:
 
     def __init__(self, compute: Compute, device: torch.device) -> None:
         self._compute = compute
-        self._device = device
+        self.device = device
+        """The network's device."""
 
     def __call__(self, inputs: Columns) -> Columns:
         """Return the network's outputs for these rows, as arrays."""
-        device = self._device
+        device = self.device
         with torch.inference_mode():
             tensors = {name: torch.from_numpy(rows).to(device) for name, rows in inputs.items()}
             return {name: out.cpu().numpy() for name, out in self._compute(tensors).items()}

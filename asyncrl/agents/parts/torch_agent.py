@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents.parts.choosing import Chooser
+from asyncrl.agents.parts.inference import LocalInference
 from asyncrl.agents.parts.optimizers import FastOptimizer
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.messages import ModelInfo
@@ -254,6 +255,13 @@ class TorchPolicy(Chooser):
         self.device = device
         self.version = ModelVersion(0)
 
+    def compute_on(self, device: str) -> None:
+        """Move the model to a device; raise `ConfigError` if it does not exist."""
+        self.device = pick_device(device, "serving.device")
+        self.model.to(self.device)
+        if isinstance(inference := getattr(self, "inference", None), LocalInference):
+            inference.device = self.device
+
     def model_info(self) -> ModelInfo:
         """Return a snapshot of the model's parameters and buffers."""
         params = {
@@ -343,18 +351,19 @@ class TorchAgent(TorchPolicy):
             hear()
 
 
-def pick_device(name: str) -> torch.device:
-    """Return the device of that name; `auto` is a GPU if there is one."""
+def pick_device(name: str, setting: str = "agent.device") -> torch.device:
+    """Return the device of that name; `auto` is a GPU if there is one.
+
+    `setting` names it in errors.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ConfigError(
-            f"agent.device must be auto, cpu, cuda or cuda:N, got {name!r}"
-        ) from error
+        raise ConfigError(f"{setting} must be auto, cpu, cuda or cuda:N, got {name!r}") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"agent.device is {name!r}, but torch {torch.__version__} sees no GPU")
+        raise ConfigError(f"{setting} is {name!r}, but torch {torch.__version__} sees no GPU")
     return device
 
 
