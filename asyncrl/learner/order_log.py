@@ -195,7 +195,7 @@ class OrderLog:
 
 def _changed(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, ...]:
     """Return the changed settings on which the bits depend."""
-    then, since = ((head["config"] or {}) for head in (before, now))
+    then, since = before["config"], now["config"]
     names = "agent", "replay", "segment", "seed", "trainer"
     return tuple(
         change for name in names for change in differences(then.get(name), since.get(name), name)

@@ -61,7 +61,7 @@ def about_run(plan: RunPlan, run_config: Mapping[str, object] | None) -> dict[st
         "seed": plan.seed,
         "schema": plan.schema.hash(),
         "env": plain_description(plan.seen),
-        "config": plain_config(run_config) if run_config else None,
+        "config": plain_config(run_config or {}),
         "machine": machine(),
         "choices": dict(choices()),
     }

@@ -230,8 +230,8 @@ def build_replay_trainer(
     Args:
         order: The file that the run has written: its `record_order`, or `order` in the directory of
             `asyncrl train --record-order`.
-        agent: The run's agent. None takes what the file says; it does for runs of the command line
-            and of `build_trainer`.
+        agent: The run's agent. None takes what the file says, which is all unless objects of your
+            own, such as networks, are among the settings.
         config: The run's settings; as with `agent`.
         make_processor: The run's, if it had one.
         parts: `recorder`, `callbacks`: those of the run, if they change its agent.
@@ -259,14 +259,14 @@ def _no_env() -> Any:  # noqa: ANN401  # never called
 
 
 def _config_in(log: OrderLog) -> RunConfig:
-    plain = log.head["config"]
-    if plain is None:
+    plain = {n: v for n, v in log.head["config"].items() if not n.startswith("env")}
+    try:
+        return from_plain(RunConfig, plain)
+    except ConfigError as error:
         raise ConfigError(
-            f"{log.parts[0].path} does not hold the settings of its run, which was built in "
-            "Python; pass agent= and config=, the same as to build_async_trainer"
-        )
-    # Curricula concern actors only.
-    return from_plain(RunConfig, {**plain, "env_schedule": {}})
+            f"{log.parts[0].path} does not hold all settings of its run, which was built in "
+            f"Python ({error}); pass agent= and config=, the same as to build_async_trainer"
+        ) from error
 
 
 def _warn_of_machine(then: dict[str, Any]) -> None:

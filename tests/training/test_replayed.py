@@ -186,18 +186,27 @@ def test_threads_of_the_run_are_used_again(tmp_path: Path) -> None:
         torch.set_num_threads(before)
 
 
-def test_run_that_was_built_in_python_is_given_its_agent_and_config(tmp_path: Path) -> None:
+def test_run_that_was_built_in_python_is_replayed_from_its_file(tmp_path: Path) -> None:
     config = config_of()
     make_env = config.env_config().build
     stop = config.stop_condition()
     order = tmp_path / "deep" / "order"
     trainer = build_async_trainer(DQN, make_env, config, stop=stop, record_order=order)
     trainer.train()
-    with pytest.raises(ConfigError, match="pass agent= and config="):
+    assert_same_bits(trainer.agent.state(), replay_run(order.parent).agent.state())
+
+
+def test_agent_with_objects_that_no_file_holds_is_given_again(tmp_path: Path) -> None:
+    agent = replace(DQN, network=lambda _: torch.nn.Linear(4, 2))
+    config, order = config_of(), tmp_path / "order"
+    make_env, stop = config.env_config().build, config.stop_condition()
+    trainer = build_async_trainer(agent, make_env, config, stop=stop, record_order=order)
+    trainer.train()
+    with pytest.raises(ConfigError, match=r"agent\.network.*; pass agent= and config="):
         build_replay_trainer(order)
     with pytest.raises(ConfigError, match="another seed"):
-        build_replay_trainer(order, DQN, replace(config, seed=6))
-    replayed = build_replay_trainer(order, DQN, config)
+        build_replay_trainer(order, agent, replace(config, seed=6))
+    replayed = build_replay_trainer(order, agent, config)
     replayed.train()
     assert_same_bits(trainer.agent.state(), replayed.agent.state())
 
