@@ -1,7 +1,7 @@
 #!/bin/sh
 # Takes what depends on speed again, in pieces that take less than four minutes, and writes the tables.
 #
-#     [TURN="COMMAND"] benchmarks/take_all.sh [STEP...]     sampling learner ingest race equal peers
+#     [TURN="COMMAND"] benchmarks/take_all.sh [STEP...]     sampling serving learner ingest race equal peers
 #
 # All steps by default. Begin at a commit without changes: the tables show no others. TURN is put
 # before each piece, for instance a lock that keeps others away. A piece that fails or runs out of
@@ -10,7 +10,7 @@ set -u
 
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
-steps=${*:-sampling learner ingest race equal peers}
+steps=${*:-sampling serving learner ingest race equal peers}
 
 take() {
     echo "$(date +%H:%M:%S) $*" >&2
@@ -22,6 +22,7 @@ for step in $steps; do
     sampling) for name in cartpole native halfcheetah pong; do
         take benchmarks.speed.sampling --cases "$name"      # 50 to 150 s
     done ;;
+    serving) take benchmarks.speed.serving ;;               # 150 s
     learner) for name in sac dqn dqn-256 dqn-images; do
         take benchmarks.speed.learner --cases "$name"       # 60 to 150 s
     done ;;

@@ -1,16 +1,14 @@
 """How much faster do actors act when a server computes large networks in batches for all of them?
 
-    python -m benchmarks.speed.serving [--actors 16] [--turns 3] [--seconds 6] [--widths 1024 ...]
+    python -m benchmarks.speed.serving [--actors 16] [--repeats 3] [--seconds 6] [--widths 1024 ...]
 
-Acting only: nothing is learned. `steps` compares where networks are computed, in turns, and prints
-the memory of an actor beside. `round trip` is that of two actors with one row each, beside the time
-of the network alone; its policy has 64x64 units.
+Acting only: nothing is learned. Compared is where networks are computed, in turns; the memory of an
+actor is kept beside. `round_trip` is that of two actors with one row each, beside the time of the
+network alone; its policy has 64x64 units.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
 import statistics
 import tempfile
@@ -43,6 +41,7 @@ from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
 from asyncrl.transport.zeromq import ZmqTransport, ZmqTransportConfig
+from benchmarks.common import compare, in_turns, keep, make_parser, provenance
 
 Where = Literal["actor", "learner", "server"]
 _LONGEST_S = 90.0
@@ -192,20 +191,35 @@ def round_trip() -> dict[str, float]:
 
 
 def main() -> None:
-    """Print one JSON line for each measurement."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure round trips, then steps in turns; keep both."""
+    parser = make_parser(__doc__)
     parser.add_argument("--actors", type=int, default=16)
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement")
     parser.add_argument("--widths", type=int, nargs="+", default=[1024] * 4)
-    options = parser.parse_args()
-    print(json.dumps({"what": "round trip", **round_trip()}), flush=True)
+    args, origin = parser.parse_args(), provenance()
+    trip, actor_mb = round_trip(), dict[str, float]()
+
+    def measure(where: Where) -> float:
+        found = acting(where, args.actors, args.seconds, tuple(args.widths))
+        actor_mb[where] = found["actor_mb"]
+        steps_per_s: float = found["steps_per_s"]
+        return steps_per_s
+
     wheres: tuple[Where, ...] = get_args(Where)
-    for turn in range(options.turns):
-        for where in wheres:
-            found = acting(where, options.actors, options.seconds, tuple(options.widths))
-            line = {"what": "steps", "turn": turn, "where": where, **found}
-            print(json.dumps(line), flush=True)
+    rounds = in_turns({where: partial(measure, where) for where in wheres}, args.repeats)
+    of = f"{args.actors} actors of one CartPole, {'-'.join(map(str, args.widths))} units"
+    comparisons = [
+        compare(
+            rounds,
+            where,
+            "actor",
+            what=f"networks in the {where} or in actors, {of}",
+            unit="env steps/s",
+        )
+        for where in ("learner", "server")
+    ]
+    details = {"round_trip": trip, "steps_per_s": rounds, "actor_mb": actor_mb}
+    keep(args, "serving", __doc__, comparisons, origin=origin, details=details)
 
 
 if __name__ == "__main__":
