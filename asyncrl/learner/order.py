@@ -134,7 +134,7 @@ class RecordedOrder(Order):
         self._env_steps = self._threads = self._saves = 0
         self._changed = threading.Condition()
         self._waiting_bytes = 0
-        self._has_waited = self._has_failed = self._closing = False
+        self._has_waited = self._has_failed = self._in_hurry = self._closing = False
         self._thread = CrashForwardingThread(interrupter, self._run, name="asyncrl-order")
 
     def begin(self) -> None:
@@ -193,6 +193,9 @@ class RecordedOrder(Order):
         """Note a checkpoint; return its place in the order."""
         self._saves += 1
         self._pending.append(CODES[Saved] + packed(self._saves))
+        with self._changed:  # on disk before the checkpoint is, or the resumed part cannot follow
+            self._in_hurry = True
+            self._changed.notify_all()
         return {"part": self._part, "save": self._saves}
 
     def close(self) -> None:
@@ -233,7 +236,8 @@ class RecordedOrder(Order):
             while not self._closing:
                 self._write_pending(file)
                 with self._changed:
-                    self._changed.wait_for(lambda: self._closing, _INTERVAL_S)
+                    self._changed.wait_for(lambda: self._closing or self._in_hurry, _INTERVAL_S)
+                    self._in_hurry = False
             self._write_pending(file)
             file.append(Kind.END)
 

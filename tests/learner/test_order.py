@@ -29,6 +29,7 @@ from asyncrl.learner.order_log import (
     Pushed,
     Reprioritised,
     Sampled,
+    Saved,
     Threads,
     Took,
     checksum_of,
@@ -132,6 +133,23 @@ def test_what_was_recorded_can_be_read_while_the_run_goes_on(tmp_path: Path) -> 
         return found
 
     wait_until(lambda: shown(events()) == shown([Took()]), 10.0, "the event to be written")
+    order.close()
+
+
+def test_checkpoint_is_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_INTERVAL_S", 1000.0)
+    order = order_of(tmp_path)
+    places = [order.saved() for _ in range(2)]
+    assert places == [{"part": 1, "save": 1}, {"part": 1, "save": 2}]
+
+    def is_there() -> bool:
+        try:
+            events = [*OrderFile(tmp_path / "order").events()]
+        except CheckpointError:  # the head is not there yet
+            return False
+        return shown(events) == shown([Saved(1), Saved(2)])
+
+    wait_until(is_there, 10.0, "the checkpoints to be written")
     order.close()
 
 
