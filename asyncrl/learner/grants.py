@@ -22,6 +22,13 @@ from asyncrl.core.messages import Peer
 _INTERVAL_S = 0.25
 """Over which a rate is measured."""
 
+_NEWEST = 0.2
+"""Share of the newest measurement in a mean time."""
+
+_MEASURED_EVERY = 128
+"""Messages of an actor after which it gets no grant ahead until it has none left. The round trip is
+then measured again, since it may have become longer."""
+
 _DECAY = 0.9
 """Of a peak, from one measurement to the next: a pause of the learner does not end its pace."""
 
@@ -33,10 +40,31 @@ class _Account:
     granted_at: float | None = None
     """When the first of the outstanding messages was granted, if no other was outstanding then."""
 
+    drains: bool = False
+    """Whether it gets no grant ahead, so that the next one measures the round trip."""
+
+    busy_since: float | None = None
+    """When the last message arrived, if another one was outstanding then."""
+
+    collecting_s: float = 0.0
+    """Mean time between messages of an actor that never waits; 0 if unknown."""
+
+    def arrived(self, now_s: float) -> None:
+        """Measure how long this actor takes to collect a message."""
+        if self.busy_since is not None:
+            took_s = now_s - self.busy_since
+            self.collecting_s = _mean(self.collecting_s, took_s)
+        self.busy_since = now_s if self.outstanding else None
+
     @property
     def outstanding(self) -> int:
         """Messages that are granted and have not arrived."""
         return max(0, self.granted - self.received)
+
+
+def _mean(before: float, newest: float) -> float:
+    """Return a moving mean; the first measurement is taken as it is."""
+    return before + _NEWEST * (newest - before) if before else newest
 
 
 class PeakRate:
@@ -90,12 +118,22 @@ class Grants:
 
     @property
     def shortage_for_next(self) -> float:
-        """Shortage in transitions that makes the next grant due; infinite if windows are full."""
-        return float("inf") if self._all_full else float(self.outstanding * self._message)
+        """Shortage in transitions that makes the next grant due; infinite if none would help."""
+        useful = self._useful
+        full = all(account.outstanding >= useful for account in self._accounts.values())
+        return float("inf") if full else float(self.outstanding * self._message)
 
     @property
     def _all_full(self) -> bool:
         return all(account.outstanding >= self._window for account in self._accounts.values())
+
+    @property
+    def _useful(self) -> int:
+        """Outstanding messages that keep the fastest actor busy; the window if unknown."""
+        times = [a.collecting_s for a in self._accounts.values() if a.collecting_s]
+        if not (self.round_trip_s and times):
+            return self._window
+        return min(self._window, max(2, 1 + round(self.round_trip_s / min(times))))
 
     def on_arrival(self, peer: Peer) -> None:
         """Add an actor. It replaces the earlier incarnations of the same actor."""
@@ -115,9 +153,11 @@ class Grants:
         """
         if account := self._accounts.get(peer):
             account.received = max(account.received, seq)
+            account.drains |= account.received % _MEASURED_EVERY == 0
             if account.granted_at is not None:
                 took_s, account.granted_at = now_s - account.granted_at, None
-                self.round_trip_s += 0.2 * (took_s - self.round_trip_s)
+                self.round_trip_s = _mean(self.round_trip_s, took_s)
+            account.arrived(now_s)
         if at_once is None:
             return
         if at_once:
@@ -139,15 +179,18 @@ class Grants:
             now_s: The time.
         """
         total = self.outstanding
+        useful = self._useful
         surplus = int(self._surplus) if starved else 0
         while self._accounts:
             peer = min(self._accounts, key=lambda p: self._accounts[p].outstanding)
             account = self._accounts[peer]
-            due = room >= (total + 1) * self._message or shortage > total * self._message
-            if account.outstanding >= self._window or not (due or account.outstanding < surplus):
+            fits = room >= (total + 1) * self._message and account.outstanding < self._window
+            ahead = shortage > total * self._message or account.outstanding < surplus
+            most = 1 if account.drains else useful
+            if not (fits or (ahead and account.outstanding < most)):
                 return
-            if not account.outstanding:
-                account.granted_at = now_s
+            if account.received and not account.outstanding:  # the first one includes a start
+                account.granted_at, account.drains = now_s, False
             account.granted = max(account.granted, account.received) + 1
             total += 1
             self._accounts[peer] = self._accounts.pop(peer)  # behind the others

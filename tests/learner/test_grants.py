@@ -79,16 +79,49 @@ def test_what_the_learner_will_lack_is_granted_and_no_more() -> None:
 
 def test_round_trips_are_those_of_actors_that_had_nothing_else_to_collect() -> None:
     given = grants(A, window=2)
-    issue(given, math.inf, now_s=1.0)
-    received(given, A, 1, at_once=True, now_s=2.0)
-    first_s = given.round_trip_s
-    assert 0.0 < first_s < 1.0, "a part of the newest, as averages have it"
-    received(given, A, 2, at_once=True, now_s=50.0)
-    assert given.round_trip_s == first_s, "the second one waited for the first"
-    for k in range(3, 60):
+    issue(given, 10.0, now_s=0.0)
+    received(given, A, 1, at_once=True, now_s=50.0)
+    assert given.round_trip_s == 0.0, "the first message includes the actor's start"
+    issue(given, math.inf, now_s=51.0)
+    received(given, A, 2, at_once=True, now_s=52.0)
+    assert given.round_trip_s == 1.0
+    received(given, A, 3, at_once=True, now_s=100.0)
+    assert given.round_trip_s == 1.0, "the second one waited for the first"
+    for k in range(4, 60):
         issue(given, 10.0, now_s=100.0 * k)
         received(given, A, k, at_once=True, now_s=100.0 * k + 0.5)
     assert given.round_trip_s == pytest.approx(0.5, rel=1e-3)
+
+
+@pytest.mark.parametrize(("way_s", "granted"), [(0.0, 2), (5.0, 7), (100.0, 8)])
+def test_what_is_granted_ahead_covers_the_way_and_not_the_collecting(
+    way_s: float, granted: int
+) -> None:
+    given = grants(A, window=8)
+    issue(given, 10.0)
+    received(given, A, 1, at_once=True)
+    issue(given, math.inf, now_s=0.0)
+    for seq in range(2, 10):  # a second to collect each of them
+        received(given, A, seq, at_once=True, now_s=way_s + seq - 1)
+    ahead = issue(given, 0.0, shortage=1000.0, starved=True, now_s=way_s + 9)
+    assert len(ahead) == granted
+    assert issue(given, 0.0, shortage=1000.0, starved=True) == []
+    assert given.shortage_for_next == math.inf, "no grant would help, so none is waited for"
+    assert issue(given, 10.0 * (granted + 1)) == ([(A, 10 + granted)] if granted < 8 else [])
+
+
+def test_a_longer_way_is_noticed() -> None:
+    given, now_s, way_s = grants(A, window=8), 0.0, 0.0
+    arrivals: list[float] = []
+    for seq in range(1, 4000):
+        for _ in issue(given, 0.0, starved=True, now_s=now_s):
+            begins_s = max([now_s + way_s / 2, *(t - way_s / 2 for t in arrivals[-1:])])
+            arrivals.append(begins_s + 1.0 + way_s / 2)
+        now_s = arrivals[seq - 1]
+        received(given, A, seq, at_once=True, now_s=now_s)
+        way_s = 5.0 if seq > 300 else 0.0
+        if seq in {299, 3999}:
+            assert given.outstanding == (1 if seq == 299 else 6), "one has just arrived"
 
 
 def test_a_peak_rate_outlasts_a_pause() -> None:
