@@ -17,8 +17,9 @@ from asyncrl.core.replay_buffer import REPLAY
 
 logger = logging.getLogger(__name__)
 
-Resume = bool | Literal["without replay"]
-"""Whether to resume from the newest complete checkpoint, and if so, whether to load its replay."""
+Resume = bool | Literal["without replay"] | PathLike[str]
+"""Whether to resume from the newest complete checkpoint, and if so, whether to load its replay. Or
+the path of a checkpoint from which a run in another directory branches off."""
 
 _MISSING = "nothing"
 
@@ -31,10 +32,22 @@ def load_to_resume(checkpoint_dir: Path, config: Mapping[str, object] | None = N
         config: Plain values of the new settings, as recorders receive them.
     """
     checkpoint = Checkpointer(checkpoint_dir).load_latest(mapped=[REPLAY])
+    return _checked(checkpoint, f"the newest checkpoint in {checkpoint_dir}", config)
+
+
+def load_to_branch(path: Path, config: Mapping[str, object] | None = None) -> Checkpoint:
+    """Return a chosen checkpoint of a run, as `load_to_resume` does."""
+    checkpoint = Checkpointer(path.parent).load(path.name, mapped=[REPLAY])
+    return _checked(checkpoint, f"the checkpoint {path}", config)
+
+
+def _checked(
+    checkpoint: Checkpoint, called: str, config: Mapping[str, object] | None
+) -> Checkpoint:
     if "run" not in checkpoint.meta:
         raise CheckpointError(
-            f"the newest checkpoint in {checkpoint_dir} does not contain the counters of its run, "
-            "so it cannot be resumed; its model can still be evaluated"
+            f"{called} does not contain the counters of its run, so it cannot be resumed; its "
+            "model can still be evaluated. Checkpoints with a number contain them"
         )
     before = checkpoint.meta.get("config")
     if changed := differences(before, plain_config(config or {})) if before else []:
@@ -56,12 +69,16 @@ def open_checkpoints(
     they would be kept instead of the new run's, and loaded as its newest. Its best model would be
     overwritten.
     """
-    if resume not in (True, False, "without replay"):
-        raise ConfigError(f'resume must be True, False or "without replay", got {resume!r:.80}')
+    branches = isinstance(resume, PathLike)
+    if not branches and resume not in (True, False, "without replay"):
+        raise ConfigError(
+            'resume must be True, False, "without replay" or the path of a checkpoint, got '
+            f"{resume!r:.80}"
+        )
     if checkpoint_dir is None:
-        if resume:
+        if resume and not branches:
             raise ConfigError("resume=True needs a checkpoint_dir to resume from")
-        return None, None
+        return None, _opened(None, resume, config)
     if not isinstance(checkpoint_dir, str | PathLike):
         raise ConfigError(
             f"checkpoint_dir must be the path of a directory, got {checkpoint_dir!r:.80}; pass for "
@@ -69,18 +86,28 @@ def open_checkpoints(
         )
     checkpoint_dir = Path(checkpoint_dir)
     checkpointer = Checkpointer(checkpoint_dir, keep_last=keep)
-    if resume and not checkpoint_dir.is_dir():
+    if resume and not branches and not checkpoint_dir.is_dir():
         load_to_resume(checkpoint_dir)  # raises if there is nothing; creates no directory
     checkpointer.lock()  # first: never resume from what another run is writing
     try:
-        if resume:
-            checkpoint = load_to_resume(checkpoint_dir, config)
-            return checkpointer, checkpoint if resume is True else _without_replay(checkpoint)
-        _check_unused(checkpointer, checkpoint_dir)
+        if branches or not resume:
+            _check_unused(checkpointer, checkpoint_dir)
+        return checkpointer, _opened(checkpoint_dir, resume, config)
     except BaseException:
         checkpointer.unlock()
         raise
-    return checkpointer, None
+
+
+def _opened(
+    checkpoint_dir: Path | None, resume: Resume, config: Mapping[str, object] | None
+) -> Checkpoint | None:
+    """Return the checkpoint to resume from, None for a new run."""
+    if isinstance(resume, PathLike):
+        return load_to_branch(Path(resume), config)
+    if not resume or checkpoint_dir is None:
+        return None
+    checkpoint = load_to_resume(checkpoint_dir, config)
+    return checkpoint if resume is True else _without_replay(checkpoint)
 
 
 def _without_replay(checkpoint: Checkpoint) -> Checkpoint:

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
-from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.checkpoint.checkpoint import MANIFEST, Checkpointer
 from asyncrl.checkpoint.resume import Resume
-from asyncrl.cli.flags import dashed
+from asyncrl.cli.flags import dashed, value_of
 from asyncrl.cli.output import show
-from asyncrl.cli.run_directory import check_run_dir, has_summary
+from asyncrl.cli.run_directory import check_run_dir, has_summary, run_dir_made
 from asyncrl.cli.train import TrainArguments, parse_flags, train_in
 from asyncrl.core.errors import ConfigError
 from asyncrl.training.asynchronous import RunLauncher
@@ -24,6 +24,9 @@ Resumes a run that was interrupted, has failed, or has reached a limit that is r
 OPTIONS are those of `asyncrl train`; changes are printed. Without options, the run continues with
 its settings in RUN_DIR/config.yaml, and its records are continued. A run without a checkpoint
 starts again.
+
+A run may also branch off from an older checkpoint, into another directory:
+  asyncrl resume RUN_DIR/checkpoints/NUMBER --run-dir NEW_DIR [OPTIONS]
 
   --no-load-replay   start with an empty replay instead of the checkpoint's. Required to change the
                      replay's capacity, n-step or segment length\
@@ -44,9 +47,13 @@ def parse(argv: list[str]) -> TrainArguments:
     resume: Resume = "without replay" if _NO_REPLAY in flags else True
     flags = [flag for flag in flags if flag != _NO_REPLAY]
     run_dir = Path(name)
+    given_elsewhere: tuple[str, ...] = _GIVEN_ELSEWHERE
+    if (run_dir / MANIFEST).is_file():
+        given_elsewhere = ("--config", "--replay-kind")
+        resume, run_dir = _branch(run_dir.absolute(), flags, resume)
     check_run_dir(run_dir)
     for flag in flags:
-        if flag.startswith(_GIVEN_ELSEWHERE):
+        if flag.startswith(given_elsewhere):
             raise ConfigError(
                 f"{flag.partition('=')[0]} cannot be changed: it is taken from the run"
             )
@@ -54,14 +61,32 @@ def parse(argv: list[str]) -> TrainArguments:
     arguments = parse_flags(f"asyncrl resume {quote(name)}", preset_like(config), config, flags)
     if arguments.auto:
         raise ConfigError("--actors auto cannot be used here: give a number, or omit the flag")
-    output = replace(arguments.output, run_dir=run_dir)
+    output = arguments.output
+    if resume in (True, "without replay"):
+        output = replace(output, run_dir=run_dir)
     return replace(arguments, output=output, resume=resume)
+
+
+def _branch(checkpoint: Path, flags: list[str], resume: Resume) -> tuple[Path, Path]:
+    """Return a chosen checkpoint and the directory of its run; refuse what cannot branch off."""
+    run_dir = checkpoint.parents[1]
+    if resume is not True:
+        raise ConfigError(f"{_NO_REPLAY} cannot be combined with a chosen checkpoint")
+    if value_of("--run-dir", flags) is None:
+        raise ConfigError(
+            f"{checkpoint} is a chosen checkpoint, from which a run branches off into another "
+            f"directory; add --run-dir, or resume the run itself: asyncrl resume {run_dir}"
+        )
+    return checkpoint, run_dir
 
 
 def run(arguments: TrainArguments, launcher: RunLauncher | None = None) -> int:
     """Train, and return the exit code. `launcher` starts the processes of an asynchronous run."""
     run_dir = arguments.output.run_dir
     assert run_dir is not None  # noqa: S101  # set by `parse`
+    if isinstance(arguments.resume, Path):
+        with run_dir_made(run_dir):
+            return train_in(run_dir, arguments, launcher)
     if not _has_begun(run_dir):
         arguments = replace(arguments, resume=False)
         if not arguments.output.quiet:

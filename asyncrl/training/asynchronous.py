@@ -117,7 +117,7 @@ def build_async_trainer(
         checkpoint_dir: Directory of checkpoints. None saves none.
         resume: Resume from the newest valid checkpoint in that directory. "without replay" does not
             load its replay: the warm-up fills a new one, which may differ in capacity, n-step or
-            segment length.
+            segment length. The path of a checkpoint, in another directory, branches off from it.
         strategy: A custom training loop.
         interrupter: Stops the run from outside, with a reason.
         launcher: From `start_launcher`; it is closed with the run. None starts one now.

@@ -248,3 +248,27 @@ def test_help_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
         parse(["--help"])
     assert not ended.value.code
     assert "asyncrl resume RUN_DIR" in capsys.readouterr().out
+
+
+@pytest.mark.processes
+def test_run_branches_off_from_an_older_checkpoint(run_dir: Path) -> None:
+    before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+    (older, *_) = [name for name in Checkpointer(run_dir / "checkpoints").names() if name.isdigit()]
+    limit = str(int(older) + 50)
+    flags = ["--run-dir", "branch", "--max-opt-steps", limit, "--quiet"]
+    done = run("resume", f"run/checkpoints/{older}", *flags, cwd=run_dir.parent)
+    assert done.returncode == 0, done.stderr
+    branch = run_dir.parent / "branch"
+    assert json.loads((branch / "summary.json").read_text())["opt_steps"] == int(limit)
+    assert min(record["opt_steps"] for record in metrics(branch)) >= int(older)
+    assert Checkpointer(branch / "checkpoints").latest() == limit
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_chosen_checkpoint_needs_a_directory_of_its_own(run_dir: Path) -> None:
+    newest = Checkpointer(run_dir / "checkpoints").latest()
+    chosen = str(run_dir / "checkpoints" / str(newest))
+    with pytest.raises(ConfigError, match="branches off into another directory; add --run-dir"):
+        parse([chosen])
+    with pytest.raises(ConfigError, match="cannot be combined with a chosen checkpoint"):
+        parse([chosen, "--no-load-replay", "--run-dir", "x"])

@@ -25,7 +25,7 @@ from asyncrl.core.settings import flatten
 from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner import trainer
-from asyncrl.learner.run_services import RecordConfig
+from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
@@ -128,7 +128,9 @@ def test_saved_replay_can_be_left_out(tmp_path: Path) -> None:
         stop = MaxOptSteps(opt_steps)
         return train_sync(AGENT, MAKE_ENV, config, stop=stop, checkpoint_dir=tmp_path, **parts)
 
-    with pytest.raises(ConfigError, match='resume must be True, False or "without replay"'):
+    with pytest.raises(
+        ConfigError, match='resume must be True, False, "without replay" or the path'
+    ):
         train(first, 31, resume="yes")
     assert train(first, 31).env_steps == 82  # of 84, as a round is not over
     with pytest.raises(CheckpointError, match=r"replay.*without replay.*--no-load-replay"):
@@ -214,3 +216,19 @@ def test_evaluated_episodes_are_those_of_asynchronous_runs() -> None:
     evaluator_maker(None, Watched, AsyncConfig())().evaluate(ConstantAgent())
     first = seeds[0]
     assert seeds == [first, *(first + k for k in range(0, 10, 2))], "2 episodes, then 10 by twos"
+
+
+def test_run_branches_off_from_a_chosen_checkpoint(tmp_path: Path) -> None:
+    config = replace(UNSCORED, save=SaveConfig(interval_opt_steps=10))
+    first, branch = tmp_path / "first", tmp_path / "branch"
+    train_sync(AGENT, MAKE_ENV, config, stop=MaxOptSteps(30), checkpoint_dir=first)
+    stop = MaxOptSteps(20)
+    result = train_sync(
+        AGENT, MAKE_ENV, config, stop=stop, checkpoint_dir=branch, resume=first / "10"
+    )
+    assert result.opt_steps == 20
+    assert Checkpointer(branch).names() == ["20"]
+    again, through = (Checkpointer(d).load("20").group("agent") for d in (branch, first))
+    assert all(np.array_equal(again[name], through[name]) for name in through)
+    with pytest.raises(ConfigError, match="contains checkpoints of an earlier run"):
+        train_sync(AGENT, MAKE_ENV, config, stop=stop, checkpoint_dir=first, resume=first / "10")
