@@ -36,6 +36,8 @@ _MOST_FRAMES = 256
 _BOTH = select.POLLIN | select.POLLOUT
 _SIZE = struct.Struct("<Q")
 _BACKLOG = 1024
+_AGAIN_S = 0.01
+"""Pause after the end of a connection, before the next one."""
 _PEER_CREDENTIALS = struct.Struct("3i")
 
 
@@ -94,6 +96,7 @@ class UnixInferenceClient:
                 self._wait(stream, timeout_s)
             except (OSError, WireError):
                 self._drop()
+                time.sleep(min(timeout_s, _AGAIN_S))
                 return None
         if not stream.received:
             return None

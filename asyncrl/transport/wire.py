@@ -389,7 +389,7 @@ class WireFormat:
                 case ActorReport():
                     fields, arrays = put_actor_report(message, self.max_episodes)
                 case InferenceRequest() | InferenceAnswer():
-                    fields, arrays = _put_inference(message)
+                    fields, arrays = _put_inference(message, self.max_message_bytes)
                 case _:
                     fields = put(message)
             kind = _KIND_OF[type(message)]
@@ -525,7 +525,9 @@ class WireFormat:
         }
 
 
-def _put_inference(m: InferenceRequest | InferenceAnswer) -> tuple[list[Any], list[memoryview]]:
+def _put_inference(
+    m: InferenceRequest | InferenceAnswer, max_bytes: int
+) -> tuple[list[Any], list[memoryview]]:
     fields: list[Any]
     if isinstance(m, InferenceRequest):
         fields, columns = [*put_peer(m.peer), int(m.number)], m.inputs
@@ -535,6 +537,11 @@ def _put_inference(m: InferenceRequest | InferenceAnswer) -> tuple[list[Any], li
     for name, array in columns.items():
         if array.dtype not in _NAMES:
             raise WireError(f"{name!r}: dtype {array.dtype} cannot be sent")
+    if (size := sum(array.nbytes for array in columns.values())) > max_bytes:
+        raise WireError(
+            f"{type(m).__name__}: {size} bytes, more than transport.max_message_bytes={max_bytes}; "
+            "raise that limit, or lower the number of environments per actor"
+        )
     layout: list[list[Any]] = [[n, _NAMES[x.dtype], *x.shape] for n, x in columns.items()]
     return [*fields, layout], [np.ascontiguousarray(array).data for array in columns.values()]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from asyncrl.core.errors import WireError
 from asyncrl.core.inference import (
     InferenceAddress,
     InferenceAnswer,
@@ -196,3 +197,11 @@ def test_an_actor_that_dies_or_takes_anothers_name_gets_no_answer(
     with closing(unix.connect(PEER)) as late:
         assert late.receive(0.0) is None
     assert not unix.path.exists()
+
+
+def test_a_request_that_no_server_would_take_is_refused_where_it_is_made(
+    client: InferenceClient,
+) -> None:
+    large = np.broadcast_to(np.uint8(0), (65, 1 << 20))
+    with pytest.raises(WireError, match="raise that limit, or lower the number of environments"):
+        client.send(replace(REQUEST, inputs={"obs": large}))
