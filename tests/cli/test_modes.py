@@ -240,7 +240,7 @@ def test_run_whose_directory_was_renamed_is_all_there_under_its_name(
     mine = Path("runs/mine")
     names = {"config.yaml", "run.json", "metrics.jsonl", "checkpoints"}
     assert {path.name for path in Path("runs/elsewhere").iterdir()} == names
-    assert {path.name for path in mine.iterdir()} == {*names, "summary.json"}
+    assert {path.name for path in mine.iterdir()} == {*names, "summary.json", "warnings.log"}
     assert Checkpointer(mine / "checkpoints").latest() == "60"
     assert caplog.text.count("was removed or renamed") == 2
     command("eval", mine, "--episodes", 1)
