@@ -45,7 +45,8 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_synchronous_run_leaves_what_any_run_leaves(run_dir: Path) -> None:
     names = {path.name for path in run_dir.iterdir()}
-    assert names == {"config.yaml", "run.json", "metrics.jsonl", "checkpoints", "summary.json"}
+    kept = {"config.yaml", "run.json", "metrics.jsonl", "checkpoints", "summary.json"}
+    assert names - {"warnings.log"} == kept, "a busy machine may have caused a warning"
     told = summary(run_dir)
     assert (told["opt_steps"], told["stop_reason"]) == (30, "30 optimisation steps are done")
     assert told["best_score"] is not None
