@@ -129,11 +129,11 @@ class BoundedChooser(Chooser, ABC):
         self.bounds = Bounds(spec, settings["algorithm"])
         self.random = np.random.default_rng(context.seed)
         self.noise = LastingNoise(settings["noise_correlation_env_steps"], self.random)
-        self._random_env_steps: int = settings["random_env_steps"]
+        self.__random_env_steps: int = settings["random_env_steps"]
 
     def act(self, obs: Array) -> Act:
         """Choose actions within the bounds."""
-        if self.training and self.env_steps < self._random_env_steps:
+        if self.training and self.env_steps < self.__random_env_steps:
             unit = self.noise.uniform((len(obs), self.bounds.size))
         else:
             unit = self.choose(self.inference({OBS: obs})[OUTPUTS])
@@ -174,12 +174,12 @@ class NoisyChooser(BoundedChooser):
 
     def climb(self, context: PolicyContext, noise: float | Schedule, ladder: float) -> None:
         """Take the places of these environments on the ladder."""
-        self._std = noise
-        self._rungs = _rungs(ladder, context)
+        self.__std = noise
+        self.__rungs = _rungs(ladder, context)
 
     def scales(self) -> Array:
         """Return the current standard deviation of the noise of each environment."""
-        return value_at(self._std, self.env_steps) * self._rungs
+        return value_at(self.__std, self.env_steps) * self.__rungs
 
     def record(self) -> Record:
         """Return the amount of exploration: the mean standard deviation of action noise."""

@@ -120,7 +120,7 @@ class ValueChooser(Chooser):
         if not self.training:
             return Act(self.answers(obs).argmax(axis=1))
         if self.noise_size:  # different noise in each environment
-            q = self.answers(obs, **{NOISE: self._noise(len(obs))})
+            q = self.answers(obs, **{NOISE: self.__noise(len(obs))})
         else:
             q = self.answers(obs)
         self.env_steps += len(obs)
@@ -144,7 +144,7 @@ class ValueChooser(Chooser):
         """Return the values (B, actions) of observations; `others` are further inputs."""
         return self.inference({OBS: obs, **others})[OUTPUTS]
 
-    def _noise(self, rows: int) -> Array:
+    def __noise(self, rows: int) -> Array:
         """Sample noise (rows, size): f(e) of normally distributed e."""
         normal = self.random.standard_normal((rows, self.noise_size), np.float32)
         # f(e) = sign(e) sqrt(|e|), see `networks.Perturbation`
@@ -165,14 +165,14 @@ class PrioritisingChooser(ValueChooser):
 
     def answers(self, obs: Array, **others: Array) -> Array:
         answer = self.inference({OBS: obs, **others})
-        self._scale = answer.get(REWARD_SCALE)
+        self.__scale = answer.get(REWARD_SCALE)
         return answer[OUTPUTS]
 
     def extras(self, q: Array, action: Array) -> Columns:
         if not self.stores_values:
             return {}
         values = {"q_taken": q[np.arange(len(q)), action], "q_best": q.max(axis=1)}
-        return values if self._scale is None else {**values, REWARD_SCALE: self._scale}
+        return values if self.__scale is None else {**values, REWARD_SCALE: self.__scale}
 
 
 class RecurrentChooser(ValueChooser):
@@ -186,7 +186,7 @@ class RecurrentChooser(ValueChooser):
     def remember(self, size: int) -> None:
         """Begin with empty memories of this size."""
         self.memories = Memories(size)
-        self._before = self.memories.recall(0, training=True)
+        self.__before = self.memories.recall(0, training=True)
 
     def forget(self, where: BoolArray) -> None:
         """Reset the memory of environments in which an episode begins."""
@@ -197,12 +197,12 @@ class RecurrentChooser(ValueChooser):
         memory = self.memories.recall(len(obs), training=self.training)
         answer = self.inference({OBS: obs, MEMORY: memory, **others})
         self.memories.keep(answer[MEMORY], training=self.training)
-        self._before = memory
+        self.__before = memory
         return answer[OUTPUTS]
 
     def extras(self, q: Array, action: Array) -> Columns:
         """Return the memory before these observations."""
-        return {MEMORY: self._before}
+        return {MEMORY: self.__before}
 
 
 class LogitChooser(Chooser):
@@ -215,13 +215,13 @@ class LogitChooser(Chooser):
         """Take `n_actions` and `random_env_steps`."""
         self.n_actions: int = settings["n_actions"]
         self.random = np.random.default_rng(context.seed)
-        self._random_env_steps: int = settings["random_env_steps"]
+        self.__random_env_steps: int = settings["random_env_steps"]
 
     def act(self, obs: Array) -> Act:
         """Choose an action for each observation."""
         if not self.training:
             return Act(self.inference({OBS: obs})[OUTPUTS].argmax(axis=1))
-        if self.env_steps < self._random_env_steps:
+        if self.env_steps < self.__random_env_steps:
             action = self.random.integers(self.n_actions, size=len(obs))
         else:
             # Gumbel-max trick: argmax(logits + G) is a sample from softmax(logits).
