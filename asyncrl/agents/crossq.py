@@ -279,7 +279,7 @@ class CrossQPolicy(SquashedPolicy):
     def __init__(
         self, config: CrossQConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
-        size = 2 * Bounds(spec, "CrossQ").size
+        size = 2 * Bounds(spec, config.algorithm).size
         with seeded(context.seed):
             if config.actor_network is None:
                 actor = renormed_actor(

@@ -191,7 +191,7 @@ class SACPolicy(SquashedPolicy):
     def __init__(
         self, config: SACConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
-        size = 2 * Bounds(spec, "SAC").size
+        size = 2 * Bounds(spec, config.algorithm).size
         with seeded(context.seed):
             actor = make_actor(spec, config.hidden, size, config.actor_network)
         super().__init__(actor, config, spec, context, device)

@@ -110,7 +110,7 @@ class TD3Policy(BoundedPolicy, NoisyChooser):
     def __init__(
         self, config: TD3Config, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
-        size = Bounds(spec, "TD3").size
+        size = Bounds(spec, config.algorithm).size
         with seeded(context.seed):
             actor = make_actor(spec, config.hidden, size, config.actor_network)
         super().__init__(actor, config, spec, context, device)

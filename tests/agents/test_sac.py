@@ -345,8 +345,11 @@ def test_step_is_that_of_the_papers_equations(target_entropy: float) -> None:
 def test_opt_reports_tensors_by_name() -> None:
     record = SMALL.build(SPEC, CONTEXT).opt(batch_of())
     names = {"critic_loss", "actor_loss", "alpha", "entropy", "q_mean"}
-    assert set(record) == names | {"critic_grad_norm", "actor_grad_norm"}
-    assert all(isinstance(value, Tensor) and not value.requires_grad for value in record.values())
+    names |= {"critic_grad_norm", "actor_grad_norm"}
+    rates = {"actor_learning_rate", "critic_learning_rate"}
+    assert set(record) == names | rates
+    tensors = [record[name] for name in names]
+    assert all(isinstance(value, Tensor) and not value.requires_grad for value in tensors)
 
 
 @pytest.mark.parametrize(("target_entropy", "sign"), [(50.0, 1), (-50.0, -1)])

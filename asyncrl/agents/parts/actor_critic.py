@@ -68,6 +68,11 @@ class ActorCriticConfig(TorchConfig):
     """Maximum gradient norm, of the actor and of the critics separately. Larger gradients are
     scaled down to it; 0 disables clipping."""
 
+    @property
+    def algorithm(self) -> str:
+        """The name that errors give the algorithm."""
+        return type(self).__name__.removesuffix("Config")
+
 
 def check_policy_interval(opt_steps: int, accelerate: Acceleration) -> None:
     """Raise for intervals between policy updates that cannot be captured."""
@@ -106,7 +111,7 @@ class BoundedPolicy(TorchPolicy, BoundedChooser):
         self.actor = network
         """The model without normalisation."""
         settings = {
-            "algorithm": type(config).__name__.removesuffix("Config"),
+            "algorithm": config.algorithm,
             "random_env_steps": config.random_env_steps,
             "noise_correlation_env_steps": config.noise_correlation_env_steps,
         }
