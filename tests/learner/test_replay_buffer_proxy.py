@@ -398,12 +398,19 @@ def test_fewer_messages_are_granted_ahead_after_some_that_were_too_old(
         station.handled()
         while station.proxy.wait_may_sample(4, 0.0):
             station.proxy.sample(4)
-    learner = threading.Thread(target=station.proxy.wait_may_sample, args=(4, SOON_S))
+    seen = threading.Event()
+
+    def learn() -> None:
+        while not seen.is_set():
+            station.proxy.wait_may_sample(4, 0.1)
+
+    learner = threading.Thread(target=learn)
     learner.start()
     wait_until(lambda: station.link.granted[peer] == 5 + ahead, SOON_S, f"{ahead} more")
+    seen.set()
+    learner.join(SOON_S)
     station.interrupter.stop("seen")
     station.proxy.close()
-    learner.join(SOON_S)
 
 
 def test_a_learner_that_has_waited_is_starved_no_longer(slow_station: Station) -> None:
