@@ -78,8 +78,8 @@ GROUPS: Mapping[str, tuple[type, ...]] = {
     "transport": (ZmqTransportConfig,),
     "proxy": (ReplayBufferProxyConfig,),
     "supervision": (ActorManagerConfig,),
-    "serving": (ServingConfig,),
     "supervision.restart": (RestartPolicyConfig,),
+    "serving": (ServingConfig,),
 }
 """The groups of a run's settings -> the classes whose fields they are."""
 
