@@ -1,11 +1,11 @@
 #!/bin/sh
-# Takes what depends on speed again, in pieces that take less than four minutes, and writes the tables.
+# Repeat the timed benchmarks in pieces of less than four minutes each, and write the tables.
 #
 #     [TURN="COMMAND"] benchmarks/take_all.sh [STEP...]     sampling serving learner ingest race equal peers
 #
-# All steps by default. Begin at a commit without changes: the tables show no others. TURN is put
-# before each piece, for instance a lock that keeps others away. A piece that fails or runs out of
-# time ends nothing; its earlier result stays.
+# Runs all steps by default. Commit all changes first: the tables show only results of clean commits.
+# TURN is put before the command of each piece, for instance a lock that excludes other work. If a
+# piece fails or times out, the script continues, and the earlier result of this piece is kept.
 set -u
 
 cd "$(dirname "$0")/.."
