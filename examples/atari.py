@@ -1,7 +1,7 @@
 """DQN on an Atari game, from pixels: `pip install 'asyncrl[atari]'`.
 
-Frames are stacked when they are sampled, so each is sent and stored once. The agent begins to win
-at Pong after some hundred thousand environment steps: about an hour on a few cores.
+Frames are stacked when they are sampled, so each frame is sent and stored once. The agent begins to
+win at Pong after a few hundred thousand environment steps, about an hour on a few cores.
 
     python -m examples.atari
 """

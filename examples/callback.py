@@ -24,19 +24,19 @@ class Improvement(Callback):
         self.scores = [0.0]
 
     def step(self, trainer: Training) -> None:
-        """Evaluate the current model."""
+        """Evaluate the current model after each `every` optimisation steps."""
         if trainer.opt_steps >= self.every * len(self.scores):
             score = trainer.evaluate(timeout_s=60.0)
             self.scores.append(self.scores[-1] if score is None else score)
             print(f"{score} after {trainer.opt_steps} optimisation steps")
 
     def record(self, trainer: Training) -> Record:
-        """Return the gain as a metric; stop conditions and `best_by` can use it."""
+        """Return the gain as a metric that stop conditions and `best_by` can use."""
         return {"mine/gain": self.scores[-1] - self.scores[-2]} if len(self.scores) > 1 else {}
 
 
 def main(opt_steps: int = 5000, every: int = 1000) -> TrainResult:
-    """Train until one gain is large, or for a number of optimisation steps."""
+    """Train until one gain reaches 300, or for `opt_steps` optimisation steps."""
     return train_sync(
         DQNConfig(hidden=(64, 64)),
         EnvConfig(id="CartPole-v1", n_envs=8).build,

@@ -1,7 +1,7 @@
-"""Observations of several fields: an image and a discrete value, each encoded in its own way.
+"""Observations with several fields: an image and a discrete value, each with its own encoder.
 
-The image shows the walker's position in the corridor, the other field the end at which the goal is.
-The agent needs both.
+The image shows the walker's position in a corridor. The discrete value says which end of the
+corridor is the goal. The agent needs both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LENGTH = 9
 
 
 class Corridor(gym.Env[Any, Any]):
-    """Starts in the middle; each step costs 1 point, and the goal is worth 10."""
+    """A corridor: episodes start in the middle, a step costs 1 point, and the goal is worth 10."""
 
     def __init__(self) -> None:
         self.action_space = Discrete(2)
@@ -38,13 +38,13 @@ class Corridor(gym.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Put the walker into the middle, and the goal at one of the ends."""
+        """Put the walker in the middle and the goal at a random end."""
         super().reset(seed=seed)
         self.at, self.goal = LENGTH // 2, int(self.np_random.integers(2))
         return self.observe(), {}
 
     def step(self, action: int) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Walk to the left (0) or to the right (1)."""
+        """Move left (0) or right (1)."""
         self.at = min(max(self.at + 2 * action - 1, 0), LENGTH - 1)
         there = self.at == self.goal * (LENGTH - 1)
         return self.observe(), 9.0 if there else -1.0, there, False, {}
@@ -57,9 +57,9 @@ class Corridor(gym.Env[Any, Any]):
 
 
 def main(max_opt_steps: int = 20_000) -> TrainResult:
-    """Train until the walker goes straight to the goal, at either end."""
+    """Train until the walker goes straight to the goal at either end."""
     result = train_async(
-        DQNConfig(),  # a custom network would get a dict of tensors, by the same names
+        DQNConfig(),  # a custom network would get a dict of tensors with the same keys
         make_batch(lambda: gym.wrappers.TimeLimit(Corridor(), 30), n_envs=8),
         AsyncConfig(actors=2),
         stop=ReachesUpperBound("eval_reward", 6.0) | MaxOptSteps(max_opt_steps),

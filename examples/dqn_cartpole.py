@@ -19,7 +19,7 @@ from asyncrl.training.common_config import EvaluationConfig
 
 
 def main(max_seconds: float = 300.0) -> TrainResult:
-    """Train and show progress."""
+    """Train, and show progress in the terminal."""
     stop = ReachesUpperBound("eval_reward", 475) | MaxSeconds(max_seconds)
     recorder = TerminalRecorder(limits=stop.limits(), target=("eval_reward", 475))
     result = train_async(

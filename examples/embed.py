@@ -1,7 +1,7 @@
-"""`AsyncTrainer` inside a research loop: asyncrl provides actors and replay, the loop is custom.
+"""`AsyncTrainer` in a custom training loop: asyncrl provides the actors and the replay.
 
 The loop keeps a moving average of the learner's model. Every 200 steps it prints a number that
-asyncrl does not compute: the distance of the model from that average.
+asyncrl does not compute: the distance between the model and this average.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from asyncrl.core.types import Array
 
 
 def main(opt_steps: int = 2000) -> TrainResult:
-    """Build a run and execute the loop."""
+    """Build a trainer and run the loop."""
     trainer = build_async_trainer(
         DQNConfig(),
         EnvConfig(id="CartPole-v1", n_envs=8).build,
@@ -29,7 +29,7 @@ def main(opt_steps: int = 2000) -> TrainResult:
         stop=MaxOptSteps(opt_steps),
     )
     average: dict[str, Array] = {}
-    with trainer:  # starts everything, and stops it however the loop ends
+    with trainer:  # starts the actors, and stops them even if the loop raises
         for batch in trainer.batches():
             trainer.learn(batch)
             if trainer.opt_steps % 200:

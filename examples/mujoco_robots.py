@@ -1,7 +1,7 @@
 """SAC on a MuJoCo robot: `pip install 'asyncrl[mujoco]'`.
 
-SAC usually makes one optimisation step for each environment step, so the learner limits the speed.
-Checkpoints hold the best model and everything needed to resume.
+SAC usually makes one optimisation step per environment step, so the learner is the bottleneck.
+Checkpoints contain the best model and everything that is needed to resume.
 
     python -m examples.mujoco_robots
     python -m examples.mujoco_robots --resume    # continues from the newest checkpoint
@@ -37,7 +37,7 @@ def main(
     *,
     resume: bool = False,
 ) -> TrainResult:
-    """Train until it runs well."""
+    """Train until the mean return reaches 5,000, or for `max_opt_steps` optimisation steps."""
     stop = ReachesUpperBound("eval_reward", 5000.0) | MaxOptSteps(max_opt_steps)
     return train_async(
         SACConfig(hidden=(256, 256)),

@@ -40,7 +40,7 @@ def main(env_steps: int = 10_000, opt_steps: int = 4000) -> TrainResult:
             stop=MaxEnvSteps(env_steps),
             checkpoint_dir=data,
         )
-        # From here on the environment is used for evaluation only.
+        # From here on, the environment is used only for evaluation.
         result = train_from_data(
             IQLConfig(hidden=(64, 64), learning_rate=1e-3, tau=0.02, expectile=0.9),
             data,

@@ -1,7 +1,7 @@
-"""A custom algorithm: everything that asyncrl needs of it, in one class.
+"""A custom algorithm: one class with all the methods that asyncrl needs.
 
-It is tabular Q-learning, without torch, on a maze of eight rooms. The model that is sent to actors
-is the table: any named arrays can be a model.
+The algorithm is tabular Q-learning without torch, on eight rooms in a row. The model that is sent
+to actors is the table. Any named arrays can be a model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROOMS = 8
 
 
 class Rooms(gym.Env[Array, np.int64]):
-    """Eight rooms in a row, the last one with a prize; each step costs a little."""
+    """Eight rooms in a row: the last one has a prize worth 1, and every other step costs 0.1."""
 
     observation_space = gym.spaces.Box(0, ROOMS - 1, (1,), np.float32)
     action_space = gym.spaces.Discrete(2)
@@ -72,7 +72,7 @@ class Table:
         return Act(np.where(explores, self.random.integers(self.q.shape[1], size=len(best)), best))
 
     def opt(self, batch: Columns) -> Mapping[str, float]:
-        """Learn from a batch."""
+        """Do one optimisation step on a batch."""
         room, after = batch["obs"][:, 0].astype(int), batch["next_obs"][:, 0].astype(int)
         target = batch["reward"] + batch["discount"] * self.q[after].max(axis=1)
         error = target - self.q[room, batch["action"]]
@@ -89,21 +89,21 @@ class Table:
         return {"exploration_rate": self.config.epsilon}
 
     def model_info(self) -> ModelInfo:
-        """Return a copy that learning does not change."""
+        """Return a copy, which later updates do not change."""
         return ModelInfo(params={"q": self.q.copy()})
 
     def sync_model(self, info: ModelInfo) -> None:
-        """Load another table, if it is of such a maze."""
+        """Load a table from another agent, if its shape matches."""
         if wrong := self._mismatch(info.params):
             raise ConfigError(wrong)
         self.q = info.params["q"].copy()
 
     def state(self) -> Params:
-        """Return all that a checkpoint needs."""
+        """Return everything that a checkpoint must contain."""
         return {"q": self.q.copy()}
 
     def load_state(self, state: Params) -> None:
-        """Resume from a checkpoint, if it is of such a table."""
+        """Load the table from a checkpoint, if its shape matches."""
         if wrong := self._mismatch(state):
             raise CheckpointError(wrong)
         self.q = state["q"].copy()
@@ -136,7 +136,7 @@ class TableConfig:
 
 
 def main(max_opt_steps: int = 5000) -> TrainResult:
-    """Train until the shortest path to the prize is taken on average."""
+    """Train until the agent takes the shortest path to the prize."""
     result = train_async(
         TableConfig(),
         make_batch(lambda: gym.wrappers.TimeLimit(Rooms(), 50), n_envs=4),

@@ -1,7 +1,8 @@
-"""A custom environment: any Gymnasium environment, named by the function that makes it.
+"""A custom environment: any Gymnasium environment, given by the function that makes it.
 
-A thermostat: the room cools towards the weather outside, which drifts, and the agent heats or not.
-Each minute costs the energy for heating, and more the further the room is from 20 degrees.
+The environment is a thermostat. The room cools towards the outside temperature, which drifts. Each
+minute the agent turns the heating on or off. A minute costs 0.1 if the heating is on, and 0.1 for
+each degree of distance from 20 degrees.
 
     python -m examples.own_env
     asyncrl doctor examples.own_env:make_room                     # is it ready for training?
@@ -31,7 +32,7 @@ WANTED = 20.0
 
 
 class Room(gym.Env[Array, np.int64]):
-    """Observes the temperatures inside and outside."""
+    """A room with a heater; observations are the temperatures inside and outside."""
 
     def __init__(self, power: float = 2.0) -> None:
         self.power = power
@@ -41,13 +42,13 @@ class Room(gym.Env[Array, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
-        """Begin with a cold room; `self.np_random`, which is seeded, makes all random choices."""
+        """Start with a cold room; all randomness comes from the seeded `self.np_random`."""
         super().reset(seed=seed)
         self.inside, self.outside = 10.0, float(self.np_random.uniform(-5.0, 15.0))
         return self.observe(), {}
 
     def step(self, action: np.int64) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        """Heat (1) or not (0) for a minute. It never terminates: `TimeLimit` truncates it."""
+        """Heat (1) or not (0) for a minute; only `TimeLimit` ends the episode, by truncation."""
         self.outside += float(self.np_random.normal(0.0, 0.1))
         self.inside += self.power * float(action) - 0.05 * (self.inside - self.outside)
         gap, energy = abs(self.inside - WANTED), self.power * float(action)
@@ -55,7 +56,7 @@ class Room(gym.Env[Array, np.int64]):
         return self.observe(), -cost, False, False, {"gap": gap, "energy": energy}
 
     def observe(self) -> Array:
-        """Return temperatures in a range that suits networks."""
+        """Return both temperatures, relative to 20 degrees and scaled for networks."""
         both = np.array([self.inside - WANTED, self.outside - WANTED], np.float32) / 10
         return np.clip(both, -5.0, 5.0)
 
@@ -66,7 +67,7 @@ def make_room(power: float = 2.0) -> gym.Env[Array, np.int64]:
 
 
 def main(max_opt_steps: int = 4000) -> TrainResult:
-    """Train until an episode costs 12; random heating costs 33, a good rule 8."""
+    """Train until an episode costs 12. Random heating costs 33, and a good rule costs 8."""
     result = train_async(
         DQNConfig(),
         EnvConfig(id="examples.own_env:make_room", kwargs={"power": 2.0}, n_envs=8).build,

@@ -2,8 +2,8 @@
 
 Dabney et al. (2018), Distributional reinforcement learning with quantile regression,
 https://arxiv.org/abs/1710.10044. The network outputs N quantiles of each action's return; their
-mean is the action's value. With targets y = r + discount * z'(s', a*), quantile i of level tau_i =
-(i + 1/2) / N is moved by
+mean is the action's value. With targets y = r + discount * z'(s', a*), the loss of quantile i with
+level tau_i = (i + 1/2) / N is
 
     L_i = mean over j of |tau_i - [y_j < z_i]| * huber(y_j - z_i)
 """
@@ -41,7 +41,7 @@ from asyncrl.core.types import Array, Columns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QRDQNConfig:
-    """Settings: each is also a flag of `asyncrl train` and a key in YAML."""
+    """Settings; each is also a flag of `asyncrl train` and a key in the YAML file."""
 
     n_quantiles: int = 25
     """Number of quantiles that represent the distribution of returns."""
@@ -101,7 +101,7 @@ class QRPolicy(TorchPolicy):
         self.explorer = Explorer(config.exploration, context, self.random)
 
     def act(self, obs: Array) -> Act:
-        """Return the best action of each environment, or an exploring one in training."""
+        """Return the best action for each environment; in training, some are random instead."""
         with torch.inference_mode():
             seen = self.read_obs(torch.from_numpy(obs).to(self.device))
             values: Array = self.model(seen).cpu().numpy()
@@ -126,7 +126,7 @@ class QRAgent(QRPolicy, TorchAgent):
         self.target = copy.deepcopy(self.net)
         self.optimizer = torch.optim.Adam(self.net.parameters(), config.learning_rate)
         self.levels = (torch.arange(config.n_quantiles, device=device) + 0.5) / config.n_quantiles
-        # What checkpoints contain in addition to the model, which is already in `parts`.
+        # Checkpoints contain all `parts`. The model is already among them.
         self.parts |= {"target": self.target, "optimizer": self.optimizer, "random": self.random}
         self.errors = np.zeros(0, np.float32)
 

@@ -1,7 +1,7 @@
-"""A recurrent agent: R2D2 on CartPole, which shows positions only, no velocities.
+"""A recurrent agent: R2D2 on CartPole with the velocities removed from observations.
 
-One observation does not show whether the pole is falling or rising. The replay samples sequences of
-rows, and stores the actor's recurrent state at the first row of each.
+A single observation does not show whether the pole is falling or rising. The replay samples
+sequences of rows. It stores the actor's recurrent state at the first row of each sequence.
 
     python -m examples.recurrent
 """
@@ -30,7 +30,7 @@ from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
 
 BURN_IN = 8
-"""Burn-in: rows that only warm up the recurrent state, before the rows that are learned from."""
+"""Burn-in: the first rows of a sequence, which only warm up the recurrent state."""
 
 
 def make_env() -> gym.Env[Any, Any]:
