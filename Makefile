@@ -8,8 +8,8 @@
 # make bench       measure sampling throughput (ARGS= adds options)
 # make clean       remove caches and build outputs; remove .venv by hand to reinstall
 #
-# Works with GNU make 3.81 and newer. PYTHON=... picks the interpreter. CI runs `test`, `arithmetic`
-# and `chaos`.
+# Needs GNU make 3.81 or newer. PYTHON=... chooses the interpreter. CI runs `test`, `arithmetic` and
+# `chaos`.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -27,18 +27,19 @@ endif
 train: $(VENV)/installed
 	$(BIN)/asyncrl train dqn --env CartPole-v1 --actors 2 --stop-at-return 475 $(ARGS)
 
-# More workers than cores, since tests also wait for processes. `ARGS="-n 0 --pdb"` stops at a failure.
+# More workers than cores, since tests often wait for processes. `ARGS="-n 0 --pdb"` opens a
+# debugger at the first failure.
 test: check
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 10 $(ARGS)
 
-# The ignored folders have no such test, and collecting them alone takes a third of the time of all other tests.
+# The ignored folders have no quick tests, and collecting them takes a third of the time of all others.
 NO_QUICK_TESTS := agents export faults integration training
 quick: $(VENV)/installed-dev
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 10 \
 		$(NO_QUICK_TESTS:%=--ignore=tests/%) \
 		-m "not slow and not processes and not learning and not fault" $(ARGS)
 
-# Other vector widths change the rounding of sums; learning must not depend on that.
+# The vector width of the processor changes how sums are rounded; learning must not depend on it.
 NARROWER = import torch; print("avx2" if "AVX512" in torch.backends.cpu.get_cpu_capability() else "default")
 arithmetic: $(VENV)/installed-dev
 	ATEN_CPU_CAPABILITY=$$($(BIN)/python -c '$(NARROWER)') MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=SSE41 \
@@ -65,7 +66,7 @@ clean:
 	rm -rf .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist docs/reference
 	find asyncrl benchmarks docs examples tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The two stamps make a second call quick; a change of the pins or of the project installs again.
+# `make` installs again only if the constraints or pyproject.toml are newer than these stamp files.
 $(VENV)/installed: $(VENV)/bin/python constraints.txt pyproject.toml
 	$(PIP_INSTALL) --editable '.[tensorboard]'
 	touch $@
