@@ -1,4 +1,4 @@
-"""An actor's life: first a model, then turns, then the tail, and no wait that never ends."""
+"""An actor's run: a model first, then turns, then the remaining rows; every wait ends."""
 
 from __future__ import annotations
 
@@ -152,8 +152,8 @@ class WatchedBatch(CountingBatch):
         return super().step(action)
 
 
-class Life:
-    """An actor and all that is around it."""
+class Stage:
+    """An actor, and fakes of all it uses."""
 
     def __init__(
         self,
@@ -199,107 +199,107 @@ class Life:
 
 
 def test_whole_session_in_order() -> None:
-    life = Life(4)
-    life.stop_after(5)
-    life.actor.run(HELLO, seed=7)
-    assert life.env.seeds == [7]
-    assert life.env.actions == [[4, 4]] * 5
-    assert life.link.calls == [
+    stage = Stage(4)
+    stage.stop_after(5)
+    stage.actor.run(HELLO, seed=7)
+    assert stage.env.seeds == [7]
+    assert stage.env.actions == [[4, 4]] * 5
+    assert stage.link.calls == [
         "hello",
-        *["experience"] * len(life.link.experience),
+        *["experience"] * len(stage.link.experience),
         "final report",
         "drain",
     ]
-    assert life.progress.turns == [2, 4, 6, 8, 10]
+    assert stage.progress.turns == [2, 4, 6, 8, 10]
     expected = [([float(i), float(t % 3)], 4) for i in range(2) for t in range(5)]
-    assert sorted(life.sent()) == sorted(expected)
-    assert [message.seq for message in life.link.experience] == list(
-        range(1, len(life.link.experience) + 1)
+    assert sorted(stage.sent()) == sorted(expected)
+    assert [message.seq for message in stage.link.experience] == list(
+        range(1, len(stage.link.experience) + 1)
     )
-    assert sum(message.transitions for message in life.link.experience) == 10
+    assert sum(message.transitions for message in stage.link.experience) == 10
 
 
 @pytest.mark.fault("F16")
 def test_actor_that_is_not_let_in_waits_and_leaves_its_manager_to_judge() -> None:
     """The manager counts the time without a sign in which it ran itself; nobody else can."""
-    life = Life(4)
-    life.stop_after(1)
-    life.link.open = False
+    stage = Stage(4)
+    stage.stop_after(1)
+    stage.link.open = False
     waits = 0
 
     def open_after_an_hour() -> None:
         nonlocal waits
         waits += 1
-        assert life.progress.waits == life.progress.turns == []
-        assert life.env.seeds == []
-        life.link.open = life.link.now_s > 3600
+        assert stage.progress.waits == stage.progress.turns == []
+        assert stage.env.seeds == []
+        stage.link.open = stage.link.now_s > 3600
 
-    life.link.on_wait = open_after_an_hour
-    life.actor.run(HELLO, seed=7)
-    assert set(life.link.calls[:waits]) == {"hello"}
+    stage.link.on_wait = open_after_an_hour
+    stage.actor.run(HELLO, seed=7)
+    assert set(stage.link.calls[:waits]) == {"hello"}
     assert waits > 10_000, "it waits in slices"
-    assert life.env.actions == [[4, 4]]
+    assert stage.env.actions == [[4, 4]]
 
 
 @pytest.mark.fault("F31")
 def test_nothing_acts_before_the_first_model() -> None:
-    life = Life()
+    stage = Stage()
     waits = 0
 
     def publish_on_the_third_wait() -> None:
         nonlocal waits
         waits += 1
-        assert life.env.seeds == []
-        assert life.progress.waits == [True] * waits, "said again with each slice of the wait"
+        assert stage.env.seeds == []
+        assert stage.progress.waits == [True] * waits, "said again with each slice of the wait"
         if waits == 3:
-            life.link.models = FakeLink(0).models
+            stage.link.models = FakeLink(0).models
 
-    life.link.on_wait = publish_on_the_third_wait
-    life.actor.start(seed=1)
+    stage.link.on_wait = publish_on_the_third_wait
+    stage.actor.start(seed=1)
     assert waits == 3
-    assert life.progress.waits == [True] * 4 + [False]
-    life.actor.run_step()
-    assert life.env.actions == [[0, 0]]
+    assert stage.progress.waits == [True] * 4 + [False]
+    stage.actor.run_step()
+    assert stage.env.actions == [[0, 0]]
 
 
 def test_what_was_held_back_until_the_end_is_sent_then() -> None:
-    life = Life(4, processor=Trajectories(), length=100)
-    life.stop_after(3)
-    life.actor.run(HELLO, seed=7)
-    assert life.progress.turns == [0, 0, 0], "the first trajectories are not over"
-    assert sorted(life.sent()) == sorted(
+    stage = Stage(4, processor=Trajectories(), length=100)
+    stage.stop_after(3)
+    stage.actor.run(HELLO, seed=7)
+    assert stage.progress.turns == [0, 0, 0], "the first trajectories are not over"
+    assert sorted(stage.sent()) == sorted(
         ([float(i), float(t)], 4) for i in range(2) for t in range(3)
     )
-    assert life.link.reports[-1].produced == 6
+    assert stage.link.reports[-1].produced == 6
 
 
 def test_actor_that_is_to_finish_before_its_first_model_does_nothing() -> None:
-    life = Life()
-    life.link.stop = True
-    life.actor.run(HELLO, seed=1)
-    assert life.env.actions == []
-    assert life.link.calls == ["hello", "final report", "drain"]
-    (report,) = life.link.reports
+    stage = Stage()
+    stage.link.stop = True
+    stage.actor.run(HELLO, seed=1)
+    assert stage.env.actions == []
+    assert stage.link.calls == ["hello", "final report", "drain"]
+    (report,) = stage.link.reports
     assert (report.produced, report.env_steps, report.final) == (0, 0, True)
 
 
 def test_policy_explores() -> None:
-    life = Life(0)
-    life.policy.train(False)
-    life.actor.start(seed=1)
-    assert life.policy.training
+    stage = Stage(0)
+    stage.policy.train(False)
+    stage.actor.start(seed=1)
+    assert stage.policy.training
 
 
 @pytest.mark.fault("F31")
 def test_newest_model_acts_and_is_reported_with_the_rows() -> None:
-    life = Life(3)
-    life.actor.start(seed=1)
-    life.actor.run_step()
-    life.link.models += FakeLink(5, 6).models
-    life.actor.run_step()
-    life.actor.run_step()
-    assert life.env.actions == [[3, 3], [6, 6], [6, 6]]
-    (message,) = life.link.experience
+    stage = Stage(3)
+    stage.actor.start(seed=1)
+    stage.actor.run_step()
+    stage.link.models += FakeLink(5, 6).models
+    stage.actor.run_step()
+    stage.actor.run_step()
+    assert stage.env.actions == [[3, 3], [6, 6], [6, 6]]
+    (message,) = stage.link.experience
     assert message.model_version == 6
     assert message.columns["model_version"][0].tolist() == [3, 6, 6]
     assert message.columns["action"][0].tolist() == [3, 6, 6]
@@ -307,133 +307,133 @@ def test_newest_model_acts_and_is_reported_with_the_rows() -> None:
 
 def test_policy_with_a_memory_learns_where_episodes_begin() -> None:
     policy = CountingMemory()
-    life = Life(0, policy=policy)
-    life.actor.start(seed=1)
+    stage = Stage(0, policy=policy)
+    stage.actor.start(seed=1)
     for _ in range(4):
-        life.actor.run_step()
+        stage.actor.run_step()
     no, yes = [False, False], [True, True]
     assert policy.forgotten == [yes, no, no, yes, no], "at the start, and after episodes of 3 steps"
-    assert life.env.actions == [[0, 0], [1, 1], [2, 2], [0, 0]]
+    assert stage.env.actions == [[0, 0], [1, 1], [2, 2], [0, 0]]
 
 
 def test_messages_count_what_is_behind_them() -> None:
-    life = Life(0)
-    life.stop_after(4)
-    life.actor.run(HELLO, seed=1)
-    first, *_, last = life.link.experience
+    stage = Stage(0)
+    stage.stop_after(4)
+    stage.actor.run(HELLO, seed=1)
+    first, *_, last = stage.link.experience
     assert (first.peer, first.seq) == (PEER, 1)
     assert (first.produced, first.env_steps) == (6, 6), "a look-ahead row is needed, so 3 steps"
     assert (last.produced, last.env_steps) == (8, 8)
-    assert life.actor.env_steps == 8
+    assert stage.actor.env_steps == 8
 
 
 def test_actor_acts_for_what_is_granted_with_the_newest_model() -> None:
     """It holds still beforehand, so that nothing it makes is old when it is stored."""
-    life = Life(0, length=100)
-    life.stop_after(4)
-    life.link.granted = 1
+    stage = Stage(0, length=100)
+    stage.stop_after(4)
+    stage.link.granted = 1
     waits = 0
 
     def want_more_on_the_third_wait() -> None:
         nonlocal waits
         waits += 1
-        assert life.progress.waits[-1] is True
-        assert life.env.actions == [[0, 0]] * 2, "all of the first message"
-        assert len(life.sent()) == 4, "which is sent without the step that follows it"
-        life.link.models += FakeLink(waits).models
+        assert stage.progress.waits[-1] is True
+        assert stage.env.actions == [[0, 0]] * 2, "all of the first message"
+        assert len(stage.sent()) == 4, "which is sent without the step that follows it"
+        stage.link.models += FakeLink(waits).models
         if waits == 3:
-            life.link.granted = 2
+            stage.link.granted = 2
 
-    life.link.on_wait = want_more_on_the_third_wait
-    life.actor.run(HELLO, seed=1)
+    stage.link.on_wait = want_more_on_the_third_wait
+    stage.actor.run(HELLO, seed=1)
     assert waits == 3
-    assert life.progress.waits[-1] is False
-    assert life.env.actions[2:] == [[3, 3]] * 2
-    assert sum(life.link.reports[-1].shares.values()) > 0
+    assert stage.progress.waits[-1] is False
+    assert stage.env.actions[2:] == [[3, 3]] * 2
+    assert sum(stage.link.reports[-1].shares.values()) > 0
 
 
 def test_refused_actor_finishes_in_time() -> None:
-    life = Life(0)
-    life.link.granted = 0
-    life.link.on_wait = lambda: setattr(life.link, "stop", True)
-    life.actor.run(HELLO, seed=1)
-    assert life.env.actions == []
-    assert life.link.calls == ["hello", "final report", "drain"]
+    stage = Stage(0)
+    stage.link.granted = 0
+    stage.link.on_wait = lambda: setattr(stage.link, "stop", True)
+    stage.actor.run(HELLO, seed=1)
+    assert stage.env.actions == []
+    assert stage.link.calls == ["hello", "final report", "drain"]
 
 
 @pytest.mark.fault("F30")
 def test_actor_without_credit_waits_for_it() -> None:
-    life = Life(0)
-    life.link.credit = 1
+    stage = Stage(0)
+    stage.link.credit = 1
     waits = 0
 
     def credit_on_the_fifth_wait() -> None:
         nonlocal waits
         waits += 1
-        assert life.progress.waits[-1] is True
+        assert stage.progress.waits[-1] is True
         if waits == 5:
-            life.link.credit = 10**9
+            stage.link.credit = 10**9
 
-    life.link.on_wait = credit_on_the_fifth_wait
-    life.stop_after(12)
-    life.actor.run(HELLO, seed=1)
+    stage.link.on_wait = credit_on_the_fifth_wait
+    stage.stop_after(12)
+    stage.actor.run(HELLO, seed=1)
     assert waits == 5
     model, credit = [True, False], [True] * 6 + [False]
-    assert life.progress.waits == model + credit
-    assert [message.seq for message in life.link.experience] == list(
-        range(1, len(life.link.experience) + 1)
+    assert stage.progress.waits == model + credit
+    assert [message.seq for message in stage.link.experience] == list(
+        range(1, len(stage.link.experience) + 1)
     )
-    assert len(life.sent()) == life.outbox.produced == 24
-    assert life.link.reports[-1].shares["wait"] >= 0
+    assert len(stage.sent()) == stage.outbox.produced == 24
+    assert stage.link.reports[-1].shares["wait"] >= 0
 
 
 def test_actor_that_never_gets_credit_finishes_in_time_once_asked() -> None:
     """Six environments leave at least six messages; they share one deadline."""
-    life = Life(0, n_envs=6)
-    life.outbox._n_segments = 1  # a message for each segment, as with large observations
-    life.link.credit = 2
+    stage = Stage(0, n_envs=6)
+    stage.outbox._n_segments = 1  # a message for each segment, as with large observations
+    stage.link.credit = 2
     asked_at = 3.0
 
     def stop_once() -> None:
-        life.link.stop = life.link.now_s >= asked_at
+        stage.link.stop = stage.link.now_s >= asked_at
 
-    life.link.on_wait = stop_once
-    life.actor.run(HELLO, seed=1)
-    assert life.link.stop
-    assert life.link.now_s <= asked_at + DRAIN_S + 1.0
-    assert [message.seq for message in life.link.experience] == [1, 2]
-    assert life.link.calls[-2:] == ["final report", "drain"]
-    assert life.link.reports[-1].produced == life.outbox.produced > len(life.sent())
+    stage.link.on_wait = stop_once
+    stage.actor.run(HELLO, seed=1)
+    assert stage.link.stop
+    assert stage.link.now_s <= asked_at + DRAIN_S + 1.0
+    assert [message.seq for message in stage.link.experience] == [1, 2]
+    assert stage.link.calls[-2:] == ["final report", "drain"]
+    assert stage.link.reports[-1].produced == stage.outbox.produced > len(stage.sent())
 
 
 def test_nothing_is_sent_after_a_message_that_was_given_up() -> None:
     """A gap would make the learner count messages as missing that never left."""
-    life = Life(0, n_envs=6)
-    life.outbox._n_segments = 1
-    life.link.credit = 0
+    stage = Stage(0, n_envs=6)
+    stage.outbox._n_segments = 1
+    stage.link.credit = 0
     waited_out = False
 
     def credit_when_it_is_too_late() -> None:
         nonlocal waited_out
-        life.link.stop = True
-        waited_out = life.link.now_s > DRAIN_S
+        stage.link.stop = True
+        waited_out = stage.link.now_s > DRAIN_S
 
-    life.link.on_wait = credit_when_it_is_too_late
-    life.actor.start(seed=1)
+    stage.link.on_wait = credit_when_it_is_too_late
+    stage.actor.start(seed=1)
     while not waited_out:
-        life.actor.run_step()
-    life.link.credit = 10**9
-    life.actor.finish()
-    assert life.link.experience == []
-    assert life.link.calls == ["final report", "drain"]
-    assert life.link.drained_s == [0.0], "the time is used up"
+        stage.actor.run_step()
+    stage.link.credit = 10**9
+    stage.actor.finish()
+    assert stage.link.experience == []
+    assert stage.link.calls == ["final report", "drain"]
+    assert stage.link.drained_s == [0.0], "the time is used up"
 
 
 def test_learner_that_is_gone_while_draining_costs_one_deadline() -> None:
-    life = Life(0)
-    life.stop_after(3)
-    life.actor.run(HELLO, seed=1)
-    assert life.link.drained_s == [DRAIN_S]
+    stage = Stage(0)
+    stage.stop_after(3)
+    stage.actor.run(HELLO, seed=1)
+    assert stage.link.drained_s == [DRAIN_S]
 
 
 @pytest.mark.fault("F3", "F30")
@@ -441,43 +441,43 @@ def test_learner_that_is_gone_while_draining_costs_one_deadline() -> None:
 def test_actor_that_is_replaced_waits_for_the_learner_while_the_run_continues(
     *, ends: bool
 ) -> None:
-    life = Life(0, n_envs=6)
-    life.outbox._n_segments = 1
-    life.link.credit = 2
-    life.link.drained_at_s = 10 * DRAIN_S
+    stage = Stage(0, n_envs=6)
+    stage.outbox._n_segments = 1
+    stage.link.credit = 2
+    stage.link.drained_at_s = 10 * DRAIN_S
 
     def time_passes() -> None:
-        life.progress.replaced = life.link.now_s >= 3.0
-        if life.link.now_s >= 5 * DRAIN_S:
-            life.link.stop = ends
-            life.link.credit = 0 if ends else 10**9
+        stage.progress.replaced = stage.link.now_s >= 3.0
+        if stage.link.now_s >= 5 * DRAIN_S:
+            stage.link.stop = ends
+            stage.link.credit = 0 if ends else 10**9
 
-    life.link.on_wait = time_passes
-    life.actor.run(HELLO, seed=1)
-    lost = life.outbox.produced - len(life.sent())
+    stage.link.on_wait = time_passes
+    stage.actor.run(HELLO, seed=1)
+    lost = stage.outbox.produced - len(stage.sent())
     if ends:
         assert lost > 0
-        assert life.link.now_s <= 6 * DRAIN_S + 1.0, "the end of the run has a deadline"
+        assert stage.link.now_s <= 6 * DRAIN_S + 1.0, "the end of the run has a deadline"
     else:
         assert lost == 0, "however late the learner gives credit"
-        assert life.link.now_s == pytest.approx(10 * DRAIN_S, abs=0.2)
-        assert set(life.progress.waits[-100:]) == {True}, "signs of life"
-    assert life.link.reports[-1].final
+        assert stage.link.now_s == pytest.approx(10 * DRAIN_S, abs=0.2)
+        assert set(stage.progress.waits[-100:]) == {True}, "signs of life"
+    assert stage.link.reports[-1].final
 
 
 def test_reports_come_at_intervals_and_report_what_is_new() -> None:
-    life = Life(0, n_envs=2, length=3)
-    life.stop_after(12, seconds_a_turn=0.25)
-    life.actor.run(HELLO, seed=1)
-    *reports, final = life.link.reports
+    stage = Stage(0, n_envs=2, length=3)
+    stage.stop_after(12, seconds_a_turn=0.25)
+    stage.actor.run(HELLO, seed=1)
+    *reports, final = stage.link.reports
     assert [report.env_steps for report in reports] == [8, 16, 24]
     assert [report.final for report in reports] == [False, False, False]
     assert final.final
-    assert [report.episodes for report in life.link.reports] == [2, 4, 8, 8]
-    assert [len(report.episode_returns) for report in life.link.reports] == [2, 2, 4, 0]
+    assert [report.episodes for report in stage.link.reports] == [2, 4, 8, 8]
+    assert [len(report.episode_returns) for report in stage.link.reports] == [2, 2, 4, 0]
     assert reports[0].episode_returns.tolist() == [0.0, 30.0]
     assert reports[0].episode_lengths.tolist() == [3, 3]
-    assert all(report.peer == PEER for report in life.link.reports)
+    assert all(report.peer == PEER for report in stage.link.reports)
     assert set(reports[0].shares) == set(ACTOR_PHASES)
 
 
@@ -486,9 +486,9 @@ def test_report_holds_plain_numbers_of_the_policy() -> None:
         def record(self) -> Record:
             return {"exploration_rate": np.float32(0.5)}  # type: ignore[dict-item]
 
-    life = Life(0)
-    life.actor._policy = Telling()
-    report = life.actor.report()
+    stage = Stage(0)
+    stage.actor._policy = Telling()
+    report = stage.actor.report()
     assert report.policy == {"exploration_rate": 0.5}
     assert type(report.policy["exploration_rate"]) is float
 
@@ -498,12 +498,12 @@ def test_record_of_a_policy_must_return_names() -> None:
         def record(self) -> Record:
             return None  # type: ignore[return-value]
 
-    life = Life(0)
-    life.actor._policy = Silent()
+    stage = Stage(0)
+    stage.actor._policy = Silent()
     with pytest.raises(
         ConfigError, match="`record` of Silent must return numbers by name, got None"
     ):
-        life.actor.report()
+        stage.actor.report()
 
 
 def test_columns_of_the_policy_travel_with_its_actions() -> None:
@@ -511,13 +511,13 @@ def test_columns_of_the_policy_travel_with_its_actions() -> None:
         def act(self, obs: Array) -> Act:
             return Act(np.zeros(len(obs), np.int64), {"value": obs[:, 1] * 2})
 
-    life = Life(0)
+    stage = Stage(0)
     pushed: list[dict[str, Any]] = []
-    life.actor._policy = WithValue()
-    life.outbox.push = lambda rows: pushed.append(dict(rows.columns))  # type: ignore[method-assign]
-    life.actor.start(seed=1)
-    life.actor.run_step()
-    life.actor.run_step()
+    stage.actor._policy = WithValue()
+    stage.outbox.push = lambda rows: pushed.append(dict(rows.columns))  # type: ignore[method-assign]
+    stage.actor.start(seed=1)
+    stage.actor.run_step()
+    stage.actor.run_step()
     assert [columns["value"].tolist() for columns in pushed] == [[0, 0], [2, 2]]
 
 
@@ -527,10 +527,10 @@ def test_error_of_the_environment_comes_through() -> None:
         def step(self, action: Array) -> EnvStep:
             raise RuntimeError("the physics exploded")
 
-    life = Life(0)
-    life.actor._env = Exploding()
+    stage = Stage(0)
+    stage.actor._env = Exploding()
     with pytest.raises(RuntimeError, match="exploded"):
-        life.actor.run(HELLO, seed=1)
+        stage.actor.run(HELLO, seed=1)
 
 
 # --- environments that fail ----------------------------------------------------------------------
@@ -553,17 +553,17 @@ class Failing(WatchedBatch):
 
 
 class Rebuilder:
-    """Lets an actor have other environments, those of a list, and keeps what it was told."""
+    """Gives an actor new environments from a list, and keeps the failures."""
 
     def __init__(self, *envs: CountingBatch | Exception, wait_s: float = 0.0) -> None:
         self.envs = list(envs)
         self.wait_s = wait_s
-        self.told: list[tuple[str, int]] = []
+        self.failures: list[tuple[str, int]] = []
         self.allowed = 10**9
 
     def allow(self, error: BaseException, *, env_steps: int) -> float:
-        self.told.append((str(error), env_steps))
-        if len(self.told) > self.allowed:
+        self.failures.append((str(error), env_steps))
+        if len(self.failures) > self.allowed:
             raise RuntimeError("once too often") from error
         return self.wait_s
 
@@ -574,43 +574,43 @@ class Rebuilder:
         return NewEnv(env, env.reset(seed=1), OneStep())
 
 
-def failing_life(rebuilder: Rebuilder, *, policy: ConstantAgent | None = None) -> Life:
-    life = Life(0, policy=policy)
-    life.actor._env = Failing(4, RuntimeError("the physics exploded"))
-    life.actor._rebuilder = rebuilder
-    return life
+def failing_stage(rebuilder: Rebuilder, *, policy: ConstantAgent | None = None) -> Stage:
+    stage = Stage(0, policy=policy)
+    stage.actor._env = Failing(4, RuntimeError("the physics exploded"))
+    stage.actor._rebuilder = rebuilder
+    return stage
 
 
-def runs(life: Life, name: int) -> list[list[float]]:
+def runs(stage: Stage, name: int) -> list[list[float]]:
     """Return the steps at which transitions of the first environment of a batch begin."""
-    return sorted(obs for obs, _ in life.sent() if obs[0] == 100 * name)
+    return sorted(obs for obs, _ in stage.sent() if obs[0] == 100 * name)
 
 
 @pytest.mark.fault("F4")
 def test_actor_continues_in_new_environments_and_the_failed_step_leaves_no_trace() -> None:
     rebuilder = Rebuilder(Failing(3, SystemExit("again"), name=1), Failing(0, OSError(), name=2))
-    life = failing_life(rebuilder)
-    life.stop_after(9)
-    life.actor.run(HELLO, seed=1)
-    assert rebuilder.told == [("the physics exploded", 6), ("again", 10)]
-    assert runs(life, 0) == [[0, 0], [0, 1], [0, 2]], "it was the fourth step that failed"
-    assert runs(life, 1) == [[100, 0], [100, 1]]
-    assert runs(life, 2) == [[200, 0], [200, 1]]
-    assert len(life.sent()) == life.outbox.produced == 14
-    assert [message.seq for message in life.link.experience] == list(
-        range(1, len(life.link.experience) + 1)
+    stage = failing_stage(rebuilder)
+    stage.stop_after(9)
+    stage.actor.run(HELLO, seed=1)
+    assert rebuilder.failures == [("the physics exploded", 6), ("again", 10)]
+    assert runs(stage, 0) == [[0, 0], [0, 1], [0, 2]], "it was the fourth step that failed"
+    assert runs(stage, 1) == [[100, 0], [100, 1]]
+    assert runs(stage, 2) == [[200, 0], [200, 1]]
+    assert len(stage.sent()) == stage.outbox.produced == 14
+    assert [message.seq for message in stage.link.experience] == list(
+        range(1, len(stage.link.experience) + 1)
     )
-    assert life.progress.turns == [2, 4, 6, 6, 8, 10, 10, 12, 14]
-    assert life.link.reports[-1].policy["env_restarts"] == 2
+    assert stage.progress.turns == [2, 4, 6, 6, 8, 10, 10, 12, 14]
+    assert stage.link.reports[-1].policy["env_restarts"] == 2
 
 
 @pytest.mark.fault("F4")
 def test_episodes_of_failed_environments_are_cut_not_ended() -> None:
-    life = failing_life(Rebuilder(Failing(0, OSError(), name=1)))
-    life.stop_after(6)
-    life.actor.run(HELLO, seed=1)
+    stage = failing_stage(Rebuilder(Failing(0, OSError(), name=1)))
+    stage.stop_after(6)
+    stage.actor.run(HELLO, seed=1)
     followed = set()
-    for message in life.link.experience:
+    for message in stage.link.experience:
         obs, flags = message.columns["obs"], message.columns["flags"]
         for k, rows in enumerate(message.rows):
             assert not (flags[k, :rows] & (TERMINATED | TRUNCATED)).any()
@@ -619,34 +619,34 @@ def test_episodes_of_failed_environments_are_cut_not_ended() -> None:
                     followed.add((*obs[k, t], *obs[k, t + 1]))
     assert {(a, b, a, b + 1) for a in (0, 1) for b in (0, 1, 2)} <= followed
     assert all(here == there for here, _, there, _ in followed), "none leads to another batch"
-    assert (life.link.reports[-1].episodes, life.link.reports[-1].env_steps) == (0, 10)
+    assert (stage.link.reports[-1].episodes, stage.link.reports[-1].env_steps) == (0, 10)
 
 
 @pytest.mark.fault("F4")
 def test_returns_of_failed_environments_are_not_carried_on() -> None:
-    life = failing_life(Rebuilder(CountingBatch(length=2)))
-    life.stop_after(6)
-    life.actor.run(HELLO, seed=1)
-    (report,) = life.link.reports
+    stage = failing_stage(Rebuilder(CountingBatch(length=2)))
+    stage.stop_after(6)
+    stage.actor.run(HELLO, seed=1)
+    (report,) = stage.link.reports
     assert report.episode_returns.tolist() == [0.0, 20.0], "of two steps, rewards of 0 and 10"
     assert report.episode_lengths.tolist() == [2, 2]
 
 
 @pytest.mark.fault("F4")
 def test_processor_starts_over_with_the_environments() -> None:
-    life = failing_life(Rebuilder(Failing(0, OSError())))
-    used = life.actor._processor
-    life.stop_after(6)
-    life.actor.run(HELLO, seed=1)
-    assert life.actor._processor is not used
+    stage = failing_stage(Rebuilder(Failing(0, OSError())))
+    used = stage.actor._processor
+    stage.stop_after(6)
+    stage.actor.run(HELLO, seed=1)
+    assert stage.actor._processor is not used
 
 
 @pytest.mark.fault("F4")
 def test_memory_of_a_policy_is_cleared_with_the_environments() -> None:
     policy = CountingMemory()
-    life = failing_life(Rebuilder(Failing(0, OSError())), policy=policy)
-    life.stop_after(4)
-    life.actor.run(HELLO, seed=1)
+    stage = failing_stage(Rebuilder(Failing(0, OSError())), policy=policy)
+    stage.stop_after(4)
+    stage.actor.run(HELLO, seed=1)
     assert policy.forgotten == [[True, True], *[[False, False]] * 3, [True, True]]
 
 
@@ -658,44 +658,44 @@ def test_actor_waits_while_its_environments_are_rebuilt() -> None:
         """Looks, as it makes environments, at what the actor has said last."""
 
         def make(self) -> NewEnv:
-            seen.append(life.progress.waits[-1])
+            seen.append(stage.progress.waits[-1])
             return super().make()
 
-    life = failing_life(Looks(OSError("no licence"), Failing(0, OSError(), name=1)))
-    life.stop_after(6)
-    life.actor.run(HELLO, seed=1)
+    stage = failing_stage(Looks(OSError("no licence"), Failing(0, OSError(), name=1)))
+    stage.stop_after(6)
+    stage.actor.run(HELLO, seed=1)
     assert seen == [True, True]
-    assert life.progress.waits[-1] is False
+    assert stage.progress.waits[-1] is False
 
 
 @pytest.mark.fault("F4", "F6")
 def test_actor_sends_heartbeats_and_takes_models_while_it_waits_for_environments() -> None:
-    life = failing_life(Rebuilder(ValueError("no licence"), Failing(0, OSError()), wait_s=1.0))
-    life.stop_after(5)
-    life.link.on_wait = lambda: life.link.models.extend(FakeLink(3).models)
-    life.actor.run(HELLO, seed=1)
-    rebuilder = life.actor._rebuilder
+    stage = failing_stage(Rebuilder(ValueError("no licence"), Failing(0, OSError()), wait_s=1.0))
+    stage.stop_after(5)
+    stage.link.on_wait = lambda: stage.link.models.extend(FakeLink(3).models)
+    stage.actor.run(HELLO, seed=1)
+    rebuilder = stage.actor._rebuilder
     assert isinstance(rebuilder, Rebuilder)
-    assert [words for words, _ in rebuilder.told] == ["the physics exploded", "no licence"]
-    assert life.link.now_s == pytest.approx(2.0 + DRAIN_S)
-    assert life.progress.waits.count(True) >= 20
-    assert life.progress.waits[-1] is False
-    assert isinstance(life.actor._env, Failing)
-    assert life.actor._env.actions == [[3, 3]]
+    assert [words for words, _ in rebuilder.failures] == ["the physics exploded", "no licence"]
+    assert stage.link.now_s == pytest.approx(2.0 + DRAIN_S)
+    assert stage.progress.waits.count(True) >= 20
+    assert stage.progress.waits[-1] is False
+    assert isinstance(stage.actor._env, Failing)
+    assert stage.actor._env.actions == [[3, 3]]
 
 
 @pytest.mark.fault("F4")
 def test_actor_that_is_to_finish_does_not_wait_for_environments() -> None:
-    life = failing_life(Rebuilder(wait_s=1000.0))
+    stage = failing_stage(Rebuilder(wait_s=1000.0))
 
     def stop() -> None:
-        life.link.stop = True
+        stage.link.stop = True
 
-    life.link.on_wait = stop
-    life.actor.run(HELLO, seed=1)
-    assert life.link.now_s == pytest.approx(0.1 + DRAIN_S)
-    assert life.link.calls[-2:] == ["final report", "drain"]
-    assert len(life.sent()) == life.outbox.produced == 6
+    stage.link.on_wait = stop
+    stage.actor.run(HELLO, seed=1)
+    assert stage.link.now_s == pytest.approx(0.1 + DRAIN_S)
+    assert stage.link.calls[-2:] == ["final report", "drain"]
+    assert len(stage.sent()) == stage.outbox.produced == 6
 
 
 @pytest.mark.fault("F4")
@@ -703,7 +703,7 @@ def test_failure_that_is_one_too_many_ends_the_actor() -> None:
     rebuilder = Rebuilder(Failing(1, RuntimeError("again")))
     rebuilder.allowed = 1
     with pytest.raises(RuntimeError, match="once too often"):
-        failing_life(rebuilder).actor.run(HELLO, seed=1)
+        failing_stage(rebuilder).actor.run(HELLO, seed=1)
 
 
 # --- the meter -----------------------------------------------------------------------------------
@@ -761,10 +761,10 @@ def test_meter_leaves_out_steps_that_only_reset() -> None:
 
 def test_meter_counts_the_environments_score_not_the_learners_reward() -> None:
     meter = EpisodeMeter(2)
-    told = outcome([1, 1], [1, 1])
+    failures = outcome([1, 1], [1, 1])
     score, over = np.array([7, 20], np.float32), np.array([False, True])
-    meter.update(told._replace(score=score, over=over))
-    meter.update(told)
+    meter.update(failures._replace(score=score, over=over))
+    meter.update(failures)
     assert meter.episodes == 3
     assert taken(meter) == ((20.0, 8.0, 1.0), (1, 2, 1))
 
@@ -797,20 +797,20 @@ class Changing:
 def test_environments_get_other_arguments_once_where_an_episode_ends(
     asked_at: int, starts_at: int
 ) -> None:
-    life, changing = Life(0, length=3), Changing()
-    life.actor._changes = changing
-    life.stop_after(12)
-    stop = life.progress.on_turn
+    stage, changing = Stage(0, length=3), Changing()
+    stage.actor._changes = changing
+    stage.stop_after(12)
+    stop = stage.progress.on_turn
     wanted = EnvChange(number=2, kwargs={"level": [1, "x", None]})
 
     def on_turn() -> None:
-        if len(life.progress.turns) == asked_at:
-            life.link.env_change = wanted
+        if len(stage.progress.turns) == asked_at:
+            stage.link.env_change = wanted
         stop()
 
-    life.progress.on_turn = on_turn
-    life.actor.run(HELLO, seed=1)
+    stage.progress.on_turn = on_turn
+    stage.actor.run(HELLO, seed=1)
     assert changing.made == [wanted]
-    assert len(life.env.actions) == starts_at
-    assert len(life.sent()) == 24
-    assert sum(obs[0] >= 100 for obs, _ in life.sent()) == 2 * (12 - starts_at)
+    assert len(stage.env.actions) == starts_at
+    assert len(stage.sent()) == 24
+    assert sum(obs[0] >= 100 for obs, _ in stage.sent()) == 2 * (12 - starts_at)

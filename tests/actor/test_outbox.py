@@ -64,8 +64,8 @@ def read_stacks(message: Experience, frame_stack: int) -> Iterator[list[float]]:
 @settings(max_examples=examples(150), deadline=None)
 def test_every_transition_arrives_once(ends: list[list[str]], length: int, lookahead: int) -> None:
     outbox = make_outbox(len(ends), length, lookahead)
-    told, messages = play(ends, outbox)
-    expected = sorted((t for env in told for t in env), key=lambda t: t.obs)
+    histories, messages = play(ends, outbox)
+    expected = sorted((t for env in histories for t in env), key=lambda t: t.obs)
     found = sorted(read_back(messages, length), key=lambda t: t.obs)
     assert found == expected
     assert sum(m.transitions for m in messages) == len(expected) == outbox.produced
@@ -89,16 +89,16 @@ def test_segments_look_back_at_the_frames_before(
     ends: list[list[str]], length: int, frame_stack: int
 ) -> None:
     outbox = make_outbox(len(ends), length, LOOKAHEAD, frame_stack)
-    told, messages = play(ends, outbox)
+    histories, messages = play(ends, outbox)
     before = {}  # the frame before each one, where that belongs to the same episode
-    for stream in told:
+    for stream in histories:
         for t in stream:
             before[t.next_obs] = t.obs
     stacks = [stack for message in messages for stack in read_stacks(message, frame_stack)]
     for stack in stacks:
         assert all(before[new] == old for new, old in pairwise(stack))
         assert len(stack) == frame_stack or stack[-1] not in before, "cut within an episode"
-    assert len(stacks) == sum(map(len, told)) == outbox.produced
+    assert len(stacks) == sum(map(len, histories)) == outbox.produced
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=2, max_size=2), min_size=1, max_size=30))
@@ -109,8 +109,8 @@ def test_rows_that_do_not_count_leave_nothing_behind(counting: list[list[bool]])
     for t, only in enumerate(counting):
         flags = np.zeros(2, np.uint8)
         obs = np.array([[t], [100 + t]], np.float32)
-        told = dict.fromkeys(("action", "reward", "model_version"), flags)
-        outbox.push(Rows(ids, {"obs": obs, "flags": flags, **told}, np.array(only)))
+        histories = dict.fromkeys(("action", "reward", "model_version"), flags)
+        outbox.push(Rows(ids, {"obs": obs, "flags": flags, **histories}, np.array(only)))
         expected += [value for value, counts in zip([t, 100 + t], only, strict=True) if counts]
     outbox.push(Rows(ids, {"obs": np.full((2, 1), -1.0), "flags": np.full(2, END, np.uint8)}))
     outbox.finish()

@@ -128,7 +128,7 @@ def test_evaluator_that_is_replaced_ends_once_its_report_has_been_read() -> None
 
 
 class Breaking(CountingBatch):
-    """Raises at one step of a life, and when it is closed after that."""
+    """Raises at one step of an incarnation, and when it is closed after that."""
 
     def __init__(self, at_step: int, n_envs: int = 2) -> None:
         super().__init__(n_envs)

@@ -58,7 +58,7 @@ def feed(processor: Trajectories, ends: list[str], stepped: list[str] | None = N
     return [*emitted, *processor.finish(obs)]
 
 
-def told(emitted: list[Rows], env_id: int = 0) -> str:
+def described(emitted: list[Rows], env_id: int = 0) -> str:
     """Write what was stored of an environment: its observations, and E before that of an end."""
     words = []
     for rows in emitted:
@@ -69,7 +69,7 @@ def told(emitted: list[Rows], env_id: int = 0) -> str:
 
 
 def stored(ends: str, **config: Any) -> str:
-    return told(feed(Trajectories(TrajectoryConfig(**config)), [ends]))
+    return described(feed(Trajectories(TrajectoryConfig(**config)), [ends]))
 
 
 # --- lengths, clips and strides ------------------------------------------------------------------
@@ -159,14 +159,14 @@ def test_flags_actions_and_rewards_are_those_of_the_steps() -> None:
 
 def test_environments_drift_apart() -> None:
     emitted = feed(Trajectories(TrajectoryConfig(min_length=2)), ["--T-T", "T--T-"])
-    assert told(emitted, 0) == "0 1 2 E2.5 3 4 E4.5"
-    assert told(emitted, 1) == "1 2 3 E3.5"
+    assert described(emitted, 0) == "0 1 2 E2.5 3 4 E4.5"
+    assert described(emitted, 1) == "1 2 3 E3.5"
 
 
 def test_rows_without_a_step_do_not_count() -> None:
     emitted = feed(Trajectories(), ["-T--", "----"], stepped=["1101", "1011"])
-    assert told(emitted, 0) == "0 1 E1.5 3 E4"
-    assert told(emitted, 1) == "0 2 3 E4"
+    assert described(emitted, 0) == "0 1 E1.5 3 E4"
+    assert described(emitted, 1) == "0 2 3 E4"
 
 
 def test_long_trajectories_are_whole() -> None:
@@ -227,7 +227,7 @@ def test_any_lengths(ends: str, min_length: int, more: int, clip: int, stride: i
         clip_length=clip,
         clip_stride=stride if clip else 0,
     )
-    assert told(feed(Trajectories(config), [ends])) == Naive(config).tell(ends)
+    assert described(feed(Trajectories(config), [ends])) == Naive(config).tell(ends)
 
 
 # --- columns made of whole trajectories ----------------------------------------------------------

@@ -154,9 +154,9 @@ class Naive:
 def test_losses_and_gradients_are_the_papers(settings: dict[str, Any]) -> None:
     agent, batch = linear_agent(**settings, max_grad_norm=0.0), batch_of()
     naive = Naive(agent, batch)
-    told = agent.opt(batch)
+    metrics = agent.opt(batch)
     for name, value in naive.losses().items():
-        assert float(told[name]) == pytest.approx(value, rel=1e-4), name
+        assert float(metrics[name]) == pytest.approx(value, rel=1e-4), name
     tried = {
         agent.net.policy.weight: naive.policy,
         agent.net.policy.bias: naive.policy_bias,
@@ -177,21 +177,21 @@ def test_one_transition_by_hand() -> None:
         agent.net.value.bias.fill_(0.5)
     one = {"action": np.array([[2]]), "log_prob": np.log([[1 / 3]]).astype(np.float32)}
     row = np.ones((1, 1), np.float32)
-    told = agent.opt(
+    metrics = agent.opt(
         one
         | {"obs": np.zeros((1, 2, 2), np.float32), "mask": row > 0, "reward": row}
         | {"discount": 0 * row}
     )
-    assert float(told["policy_loss"]) == pytest.approx(0.5 * math.log(3.0))
-    assert float(told["value_loss"]) == pytest.approx(0.25)
-    assert float(told["entropy"]) == pytest.approx(math.log(3.0))
-    assert float(told["loss"]) == pytest.approx(0.4 * math.log(3.0) + 0.125)
-    assert float(told["rho_mean"]) == pytest.approx(1.0)
+    assert float(metrics["policy_loss"]) == pytest.approx(0.5 * math.log(3.0))
+    assert float(metrics["value_loss"]) == pytest.approx(0.25)
+    assert float(metrics["entropy"]) == pytest.approx(math.log(3.0))
+    assert float(metrics["loss"]) == pytest.approx(0.4 * math.log(3.0) + 0.125)
+    assert float(metrics["rho_mean"]) == pytest.approx(1.0)
     assert agent.net.policy.bias[2] > agent.net.policy.bias[0], "a good action becomes likelier"
     assert agent.net.value.bias > 0.5
 
 
-def told_of(agent: IMPALAAgent, batch: Columns) -> dict[str, float]:
+def metrics_of(agent: IMPALAAgent, batch: Columns) -> dict[str, float]:
     return {name: float(value) for name, value in agent.opt(batch).items()}
 
 
@@ -204,7 +204,7 @@ def test_rows_that_are_no_transitions_do_not_matter(memory: str) -> None:
     other["log_prob"][~batch["mask"]] = -9.0
     # What follows the end of a trajectory, but for the row right behind its last transition.
     other["obs"][2, 4:] = 7.0
-    results = [told_of(config.build(CHOICES, CONTEXT), columns) for columns in (batch, other)]
+    results = [metrics_of(config.build(CHOICES, CONTEXT), columns) for columns in (batch, other)]
     assert results[0] == results[1]
 
 
@@ -230,7 +230,7 @@ def test_episodes_of_one_trajectory_are_as_those_of_several(memory: str) -> None
             # Three rows of each; that of the first one's last observation is no transition.
             ends = (4, 7) if name == "obs" else (3, 6)
             apart[name] = np.concatenate([column[:, : ends[0]], column[:, 3 : ends[1]]])
-    results = [told_of(config.build(CHOICES, CONTEXT), columns) for columns in (together, apart)]
+    results = [metrics_of(config.build(CHOICES, CONTEXT), columns) for columns in (together, apart)]
     assert results[0] == pytest.approx(results[1], rel=1e-4, abs=1e-6)
 
 
@@ -243,7 +243,7 @@ def test_gpu_learns_what_a_cpu_learns(memory: Any) -> None:
         config = IMPALAConfig(hidden=(8,), memory=memory, device=device)
         batch = with_memory(config, batch_of())
         agent = config.build(CHOICES, CONTEXT)
-        results.append([told_of(agent, batch) for _ in range(3)])
+        results.append([metrics_of(agent, batch) for _ in range(3)])
         assert agent.act(batch["obs"][:, 0]).action.shape == (3,)
     for cpu, gpu in zip(*results, strict=True):
         assert gpu == pytest.approx(cpu, rel=1e-3, abs=1e-4)
@@ -306,13 +306,13 @@ def test_learning_rate_and_entropy_follow_schedules() -> None:
         learning_rate=Schedule.linear(1e-2, 0.0, 100), entropy_weight=Schedule.linear(1.0, 0.0, 100)
     )
     batch = batch_of()
-    first = told_of(agent, batch)
+    first = metrics_of(agent, batch)
     assert first["learning_rate"] == pytest.approx(1e-2)
     expected = first["policy_loss"] + 0.5 * first["value_loss"] - first["entropy"]
     assert first["loss"] == pytest.approx(expected, rel=1e-5)
     agent.env_steps = 100
     before = {name: value.copy() for name, value in agent.model_info().params.items()}
-    last = told_of(agent, batch)
+    last = metrics_of(agent, batch)
     assert last["learning_rate"] == 0.0
     expected = last["policy_loss"] + 0.5 * last["value_loss"]
     assert last["loss"] == pytest.approx(expected, rel=1e-5)
@@ -325,9 +325,9 @@ def test_advantages_are_normalised_over_transitions() -> None:
     values = np.array(list(naive.advantages.values()))
     scaled = (values - values.mean()) / values.std()
     naive.advantages = dict(zip(naive.advantages, scaled.tolist(), strict=True))
-    told = told_of(linear_agent(normalize_advantages=True), batch)
+    metrics = metrics_of(linear_agent(normalize_advantages=True), batch)
     assert config.normalize_advantages is False
-    assert told["policy_loss"] == pytest.approx(naive.losses()["policy_loss"], rel=1e-4)
+    assert metrics["policy_loss"] == pytest.approx(naive.losses()["policy_loss"], rel=1e-4)
 
 
 def test_clips_that_contradict_each_other_are_refused() -> None:
@@ -372,13 +372,13 @@ def test_learns_in_all_kinds_of_spaces(
     if "memory" in rows:
         rows["memory"] = rows["memory"][:, 0]
     ones = np.ones((4, 5), np.float32)
-    told = agent.opt(
+    metrics = agent.opt(
         {"obs": nothing, **rows}
         | {"action": np.stack([act.action for act in acts], axis=1)}
         | {"reward": ones, "discount": ones, "mask": ones > 0}
     )
-    assert all(math.isfinite(float(value)) for value in told.values())
-    assert float(told["rho_mean"]) == pytest.approx(1.0, abs=0.1)
+    assert all(math.isfinite(float(value)) for value in metrics.values())
+    assert float(metrics["rho_mean"]) == pytest.approx(1.0, abs=0.1)
 
 
 @pytest.mark.parametrize("settings", [{}, {"memory": "gru"}, {"hidden": ()}])
@@ -393,7 +393,7 @@ def test_heads_answer_in_full_precision_beside_bfloat16(settings: dict[str, Any]
     assert features.dtype == (torch.bfloat16 if config.hidden else torch.float32)
     for answer in answers:
         assert answer.dtype == torch.float32
-        assert not answer.bfloat16().float().equal(answer), "told apart no better than bfloat16 can"
+        assert not answer.bfloat16().float().equal(answer), "no more exact than bfloat16"
 
 
 class Recall:

@@ -108,9 +108,9 @@ def test_explained_variance() -> None:
 
 def test_divergence_is_that_of_two_known_policies() -> None:
     mu, pi = np.array([0.2, 0.3, 0.5]), np.array([0.5, 0.1, 0.4])
-    told = divergence(torch.from_numpy(np.log(pi / mu))).numpy()
-    assert (told >= 0).all()
-    assert (mu * told).sum() == pytest.approx((mu * np.log(mu / pi)).sum())
+    metrics = divergence(torch.from_numpy(np.log(pi / mu))).numpy()
+    assert (metrics >= 0).all()
+    assert (mu * metrics).sum() == pytest.approx((mu * np.log(mu / pi)).sum())
 
 
 @st.composite
@@ -164,10 +164,10 @@ def test_corrected_estimates_are_the_sums_of_the_paper(
     data: dict[str, Array], lambda_: float, clip_rho: float, clip_c: float
 ) -> None:
     tensors = {name: torch.from_numpy(value) for name, value in data.items()}
-    told = corrected_estimates(**tensors, lambda_=lambda_, clip_rho=clip_rho, clip_c=clip_c)
+    metrics = corrected_estimates(**tensors, lambda_=lambda_, clip_rho=clip_rho, clip_c=clip_c)
     advantages, targets = naive_estimates(data, lambda_, clip_rho, clip_c)
-    assert np.allclose(told.targets, targets)
-    assert np.allclose(told.advantages, advantages)
+    assert np.allclose(metrics.targets, targets)
+    assert np.allclose(metrics.advantages, advantages)
 
 
 @given(data=played(), lambda_=st.sampled_from([0.0, 0.7, 1.0]))
@@ -263,8 +263,8 @@ def test_minibatches_are_answered_as_whole_trajectories_are(
 @with_and_without_memory
 def test_network_unrolls_to_the_probabilities_that_were_played(memory: dict[str, Any]) -> None:
     agent = agent_for(**memory)
-    told = agent.opt(batch_for(agent, n=4, length=9))
-    assert float(told["lag_kl"]) == pytest.approx(0.0, abs=1e-9)
+    metrics = agent.opt(batch_for(agent, n=4, length=9))
+    assert float(metrics["lag_kl"]) == pytest.approx(0.0, abs=1e-9)
 
 
 def naive_gae(batch: Columns, values: Array, lambda_: float) -> Array:
@@ -296,7 +296,7 @@ def test_update_starts_from_the_loss_of_a_naive_implementation(
     start = tensors.get("memory", torch.zeros(4, 0))
     with torch.no_grad():
         outputs, v = agent.net.unroll(tensors["obs"], start, torch.from_numpy(begins))
-    told = agent.opt(batch)
+    metrics = agent.opt(batch)
 
     values, mask = v.numpy().astype(float), batch["mask"]
     advantages = naive_gae(batch, values, lambda_=0.95)
@@ -314,14 +314,14 @@ def test_update_starts_from_the_loss_of_a_naive_implementation(
         errors.append(advantages[b, t] ** 2)  # y - V, since y = A + V
         entropies.append(-(p * np.log(p)).sum())
         clipped.append(abs(ratio - 1) > 0.1)
-    assert float(told["policy_loss"]) == pytest.approx(-np.mean(gains), abs=1e-4)
-    assert float(told["value_loss"]) == pytest.approx(np.mean(errors), rel=1e-4)
-    assert float(told["entropy"]) == pytest.approx(np.mean(entropies), rel=1e-4)
-    assert float(told["clip_fraction"]) == pytest.approx(np.mean(clipped), abs=1e-6)
+    assert float(metrics["policy_loss"]) == pytest.approx(-np.mean(gains), abs=1e-4)
+    assert float(metrics["value_loss"]) == pytest.approx(np.mean(errors), rel=1e-4)
+    assert float(metrics["entropy"]) == pytest.approx(np.mean(entropies), rel=1e-4)
+    assert float(metrics["clip_fraction"]) == pytest.approx(np.mean(clipped), abs=1e-6)
     assert 0.0 < np.mean(clipped) < 1.0
     targets = (advantages + values[:, :-1])[mask]
     explained = 1 - advantages[mask].var() / targets.var()
-    assert float(told["explained_variance"]) == pytest.approx(explained, abs=1e-4)
+    assert float(metrics["explained_variance"]) == pytest.approx(explained, abs=1e-4)
 
 
 @pytest.mark.gpu
@@ -329,14 +329,14 @@ def test_update_starts_from_the_loss_of_a_naive_implementation(
 @pytest.mark.parametrize("correction", ["gae", "vtrace"])
 @with_and_without_memory
 def test_gpu_learns_what_a_cpu_learns(memory: dict[str, Any], correction: Any) -> None:
-    told = []
+    metrics = []
     for device in ("cpu", "cuda"):
         agent = agent_for(**memory, correction=correction)
         batch = batch_for(agent)
         agent = agent_for(**memory, correction=correction, device=device, target_kl=1.0)
-        told.append({name: float(value) for name, value in agent.opt(batch).items()})
+        metrics.append({name: float(value) for name, value in agent.opt(batch).items()})
         assert agent.act(batch["obs"][:, 0]).action.shape == (3,)
-    assert told[0] == pytest.approx(told[1], rel=1e-3, abs=1e-4)
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-3, abs=1e-4)
 
 
 def weights(agent: PPOAgent) -> Array:
@@ -372,8 +372,8 @@ def test_values_are_learned_in_units_of_rewards() -> None:
     batch = {**batch, "reward": reward.astype(np.float32), "discount": 0 * batch["discount"]}
     agent.opt(batch)
     with torch.no_grad():
-        told = agent.in_rewards(agent.net(torch.from_numpy(batch["obs"][:, :-1]))[1])
-    errors = told.numpy() - reward
+        metrics = agent.in_rewards(agent.net(torch.from_numpy(batch["obs"][:, :-1]))[1])
+    errors = metrics.numpy() - reward
     assert np.abs(errors[batch["mask"]]).mean() < 2.0
 
 
@@ -388,9 +388,9 @@ def test_rare_values_are_learned_at_their_true_size() -> None:
     with torch.no_grad():
         for param in agent.net.value.parameters():
             param.zero_()
-    told = agent.opt(batch)
+    metrics = agent.opt(batch)
     # In units of the deviation s, with p = 1 / 900, values are 0: the mean of (y - p)^2 / s^2 is 1.
-    assert float(told["value_loss"]) == pytest.approx(1.0, rel=1e-3)
+    assert float(metrics["value_loss"]) == pytest.approx(1.0, rel=1e-3)
 
 
 def test_explained_variance_is_that_of_values_in_rewards() -> None:

@@ -331,12 +331,12 @@ class Transition(NamedTuple):
 
 def in_batch(env: BatchEnv, seed: int, actions: Array) -> list[list[Transition]]:
     tell = _tell_nested if env.spec.observation == NESTED_SPEC else Case.tell
-    told: list[list[Transition]] = [[] for _ in range(env.n_envs)]
+    histories: list[list[Transition]] = [[] for _ in range(env.n_envs)]
     obs = env.reset(seed)
     for action in actions:
         out = env.step(action)
         for i in np.flatnonzero(did_step(out)):
-            told[i].append(
+            histories[i].append(
                 Transition(
                     tell(obs)[i].tolist(),
                     int(action[i]),
@@ -347,19 +347,19 @@ def in_batch(env: BatchEnv, seed: int, actions: Array) -> list[list[Transition]]
                 )
             )
         obs = out.obs
-    return told
+    return histories
 
 
 def alone(env: gym.Env[Any, Any], seed: int, actions: list[int]) -> list[Transition]:
-    told = []
+    histories = []
     obs, _ = env.reset(seed=seed)
     for action in actions:
         after, reward, terminated, truncated, _ = env.step(action)
-        told.append(
+        histories.append(
             Transition(obs.tolist(), action, float(reward), terminated, truncated, after.tolist())
         )
         obs = env.reset()[0] if terminated or truncated else after
-    return told
+    return histories
 
 
 BATCHES: dict[str, Callable[[list[Plan]], BatchEnv]] = {
@@ -385,14 +385,14 @@ def test_batch_sees_what_each_environment_alone_shows(
     make: Callable[[list[Plan]], BatchEnv], plans: list[Plan], seed: int, n_steps: int
 ) -> None:
     actions = np.random.default_rng(seed).integers(0, 5, (n_steps, len(plans)))
-    told = in_batch(make(plans), seed, actions)
+    histories = in_batch(make(plans), seed, actions)
     for i, env in enumerate(make_env() for make_env in telling_makers(plans)):
-        assert told[i] == alone(env, seed + i, [t.action for t in told[i]])
-        assert len(told[i]) >= (n_steps + 1) // 2, "at most every other step is only a reset"
+        assert histories[i] == alone(env, seed + i, [t.action for t in histories[i]])
+        assert len(histories[i]) >= (n_steps + 1) // 2, "at most every other step is only a reset"
 
 
 @pytest.mark.parametrize("name", BATCHES)
 def test_only_next_step_mode_spends_steps_on_resets(name: str) -> None:
-    told = in_batch(BATCHES[name]([TERMINATING, TRUNCATING]), 0, np.zeros((8, 2), np.int64))
+    histories = in_batch(BATCHES[name]([TERMINATING, TRUNCATING]), 0, np.zeros((8, 2), np.int64))
     expected = 6 if "NEXT_STEP" in name else 8
-    assert [len(one) for one in told] == [expected, expected]
+    assert [len(one) for one in histories] == [expected, expected]

@@ -94,11 +94,11 @@ every_case = pytest.mark.parametrize(
 @given(streams())
 @settings(max_examples=40, deadline=None)
 def test_samples_are_transitions_that_took_place(case: Case, ends: list[list[str]]) -> None:
-    told, messages = case.play(ends)
+    histories, messages = case.play(ends)
     buffer = case.build()
     pushed = sum(buffer.push(message.columns, message.rows) for message in messages)
     assert pushed == len(buffer) == sum(message.transitions for message in messages)
-    where = {t.obs: (env, i) for env in told for i, t in enumerate(env)}
+    where = {t.obs: (env, i) for env in histories for i, t in enumerate(env)}
     assert pushed == len(where)
     batch = buffer.sample(64)
     for k in range(64):
@@ -132,7 +132,7 @@ def test_oldest_makes_room(case: Case, capacity: int, ends: list[list[str]]) -> 
 @every_case
 def test_message_larger_than_the_buffer_leaves_its_newest(case: Case) -> None:
     buffer = case.build(capacity=2 * LENGTH)
-    told, messages = case.play([[""] * 40], finish=False)
+    histories, messages = case.play([[""] * 40], finish=False)
     columns = {
         name: np.concatenate([message.columns[name] for message in messages])
         for name in messages[0].columns
@@ -141,7 +141,7 @@ def test_message_larger_than_the_buffer_leaves_its_newest(case: Case) -> None:
     assert buffer.push(columns, rows) == sum(message.transitions for message in messages)
     assert len(buffer) == buffer.capacity == 2 * LENGTH
     stored = LENGTH * len(rows)
-    newest = {t.obs for t in told[0][stored - 2 * LENGTH : stored]}
+    newest = {t.obs for t in histories[0][stored - 2 * LENGTH : stored]}
     assert set(buffer.sample(200)["obs"][:, 0].tolist()) == newest
 
 

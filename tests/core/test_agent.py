@@ -1,4 +1,4 @@
-"""An agent that breaks its contract is told so by name: what came, what is wanted, what to do."""
+"""An agent that breaks its contract gets an error: what came, what was expected, what to do."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class WrongConfig:
 
     acts: Any = None
     acts_evaluated: Any = None
-    told: Any = None
+    reported: Any = None
     columns: tuple[ColumnSpec, ...] = ()
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> WrongAgent:
@@ -58,11 +58,15 @@ class WrongAgent(ConstantAgent):
         return super().act(obs) if wrong is None else cast(Act, wrong)
 
     def opt(self, batch: Columns) -> Mapping[str, float]:
-        told = super().opt(batch)
-        return cast(Mapping[str, float], self.config.told) if self.config.told != {} else told
+        reported = super().opt(batch)
+        return (
+            cast(Mapping[str, float], self.config.reported)
+            if self.config.reported != {}
+            else reported
+        )
 
 
-FINE = WrongConfig(told={})
+FINE = WrongConfig(reported={})
 ACTIONS = np.zeros(2, np.int64)
 EXTRA = Act(ACTIONS, {"v": np.zeros(2, np.float32)})
 
@@ -77,17 +81,17 @@ EXTRA = Act(ACTIONS, {"v": np.zeros(2, np.float32)})
             replace(FINE, acts=EXTRA, columns=(ColumnSpec("v", "float32", (3,)),)),
             r"column 'v' of 2 rows has shape \(2,\).* was declared with \(2, 3\) and float32",
         ),
-        (replace(FINE, told=None), "`opt` of WrongAgent must return numbers by name, got None"),
-        (replace(FINE, told=0.5), "`opt` of WrongAgent must return numbers by name, got 0.5"),
+        (replace(FINE, reported=None), "`opt` of WrongAgent must return numbers by name, got None"),
+        (replace(FINE, reported=0.5), "`opt` of WrongAgent must return numbers by name, got 0.5"),
         (
-            replace(FINE, told={"loss": 1.0, "q": np.zeros(3)}),
+            replace(FINE, reported={"loss": 1.0, "q": np.zeros(3)}),
             r"agent/q must be one number, got \[0.0, 0.0, 0.0\]; .*take the mean",
         ),
         (
-            replace(FINE, told={"q": torch.ones(3, requires_grad=True)}),
+            replace(FINE, reported={"q": torch.ones(3, requires_grad=True)}),
             r"agent/q must be one number, got \[1.0, 1.0, 1.0\]; .*take the mean",
         ),
-        (replace(FINE, told={"mode": "greedy"}), "agent/mode must be one number, got 'greedy'"),
+        (replace(FINE, reported={"mode": "greedy"}), "agent/mode must be one number, got 'greedy'"),
     ],
 )
 def test_wrong_agent_gets_an_error_that_says_what_is_wrong(config: WrongConfig, words: str) -> None:

@@ -31,7 +31,7 @@ NAN, INF = np.nan, np.inf
 
 
 class Spoiling(CountingBatch):
-    """Gives what it is told to in the place of fields of one of its steps; 0 is the reset."""
+    """Replaces fields of one of its steps by given values; step 0 is the reset."""
 
     def __init__(self, at_step: int = 2, **spoiled: Any) -> None:
         super().__init__(length=2)

@@ -17,7 +17,9 @@ def test_same_arguments_give_the_same_seed() -> None:
 
 def test_no_two_parts_share_a_seed() -> None:
     parts = list(product(range(4), Role, range(20), range(3)))
-    seeds = {derive_seed(seed, role, actor, life) for seed, role, actor, life in parts}
+    seeds = {
+        derive_seed(seed, role, actor, incarnation) for seed, role, actor, incarnation in parts
+    }
     assert len(seeds) == len(parts)
 
 

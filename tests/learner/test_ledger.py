@@ -51,10 +51,10 @@ def test_message_that_arrives_after_the_death_is_not_lost() -> None:
 def test_incarnations_of_one_slot_are_added_up() -> None:
     ledger = Ledger()
     for incarnation in range(3):
-        life = peer(incarnation)
-        ledger.on_received(life, transitions=5, produced=5, env_steps=6)
+        who = peer(incarnation)
+        ledger.on_received(who, transitions=5, produced=5, env_steps=6)
         ledger.on_stored(5)
-        ledger.on_ended(life, produced=5 + incarnation)
+        ledger.on_ended(who, produced=5 + incarnation)
     balance = ledger.balance()
     assert (balance.produced, balance.stored, balance.lost) == (18, 15, 3)
     assert ledger.env_steps == 18

@@ -241,7 +241,7 @@ def test_what_may_not_be_inserted_is_dropped_if_asked_for() -> None:
 
 
 class SlowBuffer(ListBuffer):
-    """Waits in its first push until it is told to go on; notes what happens in which order."""
+    """Waits in its first push until it may continue; keeps the order of events."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -309,14 +309,14 @@ def test_checkpoint_in_the_middle_of_a_message_counts_what_its_replay_holds(
 
 
 class PriorityBuffer(ListBuffer):
-    """Keeps what it is told."""
+    """Keeps the priorities that it receives."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[tuple[IntArray, Array]] = []
+        self.received: list[tuple[IntArray, Array]] = []
 
     def update_priorities(self, index: IntArray, td_error: Array) -> None:
-        self.told.append((index, td_error))
+        self.received.append((index, td_error))
 
 
 def test_priorities_are_passed_on() -> None:
@@ -324,7 +324,7 @@ def test_priorities_are_passed_on() -> None:
     station = Station(buffer=buffer)
     index, td_error = np.arange(3), np.ones(3)
     station.proxy.update_priorities(index, td_error)
-    assert buffer.told == [(index, td_error)]
+    assert buffer.received == [(index, td_error)]
 
 
 def test_nothing_may_be_sampled_from_a_buffer_without_anything_to_sample() -> None:

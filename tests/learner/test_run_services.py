@@ -245,8 +245,8 @@ def test_best_is_saved_on_a_strictly_better_finite_score_only() -> None:
 
 def test_best_by_a_recorded_metric_is_the_learners_model_of_that_moment() -> None:
     run = Run(99.0, save_best_by="min:samples_total", record_interval_opt_steps=2)
-    told = iter([0.0, math.nan, 8.0, 8.0, 3.0, 5.0])  # at the start, and then at each record
-    run.services.start({}, [lambda: {"samples_total": next(told)}])
+    received = iter([0.0, math.nan, 8.0, 8.0, 3.0, 5.0])  # at the start, and then at each record
+    run.services.start({}, [lambda: {"samples_total": next(received)}])
     for n in range(10):
         run.agent.params["action"][()] = n
         run.turn()
@@ -260,8 +260,8 @@ def test_best_by_a_recorded_metric_is_the_learners_model_of_that_moment() -> Non
 
 def test_last_record_counts_for_the_best_model_too() -> None:
     run = Run(save_best_by="samples_total", record_interval_opt_steps=4)
-    told = iter([0.0, 3.0, 5.0])  # at the start, at a record, and when the run has ended
-    run.services.start({}, [lambda: {"samples_total": next(told)}])
+    received = iter([0.0, 3.0, 5.0])  # at the start, at a record, and when the run has ended
+    run.services.start({}, [lambda: {"samples_total": next(received)}])
     for n in range(7):
         run.agent.params["action"][()] = n
         run.turn()
@@ -276,8 +276,8 @@ def test_lucky_episode_does_not_make_the_best_model() -> None:
     run = Run(save_best_by="episode/return_mean", record_interval_s=1.0)
     names = ("episode/return_mean", "episodes")
     # At the start, before learning, in two records, and when the run has ended.
-    told = iter([(0.0, 0.0), (5.0, 400.0), (9.0, 401.0), (3.0, 430.0), (9.0, 431.0)])
-    run.services.start({}, [lambda: dict(zip(names, next(told), strict=True))])
+    received = iter([(0.0, 0.0), (5.0, 400.0), (9.0, 401.0), (3.0, 430.0), (9.0, 431.0)])
+    run.services.start({}, [lambda: dict(zip(names, next(received), strict=True))])
     run.turn(0, seconds=1.0)
     run.turn(seconds=1.0)
     assert run.services.result().best_score is None
@@ -290,9 +290,9 @@ def test_episodes_of_before_it_was_resumed_are_in_no_mean() -> None:
     config = {"save_best_by": "episode/return_mean", "record_interval_opt_steps": 1}
     resumed = Run(**config)
     resumed.services.restore(saved_after(3, **config))
-    told = iter([(0.0, 500.0), (9.0, 501.0), (3.0, 530.0), (3.0, 530.0)])
+    received = iter([(0.0, 500.0), (9.0, 501.0), (3.0, 530.0), (3.0, 530.0)])
     names = ("episode/return_mean", "episodes")
-    resumed.services.start({}, [lambda: dict(zip(names, next(told), strict=True))])
+    resumed.services.start({}, [lambda: dict(zip(names, next(received), strict=True))])
     resumed.turn()
     assert resumed.services.result().best_score is None, "one lucky episode"
     resumed.turn()
@@ -454,21 +454,21 @@ def saved_after(turns: int, *scores: float, **config: Any) -> Checkpoint:
 
 @pytest.mark.fault("F21")
 def test_resumable_recorder_is_called_with_the_position() -> None:
-    class Told(MemoryRecorder):
+    class ResumedRecorder(MemoryRecorder):
         def __init__(self) -> None:
             super().__init__()
-            self.told: list[tuple[int, int]] = []
+            self.received: list[tuple[int, int]] = []
 
         def resume_at(self, *, env_steps: int, opt_steps: int) -> None:
             assert not self.records
-            self.told.append((env_steps, opt_steps))
+            self.received.append((env_steps, opt_steps))
 
     run = Run()
-    run.services._recorder = recorder = Told()
+    run.services._recorder = recorder = ResumedRecorder()
     run.services.start({}, [run.stored])
-    assert recorder.told == []
+    assert recorder.received == []
     run.resume(saved_after(6))
-    assert recorder.told == [(60, 6)]
+    assert recorder.received == [(60, 6)]
 
 
 @pytest.mark.fault("F21")
@@ -630,14 +630,16 @@ def test_rates_are_since_the_record_before() -> None:
     assert run.recorded("samples_per_opt_steps") == [20.0, 20.0, 20.0]
 
 
-@pytest.mark.parametrize(("seconds", "told"), [(0.19, False), (0.21, True)])
-def test_last_record_has_no_rates_of_a_very_short_interval(seconds: float, told: bool) -> None:
+@pytest.mark.parametrize(("seconds", "received"), [(0.19, False), (0.21, True)])
+def test_last_record_has_no_rates_of_a_very_short_interval(seconds: float, received: bool) -> None:
     run = Run(record_interval_s=2.0)
     run.turn(4, seconds=2.0)
     run.turn(1, seconds=seconds)
     run.finish()
     last = run.recorder.records[-1]
-    assert all((name in last) is told for name in ("fps", "opt_steps_per_sec", "samples_per_sec"))
+    assert all(
+        (name in last) is received for name in ("fps", "opt_steps_per_sec", "samples_per_sec")
+    )
     assert last["samples_per_opt_steps"] == 20.0
 
 

@@ -1,4 +1,4 @@
-"""Replays whose memory can be told from that of the process around them. Loads little else."""
+"""Replays whose memory can be measured apart from that of their process. Loads little else."""
 
 from __future__ import annotations
 

@@ -279,14 +279,14 @@ class Wrong(ConstantAgent):
 
 
 class Notes(PrioritizedReplay):
-    """Keeps what it is told."""
+    """Keeps the priorities that it receives."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        self.told: list[tuple[list[int], list[float]]] = []
+        self.received: list[tuple[list[int], list[float]]] = []
 
     def update_priorities(self, index: IntArray, td_error: Array) -> None:
-        self.told.append((index.tolist(), td_error.tolist()))
+        self.received.append((index.tolist(), td_error.tolist()))
         super().update_priorities(index, td_error)
 
 
@@ -301,8 +301,8 @@ def test_offline_training_reports_priorities() -> None:
     buffer, agent = Notes(PrioritizedReplayConfig(), schema(LENGTH, 1), 0), Wrong()
     fill(buffer, 12)
     OfflineTrainer(agent, buffer, batch_size=4, stop=MaxOptSteps(3)).train()
-    assert len(buffer.told) == 3
-    assert buffer.told == expected_of(agent)
+    assert len(buffer.received) == 3
+    assert buffer.received == expected_of(agent)
 
 
 def make_trainer(agent: ConstantAgent) -> tuple[Trainer, Notes]:
@@ -318,8 +318,8 @@ def test_synchronous_training_reports_priorities() -> None:
     agent = Wrong()
     trainer, buffer = make_trainer(agent)
     trainer.train()
-    assert len(buffer.told) == 5
-    assert buffer.told == expected_of(agent)
+    assert len(buffer.received) == 5
+    assert buffer.received == expected_of(agent)
 
 
 def test_agent_that_reports_no_priorities_is_refused() -> None:

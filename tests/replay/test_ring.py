@@ -52,10 +52,12 @@ def test_replay_that_would_hold_more_than_asked_for_is_refused(
 # --- stacks of frames -----------------------------------------------------------------------------
 
 
-def stacks_of(told: list[Transition], n_frames: int) -> Iterator[tuple[list[float], list[float]]]:
+def stacks_of(
+    history: list[Transition], n_frames: int
+) -> Iterator[tuple[list[float], list[float]]]:
     """Yield the stacks before and after each step, kept as an actor's wrapper would."""
     stack: list[float] = []
-    for t in told:
+    for t in history:
         stack = stack or [t.obs] * n_frames
         after = [*stack[1:], t.next_obs]
         yield stack, after
@@ -69,11 +71,11 @@ def test_stacks_are_built_again(
     config: UniformReplayConfig, ends: list[list[str]], length: int, n_frames: int
 ) -> None:
     buffer = config.build(schema(length, 1, n_frames), 0)
-    told, messages = play(ends, make_outbox(len(ends), length, 1, n_frames))
+    histories, messages = play(ends, make_outbox(len(ends), length, 1, n_frames))
     for message in messages:
         assert buffer.push(message.columns, message.rows) == message.transitions
     expected = {}
-    for env in told:
+    for env in histories:
         for step, (before, after) in zip(env, stacks_of(env, n_frames), strict=True):
             expected[step.obs] = (before, after)
     batch = buffer.sample(30 * len(expected))
@@ -85,14 +87,14 @@ def test_stacks_are_built_again(
 
 def test_bootstrap_stack_of_an_n_step_return_is_that_of_its_last_step() -> None:
     buffer = UniformReplayConfig(n_step=3).build(schema(4, 3, 2), 0)
-    told, messages = play([[""] * 20], make_outbox(1, 4, 3, 2), finish=False)
+    histories, messages = play([[""] * 20], make_outbox(1, 4, 3, 2), finish=False)
     for message in messages:
         buffer.push(message.columns, message.rows)
-    where = {t.obs: i for i, t in enumerate(told[0])}
+    where = {t.obs: i for i, t in enumerate(histories[0])}
     batch = buffer.sample(50)
     for obs, next_obs in zip(batch["obs"][:, -1, 0], batch["next_obs"][..., 0], strict=True):
         at = where[float(obs)]
-        assert next_obs.tolist() == [told[0][at + 2].obs, told[0][at + 3].obs]
+        assert next_obs.tolist() == [histories[0][at + 2].obs, histories[0][at + 3].obs]
 
 
 # --- bytes ----------------------------------------------------------------------------------------

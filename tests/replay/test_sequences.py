@@ -36,10 +36,10 @@ class Episodes:
     """Observations of streams' first episodes."""
 
 
-def split(told: list[list[Transition]]) -> Episodes:
+def split(histories: list[list[Transition]]) -> Episodes:
     of: dict[float, tuple[list[Transition], int]] = {}
     first: set[float] = set()
-    for env in told:
+    for env in histories:
         episode: list[Transition] = []
         is_first = True
         for t in env:
@@ -67,10 +67,10 @@ def filled(
     config: SequenceReplayConfig, ends: list[list[str]], length: int, frame_stack: int = 1
 ) -> tuple[SequenceReplay, Episodes]:
     buffer = config.build(schema(length, config.lookahead, frame_stack), 0)
-    told, messages = play(ends, make_outbox(len(ends), length, config.lookahead, frame_stack))
+    histories, messages = play(ends, make_outbox(len(ends), length, config.lookahead, frame_stack))
     for message in messages:
         assert buffer.push(message.columns, message.rows) == message.transitions
-    return buffer, split(told)
+    return buffer, split(histories)
 
 
 def check(sample: Mapping[str, Array], episodes: Episodes, config: SequenceReplayConfig) -> None:
@@ -89,7 +89,7 @@ def check(sample: Mapping[str, Array], episodes: Episodes, config: SequenceRepla
         assert is_real == (at <= j < len(episode))
         nearest = episode[min(max(j, at), len(episode) - 1)]
         assert sample["action"][t] == nearest.action
-        assert sample["model_version"][t] == (nearest.reward - 1) % 100, "lags are told by it"
+        assert sample["model_version"][t] == (nearest.reward - 1) % 100, "lags are computed from it"
         found = sample["reward"][t], sample["obs"][sample["bootstrap"][t]], sample["discount"][t]
         if is_real:
             assert found == pytest.approx(n_step_return(episode, j, config.n_step, GAMMA))
@@ -189,7 +189,7 @@ def test_prioritized_sequences_are_the_same_windows_drawn_in_proportion() -> Non
         capacity=16, sequence_length=3, burn_in=1, stride=2, n_step=2, gamma=GAMMA, alpha=1.0
     )
     buffer = config.build(schema(4, config.lookahead), 0)
-    told, messages = play([["", "", "", "", "T"] * 8], make_outbox(1, 4, config.lookahead))
+    histories, messages = play([["", "", "", "", "T"] * 8], make_outbox(1, 4, config.lookahead))
     for message in messages:
         assert buffer.push(message.columns, message.rows) == message.transitions
     index = np.arange(buffer._ring.oldest, buffer._ring.newest)
@@ -197,7 +197,7 @@ def test_prioritized_sequences_are_the_same_windows_drawn_in_proportion() -> Non
     errors = np.where(index == index[2], 8.0, 1.0)
     buffer.update_priorities(index, errors)
     batch = buffer.sample(2000)
-    episodes = split(told)
+    episodes = split(histories)
     for k in range(100):
         sample = {name: column[k] for name, column in batch.items()}
         check({**sample, "obs": sample["obs"][:, 0]}, episodes, config)
@@ -213,12 +213,12 @@ def test_prioritized_sequences_are_the_same_windows_drawn_in_proportion() -> Non
 def test_oldest_sequences_make_room() -> None:
     config = SequenceReplayConfig(capacity=8, sequence_length=2, stride=1)
     buffer = config.build(schema(4, config.lookahead), 0)
-    told, messages = play([[""] * 40], make_outbox(1, 4, config.lookahead), finish=False)
+    histories, messages = play([[""] * 40], make_outbox(1, 4, config.lookahead), finish=False)
     stored = 0
     for message in messages:
         stored += buffer.push(message.columns, message.rows)
     assert len(buffer) == buffer.capacity == 8
-    newest = {t.obs for t in told[0][stored - 7 : stored + 1]}
+    newest = {t.obs for t in histories[0][stored - 7 : stored + 1]}
     assert set(buffer.sample(200)["obs"][:, 0, 0].tolist()) == newest
 
 

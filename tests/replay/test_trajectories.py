@@ -42,10 +42,10 @@ def pushed(buffer: TrajectoryQueue, messages: list[Experience]) -> int:
 def test_each_transition_is_handed_out_once_with_its_successor(
     ends: list[list[str]], batch_size: int
 ) -> None:
-    told, messages = played(ends)
+    histories, messages = played(ends)
     buffer = queue()
     assert pushed(buffer, messages) == len(buffer) == len(ends) * len(ends[0])
-    by_obs = {t.obs: t for env in told for t in env}
+    by_obs = {t.obs: t for env in histories for t in env}
     seen = []
     while len(buffer):
         batch = buffer.sample(batch_size)
@@ -63,7 +63,7 @@ def test_each_transition_is_handed_out_once_with_its_successor(
 @given(streams())
 @settings(max_examples=60, deadline=None)
 def test_sums_run_backwards_without_knowing_episodes(ends: list[list[str]]) -> None:
-    told, messages = played(ends)
+    histories, messages = played(ends)
     buffer = queue()
     pushed(buffer, messages)
     batch = buffer.sample(1000)
@@ -72,7 +72,7 @@ def test_sums_run_backwards_without_knowing_episodes(ends: list[list[str]]) -> N
     sums = np.zeros((len(mask), LENGTH + 1))
     for t in reversed(range(LENGTH)):
         sums[:, t] = mask[:, t] * (delta[:, t] + batch["discount"][:, t] * 0.9 * sums[:, t + 1])
-    where = {t.obs: (env, i) for env in told for i, t in enumerate(env)}
+    where = {t.obs: (env, i) for env in histories for i, t in enumerate(env)}
     for b, t in np.argwhere(mask):
         env, i = where[float(batch["obs"][b, t, 0])]
         naive, factor = 0.0, 1.0
@@ -86,7 +86,7 @@ def test_sums_run_backwards_without_knowing_episodes(ends: list[list[str]]) -> N
 
 
 def test_oldest_come_first_and_batches_even_out() -> None:
-    told, messages = played([["", "", "T"] * 20])
+    histories, messages = played([["", "", "T"] * 20])
     buffer = queue()
     total = pushed(buffer, messages)
     handed, order = 0, []
@@ -96,7 +96,7 @@ def test_oldest_come_first_and_batches_even_out() -> None:
         order += batch["obs"][:, :-1][batch["mask"]][:, 0].tolist()
         assert abs(handed - 5 * round_) < LENGTH, "never a segment away from what was asked for"
         assert len(buffer) == total - handed
-    assert order == [t.obs for t in told[0]][:handed]
+    assert order == [t.obs for t in histories[0]][:handed]
 
 
 def test_last_batch_holds_what_is_left() -> None:
@@ -108,12 +108,12 @@ def test_last_batch_holds_what_is_left() -> None:
 
 
 def test_oldest_make_room_beyond_the_capacity() -> None:
-    told, messages = played([[""] * 40])
+    histories, messages = played([[""] * 40])
     buffer = queue(capacity=10)
     pushed(buffer, messages)
     assert 10 - LENGTH < len(buffer) <= buffer.capacity == 10
     batch = buffer.sample(100)
-    newest = [t.obs for t in told[0]][-len(batch["obs"]) * LENGTH :]
+    newest = [t.obs for t in histories[0]][-len(batch["obs"]) * LENGTH :]
     assert set(batch["obs"][:, :-1][batch["mask"]][:, 0]) <= set(newest)
 
 
@@ -189,23 +189,23 @@ def test_trajectory_starts_over_where_the_memory_is_not_initial(
     restored.load_state(buffer.state())
     for one in (buffer, restored):
         batch = one.sample(count)
-        told = [
+        histories = [
             obs[:-1][mask] for obs, mask in zip(batch["obs"][..., 0], batch["mask"], strict=True)
         ]
         starts = batch["memory"][:, 0].tolist()
-        assert list(zip(starts, [t.tolist() for t in told], strict=True)) == expected
+        assert list(zip(starts, [t.tolist() for t in histories], strict=True)) == expected
         for k, t in np.argwhere(batch["mask"]):
             assert batch["obs"][k, t + 1, 0] == batch["obs"][k, t, 0] + 1, "what followed"
 
 
 def test_stacks_of_frames_are_whole_again() -> None:
-    told, messages = played([["", "", "T", "", "C", "", "", ""]], frame_stack=3)
+    histories, messages = played([["", "", "T", "", "C", "", "", ""]], frame_stack=3)
     buffer = queue(frame_stack=3)
     pushed(buffer, messages)
     batch = buffer.sample(100)
     history: dict[float, list[float]] = {}
     before: list[float] = []
-    for t in told[0]:
+    for t in histories[0]:
         before.append(t.obs)
         history[t.obs] = ([before[0]] * 2 + before)[-3:]
         if t.terminated or t.truncated:

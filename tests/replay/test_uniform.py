@@ -28,12 +28,12 @@ def test_samples_equal_naive_n_step_returns(
     ends: list[list[str]], n_step: int, length: int
 ) -> None:
     buffer = build(n_step=n_step, length=length)
-    told, messages = play(ends, make_outbox(len(ends), length, n_step))
+    histories, messages = play(ends, make_outbox(len(ends), length, n_step))
     for message in messages:
         assert buffer.push(message.columns, message.rows) == message.transitions
-    count = sum(len(env) for env in told)
+    count = sum(len(env) for env in histories)
     assert len(buffer) == count
-    where = {t.obs: (env, i) for env in told for i, t in enumerate(env)}
+    where = {t.obs: (env, i) for env in histories for i, t in enumerate(env)}
     batch = buffer.sample(40 * count)
     for k in range(40 * count):
         env, i = where[float(batch["obs"][k, 0])]

@@ -28,7 +28,7 @@ KILLED, TERMINATED, RAISED = -9, -15, 1
 
 
 class FakeLauncher:
-    """Does at once what it is told to, and lets the test end actors.
+    """Does what it is asked at once, and lets the test end actors.
 
     The manager's thread calls the contract's methods, the test the others.
     """
@@ -131,7 +131,7 @@ class Clock:
 
 
 class Stage:
-    """A manager with all that it was given, and what it has told."""
+    """A manager with its arguments, and what it has reported."""
 
     def __init__(
         self,
@@ -331,8 +331,8 @@ def test_actor_that_hangs_is_killed_with_its_stacks_and_replaced(
         stage.wait_for(peer(1, 1))
         assert stage.launcher.killed == [(peer(1), True)]
         assert stage.exits[0].text == "its stacks"
-        (told,) = caplog.messages
-        assert told == (
+        (message,) = caplog.messages
+        assert message == (
             "actor 1 made no step for 61 s and was killed; it is restarted in 1.0 s. If it "
             "needs more time, raise supervision.step_timeout_s, now 60; else look at the stacks of "
             "its threads below, if it could still write them.\n\nits stacks"
@@ -428,24 +428,28 @@ def test_actor_at_its_memory_limit_finishes_and_is_replaced_which_is_no_death(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with started(memory_limit_bytes=LIMIT, max_restarts=0, backoff_s=1000.0) as stage:
-        for life in range(4):
-            stage.wait_for(peer(1, life))
-            stage.launcher.memory |= {peer(0): LIMIT, peer(1, life): 60 << 20}
+        for incarnation in range(4):
+            stage.wait_for(peer(1, incarnation))
+            stage.launcher.memory |= {peer(0): LIMIT, peer(1, incarnation): 60 << 20}
             stage.all_work()
             stage.launcher.watch_for(60.0)
-            stage.launcher.memory[peer(1, life)] = 150 << 20
-            wait_until(lambda n=life: len(stage.launcher.asked) > n, DEADLINE_S, "it to be asked")
+            stage.launcher.memory[peer(1, incarnation)] = 150 << 20
+            wait_until(
+                lambda n=incarnation: len(stage.launcher.asked) > n, DEADLINE_S, "it to be asked"
+            )
             stage.launcher.wait_rounds()
-            assert peer(1, life) in stage.launcher.alive, "it is given time"
-            stage.launcher.end(peer(1, life))
+            assert peer(1, incarnation) in stage.launcher.alive, "it is given time"
+            stage.launcher.end(peer(1, incarnation))
         stage.wait_for(peer(1, 4))
         stage.launcher.wait_rounds()
-        assert stage.launcher.asked == [peer(1, life) for life in range(4)], "and once each"
+        assert stage.launcher.asked == [peer(1, incarnation) for incarnation in range(4)], (
+            "and once each"
+        )
         assert stage.launcher.killed == []
         assert (stage.restarts, stage.memory_restarts) == ([], [1, 1, 1, 1])
         assert stage.interrupter.error is None
-        (told,) = caplog.messages
-        assert re.sub(r"\d+ MiB/min", "#", told) == (
+        (message,) = caplog.messages
+        assert re.sub(r"\d+ MiB/min", "#", message) == (
             "actor 1 held 150 MiB of memory, more than supervision.memory_limit_bytes allows "
             "(100 MiB); "
             "it finishes and is restarted, without loss. It held 60 MiB at its first step and grew "
@@ -511,21 +515,21 @@ def test_replacement_that_cannot_start_is_one_death_of_an_actor_that_has_worked(
 @pytest.mark.fault("F3", "F7")
 def test_leak_that_keeps_an_actor_starting_ends_the_run() -> None:
     with started(1, memory_limit_bytes=LIMIT) as stage:
-        for life in range(4):
-            stage.wait_for(peer(0, life))
+        for incarnation in range(4):
+            stage.wait_for(peer(0, incarnation))
             stage.launcher.watch_for(20.0)  # to start
-            stage.launcher.memory[peer(0, life)] = 80 << 20
-            stage.launcher.works(peer(0, life), turns=1)
+            stage.launcher.memory[peer(0, incarnation)] = 80 << 20
+            stage.launcher.works(peer(0, incarnation), turns=1)
             stage.launcher.watch_for(10.0)
-            stage.launcher.memory[peer(0, life)] = 110 << 20
+            stage.launcher.memory[peer(0, incarnation)] = 110 << 20
             wait_until(
-                lambda n=life: len(stage.launcher.asked) > n or stage.interrupter.error,
+                lambda n=incarnation: len(stage.launcher.asked) > n or stage.interrupter.error,
                 DEADLINE_S,
                 "it to be asked",
             )
-            if life < 3:
-                stage.launcher.end(peer(0, life))
-        assert stage.launcher.asked == [peer(0, life) for life in range(3)]
+            if incarnation < 3:
+                stage.launcher.end(peer(0, incarnation))
+        assert stage.launcher.asked == [peer(0, incarnation) for incarnation in range(3)]
         error = re.sub(r"\d+%|\d+ MiB/min", "#", str(stage.interrupter.error))
         assert error == (
             "actor 0 held 110 MiB of memory, more than supervision.memory_limit_bytes allows "
@@ -560,8 +564,8 @@ def test_actor_that_is_much_slower_than_the_others_is_replaced_if_that_is_asked_
         stage.clock.now += 1.0
         stage.wait_for(peer(2, 1))
         assert stage.launcher.killed == [(peer(2), True)], "no other, and not the evaluator"
-        told = re.sub(r"[\d.]+ steps/s|median actor [\d.]+", "#", caplog.messages[0])
-        assert told == (
+        message = re.sub(r"[\d.]+ steps/s|median actor [\d.]+", "#", caplog.messages[0])
+        assert message == (
             "actor 2 made # over 10 s, the #, and was killed; it is restarted in 1.0 s. "
             "If its environments are expected to be slower, lower supervision.min_pace, now 0.1; "
             "else look at the stacks of its threads below, if it could still write them."

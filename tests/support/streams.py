@@ -49,7 +49,7 @@ def play(
     """
     n_envs, n_steps = len(ends), len(ends[0])
     processor = OneStep()
-    told: list[list[Transition]] = [[] for _ in ends]
+    histories: list[list[Transition]] = [[] for _ in ends]
     messages: list[Experience] = []
     fresh = iter(range(10_000_000))
     obs = np.array([[next(fresh)] for _ in ends], np.float32)
@@ -68,7 +68,7 @@ def play(
         for rows in processor.process(Step(obs, Act(action), outcome, ModelVersion(t))):
             outbox.push(rows)
         for i in range(n_envs):
-            told[i].append(
+            histories[i].append(
                 Transition(
                     float(obs[i, 0]),
                     int(action[i]),
@@ -85,7 +85,7 @@ def play(
             outbox.push(rows)
         outbox.finish()
         messages += take_all(outbox, n_steps)
-    return told, messages
+    return histories, messages
 
 
 def take_all(outbox: Outbox, env_steps: int = 0) -> list[Experience]:
@@ -103,14 +103,14 @@ def make_outbox(n_envs: int, length: int, lookahead: int, frame_stack: int = 1) 
 
 
 def n_step_return(
-    told: list[Transition], at: int, n: int, gamma: float
+    history: list[Transition], at: int, n: int, gamma: float
 ) -> tuple[float, float, float]:
     """Return reward, next observation and discount of a naive n-step return."""
     reward, discount = 0.0, 1.0
     for k in range(n):
-        step = told[at + k]
+        step = history[at + k]
         reward += discount * step.reward
         discount *= gamma
-        if step.terminated or step.truncated or at + k + 1 == len(told):
+        if step.terminated or step.truncated or at + k + 1 == len(history):
             break
     return reward, step.next_obs, 0.0 if step.terminated else discount

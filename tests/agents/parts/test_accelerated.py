@@ -37,18 +37,18 @@ class Counting:
 def run(how: Acceleration, device: torch.device, sizes: list[int]) -> tuple[Counting, list[float]]:
     counting = Counting(device)
     accelerated = Accelerated(counting.update, how, device)
-    told = []
+    results = []
     for turn, size in enumerate(sizes):
         x = torch.full((size, 3), float(turn + 1), device=device)
         answer = accelerated({"x": x})
         assert answer["row"].tolist() == [turn + 1.0] * 3
-        told.append(answer["largest"])
-    return counting, [float(value) for value in told]
+        results.append(answer["largest"])
+    return counting, [float(value) for value in results]
 
 
 def test_off_calls_the_update_itself() -> None:
-    counting, told = run("off", CPU, [2, 2, 4])
-    assert (counting.calls, told) == (3, [2.0, 6.0, 18.0])
+    counting, results = run("off", CPU, [2, 2, 4])
+    assert (counting.calls, results) == (3, [2.0, 6.0, 18.0])
 
 
 @pytest.mark.gpu
@@ -56,8 +56,8 @@ def test_off_calls_the_update_itself() -> None:
 def test_graphs_update_once_a_call_and_report_numbers_that_stay() -> None:
     sizes = [2] * 8 + [5, 2]
     expected = run("off", torch.device("cuda"), sizes)[1]
-    counting, told = run("graphs", torch.device("cuda"), sizes)
-    assert told == expected
+    counting, results = run("graphs", torch.device("cuda"), sizes)
+    assert results == expected
     assert counting.calls < len(sizes)
 
 

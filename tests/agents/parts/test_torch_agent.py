@@ -74,11 +74,11 @@ def test_sync_takes_parameters_and_version() -> None:
     assert policy.model_info().version == 8
 
 
-@pytest.mark.parametrize(("own", "told", "known"), [(10, 30, 30), (30, 10, 30)])
-def test_env_steps_are_the_larger_of_given_and_own_count(own: int, told: int, known: int) -> None:
+@pytest.mark.parametrize(("own", "given", "known"), [(10, 30, 30), (30, 10, 30)])
+def test_env_steps_are_the_larger_of_given_and_own_count(own: int, given: int, known: int) -> None:
     policy = TorchPolicy(layer(1.0), CPU)
     policy.env_steps = own
-    policy.sync_model(info(1.0, env_steps=told))
+    policy.sync_model(info(1.0, env_steps=given))
     assert policy.env_steps == policy.model_info().env_steps == known
 
 

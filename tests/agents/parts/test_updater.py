@@ -59,12 +59,12 @@ def parameters(agent: DQNAgent | SACAgent) -> Array:
 
 
 def learned(config: Config, opt_steps: int = 6, **changes: Any) -> tuple[Array, list[float]]:
-    """Return parameters after some steps, and all numbers that were told."""
+    """Return parameters after some steps, and all metrics."""
     agent = build(config, **changes)
-    told: list[float] = []
+    metrics: list[float] = []
     for seed in range(opt_steps):
-        told += map(float, agent.opt(batch_for(config, seed)).values())
-    return parameters(agent), told
+        metrics += map(float, agent.opt(batch_for(config, seed)).values())
+    return parameters(agent), metrics
 
 
 @both
@@ -95,12 +95,12 @@ class Telling(DQNAgent):
     answer: Any = None
 
     def loss(self, *args: Any) -> Any:
-        loss, told = super().loss(*args)
-        return loss if self.alone else (loss, told)
+        loss, metrics = super().loss(*args)
+        return loss if self.alone else (loss, metrics)
 
     def update(self, data: dict[str, torch.Tensor]) -> Any:
-        told = super().update(data)
-        return told if self.alone else self.answer
+        metrics = super().update(data)
+        return metrics if self.alone else self.answer
 
 
 class TellingConfig(DQNConfig):
@@ -112,15 +112,15 @@ class TellingConfig(DQNConfig):
         return agent
 
 
-def telling(**told: Any) -> Telling:
+def telling(**metrics: Any) -> Telling:
     agent = TellingConfig(hidden=(16,), device="cpu").build(spec_for(DQN), CONTEXT)
-    for name, value in told.items():
+    for name, value in metrics.items():
         setattr(agent, name, value)
     return agent
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("metrics", "words"),
     [
         ({"answer": None}, "`update` of Telling must return tensors by name, got None"),
         ({"answer": torch.tensor(0.5)}, "must return tensors by name, got 0.5"),
@@ -131,9 +131,9 @@ def telling(**told: Any) -> Telling:
         ),
     ],
 )
-def test_updates_that_report_something_else_are_named(told: dict[str, Any], words: str) -> None:
+def test_updates_that_report_something_else_are_named(metrics: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        telling(**told).opt(batch_for(DQN))
+        telling(**metrics).opt(batch_for(DQN))
 
 
 def test_an_update_may_report_no_priorities() -> None:
@@ -156,11 +156,11 @@ def test_an_update_may_report_no_priorities() -> None:
     ids=["plain", "all"],
 )
 def test_compiled_updates_are_those_of_eager_ones(config: Config, changes: dict[str, Any]) -> None:
-    eager, told = learned(config, **changes)
-    compiled, told_compiled = learned(config, accelerate="compile", **changes)
+    eager, metrics = learned(config, **changes)
+    compiled, metrics_compiled = learned(config, accelerate="compile", **changes)
     tolerance = 0.02 if "precision" in changes else 1e-5
     assert compiled == pytest.approx(eager, abs=tolerance)
-    assert told_compiled == pytest.approx(told, rel=10 * tolerance, abs=10 * tolerance)
+    assert metrics_compiled == pytest.approx(metrics, rel=10 * tolerance, abs=10 * tolerance)
 
 
 @pytest.mark.gpu
@@ -176,12 +176,12 @@ def test_compiled_updates_are_those_of_eager_ones(config: Config, changes: dict[
     ids=["plain", "normalized", "bfloat16"],
 )
 def test_recorded_updates_are_those_of_eager_ones(config: Config, changes: dict[str, Any]) -> None:
-    eager, told = learned(config, opt_steps=12, device="cuda", **changes)
-    recorded, told_recorded = learned(
+    eager, metrics = learned(config, opt_steps=12, device="cuda", **changes)
+    recorded, metrics_recorded = learned(
         config, opt_steps=12, device="cuda", accelerate="graphs", **changes
     )
     assert recorded == pytest.approx(eager, abs=1e-4)
-    assert told_recorded == pytest.approx(told, rel=1e-3, abs=1e-3)
+    assert metrics_recorded == pytest.approx(metrics, rel=1e-3, abs=1e-3)
 
 
 @pytest.mark.gpu
