@@ -105,10 +105,10 @@ class Naive:
 def test_losses_are_those_of_naive_equations(spec: EnvSpec) -> None:
     agent, batch = random_agent(spec), batch_of(spec)
     naive = Naive(agent, batch)
-    told = agent.opt(batch)
+    metrics = agent.opt(batch)
     squares = [error**2 for critic in naive.critics for error in naive.errors(critic)]
-    assert float(told["critic_loss"]) == pytest.approx(np.mean(squares), rel=1e-4)
-    assert float(told["actor_loss"]) == pytest.approx(naive.actor_loss(naive.actor), rel=1e-4)
+    assert float(metrics["critic_loss"]) == pytest.approx(np.mean(squares), rel=1e-4)
+    assert float(metrics["actor_loss"]) == pytest.approx(naive.actor_loss(naive.actor), rel=1e-4)
     both = np.abs([naive.errors(critic) for critic in naive.critics]).mean(axis=0)
     np.testing.assert_allclose(agent.priorities(), both, rtol=1e-4)
 

@@ -48,8 +48,8 @@ def test_loss_and_step_are_those_of_naive_likelihood(spec: EnvSpec) -> None:
         rows = zip(batch["obs"], batch["action"], strict=True)
         return -sum(log_prob(weight @ obs, np.array(action)) for obs, action in rows) / 5
 
-    told = agent.opt(batch)
-    assert float(told["loss"]) == pytest.approx(loss(before), rel=1e-5)
+    metrics = agent.opt(batch)
+    assert float(metrics["loss"]) == pytest.approx(loss(before), rel=1e-5)
     check_moves(before, weight_of(actor), slope(loss, before))
 
 
@@ -122,8 +122,8 @@ def test_learns_quantities_and_their_spread() -> None:
 def test_deviations_do_not_vanish_where_data_has_none() -> None:
     agent = learned(replace(LEARNS, state_std=True), CONTINUOUS, lambda obs: 0 * obs[:, :2], 300)
     entropy_of_one = -5.0 + 0.5 * math.log(2 * math.pi * math.e)
-    told = agent.opt({**batch_of(CONTINUOUS), "action": np.zeros((5, 2), np.float32)})
-    assert float(told["entropy"]) >= 2 * entropy_of_one - 1e-4
+    metrics = agent.opt({**batch_of(CONTINUOUS), "action": np.zeros((5, 2), np.float32)})
+    assert float(metrics["entropy"]) >= 2 * entropy_of_one - 1e-4
 
 
 def test_several_choices_at_once_and_fields_are_learned() -> None:

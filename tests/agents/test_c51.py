@@ -156,11 +156,11 @@ def test_loss_and_priorities_are_cross_entropies(double: bool) -> None:
     cases = [(0, 0.3, 0.9), (1, -0.5, 0.9**3), (1, 0.4, 0.0)]
     expected = [cross_entropy(double, *case) for case in cases]
     agent = table_agent(double=double)
-    told = agent.opt(transitions(*map(list, zip(*cases, strict=True))))  # type: ignore[arg-type]
-    assert float(told["loss"]) == pytest.approx(np.mean(expected), rel=1e-5)
+    metrics = agent.opt(transitions(*map(list, zip(*cases, strict=True))))  # type: ignore[arg-type]
+    assert float(metrics["loss"]) == pytest.approx(np.mean(expected), rel=1e-5)
     assert agent.priorities() == pytest.approx(expected, rel=1e-5)
     q = [softmax(ONLINE[0, action]) @ ATOMS for action, *_ in cases]
-    assert float(told["q_mean"]) == pytest.approx(np.mean(q), rel=1e-5)
+    assert float(metrics["q_mean"]) == pytest.approx(np.mean(q), rel=1e-5)
 
 
 def test_cases_by_hand_distinguish_double_from_single() -> None:

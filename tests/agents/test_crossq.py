@@ -342,15 +342,15 @@ def test_step_is_that_of_the_papers_equations(target_entropy: float) -> None:
     discount = np.array([0.9, 0.0, 0.9, 0.81, 0.9, 0.9], np.float32)
     batch = batch_of(6, discount=discount, weight=np.linspace(0.2, 1.0, 6, dtype=np.float32))
     naive = NaiveCrossQ(agent, batch, alpha=0.3)
-    told = {name: float(value) for name, value in agent.opt(batch).items()}
+    metrics = {name: float(value) for name, value in agent.opt(batch).items()}
 
-    assert told["critic_loss"] == pytest.approx(naive.critic_loss(naive.critics), rel=1e-4)
+    assert metrics["critic_loss"] == pytest.approx(naive.critic_loss(naive.critics), rel=1e-4)
     critics = arrays_of(agent.critics)
     check_step(naive.critics, critics, naive.critic_loss)
-    assert told["actor_loss"] == pytest.approx(naive.actor_loss(naive.actor, critics), rel=1e-4)
+    assert metrics["actor_loss"] == pytest.approx(naive.actor_loss(naive.actor, critics), rel=1e-4)
     check_step(naive.actor, arrays_of(agent.model), lambda a: naive.actor_loss(a, critics))
     _, log_prob = naive.drawn(naive.actor, "obs", learning=True)
-    assert told["entropy"] == pytest.approx(-log_prob.mean(), rel=1e-4)
+    assert metrics["entropy"] == pytest.approx(-log_prob.mean(), rel=1e-4)
     at, width = math.log(0.3), 1e-3
     ahead, behind = (naive.alpha_loss(at + x, target_entropy) for x in (width, -width))
     log_alpha = float(agent.state()["log_alpha/value"])
@@ -407,8 +407,8 @@ def test_policy_and_temperature_wait_for_their_turn(interval: int) -> None:
     moved, alphas = [], []
     for _ in range(6):
         before = [p.clone() for p in agent.model.parameters()]
-        told = agent.opt(batch_of())
-        assert {"critic_loss", "alpha", "q_mean", "actor_loss", "entropy"} <= set(told)
+        metrics = agent.opt(batch_of())
+        assert {"critic_loss", "alpha", "q_mean", "actor_loss", "entropy"} <= set(metrics)
         changed = {
             not torch.equal(p, q) for p, q in zip(before, agent.model.parameters(), strict=True)
         }

@@ -252,8 +252,8 @@ def test_losses_are_those_of_the_paper(seed: int, weighted: bool, alpha: float) 
     answers = Answers(agent)
     expected = answers.losses(batch, alpha, weight if weighted else np.ones(12))
     record = agent.opt({**batch, "weight": weight} if weighted else batch)
-    told = [record[name].item() for name in ("critic_loss", "actor_loss", "entropy")]
-    np.testing.assert_allclose(told, expected, rtol=1e-4, atol=1e-6)
+    metrics = [record[name].item() for name in ("critic_loss", "actor_loss", "entropy")]
+    np.testing.assert_allclose(metrics, expected, rtol=1e-4, atol=1e-6)
 
 
 class Answers:

@@ -270,12 +270,12 @@ def test_rows_that_are_no_transitions_contribute_nothing() -> None:
     other["action"] = np.where(mask, batch["action"], random.integers(CHOICES, size=mask.shape))
     assert unread[:, :2].any(), "no sequence begins an episode"
     assert unread[:, 2:].any(), "no episode ends"
-    told = []
+    metrics = []
     for columns in (batch, other):
         agent = agent_of(config)
         record = agent.opt(columns)
-        told.append((record["loss"], torch.from_numpy(agent.priorities()), gradient_of(agent)))
-    for mine, theirs in zip(*told, strict=True):
+        metrics.append((record["loss"], torch.from_numpy(agent.priorities()), gradient_of(agent)))
+    for mine, theirs in zip(*metrics, strict=True):
         torch.testing.assert_close(mine, theirs)
 
 
@@ -344,8 +344,8 @@ def test_acts_on_what_it_remembers_and_reports_what_that_was(kind: str) -> None:
         policy.forget(where)
         expected[where] = 0
         obs = observations(4, seed=t)
-        told = policy.act(obs).extras["memory"]
-        np.testing.assert_allclose(told, expected, atol=1e-6)
+        metrics = policy.act(obs).extras["memory"]
+        np.testing.assert_allclose(metrics, expected, atol=1e-6)
         expected = np.stack([naive.step(o, m)[1] for o, m in zip(obs, expected, strict=True)])
 
 

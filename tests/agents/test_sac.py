@@ -325,15 +325,15 @@ def test_step_is_that_of_the_papers_equations(target_entropy: float) -> None:
     discount = np.array([0.9, 0.0, 0.9, 0.81, 0.9, 0.9], np.float32)
     batch = batch_of(6, discount=discount, weight=np.linspace(0.2, 1.0, 6, dtype=np.float32))
     naive = NaiveSAC(agent, batch, alpha=0.3)
-    told = {name: float(value) for name, value in agent.opt(batch).items()}
+    metrics = {name: float(value) for name, value in agent.opt(batch).items()}
 
-    assert told["critic_loss"] == pytest.approx(naive.critic_loss(naive.critics), rel=1e-4)
+    assert metrics["critic_loss"] == pytest.approx(naive.critic_loss(naive.critics), rel=1e-4)
     check_step(naive.critics, arrays_of(agent.critics), naive.critic_loss)
     # The policy climbs the critics as they are by then.
     critics = arrays_of(agent.critics)
-    assert told["actor_loss"] == pytest.approx(naive.actor_loss(naive.actor, critics), rel=1e-4)
+    assert metrics["actor_loss"] == pytest.approx(naive.actor_loss(naive.actor, critics), rel=1e-4)
     check_step(naive.actor, arrays_of(agent.model), lambda a: naive.actor_loss(a, critics))
-    assert told["entropy"] == pytest.approx(-np.mean(naive.log_probs(naive.actor)), rel=1e-4)
+    assert metrics["entropy"] == pytest.approx(-np.mean(naive.log_probs(naive.actor)), rel=1e-4)
     at, width = math.log(0.3), 1e-3
     ahead, behind = (naive.alpha_loss(at + x, target_entropy) for x in (width, -width))
     log_alpha = float(agent.state()["log_alpha/value"])

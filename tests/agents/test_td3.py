@@ -301,9 +301,11 @@ def test_policy_and_target_networks_wait_for_their_turn(interval: int) -> None:
 
 def test_loss_of_the_policy_is_reported_in_each_step() -> None:
     agent = small().build(SPEC, CONTEXT)
-    told = [agent.opt(batch_of()) for _ in range(3)]
-    assert all({"critic_loss", "actor_loss", "actor_grad_norm"} <= set(record) for record in told)
-    losses = [float(record["actor_loss"]) for record in told]
+    metrics = [agent.opt(batch_of()) for _ in range(3)]
+    assert all(
+        {"critic_loss", "actor_loss", "actor_grad_norm"} <= set(record) for record in metrics
+    )
+    losses = [float(record["actor_loss"]) for record in metrics]
     assert losses[0] == losses[1] != losses[2]
 
 

@@ -82,7 +82,7 @@ STUCK = [*CALM.notes[:5], progress(119.0, CALM.notes[4]["received"])]  # turns, 
 
 
 @pytest.mark.parametrize(
-    ("seen", "outcome", "after_s", "told"),
+    ("seen", "outcome", "after_s", "message"),
     [
         (CALM, "recovered", 2.5, ""),
         (replace(CALM, notes=[*CALM.notes, progress(119.5, 900, bad_rows=3)]), "learned", 2.5, ""),
@@ -98,9 +98,9 @@ STUCK = [*CALM.notes[:5], progress(119.0, CALM.notes[4]["received"])]  # turns, 
         ),
     ],
 )
-def test_what_became_of_a_run(seen: Observed, outcome: str, after_s: float, told: str) -> None:
+def test_what_became_of_a_run(seen: Observed, outcome: str, after_s: float, message: str) -> None:
     found = judge(seen)
-    assert (found["outcome"], found["after_s"], found["message"]) == (outcome, after_s, told)
+    assert (found["outcome"], found["after_s"], found["message"]) == (outcome, after_s, message)
 
 
 def test_what_is_lost_is_what_made_and_received_steps_drift_apart_by() -> None:

@@ -210,9 +210,9 @@ def test_damage_is_found_and_the_one_before_is_loaded(
         checkpointer.load("100")
     with caplog.at_level(logging.WARNING):
         assert checkpointer.load_latest().meta == {"opt_steps": 90}
-    (told,) = caplog.messages
-    assert f"/100: {file} " in told
-    assert told.endswith("; also there: 90; falling back to the previous one"), "both are named"
+    (message,) = caplog.messages
+    assert f"/100: {file} " in message
+    assert message.endswith("; also there: 90; falling back to the previous one"), "both are named"
 
 
 @pytest.mark.fault("F20")

@@ -59,9 +59,9 @@ def test_two_runs_are_compared_with_the_settings_that_differ(
     assert ["env", "CartPole-v1", "Acrobot-v1"] in rows
     assert ["seed", "0", "7"] in rows
     assert main(["compare", str(runs / "low"), str(runs / "high"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["settings"] == {"seed": [0, 7], "env": ["CartPole-v1", "Acrobot-v1"]}
-    assert told["numbers"]["wall_s"] == [5.0, 65.0]
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["settings"] == {"seed": [0, 7], "env": ["CartPole-v1", "Acrobot-v1"]}
+    assert printed["numbers"]["wall_s"] == [5.0, 65.0]
 
 
 def test_what_is_no_run_and_one_run_alone_are_refused(

@@ -100,9 +100,9 @@ class Raises(ConstantAgent):
 
 class Diverges(ConstantAgent):
     def opt(self, batch: Columns) -> Mapping[str, float]:
-        told = super().opt(batch)
+        metrics = super().opt(batch)
         self.params = {"action": np.array(np.nan)}
-        return told
+        return metrics
 
 
 class SharesItsModel(ConstantAgent):

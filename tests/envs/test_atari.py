@@ -1,4 +1,4 @@
-"""Atari games: preprocessed as everyone does, whole games counted whatever the learner is told."""
+"""Atari games: standard preprocessing, and whole games are counted whatever the learner sees."""
 
 from __future__ import annotations
 
@@ -120,12 +120,12 @@ def test_lost_incarnation_ends_an_episode_for_the_learner_only() -> None:
         assert a.counted[0].tolist() == b.counted[0].tolist()
         assert a.counted[1].tolist() == b.counted[1].tolist()
         assert a.counted[1].tolist() == a.terminated.tolist()
-        assert not (b.counted[1] & ~b.terminated).any(), "the learner is told of the game's end"
+        assert not (b.counted[1] & ~b.terminated).any(), "the learner sees the end of the game"
         assert (a.final_obs[:, -1] == b.final_obs[:, -1]).all(), "the same game"
     games = sum(int(step.counted[1].sum()) for step in lives)
-    told = sum(int(step.terminated.sum()) for step in lives)
+    terminations = sum(int(step.terminated.sum()) for step in lives)
     assert games >= 2
-    assert told >= 5 * games, "games of Breakout have five lives"
+    assert terminations >= 5 * games, "games of Breakout have five lives"
     assert first.shape[0] == 2
 
 

@@ -180,8 +180,8 @@ class SpoiltNested(NestedEnv):
         self._spoil = spoil
 
     def observation(self, observation: Any) -> Any:
-        told = super().observation(observation)
-        return self._spoil(told) if observation[2] else told
+        observed = super().observation(observation)
+        return self._spoil(observed) if observation[2] else observed
 
 
 @pytest.mark.fault("F8", "F25")
@@ -189,36 +189,36 @@ class SpoiltNested(NestedEnv):
     ("spoil", "message"),
     [
         (
-            lambda told: told | {"drawn": np.float32(math.nan)},
+            lambda observed: observed | {"drawn": np.float32(math.nan)},
             r"gave the field 'drawn' of the observation nan, of which 1 of 1 .* after action 3\.",
         ),
         (
-            lambda told: told | {"at": (told["at"][0], np.array([[math.inf]]))},
+            lambda observed: observed | {"at": (observed["at"][0], np.array([[math.inf]]))},
             r"gave the field 'at/1' of the observation \[\[inf\]\], of which 1 of 1",
         ),
         (
-            lambda told: told | {"drawn": np.zeros(2, np.float32)},
+            lambda observed: observed | {"drawn": np.zeros(2, np.float32)},
             r"gave an observation with field 'drawn' of shape \(2,\) and dtype float32, "
             r"\[0.0, 0.0\] after action 3; its observation space declares \(\), float32\.",
         ),
         (
-            lambda told: told | {"at": (np.zeros(1, np.int64), told["at"][1])},
+            lambda observed: observed | {"at": (np.zeros(1, np.int64), observed["at"][1])},
             r"with field 'at/0' of shape \(1,\) and dtype int64.* declares \(1,\), uint8",
         ),
         (
-            lambda told: told | {"who": 1.5},
+            lambda observed: observed | {"who": 1.5},
             r"with field 'who' of shape \(\) and dtype float64, 1.5",
         ),
         (
-            lambda told: told | {"at": (*told["at"], 1)},
+            lambda observed: observed | {"at": (*observed["at"], 1)},
             r"gave an observation not built as the observation space declares after action 3: its "
             r"field 'at' must be a tuple of 2, got a tuple of 3\.",
         ),
         (
-            lambda told: {"who": told["who"], "at": told["at"]},
+            lambda observed: {"who": observed["who"], "at": observed["at"]},
             r"it must be a dict with the keys \['at', 'drawn', 'who'\], got .*\['who', 'at'\]",
         ),
-        (lambda told: told["at"], "it must be a dict with the keys .*, got a tuple of 2"),
+        (lambda observed: observed["at"], "it must be a dict with the keys .*, got a tuple of 2"),
     ],
 )
 def test_broken_promises_name_the_field(spoil: Callable[[Any], Any], message: str) -> None:

@@ -86,10 +86,10 @@ def test_whole_atari_games_are_counted_with_clipped_rewards_too() -> None:
     first = env.reset(5)
     steps = [env.step(np.full(2, int(k % 5 == 0))) for k in range(280)]
     assert stacks_follow(first, steps) >= 10, "lives too begin with one frame only"
-    told = sum(int(step.terminated.sum()) for step in steps)
+    terminations = sum(int(step.terminated.sum()) for step in steps)
     games = sum(int(step.counted[1].sum()) for step in steps)
     assert games >= 2
-    assert told >= 5 * games, "games of Breakout have five lives"
+    assert terminations >= 5 * games, "games of Breakout have five lives"
     assert not any((step.counted[1] & ~step.terminated).any() for step in steps)
 
 

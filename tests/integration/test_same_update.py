@@ -78,7 +78,7 @@ class Replaying:
 
     def __init__(self, batches: list[Columns]) -> None:
         self._batches = [copied(batch) for batch in batches]
-        self.told: list[Array] = []
+        self.received: list[Array] = []
 
     def push(self, columns: Columns, rows: IntArray) -> int:
         raise AssertionError("nobody acts here")
@@ -90,11 +90,11 @@ class Replaying:
         return 1_000
 
 
-class Told(Replaying):
-    """Notes the priorities that it is told, too."""
+class ReplayingPriorities(Replaying):
+    """Also keeps the priorities that it receives."""
 
     def update_priorities(self, index: IntArray, td_error: Array) -> None:
-        self.told.append(np.array(td_error))
+        self.received.append(np.array(td_error))
 
 
 def copied(batch: Columns) -> Columns:
@@ -131,7 +131,7 @@ def test_same_batches_make_the_same_model(agent_config: Any, replay: Any, env_id
     batches: list[Columns] = recorder.buffer.batches  # type: ignore[attr-defined]
     assert len(batches) == N_BATCHES
 
-    replaying: Any = (Told if "index" in batches[0] else Replaying)(batches)
+    replaying: Any = (ReplayingPriorities if "index" in batches[0] else Replaying)(batches)
     sync = build(agent_config, replay, env_id, replaying)
     before = {name: value.copy() for name, value in sync.agent.state().items()}
     for _ in batches:
@@ -139,7 +139,7 @@ def test_same_batches_make_the_same_model(agent_config: Any, replay: Any, env_id
 
     stage = Stage(agent=build(agent_config, replay, env_id, replaying).agent)  # type: ignore[arg-type]
     proxy: Any = stage.proxy
-    proxy.buffer = other_replay = Told([])
+    proxy.buffer = other_replay = ReplayingPriorities([])
     for batch in batches:
         stage.trainer.learn(copied(batch))
 
@@ -148,6 +148,6 @@ def test_same_batches_make_the_same_model(agent_config: Any, replay: Any, env_id
     for name, value in learned.items():
         np.testing.assert_array_equal(value, other[name], err_msg=name)
     assert any(not np.array_equal(value, before[name]) for name, value in learned.items())
-    assert len(replaying.told) == (N_BATCHES if "index" in batches[0] else 0)
-    for here, there in zip(replaying.told, other_replay.told, strict=True):
+    assert len(replaying.received) == (N_BATCHES if "index" in batches[0] else 0)
+    for here, there in zip(replaying.received, other_replay.received, strict=True):
         np.testing.assert_array_equal(here, there)

@@ -1,4 +1,4 @@
-"""Reports of many lives become one row per slot."""
+"""Reports of many incarnations become one row per slot."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_what_a_report_came_in_is_not_kept_for_the_rest_of_the_run() -> None:
     table.on_report(report(0, episode_returns=came_in, episode_lengths=np.ones(1000, int)))
     table.take()
     del came_in
-    assert kept() is None, "of each life of each actor it would be"
+    assert kept() is None, "of each incarnation of each actor it would be"
 
 
 @pytest.mark.fault("F4")

@@ -75,7 +75,7 @@ class Link(LocalLearnerLink):
 
 
 class Proxy(ReplayBufferProxy):
-    """A receiving thread that tells when it is started, told to drain, and ended."""
+    """A receiving thread that reports when it is started, asked to drain, and ended."""
 
     log: Log
     drawn: list[int]
@@ -463,7 +463,7 @@ def test_resumed_run_continues_from_the_checkpoint(tmp_path: Path) -> None:
     before = stage.train()
     assert before.env_steps == 64
     saved = Checkpointer(tmp_path).load("4")
-    assert first_incarnation(saved) == 7, "lives that nobody has lived"
+    assert first_incarnation(saved) == 7, "more than any actor has had"
     resumed = Stage(strategy=Steps(3), checkpoint=saved)
     assert resumed.trainer.services.counts == Counts(env_steps=before.env_steps, opt_steps=4)
     assert resumed.agent.opt_steps == 4

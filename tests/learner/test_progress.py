@@ -1,4 +1,4 @@
-"""How fast a run goes is told of the time since it was told before; how long it took, of all."""
+"""Rates are those since the last report; durations are those of the whole run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a result says of its run beyond what it was told."""
+"""What a result reports about its run beyond its arguments."""
 
 from __future__ import annotations
 

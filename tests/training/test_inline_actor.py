@@ -1,4 +1,4 @@
-"""An actor in the learner's thread: its lives are counted, and one that is restored is the same."""
+"""An actor in the learner's thread: incarnations are counted, and a restored actor is the same."""
 
 from __future__ import annotations
 
@@ -159,7 +159,9 @@ def test_incarnations_have_different_seeds_and_add_up() -> None:
     assert stage.actor.env_steps == len(stage.buffer) == 30
     record = stage.actor.record()
     assert record["samples_total"] == 30
-    assert record["episodes"] == 3 * 2, "one in each environment and life; unfinished ones are none"
+    assert record["episodes"] == 3 * 2, (
+        "one in each environment and incarnation; unfinished ones do not count"
+    )
 
 
 def test_restored_actor_continues_with_the_next_incarnation() -> None:
@@ -172,9 +174,9 @@ def test_restored_actor_continues_with_the_next_incarnation() -> None:
         stage.actor.run_step()
     assert first.env.seeds[-1] == second.env.seeds[-1]
     assert first.actor.env_steps == second.actor.env_steps == 12
-    told = [stage.actor.record() for stage in (first, second)]
+    records = [stage.actor.record() for stage in (first, second)]
     for name in ("samples_total", "episodes"):
-        assert told[0][name] == told[1][name] > 0
+        assert records[0][name] == records[1][name] > 0
 
 
 def test_first_incarnation_of_a_seed_is_always_the_same() -> None:

@@ -71,10 +71,10 @@ def test_trains_evaluates_and_saves(tmp_path: Path) -> None:
 def test_recorder_is_told_all_settings() -> None:
     recorder = MemoryRecorder()
     train_sync(AGENT, MAKE_ENV, UNSCORED, stop=MaxEnvSteps(120), recorder=recorder)
-    told = dict(flatten(recorder.config))
-    assert told["trainer.batch_size"] == 8
-    assert told["env.id"] == "CartPole-v1"
-    assert str(told["agent.type"]).endswith(type(AGENT).__name__)
+    recorded = dict(flatten(recorder.config))
+    assert recorded["trainer.batch_size"] == 8
+    assert recorded["env.id"] == "CartPole-v1"
+    assert str(recorded["agent.type"]).endswith(type(AGENT).__name__)
 
 
 def test_recorder_that_fails_is_left_out(caplog: pytest.LogCaptureFixture) -> None:

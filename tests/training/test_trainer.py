@@ -138,7 +138,7 @@ def test_offline_training_refuses_an_empty_buffer() -> None:
 
 
 class ScriptedEvaluator:
-    """Gives the scores it was told to give."""
+    """Returns the given scores."""
 
     def __init__(self, scores: list[float]) -> None:
         self._scores = scores

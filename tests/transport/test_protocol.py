@@ -83,12 +83,12 @@ def test_an_acknowledgement_reports_how_many_models_were_sent_before(table: Peer
     assert table.ack(PEER) == Ack(0, 0, 2), "also after it has introduced itself again"
     table.admits(make_hello(NEXT_INCARNATION))
     table.delivers(PEER, "act")
-    assert table.ack(NEXT_INCARNATION).models == 0, "that was its life before"
+    assert table.ack(NEXT_INCARNATION).models == 0, "that was the former incarnation's"
 
 
 @pytest.mark.fault("F31")
 def test_one_model_of_a_topic_is_under_way_at_a_time(table: PeerTable) -> None:
-    """As far as its actor knows: of one that got lost, an acknowledgement has told it."""
+    """As far as its actor knows: an acknowledgement has reported lost ones."""
     table.admits(make_hello())
     for models in range(3):
         for _ in range(2):
@@ -159,7 +159,7 @@ def test_a_new_incarnation_replaces_the_one_before(table: PeerTable) -> None:
     assert table.admits(make_hello(NEXT_INCARNATION))
     assert table.refusals.popleft()[0] == PEER
     assert not table.admits(make_experience(1))
-    assert table.refusals.popleft()[0] == PEER, "told again: it may not have heard it"
+    assert table.refusals.popleft()[0] == PEER, "sent again, since the first one may be lost"
     assert not table.acknowledges(PEER, 1)
     assert table.counters == {"stale": 1}
     assert table.admits(make_experience(1, NEXT_INCARNATION))

@@ -1,4 +1,4 @@
-"""Actions are drawn with the probabilities that are told, and torch's own distributions agree."""
+"""Actions are drawn with the reported probabilities, and torch's distributions agree."""
 
 from __future__ import annotations
 

@@ -287,8 +287,8 @@ def test_learner_and_actor_compute_the_same_probabilities_and_learn_the_normalis
     policy = config.build_policy(CHOICES, PolicyContext(seed=0, n_envs=32))
     for turn in range(3):
         policy.sync_model(agent.model_info())
-        told = agent.opt(trajectories(policy))
-        assert float(told["lag_kl"]) == pytest.approx(0.0, abs=1e-6)
+        metrics = agent.opt(trajectories(policy))
+        assert float(metrics["lag_kl"]) == pytest.approx(0.0, abs=1e-6)
         counts = [v for k, v in agent.model_info().params.items() if k.endswith("batches_tracked")]
         assert counts
         assert {int(count) for count in counts} == {4 * (turn + 1)}

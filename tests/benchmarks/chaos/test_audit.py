@@ -26,10 +26,10 @@ SCHEMA: SegmentSchema = make_schema(
 )
 
 
-def segment(life: int, first: int, *, filled: int = 5) -> tuple[Columns, IntArray]:
+def segment(incarnation: int, first: int, *, filled: int = 5) -> tuple[Columns, IntArray]:
     """Return one segment of one environment; if it is short, its last row is an end."""
     steps = np.arange(first, first + 5)
-    obs = np.stack([np.full(5, life), np.zeros(5), steps], axis=1).astype(np.float32) * SCALE
+    obs = np.stack([np.full(5, incarnation), np.zeros(5), steps], axis=1).astype(np.float32) * SCALE
     flags = np.zeros(5, np.uint8)
     if filled < 5:
         flags[filled - 1] = END

@@ -1,4 +1,4 @@
-"""Environments that count, and do as they are told."""
+"""Environments that count, and obey orders."""
 
 from __future__ import annotations
 
