@@ -37,8 +37,8 @@ CASES: dict[str, tuple[str, Any]] = {
 }
 
 
-def told_in_a_run(env_id: str, config: AgentConfig) -> dict[str, float]:
-    """Return what the agent told at the end of a short run with prioritized replay."""
+def metrics_of_a_run(env_id: str, config: AgentConfig) -> dict[str, float]:
+    """Return the agent's metrics at the end of a short run with prioritized replay."""
     recorder = MemoryRecorder()
     result = train_sync(
         config,
@@ -60,8 +60,10 @@ def told_in_a_run(env_id: str, config: AgentConfig) -> dict[str, float]:
 def test_runs_with_everything_on_stay_finite_and_repeat_themselves(
     env_id: str, config: AgentConfig
 ) -> None:
-    told = told_in_a_run(env_id, config)
-    assert {"agent/critic_loss"} <= set(told) or {"agent/loss", "agent/grad_norm"} <= set(told)
-    assert "agent/q_mean" in told
-    assert np.isfinite(list(told.values())).all()
-    assert told_in_a_run(env_id, config) == told
+    metrics = metrics_of_a_run(env_id, config)
+    assert {"agent/critic_loss"} <= set(metrics) or {"agent/loss", "agent/grad_norm"} <= set(
+        metrics
+    )
+    assert "agent/q_mean" in metrics
+    assert np.isfinite(list(metrics.values())).all()
+    assert metrics_of_a_run(env_id, config) == metrics

@@ -89,29 +89,29 @@ def parameters(agent: Agent) -> Array:
 
 
 def learned(config: AgentConfig, opt_steps: int, **changes: Any) -> tuple[Array, list[float]]:
-    """Return parameters after some steps, and all numbers and priorities that were told."""
+    """Return parameters after some steps, and all metrics and priorities."""
     changed: AgentConfig = dataclasses.replace(config, **changes)  # type: ignore[type-var]
     agent = changed.build(TWO_STATES, CONTEXT)
-    told: list[float] = []
+    metrics: list[float] = []
     for seed in range(opt_steps):
         batch = random_batch(seed=seed, size=16)
         batch |= {name: batch[name] / 255.0 for name in ("obs", "next_obs")}
         weight = np.random.default_rng(seed).random(16).astype(np.float32)
-        told += map(float, agent.opt(batch | {"weight": weight}).values())
-        told += agent.priorities().tolist()  # type: ignore[attr-defined]
+        metrics += map(float, agent.opt(batch | {"weight": weight}).values())
+        metrics += agent.priorities().tolist()  # type: ignore[attr-defined]
     with evaluation_mode(agent):
         agent.act(batch["obs"])
-    return parameters(agent), told
+    return parameters(agent), metrics
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
 @the_family
 def test_compiled_updates_are_those_of_eager_ones(config: AgentConfig) -> None:
-    eager, told = learned(config, 6)
-    compiled, told_compiled = learned(config, 6, accelerate="compile")
+    eager, metrics = learned(config, 6)
+    compiled, metrics_compiled = learned(config, 6, accelerate="compile")
     assert compiled == pytest.approx(eager, abs=1e-5)
-    assert told_compiled == pytest.approx(told, rel=1e-4, abs=1e-4)
+    assert metrics_compiled == pytest.approx(metrics, rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.gpu
@@ -119,10 +119,10 @@ def test_compiled_updates_are_those_of_eager_ones(config: AgentConfig) -> None:
 @the_family
 def test_recorded_updates_are_those_of_eager_ones(config: AgentConfig) -> None:
     # Draws of a GPU depend on its generator alone, which both runs start alike.
-    eager, told = learned(config, 12, device="cuda")
-    recorded, told_recorded = learned(config, 12, device="cuda", accelerate="graphs")
+    eager, metrics = learned(config, 12, device="cuda")
+    recorded, metrics_recorded = learned(config, 12, device="cuda", accelerate="graphs")
     assert recorded == pytest.approx(eager, abs=1e-4)
-    assert told_recorded == pytest.approx(told, rel=1e-3, abs=1e-3)
+    assert metrics_recorded == pytest.approx(metrics, rel=1e-3, abs=1e-3)
 
 
 def test_chain_is_solved_from_prioritized_replay() -> None:

@@ -49,7 +49,7 @@ def a_result(
 
 
 class FakeStage:
-    """Measures what it is told to, and keeps the order in which it was asked."""
+    """Returns given measurements, and keeps the order of the requests."""
 
     def __init__(
         self,

@@ -167,17 +167,17 @@ def test_plan_that_fails_is_skipped_and_reported(error: AsyncRLError) -> None:
                 raise error
             return super().run_plan(plan, limited=limited)
 
-    world, told = Small(cost_of=actor_cost(call_s=2e-3)), list[tuple[Plan, AsyncRLError]]()
+    world, reported = Small(cost_of=actor_cost(call_s=2e-3)), list[tuple[Plan, AsyncRLError]]()
     tuning = Tuner(
         run_plan=world.run_plan,
         task=world.task,
         start=START,
         budget_s=60.0,
         clock=world.clock,
-        on_failed=lambda *failed: told.append(failed),
+        on_failed=lambda *failed: reported.append(failed),
     ).run()
     assert tuning.chosen.envs_per_actor == 16
-    ((plan, why),) = told
+    ((plan, why),) = reported
     assert (plan.envs_per_actor, why) == (64, error)
 
 
@@ -187,17 +187,17 @@ def test_start_that_cannot_be_run_is_an_error() -> None:
 
 
 def test_every_trial_is_reported_as_it_ends() -> None:
-    world, told = World(), list[TrialRecord]()
+    world, reported = World(), list[TrialRecord]()
     tuning = Tuner(
         run_plan=world.run_plan,
         task=world.task,
         start=START,
         budget_s=1000.0,
-        on_tried=told.append,
+        on_tried=reported.append,
         clock=world.clock,
     ).run()
-    assert tuple(told) == tuning.tried
-    assert [(tried.plan, tried.limited) for tried in told] == world.runs
+    assert tuple(reported) == tuning.tried
+    assert [(tried.plan, tried.limited) for tried in reported] == world.runs
 
 
 def test_cost_of_a_step_is_the_sum_of_its_parts() -> None:

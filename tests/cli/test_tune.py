@@ -191,12 +191,12 @@ def test_command_of_the_choice_gives_the_chosen_settings(
     tried: list[RunConfig], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(parse(["--agent", "dqn", "--json"]))
-    told = json.loads(capsys.readouterr().out)
-    words = told["command"].split()
+    printed = json.loads(capsys.readouterr().out)
+    words = printed["command"].split()
     assert words[:2] == ["asyncrl", "train"]
     config = train_command.parse(words[2:]).config
-    assert (config.actors, config.envs_per_actor) == (told["actors"], told["envs_per_actor"])
-    assert config.segment.length == told["segment_length"]
+    assert (config.actors, config.envs_per_actor) == (printed["actors"], printed["envs_per_actor"])
+    assert config.segment.length == printed["segment_length"]
     assert config in tried
 
 
@@ -205,11 +205,11 @@ def test_json_is_one_line_with_every_trial(
 ) -> None:
     run(parse(["--agent", "dqn", "--json"]))
     out = capsys.readouterr().out
-    told = json.loads(out)
+    printed = json.loads(out)
     assert len(out.splitlines()) == 1
-    assert len(told["tried"]) == len(tried)
-    assert told["sentence"].startswith("chose ")
-    assert {"plan", "limited", "trial", "predicted"} <= set(told["tried"][0])
+    assert len(printed["tried"]) == len(tried)
+    assert printed["sentence"].startswith("chose ")
+    assert {"plan", "limited", "trial", "predicted"} <= set(printed["tried"][0])
 
 
 @pytest.mark.usefixtures("tried")

@@ -38,7 +38,7 @@ from asyncrl.training.synchronous import TrainerConfig
 from asyncrl.transport.zeromq import ZmqTransportConfig
 
 _OPTIONAL = {"envpool", "mlflow", "minari"}
-_GIVEN: dict[type, Any] = {  # what cannot be made without being told something
+_GIVEN: dict[type, Any] = {  # classes that have no defaults
     CollectThenTrain: CollectThenTrain(env_steps=10, opt_steps=10),
     EnvConfig: EnvConfig(id="CartPole-v1"),
     EvalArguments: EvalArguments(run_dir=Path()),

@@ -1,4 +1,4 @@
-"""What a machine is told about itself, and what to do about it."""
+"""Findings about a machine, and the remedies they name."""
 
 from __future__ import annotations
 

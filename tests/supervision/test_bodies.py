@@ -94,23 +94,23 @@ def test_it_may_be_large(start_method: StartMethod) -> None:
 @both
 def test_each_incarnation_gets_a_new_key_and_none_keeps_one(start_method: StartMethod) -> None:
     with LocalLauncher(start_method=start_method) as launcher:
-        for life in range(2):
+        for incarnation in range(2):
             its_server().suspend()  # so that they all come at once
-            lives = {peer(i, life): 10 * life + i for i in range(4)}
-            for who, number in lives.items():
+            numbers = {peer(i, incarnation): 10 * incarnation + i for i in range(4)}
+            for who, number in numbers.items():
                 launcher.launch(who, partial(bodies.tells_and_waits, number=number))
             assert held(os.getpid()) == []
             its_server().resume()
-            for who, number in lives.items():
+            for who, number in numbers.items():
                 wait_until(partial(runs, launcher, who), DEADLINE_S, f"{who}")
                 assert launcher.progress(who).produced == number
-            assert len(everyone()) == 2 + len(lives)
+            assert len(everyone()) == 2 + len(numbers)
             assert not any(held(pid) for pid in everyone())
-            for who in lives:
+            for who in numbers:
                 launcher.kill(who)
-            while lives:
+            while numbers:
                 for ended in launcher.exits(DEADLINE_S):
-                    del lives[ended.peer]
+                    del numbers[ended.peer]
 
 
 @both

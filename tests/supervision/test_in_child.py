@@ -1,4 +1,4 @@
-"""A function in a child gives its answer, or its end is told; nothing of it reaches the parent."""
+"""A function in a child returns its answer or its end is reported; the parent is unchanged."""
 
 from __future__ import annotations
 

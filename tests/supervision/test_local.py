@@ -190,8 +190,8 @@ def test_output_and_log_of_an_actor_are_printed_also_if_it_was_killed(
         launcher.launch(peer(1), bodies.logs_and_prints)
         (ended,) = launcher.exits(DEADLINE_S)
     assert ended.code == -signal.SIGKILL
-    told = [(r.name, r.levelname, r.message) for r in caplog.records]
-    assert told == [("tests.bodies", "WARNING", "the lid\nis loose")]
+    logs = [(r.name, r.levelname, r.message) for r in caplog.records]
+    assert logs == [("tests.bodies", "WARNING", "the lid\nis loose")]
     printed = ["a line", "and \\udc80 another", "from native code", "of a child", "last words"]
     assert capfd.readouterr() == ("", "".join(f"evaluator: {line}\n" for line in printed))
 
@@ -201,7 +201,7 @@ def test_watching_actors_makes_no_paths(monkeypatch: pytest.MonkeyPatch) -> None
     with LocalLauncher() as launcher:
         launcher.launch(peer(), bodies.takes_turns)
         wait_until(lambda: launcher.progress(peer()).turns, DEADLINE_S, "a first turn")
-        assert launcher.exits(0.05) == [], "but it has told where it lives"
+        assert launcher.exits(0.05) == [], "but it has reported its process id"
         with monkeypatch.context() as patched:
             patched.setattr(Path, "__new__", lambda *_: pytest.fail("a path was made"))
             patched.setattr(Path, "__truediv__", lambda *_: pytest.fail("a path was made"))
@@ -217,10 +217,10 @@ def test_what_an_actor_logs_without_end_is_cut_with_a_note(
     with LocalLauncher() as launcher:
         launcher.launch(peer(), bodies.logs_without_end)
         launcher.exits(DEADLINE_S)
-    told = [record.message for record in caplog.records]
-    logged = told.count("x" * 1000)
+    logs = [record.message for record in caplog.records]
+    logged = logs.count("x" * 1000)
     assert 500 < logged < 1100
-    assert told[logged:] == [
+    assert logs[logged:] == [
         f"log messages dropped so far: {n}; the limit for one process is 1 MiB"
         for n in (1, 10, 100, 1000, 3000 - logged)
     ]

@@ -1,4 +1,4 @@
-"""What a life leaves behind is read for as much as it is worth."""
+"""Files that an incarnation leaves behind are read as far as they are valid."""
 
 from __future__ import annotations
 

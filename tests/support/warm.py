@@ -72,8 +72,8 @@ class Forked:
             line = json.dumps(request).encode() + b"\n"
             sent = socket.send_fds(self._news, [line], held)
             self._news.sendall(line[sent:])
-            self._told = undo.enter_context(self._news.makefile("rb"))
-            self.pid: int = json.loads(self._told.readline())["pid"]
+            self._reports = undo.enter_context(self._news.makefile("rb"))
+            self.pid: int = json.loads(self._reports.readline())["pid"]
             self._undo = undo.pop_all()
 
     def poll(self) -> int | None:
@@ -89,7 +89,7 @@ class Forked:
             ready.register(self._news, select.POLLIN)
             if not ready.poll(None if timeout is None else 1000 * timeout):
                 raise subprocess.TimeoutExpired(f"child {self.pid}", timeout or 0.0)
-            self.returncode = json.loads(self._told.readline())["code"]
+            self.returncode = json.loads(self._reports.readline())["code"]
             self._undo.close()
         return self.returncode
 
@@ -356,7 +356,7 @@ class _Server:
         self._bound = bound
         self._starter = os.dup(0)
         self._running: dict[int, tuple[int, socket.socket]] = {}
-        """Process, and who is told of its end, by the descriptor that knows of it."""
+        """Descriptor that shows an end -> the process, and the socket that gets the report."""
         self._ready = select.poll()
         self._ready.register(self._starter, select.POLLIN)
         self._ready.register(bound, select.POLLIN)

@@ -1,4 +1,4 @@
-"""What is learnt of environments in a child is what building them here would have told."""
+"""A child process describes environments as building them in this process would."""
 
 from __future__ import annotations
 

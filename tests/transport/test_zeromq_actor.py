@@ -174,7 +174,7 @@ def until_credit_ends(line: Line) -> None:
 
 @pytest.mark.fault("F28")
 def test_a_connection_that_died_unseen_is_given_up_and_rebuilt(line: Line) -> None:
-    """As after a partition that dropped what was under way: no end is told of it."""
+    """As after a partition that dropped messages in transit: no side gets an error."""
     line.until_seq(5)
     line.proxy.swallowing.set()
     until_credit_ends(line)
@@ -207,7 +207,7 @@ def test_an_actor_that_was_replaced_meanwhile_stays_out(line: Line) -> None:
     )
     line.proxy.stalled.clear()
 
-    def is_told() -> bool:
+    def has_heard() -> bool:
         line.take()
         try:
             line.actor.stopping()
@@ -215,7 +215,7 @@ def test_an_actor_that_was_replaced_meanwhile_stays_out(line: Line) -> None:
             return True
         return False
 
-    wait_until(is_told, DEADLINE_S, "the actor to hear that it was replaced")
+    wait_until(has_heard, DEADLINE_S, "the actor to hear that it was replaced")
     with pytest.raises(Refused, match="incarnation 1"):
         line.actor.stopping()
     assert line.seqs == arrived
@@ -281,12 +281,12 @@ def test_the_request_to_finish_is_repeated(line: Line) -> None:
     line.proxy.cut()
     line.proxy.stalled.clear()
 
-    def is_told() -> bool:
+    def has_heard() -> bool:
         line.turn()
         line.actor.latest_model("act", -1)
         return line.actor.stopping()
 
-    wait_until(is_told, DEADLINE_S, "the actor to hear that it shall finish")
+    wait_until(has_heard, DEADLINE_S, "the actor to hear that it shall finish")
 
 
 @pytest.mark.fault("F32")
@@ -301,7 +301,7 @@ def test_a_drain_survives_a_break(line: Line) -> None:
 @pytest.mark.fault("F32")
 @pytest.mark.parametrize("seed", range(3))
 def test_no_report_is_lost_or_doubled_when_connections_break(line: Line, seed: int) -> None:
-    """Those of an actor among its experience, whose numbers are told in order."""
+    """Reports of an actor among its experience; their numbers are in order."""
     chance = random.Random(seed)
     sent = 0
     for _ in range(15):
@@ -329,12 +329,12 @@ def test_an_evaluation_that_was_lost_is_reported_again(line: Line) -> None:
         line.proxy.cut()
         line.proxy.swallowing.clear()
 
-        def is_told(version: int = version) -> bool:
+        def has_heard(version: int = version) -> bool:
             line.take()
             assert evaluator.latest_model("evaluate", version) is None
             return len(line.evaluations()) > version
 
-        wait_until(is_told, DEADLINE_S, f"score {version}")
+        wait_until(has_heard, DEADLINE_S, f"score {version}")
     assert [r.score for r in line.evaluations()] == [0.0, 1.5, 3.0, 4.5, 6.0]
     wait_until(lambda: line.take() or evaluator.drain(0.0), DEADLINE_S, "the end")
     evaluator.close()
