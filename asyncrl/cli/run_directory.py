@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from itertools import chain, count
-from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import Any
 
@@ -205,8 +204,7 @@ def keeping_warnings(run_dir: Path) -> Iterator[Callable[[], None]]:
     Those from before the yielded function is called are kept until then: a run that is not
     continued leaves its directory as it is.
     """
-    handler = _WarningsFile(run_dir / "warnings.log", encoding="utf-8", delay=True)
-    handler.setLevel(logging.WARNING)
+    handler = _WarningsFile(run_dir / "warnings.log")
     handler.setFormatter(
         logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", CLOCK_TIME)
     )
@@ -219,27 +217,35 @@ def keeping_warnings(run_dir: Path) -> Iterator[Callable[[], None]]:
         handler.close()
 
 
-class _WarningsFile(WatchedFileHandler):
-    """Appends to a file that begins with the first warning, and is made again if it is removed."""
+class _WarningsFile(logging.Handler):
+    """Appends to a file, which it opens for each warning: it may be removed or renamed meanwhile.
 
-    _early: list[logging.LogRecord] | None = None
-    _has_begun = False
+    A warning that cannot be written is dropped: the disk is full, or the directory gone. A warning
+    of just that must not end the run, and standard error has it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(logging.WARNING)
+        self._path = path
+        self._early: list[str] | None = []
 
     def begin(self) -> None:
         """Write what has been kept so far."""
-        self._has_begun = True
         early, self._early = self._early or [], None
-        for record in early:
-            self.emit(record)
+        for line in early:
+            self._append(line)
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._has_begun:
-            super().emit(record)
+        line = self.format(record) + "\n"
+        if self._early is None:
+            self._append(line)
         else:
-            self._early = [*(self._early or []), record]
+            self._early.append(line)
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
-        """Do nothing: the disk is full, or the directory gone; standard error has the warning."""
+    def _append(self, line: str) -> None:
+        data = line.encode(errors="backslashreplace")
+        with suppress(OSError), self._path.open("ab") as file:
+            file.write(data)
 
 
 def check_run_dir(run_dir: Path) -> None:

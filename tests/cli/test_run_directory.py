@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+from asyncrl.cli.run_directory import keeping_warnings
+
+logger = logging.getLogger("asyncrl.test_run_directory")
+
+
+def test_warnings_are_kept_once_the_run_begins(tmp_path: Path) -> None:
+    kept = tmp_path / "warnings.log"
+    with keeping_warnings(tmp_path) as begin:
+        logger.warning("before it begins")
+        assert not kept.exists()
+        begin()
+        logger.info("no warning")
+        logger.error("in the run")
+        kept.unlink()
+        logger.warning("after the file was removed")
+    logger.warning("after the run")
+    words = [line.partition("test_run_directory: ")[2] for line in kept.read_text().splitlines()]
+    assert words == ["after the file was removed"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
+def test_disk_without_room_for_a_warning_does_not_end_the_run(tmp_path: Path) -> None:
+    """The warning may be about the full disk."""
+    (tmp_path / "warnings.log").symlink_to("/dev/full")
+    with keeping_warnings(tmp_path) as begin:
+        logger.warning("before it begins")
+        begin()
+        logger.warning("the disk is full")
+
+
+def test_directory_that_is_gone_does_not_end_the_run(tmp_path: Path) -> None:
+    with keeping_warnings(tmp_path / "gone") as begin:
+        begin()
+        logger.warning("the directory is gone")
