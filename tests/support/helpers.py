@@ -8,6 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.core.callback import Callback, Training
 
 
 def wait_until(condition: Callable[[], object], timeout_s: float, what: str) -> None:
@@ -17,6 +21,17 @@ def wait_until(condition: Callable[[], object], timeout_s: float, what: str) -> 
         if time.monotonic() >= deadline:
             raise TimeoutError(f"waited {timeout_s:g} s for: {what}")
         time.sleep(0.01)
+
+
+class WaitsForSaves(Callback):
+    """Holds the learner until a checkpoint is on disk; a newer one replaces those still waiting."""
+
+    def __init__(self, directory: Path) -> None:
+        self.checkpoints = Checkpointer(directory)
+
+    def saved(self, trainer: Training, opt_steps: int) -> None:
+        name = str(opt_steps)
+        wait_until(lambda: name in self.checkpoints.names(), 30, f"checkpoint {name} on disk")
 
 
 def no_thread(_: threading.Thread) -> None:

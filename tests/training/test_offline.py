@@ -36,6 +36,7 @@ from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.offline import OfflineConfig, train_from_data
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
+from tests.support.helpers import WaitsForSaves
 
 MAKE_ENV = EnvConfig(id="CartPole-v1", n_envs=2).build
 REPLAY = UniformReplayConfig(capacity=500)
@@ -165,11 +166,17 @@ def test_checkpoints_are_kept_as_wanted_and_their_directory_is_ones_own(
                 locked.append(str(refused.value))
             return super().update(record)
 
-    train_from_data(AGENT, run, MAKE_ENV, config, stop=Intrudes(9), checkpoint_dir=tmp_path)
+    train_from_data(
+        AGENT,
+        run,
+        MAKE_ENV,
+        config,
+        stop=Intrudes(9),
+        checkpoint_dir=tmp_path,
+        callbacks=[WaitsForSaves(tmp_path)],
+    )
     assert len(locked) == 2
-    names = Checkpointer(tmp_path).names()
-    assert names[-1] == "9"
-    assert len(names) == 2, "those between may have been overtaken while another was written"
+    assert Checkpointer(tmp_path).names() == ["8", "9"]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from asyncrl.learner.run_services import SaveConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
+from tests.support.helpers import WaitsForSaves
 
 AGENT = DQNConfig(hidden=(8,), device="cpu")
 MAKE_ENV = EnvConfig(id="CartPole-v1", n_envs=2).build
@@ -47,7 +48,7 @@ def test_sigusr1_saves_and_sigterm_ends_the_run(tmp_path: Path) -> None:
         CONFIG,
         signals=True,
         stop=MaxOptSteps(1000),
-        callbacks=[Sends({5: signal.SIGUSR1, 9: signal.SIGTERM})],
+        callbacks=[Sends({5: signal.SIGUSR1, 9: signal.SIGTERM}), WaitsForSaves(tmp_path)],
         checkpoint_dir=tmp_path,
     )
     assert result.stop_reason == "interrupted by SIGTERM"

@@ -40,6 +40,7 @@ from asyncrl.training.synchronous import (
     train_sync,
 )
 from tests.support.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch
+from tests.support.helpers import WaitsForSaves
 
 AGENT = DQNConfig(hidden=(8,), device="cpu")
 MAKE_ENV = EnvConfig(id="CartPole-v1", n_envs=2).build
@@ -221,7 +222,14 @@ def test_evaluated_episodes_are_those_of_asynchronous_runs() -> None:
 def test_run_branches_off_from_a_chosen_checkpoint(tmp_path: Path) -> None:
     config = replace(UNSCORED, save=SaveConfig(interval_opt_steps=10))
     first, branch = tmp_path / "first", tmp_path / "branch"
-    train_sync(AGENT, MAKE_ENV, config, stop=MaxOptSteps(30), checkpoint_dir=first)
+    train_sync(
+        AGENT,
+        MAKE_ENV,
+        config,
+        stop=MaxOptSteps(30),
+        checkpoint_dir=first,
+        callbacks=[WaitsForSaves(first)],
+    )
     stop = MaxOptSteps(20)
     result = train_sync(
         AGENT, MAKE_ENV, config, stop=stop, checkpoint_dir=branch, resume=first / "10"
