@@ -52,6 +52,9 @@ class DoctorArguments:
     env_kwargs: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """Keyword arguments of the environment."""
 
+    env_wrappers: tuple[str, ...] = ()
+    """Wrappers to apply to each environment, as in `asyncrl train --env-wrappers`."""
+
     envs_per_actor: Count = 8
     """Environments that each actor steps together."""
 
@@ -98,6 +101,7 @@ class DoctorArguments:
             kwargs=dict(self.env_kwargs),
             n_envs=self.envs_per_actor,
             vectorization=self.vectorization,
+            wrappers=self.env_wrappers,
         )
 
 

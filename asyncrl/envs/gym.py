@@ -25,6 +25,7 @@ from asyncrl.core.settings import load_object
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.infos import parse_keys
 from asyncrl.envs.vector import VectorBatch
+from asyncrl.envs.wrap import parse_wrappers, wrap
 
 logger = logging.getLogger(__name__)
 
@@ -86,9 +87,15 @@ class EnvConfig:
     """Numbers of the environment's info to record for each episode, by key: its last value, as
     `distance`, or a `sum:`, `mean:`, `min:` or `max:` over the episode, as `sum:energy`."""
 
+    wrappers: tuple[str, ...] = ()
+    """Wrappers to apply to each environment, the first one innermost, by import path:
+    `module:Wrapper`, or with settings `module:Wrapper(name=value)`. With `native` vectorization
+    they wrap the whole vector environment."""
+
     def __post_init__(self) -> None:
         check_declared(self, "env")
         parse_keys(self.info)
+        parse_wrappers(self.wrappers)
         if not self.id:
             raise ConfigError("env.id is empty; give a Gymnasium id or module:factory")
         if self._home() is not None:
@@ -96,6 +103,11 @@ class EnvConfig:
                 raise ConfigError(
                     f"env.info is {list(self.info)}, and {self.id!r} reports no numbers in its "
                     "infos; leave it empty"
+                )
+            if self.wrappers:
+                raise ConfigError(
+                    f"env.wrappers is {list(self.wrappers)}, and {self.id!r} is already "
+                    "preprocessed; leave it empty, or wrap the environment in a custom factory"
                 )
             object.__setattr__(self, "vectorization", "native")
 
@@ -155,7 +167,7 @@ class EnvConfig:
                 f"{self.id!r} makes {_shown(env)}, and env.vectorization=native needs a "
                 "gymnasium.vector.VectorEnv; use env.vectorization=batch"
             )
-        return env
+        return wrap(env, self.wrappers)
 
     def _home(self) -> str | None:
         return next((home for start, home in _HOMES.items() if self.id.startswith(start)), None)
@@ -163,11 +175,11 @@ class EnvConfig:
     def _make(self) -> PlainOrVectorEnv:
         if _is_import_path(self.id):
             made: PlainOrVectorEnv = _call_factory(self.id, self.kwargs)
-            return made
+            return wrap(made, self.wrappers)
         # Gymnasium's checker costs time at every step; the batches have their own checks.
         make = partial(gymnasium.make, self.id, disable_env_checker=True, **self.kwargs)
         env: gymnasium.Env[Any, Any] = _make_registered(self.id, make)
-        return env
+        return wrap(env, self.wrappers)
 
 
 def as_batch_env(

@@ -39,6 +39,7 @@ ALSO_CALLED = {
     "env.kwargs": "env_kwargs",
     "env.n_envs": "envs_per_actor",
     "env.info": "env_info",
+    "env.wrappers": "env_wrappers",
     "env.vectorization": "vectorization",
 }
 """Names in `EnvConfig` -> names in a file."""
@@ -107,6 +108,11 @@ class RunConfig(AsyncConfig):
     `distance`, or a `sum:`, `mean:`, `min:` or `max:` over the episode, as `sum:energy`. Success
     is recorded without being listed."""
 
+    env_wrappers: tuple[str, ...] = ()
+    """Wrappers to apply to each environment, the first one innermost, by import path:
+    `module:Wrapper`, or with settings `module:Wrapper(name=value)`. With `vectorization=native`
+    they wrap the whole vector environment."""
+
     envs_per_actor: Annotated[Count, COMMON] = 8
     """Environments that each actor steps together."""
 
@@ -139,6 +145,7 @@ class RunConfig(AsyncConfig):
             n_envs=self.envs_per_actor,
             vectorization=self.vectorization,
             info=self.env_info,
+            wrappers=self.env_wrappers,
         )
 
     def eval_env_config(self) -> EnvConfig:

@@ -174,7 +174,12 @@ def test_file_without_an_agent_is_reported(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("other", "flag"),
-    [("--env.n-envs", "--envs-per-actor"), ("--env.id", "--env"), ("--env.info", "--env-info")],
+    [
+        ("--env.n-envs", "--envs-per-actor"),
+        ("--env.id", "--env"),
+        ("--env.info", "--env-info"),
+        ("--env.wrappers", "--env-wrappers"),
+    ],
 )
 def test_flag_with_another_name_is_answered_with_its_own(
     other: str, flag: str, capsys: pytest.CaptureFixture[str]

@@ -82,10 +82,17 @@ def test_evaluations_may_take_place_elsewhere() -> None:
     assert config.eval_env_config().id == config.env_config().id
 
 
+def test_evaluations_take_place_in_the_same_wrappers() -> None:
+    limit = "gymnasium.wrappers:TimeLimit(max_episode_steps=50)"
+    config = RunConfig(env_wrappers=(limit,), eval_env_kwargs={"a": 1})
+    assert config.env_config().wrappers == config.eval_env_config().wrappers == (limit,)
+
+
 def test_file_gives_the_same_config_back(tmp_path: Path) -> None:
     config = RunConfig(
         agent=DQNConfig(hidden=(7,), exploration=Softmax(temperature=2.0)),
         env_kwargs={"maps": ["a", "b"], "size": 3},
+        env_wrappers=("gymnasium.wrappers:TimeLimit(max_episode_steps=50)",),
         replay=UniformReplayConfig(capacity=4321, n_step=3),
         stop_at_return=1.5,
     )
