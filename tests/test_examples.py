@@ -19,6 +19,7 @@ from examples import (
     embed,
     mujoco_robots,
     offline,
+    other_packages,
     own_agent,
     own_env,
     own_torch_agent,
@@ -82,6 +83,17 @@ def test_mujoco_saves_what_it_learns(tmp_path: Path) -> None:
     assert (tmp_path / "best").exists()
     again = mujoco_robots.main("InvertedPendulum-v5", 60, tmp_path, resume=True)
     assert again.opt_steps == 60
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [("minigrid", "minigrid"), ("dm_control", "shimmy"), ("robotics", "gymnasium_robotics")],
+)
+def test_environments_of_other_packages_are_learned_from(name: str, package: str) -> None:
+    pytest.importorskip(package, reason=f"{package} is not installed")
+    result = other_packages.main(name, max_opt_steps=20)
+    assert result.opt_steps == 20
+    assert result.last_score is not None
 
 
 def test_recurrent_learns_from_sequences() -> None:
