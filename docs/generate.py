@@ -35,7 +35,7 @@ from asyncrl.cli.main import main as command_line
 from asyncrl.cli.train import Output
 from asyncrl.core.declared import Member, common, declared
 from asyncrl.core.segment import SegmentConfig
-from asyncrl.core.settings import load_object, to_plain
+from asyncrl.core.settings import Named, load_object, to_plain
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxyConfig
@@ -48,6 +48,7 @@ from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.named_parts import NamedParts
 from asyncrl.training.offline import OfflineConfig
 from asyncrl.training.presets import PRESETS
 from asyncrl.training.run_config import RunConfig
@@ -80,6 +81,7 @@ GROUPS: Mapping[str, tuple[type, ...]] = {
     "supervision": (ActorManagerConfig,),
     "supervision.restart": (RestartPolicyConfig,),
     "serving": (ServingConfig,),
+    "parts": (NamedParts,),
 }
 """The groups of a run's settings -> the classes whose fields they are."""
 
@@ -109,6 +111,8 @@ A setting that may be a schedule can follow the environment steps of the whole r
 as points of environment steps and values: `--agent.learning-rate 0:3e-4,1e6:0` interpolates between
 the points, and `steps,0:1,1e4:0.05` holds each value until the next point. In Python it is
 [`Schedule`][asyncrl.agents.parts.schedules.Schedule]. A plain number is constant."""
+
+IMPORTED = "[import path](../guides/command-line.md#parts-of-your-own)"
 
 NOTICE = "<!-- Written by `python -m docs.generate`; change the code instead. -->\n\n"
 
@@ -250,10 +254,10 @@ def _plain_words(hint: Hint) -> str:
     if "Callable" in str(hint):
         return f"function{ends}; in YAML its import path `module:name`; no flag"
     named = {str: "text", bool: "true or false", Path: "path", dict: "names and values"}
-    named |= {tuple: "integers", Mapping: "names and values"}
+    named |= {tuple: "integers", Mapping: "names and values", Named: IMPORTED}
     kind = _origin(hint) or hint
-    if kind is tuple and inner[0] is str:
-        return "names"
+    if kind is tuple and inner[0] in {str, Named}:
+        return "names" if inner[0] is str else f"several of {IMPORTED}"
     if kind in named:
         return named[kind]
     if inner:

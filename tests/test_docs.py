@@ -6,6 +6,8 @@ import dataclasses
 import importlib
 import re
 import shlex
+import sys
+import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -149,10 +151,14 @@ FILES = re.findall(r"^```yaml\n(.*?)^```", GUIDES, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("text", FILES)
-def test_files_of_pages_are_understood(text: str, tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text(
-        text.replace("my_package.nets:network", "torch.nn:Identity")
-    )
+def test_files_of_pages_are_understood(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name in re.findall(r"(my_package\.\w+):(\w+)", text):
+        mine = types.ModuleType(module)
+        setattr(mine, name, lambda *arguments, **settings: (arguments, settings))
+        monkeypatch.setitem(sys.modules, module, mine)
+    (tmp_path / "mine.yaml").write_text(text)
     agent = "sac" if "tau" in text else "dqn"
     assert train.parse([agent, "--config", str(tmp_path / "mine.yaml")]).config
 

@@ -140,6 +140,7 @@ def recorder_of(config: RunConfig, run_dir: Path, output: Output) -> BackgroundR
                 line_interval_s=output.progress_s,
             )
         )
+    recorders += config.parts.make_recorders()
     return BackgroundRecorder(recorders)
 
 
@@ -270,6 +271,7 @@ def parse_flags(
         values["data"] = values["data"].absolute()  # a resumed run may start elsewhere
     config = RunConfig(**values)
     config.stop_condition()  # raises here if it can never hold
+    config.parts.check(config.mode)
     _check_mode(config, flags, auto=auto is not None)
     command = f"{prog} {shlex.join(flags)}".rstrip()
     return TrainArguments(

@@ -3,9 +3,9 @@
 A config is a tree of dataclasses, lists, tuples, dictionaries, enum members, paths and scalars. A
 field declared as one dataclass is saved as the fields of that class. If the declaration leaves the
 class open (a contract, a union of several), `type: module:Class` precedes them. Functions and
-classes are saved as `module:name`. A value that would not be loaded identically is refused when it
-is saved. Loading imports the modules that a config names, and so runs them: load only configs that
-you trust.
+classes are saved as `module:name`; a `Named` is one that is imported only when it is used. A value
+that would not be loaded identically is refused when it is saved. Loading imports the modules that a
+config names, and so runs them: load only configs that you trust.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import inspect
 import math
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
-from functools import reduce
+from functools import partial, reduce
 from pathlib import PurePath
 from types import NoneType, UnionType
 from typing import Any, Literal, NewType, TypeVar, Union
@@ -30,6 +31,63 @@ Value = Any  # of a field
 Hint = Any  # what it is declared as; Python has no common type for these
 _SCALARS = (bool, int, float, str, NoneType)
 _YAML_WORDS: dict[bool, set[str]] = {True: {"on", "yes", "true"}, False: {"off", "no", "false"}}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Named:
+    """A class or function by import path, with settings that it is called with.
+
+    In a file it is `module:name`, or a mapping of the settings with a line `type: module:name`.
+    """
+
+    path: str
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def plain(self) -> Any:
+        """Return what a file holds."""
+        settings = _save(self.settings, set(), self.path)
+        return {"type": self.path} | settings if settings else self.path
+
+    def target(self, where: str) -> Any:
+        """Import it; errors begin with `where`, as those of the other methods do."""
+        with _located(where):
+            return load_object(self.path)
+
+    def load(self, where: str, *arguments: str) -> partial[Any]:
+        """Import it, and return it with its settings, converted to the types that it declares.
+
+        `arguments` are the names of what else it will be called with, in their order. Raises
+        `ConfigError` if it cannot be called with these.
+        """
+        target = self.target(where)
+        if not callable(target):
+            raise ConfigError(
+                f"{where}: {self.path!r} must be a class or a function, got {_shown(target)}"
+            )
+        hints = _hints_of_call(target)
+        values = {n: _load(v, hints.get(n, Any), _at(where, n)) for n, v in self.settings.items()}
+        with _located(f"{where}: {self.path}"):
+            signature = inspect.signature(target)
+            known = signature.parameters
+            takes_any = any(one.kind is one.VAR_KEYWORD for one in known.values())
+            for name in () if takes_any else values.keys() - known:
+                raise ConfigError(f"it has no setting {name!r}{did_you_mean(name, known)}")
+            signature.bind(*arguments, **values)
+        return partial(target, **values)
+
+    def make(self, where: str) -> Any:
+        """Call it with its settings."""
+        make = self.load(where)
+        with _located(f"{where}: {self.path}"):
+            return make()
+
+
+def _hints_of_call(target: Value) -> dict[str, Hint]:
+    """Return the declared types of a class's or function's parameters, as far as they are known."""
+    is_plain_class = isinstance(target, type) and not dataclasses.is_dataclass(target)
+    with suppress(NameError, TypeError):  # imported for type checkers only, or of no Python code
+        return typing.get_type_hints(target.__init__ if is_plain_class else target)
+    return {}
 
 
 def to_plain(config: object) -> dict[str, Any]:
@@ -223,6 +281,15 @@ def _load_sequence(data: Value, hint: Hint, path: str) -> Any:
     return kind(_load(item, hints[i], _at(path, i)) for i, item in enumerate(data))
 
 
+def _load_named(data: Value, hint: Hint, path: str) -> Named:
+    del hint
+    if isinstance(data, str):
+        return Named(data)
+    if isinstance(data, Mapping) and isinstance(data.get("type"), str):
+        return Named(data["type"], {key: data[key] for key in data if key != "type"})
+    raise _Misfit(path, data, "module:name, or settings with `type: module:name`")
+
+
 def _load_mapping(data: Value, hint: Hint, path: str) -> Any:
     if not isinstance(data, Mapping):
         raise _Misfit(path, data, "a mapping")
@@ -337,6 +404,8 @@ def _at(path: str, key: object) -> str:
 
 
 def _name(hint: Hint) -> str:
+    if hint is Named:
+        return "module:name"
     return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
 
 
@@ -361,6 +430,7 @@ _PLAIN: dict[type, Callable[[Any], Any]] = {
     PurePath: str,
     NoneType: lambda none: none,
     **{scalar: scalar for scalar in (bool, int, float, str)},
+    Named: lambda named: named.plain(),
 }
 _LOADERS: dict[Hint, Callable[[Value, Hint, str], Any]] = {
     **dict.fromkeys(_SCALARS, _load_scalar),
@@ -368,6 +438,7 @@ _LOADERS: dict[Hint, Callable[[Value, Hint, str], Any]] = {
     **dict.fromkeys((dict, Mapping), _load_mapping),
     **dict.fromkeys((Union, UnionType), _load_union),
     **dict.fromkeys((Any, object), _load_any),
+    Named: _load_named,
     Literal: lambda data, hint, path: _choice(data, typing.get_args(hint), path),
 }
 

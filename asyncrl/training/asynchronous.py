@@ -41,7 +41,7 @@ from asyncrl.training.common_config import (
 )
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.describe_env import PRELOAD, describe_here, describe_in_child
-from asyncrl.training.evaluate_apart import EvaluateApart
+from asyncrl.training.evaluate_apart import apart_unless
 from asyncrl.training.parts import AsyncParts
 from asyncrl.training.plan import RunPlan, check_run, evaluator_maker, helpers
 from asyncrl.training.recorded import check_order_path, order_of
@@ -196,9 +196,9 @@ def build_async_trainer(
             setup=plan.setup,
             services=config,
             checkpoint=checkpoint,
-            evaluate_apart=None
-            if make_evaluator
-            else EvaluateApart(agent, make_eval_env or make_env, config.evaluate),
+            evaluate_apart=apart_unless(
+                make_evaluator, agent, make_eval_env or make_env, config.evaluate
+            ),
             adaptive_threads=are_adaptive(agent, learner),
             closing=closing,
             **parts,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from asyncrl.actor.evaluator import EpisodeEvaluator
+from asyncrl.actor.process import MakeEvaluator
 from asyncrl.core.agent import AgentConfig, CountsEnvSteps, PolicyContext
 from asyncrl.core.env import MakeBatchEnv, make_batch_env
 from asyncrl.core.messages import ModelInfo
@@ -43,3 +44,10 @@ class EvaluateApart:
             return EpisodeEvaluator(env, play, derive_seed(seed, Role.EVALUATION)).evaluate(policy)[
                 0
             ]
+
+
+def apart_unless(
+    own: MakeEvaluator | None, agent: AgentConfig, make_env: MakeBatchEnv, config: EvaluationConfig
+) -> EvaluateApart | None:
+    """Return what evaluates apart; None beside a custom evaluator, which takes no arguments."""
+    return None if own else EvaluateApart(agent, make_env, config)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple, Unpack
 
 from asyncrl.actor.evaluator import EpisodeEvaluator
+from asyncrl.actor.process import MakeEvaluator
 from asyncrl.actor.step_processor import make_one_step
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.resume import Resume, open_checkpoints
@@ -63,7 +64,7 @@ from asyncrl.training.common_config import (
     config_or_default,
     open_env,
 )
-from asyncrl.training.evaluate_apart import EvaluateApart
+from asyncrl.training.evaluate_apart import EvaluateApart, apart_unless
 from asyncrl.training.parts import OfflineParts
 from asyncrl.training.signals import answering_signals
 
@@ -175,6 +176,7 @@ def build_offline_trainer(
     config: OfflineConfig | None = None,
     *,
     stop: StopCondition | StopFunction | None = None,
+    make_evaluator: MakeEvaluator | None = None,
     checkpoint_dir: str | PathLike[str] | None = None,
     resume: Resume = False,
     interrupter: Interrupter | None = None,
@@ -182,8 +184,8 @@ def build_offline_trainer(
 ) -> OfflineTrainer:
     """Build an offline run; the trainer closes the environment.
 
-    `make_env` builds the environments for evaluations. Without any, as for logged data, pass an
-    `EnvSpec`, and `EvaluationConfig(where="off")` as `evaluate`.
+    `make_env` builds the environments for evaluations, `make_evaluator` a custom evaluator. Without
+    any, as for logged data, pass an `EnvSpec`, and `EvaluationConfig(where="off")` as `evaluate`.
 
     With `resume` it resumes from the newest valid checkpoint in `checkpoint_dir`, with the same
     data. The result is the same bit by bit if the checkpoint holds the replay and it is loaded;
@@ -199,10 +201,8 @@ def build_offline_trainer(
         checkpoint_dir, keep=config.save.keep, resume=resume, config=parts.get("run_config")
     )
     with building(checkpointer) as closing:
-        done = [checkpoint.count("opt_steps")] if checkpoint else []
-        seed = derive_seed(config.seed, Role.REPLAY, *done)
-        place = _place(agent, make_env, config, closing)
-        buffer = _load(data, config.replay, seed, agent, place.spec)
+        place = _place(agent, make_env, make_evaluator, config, closing)
+        buffer = _load(data, config, checkpoint, agent, place.spec)
         return OfflineTrainer(
             learner := build_agent(agent, place.spec, config.context(place.n_envs)),
             buffer,
@@ -232,32 +232,39 @@ class _Place(NamedTuple):
 def _place(
     agent: AgentConfig,
     make_env: MakeBatchEnv | EnvSpec,
+    make_evaluator: MakeEvaluator | None,
     config: OfflineConfig,
     closing: ExitStack,
 ) -> _Place:
+    own = None
+    if make_evaluator and config.evaluate.where != "off":
+        own = make_evaluator()
+        closing.callback(own.close)
     if not isinstance(make_env, EnvSpec):
         env = open_env(make_env, closing)
-        apart = EvaluateApart(agent, make_env, config.evaluate)
-        return _Place(env.spec, env.n_envs, _make_evaluator(config, env), apart)
-    if config.evaluate.where != "off":
+        apart = apart_unless(make_evaluator, agent, make_env, config.evaluate)
+        return _Place(env.spec, env.n_envs, own or _make_evaluator(config, env), apart)
+    if config.evaluate.where != "off" and not own:
         raise ConfigError(
             "nothing can be evaluated in an EnvSpec; set evaluate to "
             'EvaluationConfig(where="off"), or pass a function that builds environments'
         )
-    return _Place(make_env)
+    return _Place(make_env, evaluator=own)
 
 
 def _load(
     data: str | PathLike[str] | ReplayBuffer,
-    config: ReplayBufferConfig,
-    seed: int,
+    config: OfflineConfig,
+    checkpoint: Checkpoint | None,
     agent: AgentConfig,
     spec: EnvSpec,
 ) -> ReplayBuffer:
     """Return data as a buffer that holds the columns this agent needs."""
     if isinstance(data, str | PathLike):
-        config = with_start_columns(config, agent.extra_columns(spec))
-        data = load_replay(Path(data), config, seed=seed)
+        done = [checkpoint.count("opt_steps")] if checkpoint else []
+        replay = with_start_columns(config.replay, agent.extra_columns(spec))
+        seed = derive_seed(config.seed, Role.REPLAY, *done)
+        data = load_replay(Path(data), replay, seed=seed)
     schema: SegmentSchema | None = getattr(data, "schema", None)
     if schema is not None:
         _check_columns(schema, agent, spec)

@@ -23,6 +23,7 @@ class OfflineParts(CommonParts, total=False):
     checkpoint_dir: str | PathLike[str] | None
     resume: Resume
     interrupter: Interrupter | None
+    make_evaluator: MakeEvaluator | None
 
 
 class SyncParts(OfflineParts, total=False):
@@ -36,6 +37,5 @@ class AsyncParts(SyncParts, total=False):
     """The optional arguments of ways that have actors."""
 
     actor_agents: Sequence[AgentConfig] | None
-    make_evaluator: MakeEvaluator | None
     strategy: Strategy | None
     record_order: str | PathLike[str] | None

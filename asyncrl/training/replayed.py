@@ -239,8 +239,8 @@ def build_replay_trainer(
     log = OrderLog(Path(order))
     head = log.head
     if agent is None or config is None:
-        config = _config_in(log)
-        agent = config.agent
+        config = its = _config_in(log)
+        agent, make_processor = its.agent, make_processor or its.parts.make_processor
     _warn_of_machine(head["machine"])
     assume(head["choices"])
     seen = description_of(head["env"])

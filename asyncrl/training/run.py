@@ -13,6 +13,7 @@ from typing import Unpack
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import to_plain
 from asyncrl.learner.trainer import BaseTrainer
+from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.training.asynchronous import RunLauncher, build_async_trainer
 from asyncrl.training.env_schedule import EnvSchedule
 from asyncrl.training.offline import build_offline_trainer
@@ -28,12 +29,14 @@ def build_trainer(
     record_order: str | PathLike[str] | None = None,
     **parts: Unpack[OfflineParts],
 ) -> BaseTrainer:
-    """Build a run of any mode; the config defines its limits and targets.
+    """Build a run of any mode; the config defines its limits, targets and named parts.
 
-    Takes the arguments of `train_from_data` except agent, data, environment and settings. A
-    `launcher` is for the processes of an asynchronous run, and `record_order` for its order; see
-    `build_async_trainer`.
+    Takes the arguments of `train_from_data` except agent, data, environment and settings. An
+    argument replaces the part that the config names; callbacks are added. A `launcher` is for the
+    processes of an asynchronous run, and `record_order` for its order; see `build_async_trainer`.
     """
+    named = config.parts
+    named.check(config.mode)
     if record_order is not None and config.mode != "async":
         raise ConfigError(
             f"record_order has no effect with mode={config.mode}, which repeats itself bit for bit "
@@ -41,14 +44,7 @@ def build_trainer(
         )
     make_env = config.env_config().build
     make_eval_env = partial(config.eval_env_config().build_for, config.evaluate.play.episodes)
-    filled: OfflineParts = {
-        "stop": config.stop_condition(),
-        "run_config": to_plain(config),
-        **parts,
-    }
-    if config.env_schedule:
-        schedule = EnvSchedule(config.env_schedule)
-        filled["callbacks"] = [schedule, *parts.get("callbacks", ())]
+    filled = _filled(config, parts)
     match config.mode:
         case "async":
             return build_async_trainer(
@@ -56,6 +52,9 @@ def build_trainer(
                 make_env,
                 config,
                 make_eval_env=make_eval_env,
+                make_processor=named.make_processor,
+                actor_agents=named.agents_of_actors(config.agent, config.actors),
+                strategy=named.make_strategy(),
                 launcher=launcher,
                 record_order=record_order,
                 **filled,
@@ -66,8 +65,27 @@ def build_trainer(
                 config.sync_env_config().build,
                 config.sync_config(),
                 make_eval_env=make_eval_env,
+                make_processor=named.make_processor,
                 **filled,
             )
         case "offline":
             data, settings = config.offline_config()
             return build_offline_trainer(config.agent, data, make_eval_env, settings, **filled)
+
+
+def _filled(config: RunConfig, parts: OfflineParts) -> OfflineParts:
+    """Return the parts that all modes have: those that are given, and those of the config."""
+    named = config.parts
+    filled: OfflineParts = {
+        "stop": config.stop_condition(),
+        "run_config": to_plain(config),
+        "make_evaluator": named.make_evaluator,
+        **parts,
+    }
+    if "recorder" not in filled and named.recorders:
+        filled["recorder"] = BackgroundRecorder(named.make_recorders())
+    schedule = [EnvSchedule(config.env_schedule)] if config.env_schedule else []
+    if schedule or named.callbacks:
+        more = parts.get("callbacks", ())
+        filled["callbacks"] = [*schedule, *named.make_callbacks(), *more]
+    return filled

@@ -5,6 +5,7 @@ The command line saves it beside a run's results, and resumes from it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -27,10 +28,12 @@ from asyncrl.learner.stop_conditions import (
     MaxSeconds,
     ReachesUpperBound,
     StopCondition,
+    StopFunction,
     check_can_hold,
 )
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.training.config import AsyncConfig
+from asyncrl.training.named_parts import NamedParts
 from asyncrl.training.offline import OfflineConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig
 
@@ -119,6 +122,9 @@ class RunConfig(AsyncConfig):
     vectorization: Literal["batch", "native"] = "batch"
     """`batch` steps single environments one after another; `native` uses the environment's own
     vector form."""
+
+    parts: NamedParts = field(default_factory=NamedParts)
+    """Custom parts of the run, by import path."""
 
     max_env_steps: Annotated[CountOrOff, COMMON] = 0
     """Stop after this number of environment steps of all actors. 0 disables."""
@@ -223,7 +229,7 @@ class RunConfig(AsyncConfig):
 
     def stop_condition(self) -> StopCondition | None:
         """Return the limits that are set, combined; reject one that can never be reached."""
-        conditions: list[StopCondition] = []
+        conditions: list[StopCondition | StopFunction] = []
         if self.max_env_steps:
             conditions.append(MaxEnvSteps(self.max_env_steps))
         if self.max_opt_steps:
@@ -234,6 +240,9 @@ class RunConfig(AsyncConfig):
             bound = ReachesUpperBound("eval_reward", self.stop_at_return)
             check_can_hold(bound, self.evaluations_off, "stop_at_return")
             conditions.append(bound)
+        if (own := self.parts.make_stop()) is not None:
+            check_can_hold(own, self.evaluations_off, "parts.stop")
+            conditions.append(own)
         return AnyOf(*conditions) if conditions else None
 
 
@@ -246,13 +255,27 @@ def read_yaml(path: Path) -> object:
     Duplicate keys are rejected too: PyYAML would silently use the last one.
     """
     try:
-        loader = _Strict(path.read_bytes())
+        return parse_yaml(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(str(error)) from error
+
+
+def parse_yaml(text: str | bytes) -> object:
+    """Return what YAML text holds, with the errors of `read_yaml`."""
+    try:
+        loader = _Strict(text)
         try:
             return loader.get_single_data()
         finally:
             loader.dispose()
-    except (OSError, yaml.YAMLError) as error:
+    except yaml.YAMLError as error:
         raise ConfigError(str(error)) from error
+
+
+def one_line(plain: object) -> str:
+    """Return YAML text in one line."""
+    text = yaml.safe_dump(plain, default_flow_style=True, sort_keys=False, width=math.inf)
+    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def write_yaml(plain: object, path: Path) -> None:

@@ -11,6 +11,7 @@ from os import PathLike
 from typing import Any, Unpack
 
 from asyncrl.actor.evaluator import EpisodeEvaluator
+from asyncrl.actor.process import MakeEvaluator
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.resume import Resume, open_checkpoints
@@ -50,7 +51,7 @@ from asyncrl.training.common_config import (
     open_env,
     with_env_kwargs,
 )
-from asyncrl.training.evaluate_apart import EvaluateApart
+from asyncrl.training.evaluate_apart import apart_unless
 from asyncrl.training.inline_actor import InlineActor
 from asyncrl.training.layout import Layout
 from asyncrl.training.parts import SyncParts
@@ -278,6 +279,7 @@ def build_sync_trainer(
     *,
     stop: StopCondition | StopFunction | None = None,
     make_eval_env: MakeBatchEnv | None = None,
+    make_evaluator: MakeEvaluator | None = None,
     make_processor: Callable[[], StepProcessor] | None = None,
     checkpoint_dir: str | PathLike[str] | None = None,
     resume: Resume = False,
@@ -293,6 +295,7 @@ def build_sync_trainer(
     complete_parts(parts, agent, make_env, config)
     check_agent_and_replay(agent, config.replay)
     check_can_hold(stop, config.evaluations_off)
+    make_eval_env = make_eval_env or make_env
     checkpointer, checkpoint = open_checkpoints(
         checkpoint_dir, keep=config.save.keep, resume=resume, config=parts.get("run_config")
     )
@@ -308,13 +311,13 @@ def build_sync_trainer(
             processor=layout.make_processor(),
             seed=config.seed,
             change_env=partial(with_env_kwargs, make_env),
-            evaluator=_make_evaluator(config, make_eval_env or make_env, closing),
+            evaluator=_make_evaluator(config, make_evaluator, make_eval_env, closing),
             checkpointer=checkpointer,
             stop=stop,
             interrupter=interrupter,
             services=config,
             checkpoint=checkpoint,
-            evaluate_apart=EvaluateApart(agent, make_eval_env or make_env, config.evaluate),
+            evaluate_apart=apart_unless(make_evaluator, agent, make_eval_env, config.evaluate),
             adaptive_threads=are_adaptive(agent, learner),
             closing=closing,
             **parts,
@@ -322,12 +325,15 @@ def build_sync_trainer(
 
 
 def _make_evaluator(
-    config: SyncConfig, make_env: MakeBatchEnv, closing: ExitStack
-) -> EpisodeEvaluator | None:
+    config: SyncConfig, own: MakeEvaluator | None, make_env: MakeBatchEnv, closing: ExitStack
+) -> Evaluator | None:
     if config.evaluate.where == "off":
         return None
-    env = make_batch_env(make_env, "make_eval_env")
-    seed = derive_seed(config.evaluate.seed, Role.EVALUATION)
-    evaluator = EpisodeEvaluator(env, config.evaluate.play, seed)
+    if own:
+        evaluator: Evaluator = own()
+    else:
+        env = make_batch_env(make_env, "make_eval_env")
+        seed = derive_seed(config.evaluate.seed, Role.EVALUATION)
+        evaluator = EpisodeEvaluator(env, config.evaluate.play, seed)
     closing.callback(evaluator.close)
     return evaluator

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.settings import from_plain, load_object, to_parameters, to_plain
+from asyncrl.core.settings import Named, from_plain, load_object, to_parameters, to_plain
 from asyncrl.learner.stop_conditions import AllOf, MaxEnvSteps, ReachesUpperBound, StopCondition
 from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
 from tests.support.scale import examples
@@ -98,6 +98,8 @@ class Everything:
     make: Callable[[], str] = make_it
     cls: type[Any] = Circle
     stop: StopCondition | None = None
+    named: Named | None = None
+    several: tuple[Named, ...] = ()
     derived: int = field(default=7, init=False)
 
 
@@ -135,6 +137,11 @@ stops = st.recursive(
     lambda inner: st.builds(AllOf, inner, inner),
     max_leaves=4,
 )
+named = st.builds(
+    Named,
+    text,
+    st.dictionaries(text.filter(lambda key: key != "type"), plain, max_size=3),
+)
 everything = st.builds(
     Everything,
     flag=st.booleans(),
@@ -159,6 +166,8 @@ everything = st.builds(
     make=st.just(make_it) | circles,
     cls=st.sampled_from([Circle, Square]),
     stop=st.none() | stops,
+    named=st.none() | named,
+    several=st.lists(named, max_size=2).map(tuple),
 )
 
 

@@ -1,0 +1,228 @@
+"""Parts that are named in a file or by flags: all are used, and mistakes get a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.cli.train import parse
+from asyncrl.core.agent import AgentConfig, Policy
+from asyncrl.core.callback import Callback, Training
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.evaluator import Evaluation
+from asyncrl.core.recorder import Record
+from asyncrl.core.settings import Named, from_plain
+from asyncrl.learner.async_trainer import AsyncTrainer
+from asyncrl.learner.stop_conditions import MaxOptSteps
+from asyncrl.recorders.memory import MemoryRecorder
+from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.named_parts import NamedParts
+from asyncrl.training.run import build_trainer
+from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
+
+HERE = __name__
+USED: list[str] = []
+"""What the classes and functions of this file did, in order."""
+
+CONDITION = MaxOptSteps(1)
+
+
+class Stage(Callback):
+    def __init__(self, name: str, scale: float = 1.0) -> None:
+        self.name, self.scale = name, scale
+
+    def begin(self, trainer: Training) -> None:
+        USED.append(f"callback {self.name}")
+
+    def record(self, trainer: Training) -> Record:
+        return {f"mine/{self.name}": self.scale}
+
+
+class Listening(MemoryRecorder):
+    """A recorder that this file finds again."""
+
+    made: ClassVar[list[MemoryRecorder]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made.append(self)
+
+
+class Scoring:
+    def __init__(self, score: float) -> None:
+        self.score = score
+
+    def evaluate(self, policy: Policy) -> Evaluation:
+        return Evaluation(self.score, {})
+
+    def close(self) -> None:
+        USED.append("evaluator closed")
+
+
+class Loop:
+    def run(self, trainer: AsyncTrainer) -> None:
+        USED.append("strategy")
+        trainer.interrupter.stop("the strategy is done")
+
+
+def enough(record: Record, opt_steps: int) -> str | None:
+    return "that is enough" if record["opt_steps"] >= opt_steps else None
+
+
+def numbered(agent: AgentConfig, actors: int, first: float) -> list[AgentConfig]:
+    USED.append(f"{actors} actors from {first}")
+    return [agent] * actors
+
+
+def named(of_this_file: str, /, **settings: Any) -> Named:
+    return Named(f"{HERE}:{of_this_file}", settings)
+
+
+CONFIG = RunConfig(
+    agent=DQNConfig(hidden=(8,), device="cpu"),
+    actors=1,
+    envs_per_actor=2,
+    replay=UniformReplayConfig(capacity=1000),
+    evaluate=EvaluationConfig(interval_opt_steps=2),
+)
+CONFIG = replace(
+    CONFIG,
+    limiter=replace(CONFIG.limiter, min_size=64),
+    trainer=replace(CONFIG.trainer, batch_size=8),
+    record=replace(CONFIG.record, interval_s=0.0, interval_opt_steps=2),
+)
+PARTS = NamedParts(
+    stop=named("enough", opt_steps=4),
+    recorders=(named("Listening"),),
+    callbacks=(named("Stage", name="a"), named("Stage", name="b", scale="1e-1")),
+    evaluator=named("Scoring", score=7.5),
+    processor=Named(
+        "asyncrl.actor.trajectory_processor:Trajectories", {"config": {"max_length": 20}}
+    ),
+)
+LOOP = NamedParts(strategy=named("Loop"), actor_agents=named("numbered", first=0.5))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_used() -> None:
+    USED.clear()
+    Listening.made.clear()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data")
+    config = replace(CONFIG, mode="sync", max_env_steps=100)
+    build_trainer(config, checkpoint_dir=path).train()
+    return path
+
+
+@pytest.mark.parametrize("mode", ["sync", "offline"])
+def test_run_in_one_process_uses_all_that_it_can(mode: Any, data: Path) -> None:
+    parts = replace(PARTS, processor=None) if mode == "offline" else PARTS
+    trainer = build_trainer(
+        replace(CONFIG, mode=mode, data=data if mode == "offline" else None, parts=parts)
+    )
+    result = trainer.train()
+    assert result.stop_reason == "that is enough"
+    assert result.best_score == 7.5
+    (recorder,) = Listening.made
+    assert (recorder.last("mine/a"), recorder.last("mine/b")) == (1.0, 0.1)
+    assert (recorder.last("actor/0/trajectories_stored") is not None) == (mode == "sync")
+    assert USED == ["callback a", "callback b", "evaluator closed"]
+
+
+def test_asynchronous_run_uses_a_strategy_and_agents_of_actors() -> None:
+    config = replace(CONFIG, launcher="thread", evaluate=EvaluationConfig(where="off"), parts=LOOP)
+    assert build_trainer(config).train().stop_reason == "the strategy is done"
+    assert USED == ["1 actors from 0.5", "strategy"]
+
+
+def test_arguments_replace_what_the_config_names_and_callbacks_are_added() -> None:
+    mine = MemoryRecorder()
+    build_trainer(
+        replace(CONFIG, mode="sync", parts=PARTS),
+        recorder=mine,
+        stop=MaxOptSteps(2),
+        callbacks=[Stage("c", 3.0)],
+    ).train()
+    assert not Listening.made
+    assert (mine.last("opt_steps"), mine.last("mine/a"), mine.last("mine/c")) == (2, 1.0, 3.0)
+
+
+def test_condition_may_be_a_class_a_function_or_an_object() -> None:
+    paths = Named("asyncrl.learner.stop_conditions:MaxOptSteps", {"n": 3}), named("CONDITION")
+    for path, at in zip((*paths, named("enough", opt_steps=2)), (3, 1, 2), strict=True):
+        stop = RunConfig(parts=NamedParts(stop=path)).stop_condition()
+        assert stop
+        assert not stop.update({"opt_steps": at - 1})
+        assert stop.update({"opt_steps": at})
+
+
+def test_files_and_flags_say_the_same(tmp_path: Path) -> None:
+    file, again = tmp_path / "config.yaml", tmp_path / "again.yaml"
+    config = RunConfig(parts=replace(PARTS, strategy=LOOP.strategy))
+    save_yaml(config, file)
+    assert load_yaml(RunConfig, file) == config
+    flags = [
+        "--parts.strategy",
+        f"{HERE}:Loop",
+        "--parts.callbacks",
+        f"{{type: {HERE}:Stage, name: a}}",
+    ]
+    parsed = parse(["dqn", "--config", str(file), *flags]).config
+    assert parsed.parts == replace(config.parts, callbacks=(named("Stage", name="a"),))
+    save_yaml(parsed, again)
+    assert parse(["dqn", "--config", str(again)]).config == parsed
+    assert parse(["dqn", "--config", str(again), "--parts.stop", "None"]).config.parts.stop is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "parts", "sentence"),
+    [
+        (
+            "async",
+            {"stop": "enough"},
+            r"parts.stop: 'enough' is not an import path; write module:n",
+        ),
+        ("async", {"stop": f"{HERE}:enoug"}, "parts.stop: .* has no 'enoug'; did you mean enough"),
+        ("async", {"stop": f"{HERE}:enough"}, "parts.stop: .*:enough: missing .* 'opt_steps'"),
+        (
+            "async",
+            {"stop": f"{HERE}:HERE"},
+            "parts.stop: .* must be a class or a function, got 'tes",
+        ),
+        ("async", {"stop": 3}, "parts.stop: expected module:name or NoneType, got 3"),
+        (
+            "async",
+            {"recorders": ["nowhere:It"]},
+            "parts.recorders: 'nowhere:It': there is no module",
+        ),
+        (
+            "async",
+            {"callbacks": [{"type": f"{HERE}:Stage", "nam": 1}]},
+            "no setting 'nam'; did you",
+        ),
+        (
+            "async",
+            {"callbacks": [{"type": f"{HERE}:Stage", "name": 1}]},
+            r"parts.callbacks.name: expected str, got 1 \(int\)",
+        ),
+        ("async", {"strategy": f"{HERE}:Listening"}, "parts.strategy: .* must give a Strategy"),
+        ("async", {"callbacks": [f"{HERE}:Loop"]}, "parts.callbacks: .* must give a Callback"),
+        ("async", {"recorders": [f"{HERE}:Loop"]}, "parts.recorders: .* must give a Recorder"),
+        ("async", {"actor_agents": f"{HERE}:numbered"}, "numbered: missing .* 'first'"),
+        ("sync", {"strategy": f"{HERE}:Loop"}, "parts.strategy has no effect with mode=sync"),
+        ("offline", {"processor": f"{HERE}:Loop"}, "parts.processor has no effect with mode=offl"),
+    ],
+)
+def test_mistakes_get_a_sentence_before_anything_starts(
+    mode: Any, parts: Any, sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        build_trainer(from_plain(RunConfig, {"mode": mode, "data": "none", "parts": parts}))
