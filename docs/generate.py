@@ -34,8 +34,9 @@ from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.cli.main import main as command_line
 from asyncrl.cli.train import Output
 from asyncrl.core.declared import Member, common, declared
+from asyncrl.core.named import Named
 from asyncrl.core.segment import SegmentConfig
-from asyncrl.core.settings import Named, load_object, to_plain
+from asyncrl.core.settings import load_object, to_plain
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxyConfig

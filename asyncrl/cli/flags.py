@@ -23,8 +23,9 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.core.declared import Hint, common
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.settings import Named, as_whole, from_plain
-from asyncrl.training.run_config import ALSO_CALLED, RunConfig, one_line, parse_yaml
+from asyncrl.core.named import Named
+from asyncrl.core.settings import as_whole
+from asyncrl.training.run_config import ALSO_CALLED, RunConfig
 
 T = TypeVar("T")
 
@@ -235,12 +236,10 @@ def _named_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[typing.Any]
         return None
     return PrimitiveConstructorSpec(
         nargs=1,
-        metavar="{None|MODULE:NAME|YAML}" if info.type != Named else "MODULE:NAME|YAML",
-        instance_from_str=lambda words: (
-            None if words[0] == "None" else from_plain(Named, parse_yaml(words[0]))
-        ),
+        metavar="MODULE:NAME" if info.type is Named else "{None|MODULE:NAME}",
+        instance_from_str=lambda words: None if words[0] == "None" else Named.parse(words[0]),
         is_instance=lambda value: isinstance(value, Named | None),
-        str_from_instance=lambda value: ["None" if value is None else one_line(value.plain())],
+        str_from_instance=lambda value: [str(value)],
     )
 
 

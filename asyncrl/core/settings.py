@@ -3,9 +3,9 @@
 A config is a tree of dataclasses, lists, tuples, dictionaries, enum members, paths and scalars. A
 field declared as one dataclass is saved as the fields of that class. If the declaration leaves the
 class open (a contract, a union of several), `type: module:Class` precedes them. Functions and
-classes are saved as `module:name`; a `Named` is one that is imported only when it is used. A value
-that would not be loaded identically is refused when it is saved. Loading imports the modules that a
-config names, and so runs them: load only configs that you trust.
+classes are saved as `module:name`. A class with the methods of `SavedItself` says itself how it is
+saved. A value that would not be loaded identically is refused when it is saved. Loading imports the
+modules that a config names, and so runs them: load only configs that you trust.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
-import inspect
 import math
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
-from functools import partial, reduce
+from functools import reduce
 from pathlib import PurePath
 from types import NoneType, UnionType
 from typing import Any, Literal, NewType, TypeVar, Union
@@ -33,61 +32,18 @@ _SCALARS = (bool, int, float, str, NoneType)
 _YAML_WORDS: dict[bool, set[str]] = {True: {"on", "yes", "true"}, False: {"off", "no", "false"}}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Named:
-    """A class or function by import path, with settings that it is called with.
+@typing.runtime_checkable
+class SavedItself(typing.Protocol):
+    """Objects that are no trees of settings, but plain data in a file."""
 
-    In a file it is `module:name`, or a mapping of the settings with a line `type: module:name`.
-    """
+    def to_data(self) -> Any:
+        """Return the data."""
+        ...
 
-    path: str
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    def plain(self) -> Any:
-        """Return what a file holds."""
-        settings = _save(self.settings, set(), self.path)
-        return {"type": self.path} | settings if settings else self.path
-
-    def target(self, where: str) -> Any:
-        """Import it; errors begin with `where`, as those of the other methods do."""
-        with _located(where):
-            return load_object(self.path)
-
-    def load(self, where: str, *arguments: str) -> partial[Any]:
-        """Import it, and return it with its settings, converted to the types that it declares.
-
-        `arguments` are the names of what else it will be called with, in their order. Raises
-        `ConfigError` if it cannot be called with these.
-        """
-        target = self.target(where)
-        if not callable(target):
-            raise ConfigError(
-                f"{where}: {self.path!r} must be a class or a function, got {_shown(target)}"
-            )
-        hints = _hints_of_call(target)
-        values = {n: _load(v, hints.get(n, Any), _at(where, n)) for n, v in self.settings.items()}
-        with _located(f"{where}: {self.path}"):
-            signature = inspect.signature(target)
-            known = signature.parameters
-            takes_any = any(one.kind is one.VAR_KEYWORD for one in known.values())
-            for name in () if takes_any else values.keys() - known:
-                raise ConfigError(f"it has no setting {name!r}{did_you_mean(name, known)}")
-            signature.bind(*arguments, **values)
-        return partial(target, **values)
-
-    def make(self, where: str) -> Any:
-        """Call it with its settings."""
-        make = self.load(where)
-        with _located(f"{where}: {self.path}"):
-            return make()
-
-
-def _hints_of_call(target: Value) -> dict[str, Hint]:
-    """Return the declared types of a class's or function's parameters, as far as they are known."""
-    is_plain_class = isinstance(target, type) and not dataclasses.is_dataclass(target)
-    with suppress(NameError, TypeError):  # imported for type checkers only, or of no Python code
-        return typing.get_type_hints(target.__init__ if is_plain_class else target)
-    return {}
+    @classmethod
+    def from_data(cls, data: Any) -> SavedItself:
+        """Return what was saved; raise `ConfigError` for other data."""
+        ...
 
 
 def to_plain(config: object) -> dict[str, Any]:
@@ -169,6 +125,8 @@ def _save(value: Value, declared: set[Hint], path: str) -> Any:
 
     Saving depends on values, loading on declarations; `to_plain` checks that they agree.
     """
+    if isinstance(value, SavedItself):
+        return value.to_data()
     for kind, make_plain in _PLAIN.items():
         if isinstance(value, kind):
             return make_plain(value)
@@ -176,7 +134,7 @@ def _save(value: Value, declared: set[Hint], path: str) -> Any:
         return [_save(item, declared, _at(path, i)) for i, item in enumerate(value)]
     if isinstance(value, Mapping):
         return {_save(k, set(), path): _save(v, declared, _at(path, k)) for k, v in value.items()}
-    with _located(path):
+    with located(path):
         if not _is_config(value):
             return _object_path(value)
         tag = {} if declared == {type(value)} else {"type": _object_path(type(value))}
@@ -208,12 +166,28 @@ def _differences(a: Value, b: Value, path: str) -> Iterator[tuple[str, Value, Va
         yield path, a, b
 
 
+def load_as(data: Value, hint: Hint, path: str) -> Any:
+    """Return data as the declared type; as it is if files cannot hold objects of that type."""
+    kinds = set(_leaves(hint))
+    return _load(data, hint if all(map(_is_in_files, kinds)) else Any, path)
+
+
+def _is_in_files(kind: Hint) -> bool:
+    if not isinstance(kind, type):
+        return kind in _LOADERS or kind is Callable
+    is_plain = dataclasses.is_dataclass(kind) or issubclass(kind, (Enum, PurePath, SavedItself))
+    return is_plain or kind in {*_LOADERS, Callable, type} or getattr(kind, "_is_protocol", False)
+
+
 def _load(data: Value, hint: Hint, path: str) -> Any:
     while isinstance(hint, NewType):
         hint = hint.__supertype__
     kind = _kind(hint)
     if kind in _LOADERS:
         return _LOADERS[kind](data, hint, path)
+    if isinstance(kind, type) and issubclass(kind, SavedItself):
+        with located(path):
+            return kind.from_data(data)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return _load_settings(data, kind, path)
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -281,15 +255,6 @@ def _load_sequence(data: Value, hint: Hint, path: str) -> Any:
     return kind(_load(item, hints[i], _at(path, i)) for i, item in enumerate(data))
 
 
-def _load_named(data: Value, hint: Hint, path: str) -> Named:
-    del hint
-    if isinstance(data, str):
-        return Named(data)
-    if isinstance(data, Mapping) and isinstance(data.get("type"), str):
-        return Named(data["type"], {key: data[key] for key in data if key != "type"})
-    raise _Misfit(path, data, "module:name, or settings with `type: module:name`")
-
-
 def _load_mapping(data: Value, hint: Hint, path: str) -> Any:
     if not isinstance(data, Mapping):
         raise _Misfit(path, data, "a mapping")
@@ -340,7 +305,7 @@ def _load_settings(data: Value, cls: type, path: str) -> Any:
             raise ConfigError(f"{_at(path, key)}: {cls.__name__} has no such setting{advice}")
     hints = typing.get_type_hints(cls)
     values = {key: _load(item, hints[key], _at(path, key)) for key, item in data.items()}
-    with _located(path):
+    with located(path):
         return cls(**values)
 
 
@@ -349,13 +314,13 @@ def _load_open(data: Value, hint: Hint, path: str) -> Any:
     kind = _kind(hint)
     named = kind in {Callable, type} or "__call__" in getattr(kind, "__dict__", ())
     if isinstance(data, Mapping) and isinstance(data.get("type"), str):
-        with _located(_at(path, "type")):
+        with located(_at(path, "type")):
             cls = load_object(data["type"])
         if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
             raise ConfigError(f"{_at(path, 'type')}: {data['type']!r} is not a dataclass")
         loaded = _load_settings({k: v for k, v in data.items() if k != "type"}, cls, path)
     elif isinstance(data, str) and named:
-        with _located(path):
+        with located(path):
             loaded = load_object(data)
     else:
         wanted = "module:name, or " if named else ""
@@ -378,7 +343,7 @@ class _Misfit(ConfigError):
 
 
 @contextmanager
-def _located(path: str) -> Iterator[None]:
+def located(path: str) -> Iterator[None]:
     """Prefix the errors that a class raises about its settings with their path."""
     try:
         yield
@@ -404,8 +369,6 @@ def _at(path: str, key: object) -> str:
 
 
 def _name(hint: Hint) -> str:
-    if hint is Named:
-        return "module:name"
     return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
 
 
@@ -430,7 +393,6 @@ _PLAIN: dict[type, Callable[[Any], Any]] = {
     PurePath: str,
     NoneType: lambda none: none,
     **{scalar: scalar for scalar in (bool, int, float, str)},
-    Named: lambda named: named.plain(),
 }
 _LOADERS: dict[Hint, Callable[[Value, Hint, str], Any]] = {
     **dict.fromkeys(_SCALARS, _load_scalar),
@@ -438,7 +400,6 @@ _LOADERS: dict[Hint, Callable[[Value, Hint, str], Any]] = {
     **dict.fromkeys((dict, Mapping), _load_mapping),
     **dict.fromkeys((Union, UnionType), _load_union),
     **dict.fromkeys((Any, object), _load_any),
-    Named: _load_named,
     Literal: lambda data, hint, path: _choice(data, typing.get_args(hint), path),
 }
 

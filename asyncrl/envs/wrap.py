@@ -5,25 +5,17 @@ Finds and applies them, in the process that makes the environment.
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar, cast
 
 import gymnasium
 from gymnasium.vector import VectorEnv
 
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.settings import load_object
+from asyncrl.core.named import Named
 
 
-class _Named(NamedTuple):
-    """A wrapper's import path, and its settings."""
-
-    path: str
-    settings: Mapping[str, Any]
-
-
-def parse_wrappers(names: Iterable[str]) -> tuple[_Named, ...]:
+def parse_wrappers(names: Iterable[str]) -> tuple[Named, ...]:
     """Return the wrappers of `EnvConfig.wrappers`; raise `ConfigError` if one is not of the form.
 
     Imports none of them: that is for the process that steps the environments.
@@ -49,40 +41,17 @@ def wrap(env: SomeEnv, names: Sequence[str]) -> SomeEnv:
     return cast(SomeEnv, wrapped)
 
 
-def _parse(name: str) -> _Named:
-    path, bracket, _ = name.partition("(")
-    module, _, attribute = path.partition(":")
-    if all(map(str.isidentifier, [*module.split("."), *attribute.split(".")])):
-        try:
-            return _Named(path, _settings(name[len(path) :]) if bracket else {})
-        except (SyntaxError, ValueError):
-            pass
-    raise ConfigError(
-        f"env.wrappers has {name!r}; expected module:Wrapper, as minigrid.wrappers:ImgObsWrapper, "
-        "or module:Wrapper(setting=value), as gymnasium.wrappers:TimeLimit(max_episode_steps=50). "
-        "Values are literals of Python: numbers, 'texts', lists, True, False, None"
-    )
-
-
-def _settings(brackets: str) -> dict[str, Any]:
-    """Return the keyword arguments of `(setting=value, ...)`; raise `ValueError` for others."""
-    call = ast.parse(f"wrapper{brackets}", mode="eval").body
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
-        raise ValueError(brackets)
-    settings = {}
-    for keyword in call.keywords:
-        if keyword.arg is None:
-            raise ValueError(brackets)
-        settings[keyword.arg] = ast.literal_eval(keyword.value)
-    return settings
-
-
-def _applied(env: Any, name: str, named: _Named) -> Any:  # noqa: ANN401
-    wrapper = load_object(named.path)
-    if not callable(wrapper):
-        raise ConfigError(f"env.wrappers has {name!r}, which is {wrapper!r:.80}, not a wrapper")
+def _parse(name: str) -> Named:
     try:
-        wrapped = wrapper(env, **named.settings)
+        return Named.parse(name)
+    except ConfigError as error:
+        raise ConfigError(f"env.wrappers: {error}") from error
+
+
+def _applied(env: Any, name: str, named: Named) -> Any:  # noqa: ANN401
+    wrapper = named.load("env.wrappers", "env")
+    try:
+        wrapped = wrapper(env)
     except Exception as error:
         error.add_note(f"asyncrl: while applying the wrapper {name!r}")
         raise

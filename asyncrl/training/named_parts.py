@@ -14,8 +14,9 @@ from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.callback import Callback
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.named import Named
 from asyncrl.core.recorder import Recorder
-from asyncrl.core.settings import Named, has_methods
+from asyncrl.core.settings import has_methods
 from asyncrl.learner.async_trainer import Strategy
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction
 
@@ -33,7 +34,7 @@ _WITHOUT_MEANING = {
 class NamedParts:
     """Custom parts of a run by import path.
 
-    Each is `module:name`, or `{type: module:name, ...}` with the arguments that it is called with.
+    Each is `module:name`, or with settings `module:name(setting=value)`.
     """
 
     stop: Named | None = None

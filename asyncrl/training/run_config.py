@@ -5,7 +5,6 @@ The command line saves it beside a run's results, and resumes from it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -255,27 +254,13 @@ def read_yaml(path: Path) -> object:
     Duplicate keys are rejected too: PyYAML would silently use the last one.
     """
     try:
-        return parse_yaml(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(str(error)) from error
-
-
-def parse_yaml(text: str | bytes) -> object:
-    """Return what YAML text holds, with the errors of `read_yaml`."""
-    try:
-        loader = _Strict(text)
+        loader = _Strict(path.read_bytes())
         try:
             return loader.get_single_data()
         finally:
             loader.dispose()
-    except yaml.YAMLError as error:
+    except (OSError, yaml.YAMLError) as error:
         raise ConfigError(str(error)) from error
-
-
-def one_line(plain: object) -> str:
-    """Return YAML text in one line."""
-    text = yaml.safe_dump(plain, default_flow_style=True, sort_keys=False, width=math.inf)
-    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def write_yaml(plain: object, path: Path) -> None:

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.settings import Named, from_plain, load_object, to_parameters, to_plain
+from asyncrl.core.named import Named
+from asyncrl.core.settings import from_plain, load_object, to_parameters, to_plain
 from asyncrl.learner.stop_conditions import AllOf, MaxEnvSteps, ReachesUpperBound, StopCondition
 from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
 from tests.support.scale import examples
@@ -139,7 +140,7 @@ stops = st.recursive(
 )
 named = st.builds(
     Named,
-    text,
+    st.sampled_from(["a:b", "a.b:C.d"]),
     st.dictionaries(text.filter(lambda key: key != "type"), plain, max_size=3),
 )
 everything = st.builds(

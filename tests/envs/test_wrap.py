@@ -93,7 +93,7 @@ def test_native_vector_environments_get_wrappers_of_vectors() -> None:
     ],
 )
 def test_other_texts_are_refused_before_anything_is_made(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"env\.wrappers has .*expected module:Wrapper"):
+    with pytest.raises(ConfigError, match=r"env\.wrappers: .*; expected module:name, or"):
         EnvConfig(id=PLAIN, wrappers=(name,))
 
 
@@ -102,7 +102,8 @@ def test_other_texts_are_refused_before_anything_is_made(name: str) -> None:
     [
         (f"{HERE}:Plsu", "has no 'Plsu'"),
         ("no_such_package.wrappers:Any", "there is no module 'no_such_package'"),
-        (f"{HERE}:NUMBER", "which is 3, not a wrapper"),
+        (f"{HERE}:NUMBER", "must be a class or a function, got 3"),
+        (f"{PLUS}(numbre=3)", "Plus: it has no setting 'numbre'; did you mean number"),
         (f"{HERE}:not_an_env", "returned 'nothing' instead of an environment"),
     ],
 )

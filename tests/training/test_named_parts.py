@@ -14,8 +14,9 @@ from asyncrl.core.agent import AgentConfig, Policy
 from asyncrl.core.callback import Callback, Training
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluation
+from asyncrl.core.named import Named
 from asyncrl.core.recorder import Record
-from asyncrl.core.settings import Named, from_plain
+from asyncrl.core.settings import from_plain
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
@@ -173,7 +174,7 @@ def test_files_and_flags_say_the_same(tmp_path: Path) -> None:
         "--parts.strategy",
         f"{HERE}:Loop",
         "--parts.callbacks",
-        f"{{type: {HERE}:Stage, name: a}}",
+        f"{HERE}:Stage(name='a')",
     ]
     parsed = parse(["dqn", "--config", str(file), *flags]).config
     assert parsed.parts == replace(config.parts, callbacks=(named("Stage", name="a"),))
@@ -188,7 +189,7 @@ def test_files_and_flags_say_the_same(tmp_path: Path) -> None:
         (
             "async",
             {"stop": "enough"},
-            r"parts.stop: 'enough' is not an import path; write module:n",
+            "parts.stop: 'enough' names no class or function; expected module:n",
         ),
         ("async", {"stop": f"{HERE}:enoug"}, "parts.stop: .* has no 'enoug'; did you mean enough"),
         ("async", {"stop": f"{HERE}:enough"}, "parts.stop: .*:enough: missing .* 'opt_steps'"),
@@ -197,7 +198,7 @@ def test_files_and_flags_say_the_same(tmp_path: Path) -> None:
             {"stop": f"{HERE}:HERE"},
             "parts.stop: .* must be a class or a function, got 'tes",
         ),
-        ("async", {"stop": 3}, "parts.stop: expected module:name or NoneType, got 3"),
+        ("async", {"stop": 3}, "parts.stop: 3 names no class or function; expected module"),
         (
             "async",
             {"recorders": ["nowhere:It"]},
