@@ -33,21 +33,21 @@ ASYNCRL = (sys.executable, "-c", "import sys; from asyncrl.cli.main import main;
 """The command line as its users start it; the arguments follow."""
 
 FIRST_SEED = 100
-"""Of the trainings that are shown. Presets were tuned on smaller ones, 0 to 9."""
+"""Seeds of the published training runs. Presets were tuned on seeds 0 to 9."""
 
 Rounds = dict[str, list[float]]
 """Name of what was measured -> one number for each round."""
 
 _QUIET_LOAD = 0.5
 _PLACES = {"results", "venv", "peers"}
-"""Of a command line: what a result does not depend on."""
+"""Command-line arguments that a result does not depend on."""
 
 _TIMEOUT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two things measured in turns. A number is None where a round did not get to one."""
+    """Two quantities measured in turns. A number is None where a round produced none."""
 
     what: str
     unit: str
@@ -60,7 +60,7 @@ class Comparison:
 
 
 def make_parser(description: str | None, *, repeats: int = 3) -> argparse.ArgumentParser:
-    """Return a parser of what all benchmarks take; 0 repeats leaves that option out."""
+    """Return a parser of the options of all benchmarks; 0 repeats omits that option."""
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     if repeats:
         parser.add_argument("--repeats", type=positive, default=repeats, help="of each measurement")
@@ -90,10 +90,10 @@ def in_turns(measures: Mapping[str, Callable[[], float]], repeats: int) -> Round
 def compare(
     rounds: Rounds, ours: str, other: str, *, what: str, unit: str, paired: bool = True
 ) -> Comparison:
-    """Compare neighbours; infinity stands for a round that did not get there.
+    """Compare neighbouring measurements; infinity marks a round that never reached its goal.
 
-    A round in which neither did says nothing about their ratio. Rounds that differ by chance more
-    than by what else the machine did are better not `paired`: the ratio is that of the medians.
+    A round in which neither reached it has no ratio. Unpaired, the ratio is that of the medians:
+    use it if rounds differ more by chance than by the machine's other load.
     """
     ratios = [a / b if b else math.inf for a, b in zip(rounds[ours], rounds[other], strict=True)]
     medians = statistics.median(rounds[ours]), statistics.median(rounds[other])
@@ -121,7 +121,7 @@ def fingerprint(*others: str) -> str:
 
 
 def provenance() -> dict[str, Any]:
-    """Return what a result depends on besides its settings, and when it was taken."""
+    """Return the provenance of a result: date, commit, load, machine."""
     load = os.getloadavg()[0]
     if load > _QUIET_LOAD:
         note(f"the load is {load:.2f}: something else is running, so numbers will be too low")
@@ -151,13 +151,13 @@ def keep(
     """Write one result to `NAME.json` in the directory of results, and print it as one line.
 
     Args:
-        args: The command line; all but where results go are settings that the result depends on.
-        name: Of the result; an older one of this name moves to the folder `replaced`.
+        args: The command line; all but the results' directory are settings of the result.
+        name: Name of the result; an older one of this name moves to the folder `replaced`.
         question: What was asked; the first line of a docstring.
-        comparisons: The answer.
+        comparisons: The measured comparisons.
         origin: What `provenance` returned before the first measurement.
-        details: Every single number.
-        quiet: Only write it, for one that is not complete.
+        details: All raw numbers.
+        quiet: Write without printing, for an incomplete result.
     """
     settings = {key: value for key, value in vars(args).items() if key not in _PLACES}
     result = {
@@ -189,7 +189,7 @@ def keep_replaced(path: Path) -> None:
 
 
 def _is_same_measurement(path: Path, origin: Mapping[str, object]) -> bool:
-    """Whether a file holds the beginning of what is being measured."""
+    """Whether a file holds an earlier part of this measurement."""
     if not path.exists():
         return False
     older = json.loads(path.read_text(encoding="utf-8"))
@@ -248,7 +248,7 @@ def note(text: str) -> None:
 
 
 def commit() -> str:
-    """Return what is checked out; "-dirty" if more than results differs from it."""
+    """Return the commit; with "-dirty" if anything but results differs from it."""
     git = shutil.which("git")
     if git is None:
         return ""

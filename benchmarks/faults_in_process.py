@@ -30,7 +30,7 @@ _leaked: list[bytes] = []
 
 
 def kill() -> None:
-    """Kill the process as the system does when memory runs out."""
+    """Kill the process, as the kernel does when memory runs out."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -1,4 +1,4 @@
-"""Machines as people have them: other users, full disks, small limits, odd surroundings.
+"""Unusual machines: other users, full disks, small limits, unusual environments.
 
 A machine is put together from traits. Mounts are made in a separate mount namespace, so nothing
 of a machine is left when its command has ended. Most traits need root; `why_not` says what is
@@ -31,25 +31,25 @@ PLACE = "/srv"
 """Working directory of a machine with separate mounts."""
 
 _USER = 23456
-"""Of whom no file of the system knows anything."""
+"""A user ID without an entry in /etc/passwd."""
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _DEADLINE_S = 10.0
 
 
 class Unavailable(Exception):
-    """This machine cannot be had here, or by this user; the message says why."""
+    """This machine cannot be made here, or by this user; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trait:
-    """One thing that is special about a machine; `{place}` stands for its working directory."""
+    """One property of a machine; `{place}` stands for its working directory."""
 
     setup: str = ""
     """Shell commands of root, in a mount namespace of the machine's own."""
 
     runs: str = ""
-    """The words before a command."""
+    """Words put before a command."""
 
     environ: Mapping[str, str | None] = field(default_factory=dict)
     """Variables of the environment; None removes one."""
@@ -163,7 +163,7 @@ def marked(mark: str) -> list[psutil.Process]:
 
 
 def why_not(*traits: str) -> str:
-    """Return why this machine cannot be had here; nothing if it can."""
+    """Return why this machine cannot be made here; empty if it can."""
     needs = [TRAITS[trait] for trait in traits]
     for tool in {need.runs.split()[0] for need in needs if need.runs}:
         if not shutil.which(tool):
@@ -175,7 +175,7 @@ def why_not(*traits: str) -> str:
 
 @cache
 def no_mounts() -> str:
-    """Return why no file system can be mounted here; nothing if one can."""
+    """Return why no file system can be mounted here; empty if one can."""
     if os.geteuid():
         return "only root may mount what this machine has"
     if not shutil.which("unshare"):
@@ -187,7 +187,7 @@ def no_mounts() -> str:
 
 @contextmanager
 def machine(directory: Path, *traits: str) -> Iterator[Machine]:
-    """Make a machine that works in a directory; kill what is left of it at the end."""
+    """Make a machine that works in a directory; at the end, kill its remaining processes."""
     if why := why_not(*traits):
         raise Unavailable(why)
     (directory / "tmp").mkdir(mode=0o777, exist_ok=True)

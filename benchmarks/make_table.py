@@ -75,7 +75,7 @@ PICKS: Mapping[str, Mapping[str, Sequence[str]]] = {
         ],
     },
 }
-"""Page -> mark -> the comparisons that it shows, by their words."""
+"""Page -> mark -> the comparisons that it shows, by name."""
 
 
 def marks_of(name: str) -> tuple[str, str]:
@@ -108,7 +108,7 @@ def _picked_row(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> str
 
 
 def render(results: Iterable[Mapping[str, Any]]) -> str:
-    """Return a table of all comparisons for each machine that they were made on."""
+    """Return a table of all comparisons for each machine."""
     machines: dict[str, list[str]] = {}
     for result in results:
         rows = machines.setdefault(_machine(result["machine"]), [])
@@ -163,7 +163,7 @@ def _machine(machine: Mapping[str, Any]) -> str:
 def load(directory: Path) -> list[dict[str, Any]]:
     """Return the results of a directory that were taken at a commit, in the order of names.
 
-    What was replaced counts where it is the newest of its processor: ratios depend on that.
+    A replaced result counts if it is the newest of its processor: ratios depend on that.
     """
     current = _read(directory)
     names = {result["name"] for result in current}

@@ -28,7 +28,7 @@ from tests.support import scale, warm
 from tests.support.helpers import wait_until
 from tests.support.leftovers import added_shared_memory, children, shared_memory
 
-# Runs of this suite beside this one, and anything else, have temporary files of their own.
+# Other runs of this suite, and other programs, use other directories for temporary files.
 _SCRATCH = tempfile.mkdtemp(prefix="tests-")
 os.environ["TMPDIR"] = tempfile.tempdir = _SCRATCH
 

@@ -23,13 +23,13 @@ MAX_PUBLIC_METHODS = 10
 # What may be larger than the numbers above, and why: {"asyncrl/x.py:function": "reason"}.
 LARGER: dict[str, str] = {
     "asyncrl/core/callback.py:Callback": "one method for each event, and all of them do nothing",
-    "asyncrl/learner/trainer.py:BaseTrainer": "loops of the user's own are made of its methods",
+    "asyncrl/learner/trainer.py:BaseTrainer": "custom training loops are made of its methods",
     "asyncrl/training/asynchronous.py:build_async_trainer": "half of it is a list of parts",
 }
 
 HEAVY = {"gymnasium", "msgpack", "rich", "tensorboard", "torch", "tyro", "yaml", "zmq"}
 
-# Ways to run what somebody else has sent or stored.
+# Ways to run code that another party has sent or stored.
 PICKLERS = {"cloudpickle", "dill", "joblib", "marshal", "msgpack_numpy", "pickle", "shelve"}
 UNSAFE_CALLS = {"recv_pyobj", "send_pyobj", "torch.load", "yaml.load", "yaml.unsafe_load"}
 
@@ -126,7 +126,7 @@ def test_every_exception_to_the_sizes_is_still_there() -> None:
 def test_rooms_load_nothing_by_themselves() -> None:
     for path in SOURCES:
         if path.name == "__init__.py" and path.parent.name != "asyncrl":
-            assert not list(imported(path)), f"{name_of(path)} would load what nobody asked for"
+            assert not list(imported(path)), f"{name_of(path)} would load a room without need"
 
 
 def test_public_names() -> None:

@@ -1,4 +1,4 @@
-"""Shared memory counts as left over unless somebody else uses it; processes unless Python does."""
+"""Shared memory counts as left over unless a process uses it; processes unless Python does."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ sys.stdin.read()
 
 @contextmanager
 def orphan(environment: dict[str, str]) -> Iterator[Path]:
-    """Let a process that is nobody's child hold a semaphore, and return where that is."""
+    """Let an orphaned process hold a semaphore, and return where that is."""
     start = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]])"
     with subprocess.Popen(
         [sys.executable, "-c", start, HOLDS_A_SEMAPHORE],
@@ -87,7 +87,7 @@ def test_what_a_test_has_started_counts_also_without_a_parent() -> None:
         assert semaphore in added_shared_memory(before)
 
 
-def test_what_somebody_else_uses_does_not_count(tmp_path: Path) -> None:
+def test_what_another_process_uses_does_not_count(tmp_path: Path) -> None:
     before = shared_memory()
     with orphan({**os.environ, "TMPDIR": str(tmp_path)}) as semaphore:
         assert semaphore in shared_memory()

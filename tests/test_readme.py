@@ -25,7 +25,7 @@ _DEADLINE_S = 90.0
 
 
 def test_every_program_is_run() -> None:
-    """A marker with a typo in it would be a program that nobody runs."""
+    """A marker with a typo in it would be a program that no test runs."""
     assert len(PROGRAMS) == SHOWN.count("```python\n") == SHOWN.count("<!-- run:") >= 2
 
 
@@ -38,7 +38,7 @@ def test_code_of_pages_is_run_or_an_example() -> None:
 
 @pytest.mark.parametrize("name", re.findall(r"``` { .python }\n--8<-- \"(.*?)\"", SHOWN))
 def test_included_program_is_an_example(name: str) -> None:
-    """Those have tests of their own."""
+    """Those have separate tests."""
     assert Path(name).stem in (ROOT / "tests" / "test_examples.py").read_text(encoding="utf-8")
 
 

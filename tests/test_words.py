@@ -23,8 +23,14 @@ ODD = {
     "as it was": "unchanged",
     "as they were": "unchanged",
     "at the most": "at most, maximum",
+    "became of": "the outcome, the end",
+    "came of": "the outcome, the result",
+    "drawn beforehand": "precomputed",
+    "everybody": "name who: every actor, all processes",
     "fits and starts": "with pauses",
     "for ever": "forever",
+    "former life": "earlier incarnation",
+    "former run": "earlier run",
     "goes on": "continues, resumes",
     "however long": "name the limit",
     "in good order": "without an error, as a stop condition does",
@@ -35,6 +41,7 @@ ODD = {
     "lets go": "releases",
     "likeliest": "most likely",
     "nobody": "name who: no actor, no thread",
+    "numbers that are none": "NaN",
     "of its own": "separate, custom",
     "of one's own": "separate, custom",
     "of their own": "separate, custom",
@@ -108,6 +115,8 @@ def test_rewritten_room_has_no_odd_phrase(room: str) -> None:
     assert not found
 
 
+HERE = Path(__file__).resolve()
+
 # Texts outside the rooms.
 TEXTS = (
     ".ci/*",
@@ -122,17 +131,39 @@ TEXTS = (
     "docs/**/*.md",
     "docs/*.py",
     "examples/*.py",
+    "tests/**/*.py",
 )
 
 
 @pytest.mark.parametrize("pattern", TEXTS)
 def test_rewritten_text_has_no_odd_phrase(pattern: str) -> None:
-    paths = [path for path in ROOT.glob(pattern) if "reference" not in path.parts]
+    paths = [path for path in ROOT.glob(pattern) if "reference" not in path.parts and path != HERE]
     texts = {
         name_of(path): written(path) if path.suffix == ".py" else prose(path) for path in paths
     }
     assert paths
     assert not {name: phrases for name, text in texts.items() if (phrases := odd(text))}
+
+
+WORDS = re.compile("[a-z]+")
+
+# Names are made of these no more than texts are.
+ODD_NAMES = {"anew", "everybody", "nobody", "somebody", "tells", "told", "whoever"}
+# Only games have lives; an actor has incarnations.
+ODD_IN = {"benchmarks": {"life", "lives"}}
+
+
+@pytest.mark.parametrize("folder", ["asyncrl", "benchmarks", "docs", "examples", "tests"])
+def test_no_name_has_an_odd_word(folder: str) -> None:
+    found, words = {}, ODD_NAMES | ODD_IN.get(folder, set())
+    for path in (ROOT / folder).rglob("*.py"):
+        source = io.StringIO(path.read_text(encoding="utf-8"))
+        names = {
+            t.string for t in tokenize.generate_tokens(source.readline) if t.type == tokenize.NAME
+        }
+        if odd_names := {name for name in names if words & {*WORDS.findall(name.lower())}}:
+            found[name_of(path)] = odd_names
+    assert not found
 
 
 def test_help_of_settings_has_no_odd_phrase() -> None:

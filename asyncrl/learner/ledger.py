@@ -1,4 +1,4 @@
-"""What became of every transition: produced = stored + dropped + lost + in flight. Counts only."""
+"""Counts where every transition went: produced = stored + dropped + lost + in flight."""
 
 from __future__ import annotations
 

@@ -217,8 +217,8 @@ class Trainer(BaseTrainer):
         """
         self._opt_rounds = checkpoint.count("run.opt_rounds")
         self._opts_owed = checkpoint.count("run.opts_owed")
-        lives = ("incarnation", "env_steps", "stored", "episodes")
-        self._actor.restore({name: checkpoint.count(f"run.actor.{name}") for name in lives})
+        counts = ("incarnation", "env_steps", "stored", "episodes")
+        self._actor.restore({name: checkpoint.count(f"run.actor.{name}") for name in counts})
         if self.env_change.number:
             self._actor.envs.want(self.env_change)
         self._env_steps = checkpoint.count("env_steps")

@@ -327,5 +327,5 @@ def _is_own(connection: socket.socket) -> bool:
     if sys.platform != "linux":
         return True  # the directory is closed to others
     size = _PEER_CREDENTIALS.size
-    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    return _PEER_CREDENTIALS.unpack(told)[1] in {0, os.getuid()}
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    return _PEER_CREDENTIALS.unpack(credentials)[1] in {0, os.getuid()}

@@ -1,7 +1,7 @@
-"""Which peers may connect over TCP, and what became of connection attempts.
+"""Decides which peers may connect over TCP, and logs connection attempts.
 
 libzmq asks an `Authenticator` about every key before it passes on its owner's messages, and reports
-to a `ConnectionLog` what became of each connection. Both belong to the thread that owns the socket,
+to a `ConnectionLog` the outcome of each connection. Both belong to the thread that owns the socket,
 except for `admit` and `revoke`. Does not know what messages contain.
 """
 

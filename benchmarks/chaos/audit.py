@@ -1,7 +1,7 @@
-"""Looks at every transition that is stored, whatever the ledger says of it.
+"""Checks every stored transition, independently of the ledger.
 
-Observations of `worlds.Numbered` say which life and which step they are of, so a transition that
-is stored twice, or never though a later one is, shows.
+Observations of `worlds.Numbered` name their incarnation and step. That shows each transition that
+is stored twice, and each that is missing before a later one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.chaos.worlds import SCALE
 
 @dataclass(slots=True)
 class Audit:
-    """What has been stored of each life, and when."""
+    """What has been stored of each incarnation, and when."""
 
     twice: int = 0
     """Transitions that were stored already."""
@@ -43,9 +43,9 @@ class Audit:
 
     _next: dict[tuple[int, int], int] = field(default_factory=dict)
 
-    def stored(self, life: int) -> int:
-        """Return how many transitions of a life are stored."""
-        return sum(count for (of, _), count in self._next.items() if of == life)
+    def stored(self, incarnation: int) -> int:
+        """Return how many transitions of an incarnation are stored."""
+        return sum(count for (of, _), count in self._next.items() if of == incarnation)
 
     def total(self) -> int:
         """Return how many are stored of all."""
@@ -67,14 +67,14 @@ class Audit:
             self.versions.append(int(columns["model_version"][:, sampled].max()))
 
     def _look_at(self, numbers: Array, now: float) -> None:
-        """Compare the steps of one environment with what has come of it before."""
-        life, env, first = (int(number) for number in numbers[0])
-        expected = self._next.get((life, env), 0)
+        """Compare the steps of one environment with those stored before."""
+        incarnation, env, first = (int(number) for number in numbers[0])
+        expected = self._next.get((incarnation, env), 0)
         steps = numbers[:, 2]
         self.twice += max(0, expected - first) + int((np.diff(steps) < 1).sum())
         self.gaps += max(0, first - expected) + int(np.maximum(np.diff(steps) - 1, 0).sum())
-        self._next[life, env] = int(steps[-1]) + 1
-        self.first_at.setdefault(life, now)
+        self._next[incarnation, env] = int(steps[-1]) + 1
+        self.first_at.setdefault(incarnation, now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,7 +90,7 @@ def _configured(config: AsyncConfig) -> AsyncConfig:
 
 
 def measure(size: Size, directory: Path) -> list[Finding]:
-    """Take checkpoints, and look at who stood still."""
+    """Take checkpoints, and measure how long each process paused."""
     checkpoints = directory / "checkpoints"
     saves = Saves(2 if size == "small" else 60, checkpoints)
     stage = Stage(directory, world=_WORLD, configure=_configured, replay=_REPLAY)

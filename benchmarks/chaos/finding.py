@@ -39,7 +39,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """Say in a word what came of it."""
+        """Return the verdict in one word."""
         if not self.ran:
             return "not run"
         if self.passed:

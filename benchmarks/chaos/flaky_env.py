@@ -48,7 +48,7 @@ class Failures:
 
     def _raise(self, stage: Stage, draw: random.Random) -> Iterator[None]:
         newest, began = max(stage.audit.first_at), time.monotonic()
-        draw.choice(stage.lives.living()).order = Order.RAISE
+        draw.choice(stage.incarnations.living()).order = Order.RAISE
         yield from stage.until(
             lambda: stage.notices.since(began, _WORDS), DEADLINE_S, "the exception to be reported"
         )

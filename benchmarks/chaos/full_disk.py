@@ -76,7 +76,7 @@ def measure(size: Size, directory: Path) -> list[Finding]:
 
 
 def _run_on(disk: Path, *, stays_full: bool) -> Outcome:
-    """Run for a while on this disk, which is full for some of it or to the end."""
+    """Run for a while on this disk, which is full for part of the time or to the end."""
     run_dir = disk / "run"
     command = [*ASYNCRL, *_ARGUMENTS, "--run-dir", str(run_dir)]
     checkpoints = Checkpointer(run_dir / "checkpoints")

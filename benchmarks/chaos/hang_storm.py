@@ -20,7 +20,7 @@ from benchmarks.common import note
 
 _STEP_TIMEOUT_S = 1.0
 _STACKS = {Order.SLEEP: "in wait", Order.HOLD: "in match"}
-"""What the stack of each hang must name; who is stopped can write none."""
+"""What the stack of each hang must name; a stopped process can write none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,10 @@ class Hangs:
                 note(f"{number + 1} of {self.count} have hung")
 
     def _hang(self, stage: Stage, order: Order) -> Iterator[None]:
-        life = stage.lives.living()[0]
+        incarnation = stage.incarnations.living()[0]
         newest = max(stage.audit.first_at)
         given_at = time.monotonic()
-        life.order = order
+        incarnation.order = order
         words = "made no step for"
         yield from stage.until(
             lambda: stage.notices.since(given_at, words), DEADLINE_S, f"{order.name} to be found"
@@ -68,7 +68,7 @@ class Hangs:
         )
         back = stage.audit.first_at[max(stage.audit.first_at)]
         self.seen.append(
-            Hang(order, at - life.obeyed_at, back - at, _STACKS.get(order, "") in text)
+            Hang(order, at - incarnation.obeyed_at, back - at, _STACKS.get(order, "") in text)
         )
 
 
@@ -77,7 +77,7 @@ def _configured(config: AsyncConfig) -> AsyncConfig:
 
 
 def measure(size: Size, directory: Path) -> list[Finding]:
-    """Let environments hang, and say what became of them."""
+    """Let environments hang, and return the findings."""
     hangs = Hangs(3 if size == "small" else 150)
     stage = Stage(directory, configure=_configured)
     stage.play(hangs)

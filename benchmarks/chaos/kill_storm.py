@@ -50,7 +50,7 @@ class KillStorm:
     ended: float = 0.0
 
     def __call__(self, stage: Stage) -> Iterator[None]:
-        """Train in peace, then under the storm, until everybody is back."""
+        """Train undisturbed, then under the storm, until all actors are back."""
         draw = random.Random(0)  # noqa: S311  # no secret
         yield from stage.begins()
         yield from self._calm(stage)
@@ -75,7 +75,7 @@ class KillStorm:
 
     def _kill(self, stage: Stage, draw: random.Random) -> Iterator[None]:
         """Kill an actor, and learn on until its slot has had a new transition stored."""
-        victim = draw.choice(stage.lives.living())
+        victim = draw.choice(stage.incarnations.living())
         newest = max(stage.audit.first_at)
         self.killed.append(victim)
         self.killed_at.append(time.monotonic())
@@ -95,7 +95,7 @@ class KillStorm:
 
 
 def _env_steps(stage: Stage) -> int:
-    return sum(life.steps for life in stage.lives.all()) * stage.world.n_envs
+    return sum(one.steps for one in stage.incarnations.all()) * stage.world.n_envs
 
 
 def measure(size: Size, directory: Path) -> list[Finding]:
@@ -164,7 +164,7 @@ def _pauses(storm: KillStorm, stage: Stage) -> Finding:
 
 def _loss(storm: KillStorm, stage: Stage) -> Finding:
     """Look at what each kill cost, as the environments and the replay have it."""
-    lost = [stage.lost(life) / stage.message for life in storm.killed]
+    lost = [stage.lost(one) / stage.message for one in storm.killed]
     most = ZmqTransportConfig().window + _UNSENT
     books = stage.books(5, f"{storm.kills} kills of actors")
     return Finding(

@@ -1,6 +1,6 @@
 """A learner in a separate process, for entries that kill or stop it.
 
-Everything it starts carries a mark in its environment, by which those who are left are found; its
+Everything it starts carries a mark in its environment, by which leftover processes are found; its
 /dev/shm is a separate directory where the machine allows that.
 
 python -m benchmarks.chaos.learner DIRECTORY ACTORS WIDTH
@@ -63,9 +63,9 @@ class Learner:
         return SHARED_MEMORY if no_mounts() else self.directory / "shm"
 
     @property
-    def lives(self) -> Incarnations:
+    def incarnations(self) -> Incarnations:
         """What its environments leave word of."""
-        return Incarnations(self.directory / "lives")
+        return Incarnations(self.directory / "incarnations")
 
     @property
     def stored(self) -> int:
@@ -87,25 +87,25 @@ class Learner:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let nothing of it be left."""
+        """Kill every process that it started."""
         assert self.process
         self._stack.close()
         self.process.communicate(timeout=DEADLINE_S)
 
     def wait_for_steps(self) -> None:
         """Wait until all its actors make steps and it stores them."""
-        lives = self.lives
+        incarnations = self.incarnations
 
         def runs() -> bool:
             assert self.process
             if self.process.poll() is not None:
                 raise RuntimeError(f"the learner has ended: {self.process.communicate()[1]}")
-            return len(lives.living()) == self.actors and self.stored > 0
+            return len(incarnations.living()) == self.actors and self.stored > 0
 
         wait_until(runs, DEADLINE_S, "a learner's actors")
 
     def end(self) -> tuple[dict[str, Any], Finding]:
-        """Have it end well; return its actors' counts, and what became of its transitions."""
+        """End it with success; return its actors' counts and its ledger."""
         assert self.process
         (self.directory / _ENOUGH).touch()
         out, err = self.process.communicate(timeout=DEADLINE_S)

@@ -107,23 +107,23 @@ def _left_by(way: str, directory: Path) -> Left:
     before = _traces(shared)
     with learner:
         learner.wait_for_steps()
-        lives = learner.lives.living()
-        for life, order in zip(lives, (Order.SPAWN, Order.HOLD, Order.STOP), strict=False):
-            life.order = order
-        wait_until(lambda: all(life.obeyed_at for life in lives[:3]), DEADLINE_S, "stuck actors")
+        found = learner.incarnations.living()
+        for one, order in zip(found, (Order.SPAWN, Order.HOLD, Order.STOP), strict=False):
+            one.order = order
+        wait_until(lambda: all(one.obeyed_at for one in found[:3]), DEADLINE_S, "stuck actors")
         wait_until(lambda: len(marked(learner.mark)) >= _FAMILY, DEADLINE_S, "their children")
         family = marked(learner.mark)
-        pids = {life.pid for life in lives}
+        pids = {one.pid for one in found}
         actors = [process for process in family if process.pid in pids]
         helper = psutil.Process(learner.pid).children()[0].pid
         runs = [process for process in family if process.pid in {learner.pid, helper} | pids]
         _WAYS[way](learner)
         killed_at = time.monotonic()
-        actors_gone = _gone_after(lambda: not any(map(_lives, actors)), killed_at)
+        actors_gone = _gone_after(lambda: not any(map(_alive, actors)), killed_at)
         if way not in _WATCHED:
-            _gone_after(lambda: not any(map(_lives, runs)), killed_at)
+            _gone_after(lambda: not any(map(_alive, runs)), killed_at)
             LocalLauncher().close()  # the next start
-        _gone_after(lambda: not any(map(_lives, family)), killed_at)
+        _gone_after(lambda: not any(map(_alive, family)), killed_at)
         traces_gone = _gone_after(lambda: not _traces(shared) - before, killed_at)
         left = {process.pid for process in marked(learner.mark)}
         return Left(
@@ -136,7 +136,7 @@ def _left_by(way: str, directory: Path) -> Left:
         )
 
 
-def _lives(process: psutil.Process) -> bool:
+def _alive(process: psutil.Process) -> bool:
     """Whether a process still runs. One that is exiting has no environment any more.
 
     A process whose first thread is a zombie still runs while other threads exit and hold its files.
@@ -169,7 +169,7 @@ def _traces(shared_memory: Path) -> set[str]:
 
 
 def _processes(found: list[Left]) -> Finding:
-    """Say who was left of those whose helper could see to it."""
+    """Return the finding on processes that were left although the helper was running."""
     own = [left for left in found if left.way != "its helper first"]
     actors, others = sum(left.actors for left in own), sum(left.others for left in own)
     return Finding(

@@ -162,7 +162,8 @@ class Cut:
         self.began = time.monotonic()
         self.begin()
         yield from stage.for_s(self.seconds)
-        stored = {life.number: stage.audit.stored(life.number) for life in stage.lives.living()}
+        found = stage.incarnations.living()
+        stored = {one.number: stage.audit.stored(one.number) for one in found}
         self.ended = time.monotonic()
         self.heal()
         yield from stage.until(
@@ -175,7 +176,7 @@ class Cut:
 
 
 def measure(size: Size, directory: Path) -> list[Finding]:
-    """Cut the network in all ways, and look at what became of the run."""
+    """Cut the network in each way, and return the findings."""
     seconds, heartbeat_s = (5.0, 0.5) if size == "small" else (30.0, 2.0)
     ways = (_stalled, _swallowed, _pulled)
     found: list[Finding] = []

@@ -86,7 +86,7 @@ def _memory(whose: str, grown_bytes: int, learner: Learner) -> Finding:
 
 def _held_bytes(learner: Learner) -> tuple[int, int]:
     """Return what the learner and its actors hold for themselves, shared pages left out."""
-    actors = [psutil.Process(life.pid) for life in learner.lives.living()]
+    actors = [psutil.Process(one.pid) for one in learner.incarnations.living()]
     own, *others = [
         process.memory_full_info().uss for process in (psutil.Process(learner.pid), *actors)
     ]
@@ -104,13 +104,13 @@ def _most_held_bytes(learner: Learner, seconds: float) -> tuple[int, int]:
 
 def _resumes(learner: Learner) -> float:
     """Continue it; return the time until it stores again and all its actors make steps."""
-    lives = learner.lives.living()
-    steps, stored = [life.steps for life in lives], learner.stored
+    found = learner.incarnations.living()
+    steps, stored = [one.steps for one in found], learner.stored
     began = time.monotonic()
     os.kill(learner.pid, signal.SIGCONT)
 
     def flows() -> bool:
-        moved = all(life.steps > before for life, before in zip(lives, steps, strict=True))
+        moved = all(one.steps > before for one, before in zip(found, steps, strict=True))
         return moved and learner.stored > stored
 
     wait_until(flows, DEADLINE_S, "experience to flow again")

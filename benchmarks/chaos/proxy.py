@@ -9,7 +9,7 @@ import time
 
 
 class Proxy:
-    """Stands between a server on this host and all who connect to the proxy's `port`."""
+    """Forwards connections to its `port` to a server on this host."""
 
     def __init__(self, server_port: int) -> None:
         """Listen on a separate port."""
@@ -19,7 +19,7 @@ class Proxy:
         self._pairs: dict[socket.socket, socket.socket] = {}
         self._lock = threading.Lock()
         self.stalled = threading.Event()
-        """While set, nothing passes, and nothing is said of it; buffers fill up."""
+        """While set, nothing passes and no error is reported; buffers fill up."""
         self.swallowing = threading.Event()
         """While set, what comes is thrown away, as by a network that is gone."""
         self.cuts = 0

@@ -111,7 +111,7 @@ _SECOND_AFTER_S = 0.01, 0.5
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What became of one run."""
+    """The outcome of one run."""
 
     code: int
     seconds: float

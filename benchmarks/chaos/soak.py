@@ -87,7 +87,7 @@ class Soak:
     def _break(self, stage: Stage, draw: random.Random) -> Iterator[None]:
         name = draw.choice(sorted(_FAULTS))
         self.faults[name] = self.faults.get(name, 0) + 1
-        victim = draw.choice(stage.lives.living())
+        victim = draw.choice(stage.incarnations.living())
         before = stage.notices.messages[-1:]
         _FAULTS[name](stage, victim)
         if name not in _QUIET:
@@ -115,7 +115,7 @@ class Soak:
 
 
 def _all_there(stage: Stage) -> bool:
-    return len(stage.lives.living()) == stage.config.actors
+    return len(stage.incarnations.living()) == stage.config.actors
 
 
 def _kill(_: Stage, victim: Incarnation) -> None:

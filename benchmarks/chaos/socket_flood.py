@@ -63,7 +63,7 @@ class _Watch:
 
 @dataclass(frozen=True, slots=True)
 class _Attack:
-    """What came of one."""
+    """The result of one attack."""
 
     attacks: int
     seconds: float
@@ -74,7 +74,7 @@ class _Attack:
     unauthorised: int
     heard: bool
     refused: int
-    lives: bool
+    alive: bool
 
 
 def measure(size: Size, directory: Path) -> list[Finding]:
@@ -125,7 +125,7 @@ def _under_attack(watch: _Watch, here: ZmqTransport, size: Size, mark: Path) -> 
         unauthorised=len(watch.unauthorised),
         heard=mark.exists(),
         refused=sum(watch.learner.counters.values()),
-        lives=after > 0,
+        alive=after > 0,
     )
 
 
@@ -180,14 +180,14 @@ def _resident_bytes() -> int:
 def _findings(name: str, attack: _Attack) -> list[Finding]:
     rate = attack.attacks / attack.seconds
     numbers = {"attacks": attack.attacks, "seconds": attack.seconds, "refused": attack.refused}
-    safe = attack.lives and not attack.heard and not attack.unauthorised and attack.refused > 0
+    safe = attack.alive and not attack.heard and not attack.unauthorised and attack.refused > 0
     return [
         Finding(
             target=16,
             what=f"{name}, hostile connections",
             measured=f"{attack.attacks:,} at {rate:,.0f} a second, {attack.unauthorised} let in, "
-            f"the learner {'lives' if attack.lives else 'is dead'}",
-            promised="none let in, nothing run, the learner lives",
+            f"the learner {'runs' if attack.alive else 'is dead'}",
+            promised="none let in, nothing run, the learner runs",
             passed=safe,
             numbers={**numbers, "unauthorised": attack.unauthorised, "heard": int(attack.heard)},
         ),

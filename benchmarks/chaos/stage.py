@@ -4,8 +4,8 @@ What is done to it is a script, a generator: each `yield` lets the learner take 
 
     def script(stage):
         yield from stage.begins()
-        os.kill(stage.lives.living()[0].pid, signal.SIGKILL)
-        yield from stage.until(lambda: len(stage.lives.living()) == 2, 60.0, "a new life")
+        os.kill(stage.incarnations.living()[0].pid, signal.SIGKILL)
+        yield from stage.until(lambda: len(stage.incarnations.living()) == 2, 60.0, "a restart")
 
     stage = Stage(directory)
     stage.play(script)
@@ -108,8 +108,8 @@ class Stage:
 
         `place` may have the environments made somewhere else.
         """
-        self.lives = Incarnations(directory / "lives")
-        self.world = replace(world or Numbered(), lives=self.lives.path)
+        self.incarnations = Incarnations(directory / "incarnations")
+        self.world = replace(world or Numbered(), incarnations=self.incarnations.path)
         self._make_env = place(self.world)
         self.audit = Audit()
         self.notices = Notices()
@@ -131,7 +131,7 @@ class Stage:
     def begins(self) -> Iterator[None]:
         """Wait until all actors make steps and the learner learns."""
         yield from self.until(
-            lambda: len(self.lives.living()) == self.config.actors and self.opt_steps,
+            lambda: len(self.incarnations.living()) == self.config.actors and self.opt_steps,
             DEADLINE_S,
             "the run to begin",
         )
@@ -160,16 +160,16 @@ class Stage:
         """Transitions in a full message."""
         return self.world.n_envs * SegmentConfig().length
 
-    def lost(self, life: Incarnation) -> int:
-        """Return the transitions that a life made and that were never stored."""
-        return life.steps * self.world.n_envs - self.audit.stored(life.number)
+    def lost(self, incarnation: Incarnation) -> int:
+        """Return the transitions that an incarnation made and that were never stored."""
+        return incarnation.steps * self.world.n_envs - self.audit.stored(incarnation.number)
 
     def books(self, target: int, what: str) -> Finding:
         """Compare the ledger with what the actors did and what the replay was given."""
         ledger = self.result.ledger
-        lives = self.lives.all()
-        made = sum(life.steps for life in lives) * self.world.n_envs
-        # A life that is killed may have made a step in each environment and not yet noted it.
+        found = self.incarnations.all()
+        made = sum(one.steps for one in found) * self.world.n_envs
+        # A killed incarnation may have made a step in each environment and not yet counted it.
         unnoted = made - ledger["produced"]
         differs = {
             "in flight at the end": ledger["in_flight"],
@@ -179,7 +179,7 @@ class Stage:
             "stored twice": self.audit.twice,
             "missing before one that is stored": self.audit.gaps,
         }
-        exact = not any(differs.values()) and 0 <= unnoted <= len(lives) * self.world.n_envs
+        exact = not any(differs.values()) and 0 <= unnoted <= len(found) * self.world.n_envs
         wrong = "; ".join(f"{name}: {n}" for name, n in differs.items() if n)
         shown = f"{ledger['produced']:,} = {ledger['stored']:,} stored + {ledger['dropped']:,} "
         shown += f"dropped + {ledger['lost']:,} lost"
@@ -189,7 +189,12 @@ class Stage:
             measured=shown if exact else f"{shown}; {wrong or f'made {made:,}'}",
             promised="exact: none twice, none missing before another, all made accounted for",
             passed=exact,
-            numbers={**ledger, **differs, "made_by_environments": made, "lives": len(lives)},
+            numbers={
+                **ledger,
+                **differs,
+                "made_by_environments": made,
+                "incarnations": len(found),
+            },
         )
 
 

@@ -78,7 +78,7 @@ def _row(number: int, results: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _verdict(found: list[Finding]) -> str:
-    """Return the worst of what came of each; what did not run says nothing of the others."""
+    """Return the worst verdict; findings that did not run do not count."""
     verdicts = {finding.verdict for finding in found}
     for worst in ("broken", "missed"):
         if worst in verdicts:

@@ -28,7 +28,7 @@ SCALE = 2.0**-20
 """Observations are whole numbers times this, which float32 holds exactly up to 16 million."""
 
 _CELLS = 4
-_MOST_LIVES = 1 << 16
+_MAX_INCARNATIONS = 1 << 16
 
 
 class Order(IntEnum):
@@ -86,7 +86,7 @@ class Incarnation:
         return float(self._cells[3])
 
     @property
-    def lives(self) -> bool:
+    def alive(self) -> bool:
         """Whether its process is there, and is no corpse."""
         try:
             process = psutil.Process(self.pid)
@@ -108,13 +108,13 @@ class Incarnation:
 
 
 class Incarnations:
-    """All lives that have begun: one file, mapped into memory by everybody."""
+    """All incarnations that have begun: one file, mapped into the memory of each process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with path.open("a+b") as file:
             if not os.fstat(file.fileno()).st_size:
-                file.truncate(8 * _CELLS * _MOST_LIVES)
+                file.truncate(8 * _CELLS * _MAX_INCARNATIONS)
             self._cells = np.frombuffer(mmap.mmap(file.fileno(), 0), np.float64)
         self._dead: set[int] = set()
 
@@ -123,30 +123,30 @@ class Incarnations:
         with self.path.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             self._cells[0] += 1
-            life = self._life(int(self._cells[0]))
-        life.begin()
-        return life
+            incarnation = self._row(int(self._cells[0]))
+        incarnation.begin()
+        return incarnation
 
     def all(self) -> list[Incarnation]:
         """Return those of actors, which are other processes than this."""
-        lives = (self._life(number) for number in range(1, int(self._cells[0]) + 1))
-        return [life for life in lives if life.pid not in {0, os.getpid()}]
+        found = (self._row(number) for number in range(1, int(self._cells[0]) + 1))
+        return [one for one in found if one.pid not in {0, os.getpid()}]
 
     def living(self) -> list[Incarnation]:
         """Return those that have made a step and whose process is there."""
-        found = [life for life in self.all() if life.number not in self._dead]
-        self._dead.update(life.number for life in found if not life.lives)
-        return [life for life in found if life.steps and life.number not in self._dead]
+        found = [one for one in self.all() if one.number not in self._dead]
+        self._dead.update(one.number for one in found if not one.alive)
+        return [one for one in found if one.steps and one.number not in self._dead]
 
-    def _life(self, number: int) -> Incarnation:
+    def _row(self, number: int) -> Incarnation:
         return Incarnation(number, self._cells[number * _CELLS : (number + 1) * _CELLS])
 
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """Makes environments whose observation says which life, which of them and which step it is."""
+    """Makes environments whose observations name incarnation, environment and step."""
 
-    lives: Path = Path("lives")
+    incarnations: Path = Path("incarnations")
     n_envs: int = 4
     pace_s: float = 0.001
     """A step takes at least this long, as in a remote simulator."""
@@ -155,7 +155,7 @@ class Numbered:
     """Zeros in an observation, beside the three numbers."""
 
     def __call__(self) -> NumberedBatch:
-        """Begin a life."""
+        """Begin an incarnation."""
         return NumberedBatch(self)
 
 
@@ -167,30 +167,30 @@ class NumberedBatch:
         bound = np.full(width, np.inf)
         self.spec = EnvSpec(BoxSpec((width,), "float32", -bound, bound), DiscreteSpec(2))
         self.n_envs = made_by.n_envs
-        self._lives = made_by.lives
+        self._incarnations = made_by.incarnations
         self._pace_s = made_by.pace_s
         self._no = np.zeros(self.n_envs, bool)
         self._obs = np.zeros((self.n_envs, width), np.float32)
         self._obs[:, 1] = np.arange(self.n_envs) * SCALE
 
     @cached_property
-    def life(self) -> Incarnation:
-        """The life that begins with the first reset or step, and not where spaces are looked at."""
-        life = Incarnations(self._lives).begin()
-        self._obs[:, 0] = life.number * SCALE
-        return life
+    def incarnation(self) -> Incarnation:
+        """Begins with the first reset or step, not where only spaces are read."""
+        incarnation = Incarnations(self._incarnations).begin()
+        self._obs[:, 0] = incarnation.number * SCALE
+        return incarnation
 
     def reset(self, seed: int) -> Array:
         """Begin with step 0."""
         del seed
-        self.life  # noqa: B018  # begins now
+        self.incarnation  # noqa: B018  # begins now
         return self._obs.copy()
 
     def step(self, action: Array) -> EnvStep:
         """Count."""
         if self._pace_s:
             time.sleep(self._pace_s)
-        self.life.on_step()
+        self.incarnation.on_step()
         self._obs[:, 2] += SCALE
         obs = self._obs.copy()
         return EnvStep(obs, np.zeros(len(action), np.float32), self._no, self._no, obs)

@@ -1,1 +1,1 @@
-"""Does every algorithm learn? What is trained, how far, and how well: tasks, runs, a table."""
+"""Does every algorithm learn? Tasks, runs, and a table of results."""

@@ -1,4 +1,4 @@
-"""Environments of tasks that Gymnasium does not have as they are needed."""
+"""Environments of tasks that Gymnasium does not provide."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 _EPISODE_STEPS = 5000
-"""After which an episode of Breakout is truncated: a perfect player's would never end."""
+"""Steps after which an episode of Breakout is truncated: a perfect player's would never end."""
 
 
 class _Positions(gym.ObservationWrapper[Any, Any, Any]):
@@ -28,7 +28,7 @@ class _Positions(gym.ObservationWrapper[Any, Any, Any]):
 
 
 class _MinAtar(gym.Env[Any, Any]):
-    """A game of MinAtar: its planes first, as images are, and the actions that have an effect."""
+    """A game of MinAtar: channels first, with only the actions that have an effect."""
 
     def __init__(self, game: str) -> None:
         from minatar import Environment  # noqa: PLC0415  # nothing else needs the package
@@ -58,10 +58,10 @@ class _MinAtar(gym.Env[Any, Any]):
 
 
 def cartpole_hidden() -> gym.Env[Any, Any]:
-    """Return CartPole-v1 that shows where cart and pole are, and not how fast they move."""
+    """Return CartPole-v1 that shows positions of cart and pole, not velocities."""
     return _Positions(gym.make("CartPole-v1", disable_env_checker=True))
 
 
 def minatar_breakout() -> gym.Env[Any, Any]:
-    """Return MinAtar's Breakout, in which one action in ten is the one before once more."""
+    """Return MinAtar's Breakout with sticky actions of probability 0.1."""
     return gym.wrappers.TimeLimit(_MinAtar("breakout"), _EPISODE_STEPS)

@@ -43,10 +43,10 @@ OPT_STEPS: Mapping[str, int] = {
     "dqn/cartpole": 2500,
     "dqn/lunarlander": 3000,
 }
-"""How long each case is trained: to where its learning curve is steep."""
+"""Steps of each case: its learning curve is still steep there."""
 
 _CASES = (Case(algorithm="dqn", task="lunarlander"),)
-"""Those that the learning table does not have."""
+"""Cases that the learning table lacks."""
 
 MARKS = "<!-- freshness: written by learning/freshness.py -->", "<!-- end of freshness -->"
 
@@ -61,7 +61,7 @@ Numbers = npt.NDArray[np.float64]
 
 
 def config_of(case: str, seed: int, actors: int, settings: Mapping[str, Any]) -> RunConfig:
-    """Return the settings of a run; as many environments in all, however many actors there are."""
+    """Return the settings of a run; the total number of environments does not depend on actors."""
     cases = {one.name: one for one in _CASES}
     one = cases.get(case) or case_of(case)
     config = replace(one, settings={**one.settings, **settings}).config(seed)
@@ -82,7 +82,7 @@ def config_of(case: str, seed: int, actors: int, settings: Mapping[str, Any]) ->
 
 
 def train(case: str, mode: str, config: RunConfig) -> Row:
-    """Train, and return what is kept of it."""
+    """Train, and return the record of the run."""
     begun, recorder = origin(), MemoryRecorder()
     with tempfile.TemporaryDirectory() as directory:
         result = MODES[mode](config, recorder, Path(directory))
@@ -127,13 +127,13 @@ def normalised(row: Row) -> tuple[float, float]:
 
 
 def load(path: Path) -> list[Row]:
-    """Return the rows that are kept; those of code that is in no commit are left out."""
+    """Return the saved rows, without those of uncommitted code."""
     rows = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
     return [row for row in rows if is_clean(row["origin"])]
 
 
 def render(rows: Sequence[Row]) -> str:
-    """Return the table: what is learned in both modes, and how one compares with the other."""
+    """Return the table of scores in both modes and their ratio."""
     lines = [
         "",
         "| case | actors | seeds | at the end: sync | async | ratio | over the run: sync |"
@@ -185,7 +185,7 @@ def _compared(sync: Numbers, asynchronous: Numbers) -> list[str]:
 
 @contextmanager
 def _kept(path: Path) -> Iterator[list[Row]]:
-    """Give the rows that are kept, and keep what they are afterwards; one process at a time."""
+    """Yield the saved rows and save them afterwards; one process at a time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     directory = os.open(path.parent, os.O_RDONLY)
     try:
@@ -210,7 +210,7 @@ def _is_done(rows: Sequence[Row], case: str, mode: str, config: RunConfig) -> bo
 
 
 def main() -> None:
-    """Do the runs that are missing, and print the table of all that are kept."""
+    """Do the missing runs, and print the table of all saved runs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("case", choices=[*OPT_STEPS], nargs="?", help="without it: write the table")
     parser.add_argument("--modes", choices=_MODES, nargs="+", default=_MODES)

@@ -1,4 +1,4 @@
-"""Networks that tasks need and asyncrl does not bring."""
+"""Networks that tasks need and asyncrl does not provide."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asyncrl.core.env import EnvSpec
 def shallow(spec: EnvSpec) -> nn.Module:
     """Make the smaller network of Espeholt et al. (2018), for 84x84 images.
 
-    It takes a third of the multiplications of that of Mnih et al. (2015), which here compute on a
+    It needs a third of the multiplications of that of Mnih et al. (2015), which run here on a
     CPU.
     """
     network = nn.Sequential(

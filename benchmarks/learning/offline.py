@@ -1,4 +1,4 @@
-"""Who learns from data alone? Episodes of a trained agent, kept as a data set of Minari.
+"""Which algorithms learn from data alone? Episodes of a trained agent, saved as a Minari data set.
 
     python -m benchmarks.learning.offline ALGORITHM/TASK --seed 0
 
@@ -52,21 +52,21 @@ class OfflineCase:
     """The case whose best model plays."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of the player, as in `Case`."""
+    """Settings of the player, as in `Case`."""
 
     episodes: int = 100
-    """That are recorded."""
+    """Number of recorded episodes."""
 
     max_opt_steps: int = 10_000
 
     @property
     def task(self) -> str:
-        """Return what is played."""
+        """Return the task that is played."""
         return self.player.partition("/")[2]
 
     @property
     def name(self) -> str:
-        """Return what the command line calls it."""
+        """Return its name on the command line."""
         return f"{self.algorithm}/{self.task}"
 
     def config(self, seed: int) -> RunConfig:
@@ -75,7 +75,7 @@ class OfflineCase:
         return replace(case, settings={**case.settings, **self.settings}).config(seed)
 
     def plain(self, seed: int) -> dict[str, Any]:
-        """Return all settings as plain values that come back from JSON."""
+        """Return all settings as plain values that JSON keeps."""
         agent: Any = self.agent
         player = to_plain(self.config(seed))
         plain = {"agent": to_plain(agent), "player": player, "episodes": self.episodes}
@@ -101,7 +101,7 @@ OFFLINE_CASES: tuple[OfflineCase, ...] = (
 
 
 def missing(case: OfflineCase) -> str:
-    """Say why a case cannot be run here; nothing if it can."""
+    """Return why a case cannot run here; empty if it can."""
     for package in ("minari", "jax"):  # its collector needs both
         if importlib.util.find_spec(package) is None:
             return f"package {package} missing"
@@ -109,7 +109,7 @@ def missing(case: OfflineCase) -> str:
 
 
 def learn(case: OfflineCase, seed: int) -> dict[str, Any]:
-    """Record episodes, learn from them, and return fields of `Run`; the steps are theirs."""
+    """Record episodes, learn from them, and return fields of `Run`; steps are the recorded ones."""
     config, task, recorder = case.config(seed), TASKS[case.task], MemoryRecorder()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -153,7 +153,7 @@ def _best(directory: Path) -> Checkpoint:
 def _record(
     config: RunConfig, model: Checkpoint, episodes: int, directory: Path, seed: int
 ) -> list[float]:
-    """Play, keep the episodes as a data set under `directory`, and return their returns."""
+    """Play, save the episodes as a data set under `directory`, and return their returns."""
     os.environ["MINARI_DATASETS_PATH"] = str(directory / "data")
     import minari  # noqa: PLC0415  # reads that variable, and nothing else needs the package
 
@@ -188,7 +188,7 @@ def _play(env: gym.Env[Any, Any], policy: Policy, seed: int) -> float:
 
 
 def main() -> None:
-    """Learn as the command line says."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("case", choices=[case.name for case in OFFLINE_CASES])
     parser.add_argument("--seed", type=int, default=0)

@@ -27,7 +27,7 @@ from benchmarks.learning.training import settings_of
 from benchmarks.peers.apart import python_of
 
 _SLACK_S = 600.0
-"""For imports, for building, and for evaluating in the end."""
+"""Seconds for imports, for building, and for the final evaluation."""
 
 _DUEL_S = 3600.0
 
@@ -38,7 +38,7 @@ class Failed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A run that is done, or to be done."""
+    """A finished or planned run."""
 
     name: str
     """Algorithm and task."""
@@ -46,7 +46,7 @@ class Piece:
     mode: str
     seed: int
     reason: str
-    """Why it cannot be done here; empty if it can."""
+    """Why it cannot run here; empty if it can."""
 
     settings: Callable[[], Mapping[str, Any]]
     command: tuple[str, ...]
@@ -56,7 +56,7 @@ class Piece:
         return f"{self.name}, {self.mode}, seed {self.seed}"
 
     def done(self, runs: Iterable[Run]) -> Run | None:
-        """Return the run with which it is done."""
+        """Return the finished run."""
         for run in runs:
             if (run.name, run.mode, run.seed) == (self.name, self.mode, self.seed):
                 same = self.reason or of_same_settings(run.settings, self.settings())
@@ -64,7 +64,7 @@ class Piece:
         return None
 
     def run(self) -> Run:
-        """Do it; raise `Failed` if that does not end with a result."""
+        """Run it; raise `Failed` if it prints no result."""
         started = origin()
         try:
             done = subprocess.run(  # noqa: S603  # our own scripts

@@ -28,7 +28,7 @@ _BAR_COLOUR = "#777777"
 _POINTS = 200
 
 _ALGORITHMS = list(dict.fromkeys(case.algorithm for case in CASES))
-"""The same colour in all panels; those that share one never meet."""
+"""The same colour in all panels; algorithms that share one never share a panel."""
 
 
 def draw(runs: Sequence[Run]) -> Figure:

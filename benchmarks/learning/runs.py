@@ -1,4 +1,4 @@
-"""What is kept of each training: one line of JSON, in a file for each algorithm and task."""
+"""Records of training runs: one line of JSON each, in one file per algorithm and task."""
 
 from __future__ import annotations
 
@@ -19,46 +19,46 @@ Point = tuple[int, float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One training."""
+    """One training run."""
 
     algorithm: str
     task: str
     mode: str
-    """`async`, `sync`, or, of trainings of equal environment steps, whose they are."""
+    """`async`, `sync`, or, in comparisons with equal environment steps, the framework."""
 
     seed: int
     settings: Mapping[str, Any]
-    """All of them, as plain values."""
+    """All settings, as plain values."""
 
     score: float
-    """Mean return of episodes that had no part in training."""
+    """Mean return of episodes that were not used in training."""
 
     score_std: float
-    """Of these episodes' returns."""
+    """Standard deviation of these episodes' returns."""
 
     reached: bool = False
     """Whether an evaluation during training was at the bar."""
 
     wall_s: float
-    """Until the bar; or, where it was not reached, until training ended."""
+    """Seconds until the bar, or, if it was not reached, until training ended."""
 
     env_steps: int
     opt_steps: int = 0
     stop_reason: str = ""
     lag_opt_steps: float | None = None
-    """Median over the run of how far behind the sampled experience was; None where it cannot be."""
+    """Median policy lag of the sampled experience; None where there can be none."""
 
     lag_s: float | None = None
     curve: Sequence[Point] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
-    """Of a peer: its version and its settings."""
+    """For a peer: its version and settings."""
 
     origin: Mapping[str, Any] = field(default_factory=dict)
     """Date, code, machine and its load."""
 
     @property
     def key(self) -> tuple[str, str, str, int]:
-        """Return what there is one of."""
+        """Return what identifies a run."""
         return (self.algorithm, self.task, self.mode, self.seed)
 
     @property
@@ -68,7 +68,7 @@ class Run:
 
 
 def origin() -> dict[str, Any]:
-    """Return where and when a run that begins now is made."""
+    """Return the origin of a run that starts now."""
     return {**provenance(), "code": fingerprint(), "time": time.strftime("%H:%M")}
 
 
@@ -90,9 +90,9 @@ def keep(directory: Path, run: Run) -> Path:
 
 
 def of_same_settings(before: object, now: object) -> bool:
-    """Whether a run that was made with `before` is one of `now`.
+    """Whether settings `before` are the same as `now`.
 
-    Settings that did not exist then, or that are gone now, are taken to be such that nothing
+    Settings that were added or removed since are taken to be such that nothing
     changed.
     """
     if isinstance(before, Mapping) and isinstance(now, Mapping):

@@ -1,4 +1,4 @@
-"""What came out of the trainings, as tables: to a bar, and beside other frameworks."""
+"""Tables of training runs: to a bar, and beside other frameworks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENOUGH_SEEDS = 5
 """Number of fresh seeds of a case from which its runs replace older ones."""
 
 _SEEDS_TO_JUDGE = 3
-"""Number of seeds of each side from which one can be called no worse."""
+"""Number of seeds of each side needed to call one no worse."""
 
 _CASES_HEAD = (
     "| task, target | algorithm | score | at the target | env steps | seconds | policy lag |"
@@ -40,7 +40,7 @@ _OWN_SETTINGS = "Each framework with its own settings, which does not compare sp
 
 
 def render(runs: Sequence[Run], equal: Sequence[Run], duels: Sequence[Run]) -> str:
-    """Return all tables, each with what it was measured with; runs of no commit are left out."""
+    """Return all tables, each with its conditions; runs of uncommitted code are left out."""
     known = [run for run in runs if is_clean(run.origin)]
     fresh = [run for run in known if run.seed >= FIRST_SEED]
     seeds = Counter(name for name, _ in {(run.name, run.seed) for run in fresh})
@@ -60,7 +60,7 @@ def render(runs: Sequence[Run], equal: Sequence[Run], duels: Sequence[Run]) -> s
 def no_worse(ours: Sequence[float], theirs: Sequence[float], span: float) -> bool:
     """Whether our mean is not lower by more than noise.
 
-    That is two standard errors of the difference, and 2 % of the way from random play to the bar,
+    Noise is two standard errors of the difference, plus 2 % of the way from random play to the bar,
     which is there for scores that hardly vary.
     """
     errors = [statistics.variance(s) / len(s) if len(s) > 1 else math.inf for s in (ours, theirs)]
@@ -96,7 +96,7 @@ def _missing(runs: Sequence[Run]) -> list[str]:
 
 
 def _heading(words: str, machine: str, runs: Sequence[Run]) -> str:
-    """Say what a table was measured with, and how long ago."""
+    """Return the conditions of a table: machine, commits, dates, load."""
     made = [run.origin for run in runs]
     dates = sorted({o["date"] for o in made})
     commits = ", ".join(sorted({o["commit"] for o in made}))
@@ -200,7 +200,7 @@ def _duel_row(duel: Duel, side: str, own: Sequence[Run], ours: Sequence[Run]) ->
 
 
 def _verdicts(own: Sequence[Run], ours: Sequence[Run], span: float) -> tuple[str, str]:
-    """Return how many times as fast asyncrl is, by medians, and whether it scores no worse.
+    """Return asyncrl's speed-up by medians, and whether it scores no worse.
 
     A ratio is shown only with the updates of both sides.
     """

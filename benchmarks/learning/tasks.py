@@ -35,13 +35,13 @@ class Task:
 
     max_env_steps: int
     max_seconds: float
-    """A run that is not at the bar by then has not learned it."""
+    """Maximum environment steps. A run below the bar by then has failed."""
 
     episodes: int = 20
-    """Of each evaluation, and, others than these, of the final score."""
+    """Episodes of each evaluation, and, with other seeds, of the final score."""
 
     seeds: int = 10
-    """How many, from `FIRST_SEED` on; 5 where a run takes more than a minute."""
+    """Number of seeds, from `FIRST_SEED` on; 5 if a run takes more than a minute."""
 
     needs: str = ""
     """Module without which the environment cannot be made."""
@@ -61,7 +61,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Return what the command line calls it."""
+        """Return its name on the command line."""
         return f"{self.algorithm}/{self.task}"
 
     def config(self, seed: int, max_env_steps: int = 0) -> RunConfig:
@@ -317,7 +317,7 @@ CASES: tuple[Case, ...] = (
     ),
     Case(algorithm="dqn", task="pong", preset="dqn-atari"),
 )
-"""In the order in which they are run: what takes long comes last."""
+"""In the order in which they run: the slowest last."""
 
 
 OURS = "asyncrl"
@@ -326,7 +326,7 @@ PEERS = ("sb3", "tianshou")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duel(Case):
-    """A case that several frameworks train for as many environment steps."""
+    """A case that several frameworks train for the same number of environment steps."""
 
     env_steps: int
     peers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -461,7 +461,7 @@ DUELS: tuple[Duel, ...] = (
         for algorithm in ("sac", "td3")
     ),
 )
-"""Each side has the settings that come with it: asyncrl its preset, the peers those of the zoo,
+"""Each side has its recommended settings: asyncrl its preset, the peers those of the zoo,
 which are for these numbers of steps."""
 
 
@@ -474,7 +474,7 @@ def case_of(name: str, cases: Sequence[Case] = CASES) -> Case:
 
 
 def missing(case: Case) -> str:
-    """Say why a case cannot be run here; nothing if it can."""
+    """Return why a case cannot run here; empty if it can."""
     needs = TASKS[case.task].needs
     if needs and importlib.util.find_spec(needs) is None:
         return f"package {needs} missing"
@@ -483,7 +483,7 @@ def missing(case: Case) -> str:
 
 
 def absent(duel: Duel, side: str) -> str:
-    """Return why a side cannot run here; nothing if it can."""
+    """Return why a side cannot run here; empty if it can."""
     if side == OURS:
         return missing(duel)
     return "" if python_of(side).exists() else f"no .peers/{side}"

@@ -2,8 +2,8 @@
 
     python -m benchmarks.learning.training ALGORITHM/TASK --mode async --seed 0
 
-Training ends with two evaluations in a row at the bar. Such scores are too good where luck has
-helped them over it, so the best model is scored again, on other episodes.
+Training ends with two evaluations in a row at the bar. Such scores are biased upwards,
+so the best model is scored again, on other episodes.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def train(case: Case, mode: str, seed: int, max_env_steps: int = 0) -> dict[str,
 
 
 def settings_of(config: RunConfig, mode: str) -> dict[str, Any]:
-    """Return what a run depends on, as plain values as they come back from JSON."""
+    """Return what a run depends on, as plain values that JSON keeps."""
     settings: dict[str, Any] = json.loads(json.dumps({**to_plain(config), "mode": mode}))
     return settings
 
@@ -103,7 +103,7 @@ class ConsecutiveEvaluations:
         self._bar, self._times, self._count = bar, times, 0
 
     def update(self, record: Record) -> str | None:
-        """Look at evaluations."""
+        """Check evaluations."""
         if "eval_reward" in record:
             self._count = self._count + 1 if record["eval_reward"] >= self._bar else 0
         done = self._count >= self._times
@@ -114,7 +114,7 @@ class ConsecutiveEvaluations:
         self._count = 0
 
     def limits(self) -> Mapping[str, float]:
-        """Return none."""
+        """Return no state."""
         return {}
 
 
@@ -165,7 +165,7 @@ def _median(recorder: MemoryRecorder, name: str) -> float | None:
 
 
 def _curve(recorder: MemoryRecorder) -> list[Point]:
-    """Return the scores; an evaluation beside training is of a model that was there before it."""
+    """Return the scores; a background evaluation is of an earlier model."""
     records = recorder.records
     env_steps = [record["env_steps"] for record in records]
     opt_steps = [record["opt_steps"] for record in records]

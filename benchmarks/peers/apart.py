@@ -32,7 +32,7 @@ _LOOK_S = 0.02
 
 
 def python_of(venv: str = "") -> Path:
-    """Return the interpreter of an environment below .peers, be it there or not; else our own."""
+    """Return the Python of an environment below .peers, which may be missing; else our own."""
     return ROOT / ".peers" / venv / "bin" / "python" if venv else Path(sys.executable)
 
 
@@ -40,7 +40,7 @@ def python_of(venv: str = "") -> Path:
 def started(
     command: Sequence[str], directory: Path, out: IO[bytes], err: IO[bytes]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a command in a directory for all its files; in the end, end all that it started."""
+    """Start a command in a directory for its files; at exit, kill all that it started."""
     environment = {
         **os.environ,
         MARK: str(directory),
@@ -80,7 +80,7 @@ def run_apart(command: Sequence[str], limit_s: float) -> tuple[dict[str, Any], s
 
 
 def end_all(process: subprocess.Popen[bytes], directory: Path) -> None:
-    """Kill all of a command; those who tidy shared memory have a moment to do so."""
+    """Kill a command's processes; those that clean up shared memory get time to do so."""
     for pid, name in _marked(directory):
         if not any(tidier in name for tidier in _TIDIERS):
             _kill(pid)
@@ -111,7 +111,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _marked(directory: Path) -> Iterator[tuple[int, str]]:
-    """Yield the processes of a command and their command lines, dead ones left out."""
+    """Yield the live processes of a command and their command lines."""
     mark = f"{MARK}={directory}".encode()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Compiles TorchRL's C++ extension for the torch at hand, from the sources within its own wheel.
+"""Compiles TorchRL's C++ extension for the installed torch, from the sources in its wheel.
 
 The one in the wheel works with the torch it was built with and no other; without it there are no
 prioritized buffers. `make_venv.sh torchrl` runs this.
@@ -37,7 +37,7 @@ def build(package: Path) -> Path:
 
 
 def main() -> None:
-    """Build, unless what is there can be loaded."""
+    """Build, unless the installed extension loads."""
     with contextlib.suppress(ImportError):
         importlib.import_module("torchrl._torchrl")
         return

@@ -1,6 +1,6 @@
-"""DQN and SAC in the manner of CleanRL: loops by hand, no framework.
+"""DQN and SAC in the style of CleanRL: plain loops, no framework.
 
-Shows what a framework costs and what it is worth. Runs wherever torch and gymnasium are.
+Shows the cost and the gain of a framework. Needs torch and gymnasium only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F  # noqa: N812  # as everybody calls it
+import torch.nn.functional as F  # noqa: N812  # the usual name
 from torch import Tensor, nn
 
 from benchmarks.peers.interface import (
@@ -237,7 +237,7 @@ def sampling(asked: Request) -> Work:
 
 
 def environment(asked: Request) -> Work:
-    """Step environments with actions drawn beforehand."""
+    """Step environments with precomputed random actions."""
     n = int(asked.settings["envs"])
     env = make_vector(asked.env, asked.settings["kind"], n)
     env.reset(seed=asked.seed)

@@ -1,4 +1,4 @@
-"""How fast is asyncrl beside other frameworks? All that are installed, stage by stage, in turns.
+"""Compares the speed of asyncrl and of all installed peers, stage by stage, in turns.
 
 Each measurement is a separate process, in the side's own virtual environment. All sides of a stage
 are measured one after another, then the next stage; then everything again, with other seeds. Every
@@ -72,28 +72,28 @@ GRIDS: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]] = {
         "env": [{"envs": n} for n in (16, 64, 256)],
     },
 }
-"""Side -> stage -> what is tried by `--sweep`; the sides that it lacks keep their scripts' own."""
+"""Side -> stage -> settings that `--sweep` tries. Other sides keep their scripts' defaults."""
 
 _START_S = 75.0
-"""What a process may take besides measuring."""
+"""Seconds that a process may take besides measuring."""
 
 _ENOUGH_FAILURES = 2
-"""Rounds that never got to the score settle it, when three are asked for."""
+"""Failed rounds after which no more are run, of the three requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of those that are compared."""
+    """A framework in the comparison."""
 
     script: str
-    """In this folder."""
+    """Name of its module in this folder."""
 
     stages: tuple[str, ...]
     venv: str = ""
-    """Below .peers; empty for that of asyncrl."""
+    """Name of its virtual environment below .peers; empty for asyncrl's."""
 
     files: str = ""
-    """Its scripts, as a pattern; all that begin as the one above by default."""
+    """Glob pattern of its scripts; by default, all whose names start with the module's."""
 
     def sources(self) -> list[Path]:
         """Return its scripts."""
@@ -143,11 +143,11 @@ class Plan:
                         yield number, quantity, side
 
     def limit_s(self, quantity: Quantity) -> float:
-        """Return for how long to measure, or when to give up."""
+        """Return how long to measure, or when to give up, in seconds."""
         return self.score_seconds if quantity.less_is_better else self.seconds
 
     def identity(self, side: str, quantity: Quantity) -> str:
-        """Return what changes when a measurement would have to be taken again."""
+        """Return a hash that changes when a measurement must be repeated."""
         key = f"{self.limit_s(quantity)} {self.settings(side, quantity)}"
         digest = hashlib.sha256(key.encode())
         shared = [ROOT / "benchmarks" / "peers" / name for name in ("interface.py", "race.py")]
@@ -161,7 +161,7 @@ class Plan:
 def still_valid(
     measurements: Iterable[Measurement], identities: Mapping[tuple[str, Quantity], str]
 ) -> list[Measurement]:
-    """Return those of rounds in which no side has changed since."""
+    """Return the measurements of rounds in which no side has changed since."""
     taken = list(measurements)
     stale = {
         (m.round, m.quantity)
@@ -172,7 +172,7 @@ def still_valid(
 
 
 def settled(measurements: Iterable[Measurement], quantity: Quantity, side: str) -> bool:
-    """Whether one more round cannot add anything: it fails, or never reaches the score."""
+    """Whether another round adds nothing: the side fails, or never reaches the score."""
     before = [m for m in measurements if (m.quantity, m.side) == (quantity, side)]
     never = sum(m.value is None for m in before)
     return any(m.failed for m in before) or never >= _ENOUGH_FAILURES

@@ -1,4 +1,4 @@
-"""cpprb: a prioritized replay buffer in C++, and nothing else."""
+"""cpprb: a prioritized replay buffer in C++."""
 
 from __future__ import annotations
 

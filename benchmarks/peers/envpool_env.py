@@ -32,13 +32,13 @@ from benchmarks.peers.interface import (
 
 Array = npt.NDArray[Any]
 Act = Callable[[Array], Array]
-"""A batch of observations -> as many actions."""
+"""A batch of observations -> one action for each."""
 
 TASKS = {CARTPOLE: "CartPole-v1", CHEETAH: "HalfCheetah-v5", ATARI: "Pong-v5"}
-"""Ours -> EnvPool's name. Its Pong is in grey, 84x84, four frames a step, four of them stacked."""
+"""Our name -> EnvPool's. Its Pong is grayscale, 84x84, with frame skip 4 and 4 stacked frames."""
 
 TURN_STEPS = 50
-"""Between two looks at the clock."""
+"""Steps between two readings of the clock."""
 
 
 ENV: dict[str, dict[str, Any]] = {
@@ -51,7 +51,7 @@ SAMPLING: dict[str, dict[str, Any]] = {
     CHEETAH: {"envs": 32, "batch": 16, "env_threads": 2, "threads": 1},
     ATARI: {"envs": 64, "batch": 64, "env_threads": 2, "threads": 1},
 }
-"""How environments are spread. `batch` is how many are waited for: less than `envs` lets the others
+"""Layout of environments. A step waits for `batch` of them: fewer than `envs` lets the others
 step meanwhile. With two threads of torch, those fight with EnvPool's for the cores; CartPole, 256
 environments in batches of 128: 1,390,000 with one, 5,300 with two.
 
@@ -75,7 +75,7 @@ def make_policy(env: str, n_inputs: int, n_outputs: int) -> nn.Module:
 
 
 def make_act(env: str, envs: Any) -> Act:  # noqa: ANN401  # EnvPool is untyped here
-    """Return a policy that explores: by chance one in twenty, or with noise."""
+    """Return a policy that explores: 1 random action in 20, or Gaussian noise."""
     space = envs.action_space
     discrete = hasattr(space, "n")
     n_outputs = int(space.n) if discrete else int(space.shape[0])
@@ -102,7 +102,7 @@ def make_act(env: str, envs: Any) -> Act:  # noqa: ANN401  # EnvPool is untyped 
 
 
 def make_turn(envs: Any, act: Act, batch: int) -> Callable[[], int]:  # noqa: ANN401  # see above
-    """Return what steps `TURN_STEPS` batches, and says how many steps these were."""
+    """Return a function that steps `TURN_STEPS` batches and returns the number of steps."""
     if batch == len(envs):
         obs, _ = envs.reset()
 
@@ -125,7 +125,7 @@ def make_turn(envs: Any, act: Act, batch: int) -> Callable[[], int]:  # noqa: AN
 
 
 def measure(asked: Request) -> Work:
-    """Step environments, with the policy in the loop or with actions drawn beforehand."""
+    """Step environments, with the policy in the loop or with precomputed random actions."""
     settings = asked.settings
     envs = envpool.make(
         TASKS[asked.env],
@@ -143,14 +143,14 @@ def measure(asked: Request) -> Work:
 
 
 def drawn_actions(asked: Request, space: Any, batch: int) -> list[Array]:  # noqa: ANN401  # see above
-    """Return what random policies would do, of the type that EnvPool copies least."""
+    """Return random actions, of the dtype that EnvPool need not convert."""
     space.seed(asked.seed)
     dtype = np.int32 if hasattr(space, "n") else np.float64
     return [np.array([space.sample() for _ in range(batch)], dtype) for _ in range(TURN_STEPS)]
 
 
 def next_of(actions: Iterator[Array], _obs: Array) -> Array:
-    """Act without a look at what is observed."""
+    """Act without using the observation."""
     return next(actions)
 
 

@@ -1,4 +1,4 @@
-"""What do four faults do to a training, here and in other frameworks?
+"""Compares the effect of four faults on a training run, here and in other frameworks.
 
 Each cell is a separate run with two actors; the fault hits one of them. Findings are saved in
 results/chaos/peers.json at once, and the next call continues after the last one.
@@ -46,24 +46,24 @@ _HEAD = ["what happened", "after", "longest pause", "experience", "exit code", "
 
 
 class DidNotStart(Exception):
-    """A run never came to the fault."""
+    """A run ended before the fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One framework, as it is run here."""
+    """One framework, and how it is run here."""
 
     label: str
     script: str
     venv: str = ""
-    """Below .peers; empty for that of asyncrl."""
+    """Name of its virtual environment below .peers; empty for asyncrl's."""
 
     arguments: tuple[str, ...] = ()
     careful: tuple[str, ...] = ()
-    """Faults against which it has specific settings."""
+    """Faults for which it has specific settings."""
 
     means: str = ""
-    """What these settings are."""
+    """Description of these settings."""
 
     hang_patience_s: float = PATIENCE_S
     """How long to wait for an end of a hang under its defaults."""
@@ -125,17 +125,17 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Return what it is called on the command line and in the results."""
+        """Return its name on the command line and in the results."""
         return f"{self.side}/{self.fault}" + ("/careful" if self.careful else "")
 
     @property
     def patience_s(self) -> float:
-        """Return how long to wait for full strength."""
+        """Return how long to wait for all actors, in seconds."""
         waits = self.fault == "hang" and not self.careful
         return SIDES[self.side].hang_patience_s if waits else PATIENCE_S
 
     def command(self, directory: Path) -> list[str]:
-        """Return what runs it."""
+        """Return the command that runs it."""
         side = SIDES[self.side]
         module = f"{__spec__.parent}.{side.script}"
         command = [
@@ -161,7 +161,7 @@ def cells() -> list[Cell]:
 
 
 def run_cell(cell: Cell) -> tuple[dict[str, Any], str]:
-    """Run it; return what became of it, and the framework's version."""
+    """Run it; return the finding and the framework's version."""
     with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as made:
         run, said = Run(directory=Path(made)), Path(made) / "said"
         run.open()
@@ -216,7 +216,7 @@ def _await_fault(run: Run, process: subprocess.Popen[bytes]) -> float:
     deadline = time.monotonic() + _START_S
     while not (faults := run.notes("fault")):
         if process.poll() is not None or time.monotonic() > deadline:
-            raise DidNotStart("no environment took the fault upon itself")
+            raise DidNotStart("no environment triggered the fault")
         time.sleep(_LOOK_S)
     return float(faults[0]["at"])
 
@@ -224,7 +224,7 @@ def _await_fault(run: Run, process: subprocess.Popen[bytes]) -> float:
 def _await_verdict(
     cell: Cell, run: Run, process: subprocess.Popen[bytes], strength: Strength
 ) -> int:
-    """Watch until it is clear what becomes of the run; return how many actors work then."""
+    """Watch until the outcome of the run is clear; return how many actors work then."""
     deadline = time.monotonic() + cell.patience_s
     settle_s = _SETTLE_S.get(cell.fault, 10.0)
     working = 0
@@ -240,7 +240,7 @@ def _await_verdict(
 
 
 def render(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return one table for each fault of what was kept."""
+    """Return one table per fault, from the saved findings."""
     known = [cell for cell in cells() if cell.name in found]
     lines: list[str] = []
     for fault in dict.fromkeys(cell.fault for cell in known):
@@ -327,7 +327,7 @@ def _line(values: Iterable[str]) -> str:
 
 
 def chosen(only: list[str]) -> list[Cell]:
-    """Return the cells that a pattern fits, or that are below one; all without patterns."""
+    """Return the cells that match a pattern, or whose prefix does; without patterns, all."""
     patterns = [pattern for name in only for pattern in (name, f"{name}/*")] or ["*"]
     fits = [c for c in cells() if any(fnmatch.fnmatch(c.name, pattern) for pattern in patterns)]
     if not fits:
@@ -336,13 +336,13 @@ def chosen(only: list[str]) -> list[Cell]:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Return what was kept, by the name of the cell; nothing if there is no file."""
+    """Return saved findings by name of the cell; empty without a file."""
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return found
 
 
 def measure(cell: Cell, path: Path) -> None:
-    """Run one cell, and keep what was found; say why, if it did not start."""
+    """Run one cell and save the finding; print the reason if it did not start."""
     origin = provenance()
     try:
         finding, version = run_cell(cell)

@@ -26,7 +26,7 @@ _NOTE_S = 0.1
 
 
 class Notes:
-    """The usual training loop, which notes how far it is."""
+    """The usual training loop, which notes its progress."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

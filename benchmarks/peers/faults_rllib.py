@@ -1,7 +1,7 @@
 """RLlib's new API stack: PPO or IMPALA with two environment runners.
 
 Restarts failed runners, which is the default. Careful: samples and probes may take 10 s, restarts
-are not put off, and a runner whose environment fails makes a new one.
+are not delayed, and a runner whose environment fails makes a new one.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from benchmarks.peers.faulty import Run, is_finite, running
 ENV = "Faulty"
 STORE_BYTES = 300 * 2**20
 LOGICAL_CPUS = 8
-"""More than there are, so that no actor waits for one."""
+"""More than there are CPUs, so that no actor waits for one."""
 
 DELAY_S = 1.0
 DEADLINE_S = 10.0
 
 
 def note_bad_rows(run: Run, *, samples: Any, **_: object) -> None:  # noqa: ANN401  # untyped
-    """Note what a runner sends off with numbers in it that are none."""
+    """Note what a runner sends with NaN or infinite values."""
     bad = 0
     for episode in samples:
         obs = np.asarray(episode.get_observations(), np.float64)

@@ -1,6 +1,6 @@
 """Stable-Baselines3: PPO on two environments in separate processes.
 
-Careful: with its own check for numbers that are none. It has no deadline that could be set.
+Careful: with its check for NaN. It has no timeout to set.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.peers.faulty import FOREVER, Run, is_finite, running
 
 
 class Notes(BaseCallback):  # type: ignore[misc]  # untyped where this is checked
-    """Notes each rollout that is about to be learned from."""
+    """Notes each rollout before it is learned from."""
 
     def __init__(self, run: Run) -> None:
         super().__init__()

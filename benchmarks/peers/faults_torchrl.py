@@ -3,7 +3,7 @@
 The workers read the learner's weights from the memory that they share: `update_policy_weights_`
 would wait forever for the answer of a worker that is gone.
 
-Careful: it checks for numbers that are none, and waits 10 s for workers, not forever.
+Careful: it checks for NaN, and waits 10 s for workers instead of forever.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from benchmarks.peers.faulty import FOREVER, Run, is_finite, running
 FRAMES = 64
 BATCH = 64
 OPT_STEPS = 2
-"""After each batch that was collected."""
+"""Optimisation steps after each collected batch."""
 
 WAITS = {"MAX_IDLE_COUNT": "10"}
-"""Seconds, read from the environment when TorchRL is loaded."""
+"""Seconds, from an environment variable that TorchRL reads on import."""
 
 
 def make_wrapped(run: Run) -> Any:  # noqa: ANN401  # untyped where this is checked
@@ -39,7 +39,7 @@ def make_wrapped(run: Run) -> Any:  # noqa: ANN401  # untyped where this is chec
 
 
 def bad_rows(batch: Any) -> int:  # noqa: ANN401  # see above
-    """Count the rows with a number that is none."""
+    """Count the rows with a NaN or infinite value."""
     after = batch["next"]
     columns = (batch["observation"], after["observation"], after["reward"])
     bad = [~torch.isfinite(column).all(-1) for column in columns]

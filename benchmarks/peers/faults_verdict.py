@@ -1,4 +1,4 @@
-"""What became of a run, from what was seen of it. Pure: starts nothing, reads nothing."""
+"""Derives the outcome of a run from observations. Pure functions: no processes, no files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.peers.faulty import Heartbeat
 ACTORS = 2
 
 _STILL_S = 5.0
-"""A process that has made a step within this time works: trainings pause to learn."""
+"""A process that made a step within this time counts as working: training pauses to learn."""
 
 _NOTES = 5
 _LONGEST = 120
@@ -26,7 +26,7 @@ _CLUE = re.compile(
 _PREFIX = re.compile(
     r"^(\([^()]*\bpid=\d+[^()]*\) ?)?(\d{4}-\d\d-\d\d [\d:,.]+\s+)?([A-Z]+ [\w.]+:\d+ -- )?"
 )
-"""Who says it, when and where."""
+"""Source, time and place of a log line."""
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -59,7 +59,7 @@ class Strength:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """Everything that was seen of a run; times are of one clock, in seconds."""
+    """Everything observed of a run; times are from one clock, in seconds."""
 
     fault_at: float
     until: float
@@ -76,7 +76,7 @@ class Observed:
     """Processes that worked in the end."""
 
     made: int
-    """Environment steps in all."""
+    """Environment steps in total."""
 
     notes: Sequence[Note]
     said: str
@@ -117,7 +117,7 @@ def judge(seen: Observed) -> dict[str, Any]:
 
 
 def shorten(text: str, longest: int = _LONGEST) -> str:
-    """Return the first line that is not empty, and not much of it."""
+    """Return the start of the first line that is not empty."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     first = " ".join(lines[0].split()) if lines else ""
     return first if len(first) <= longest else first[: longest - 3].rstrip() + "..."
@@ -133,7 +133,7 @@ def _outcome(seen: Observed, progress: Sequence[Note], *, bad: bool) -> str:
 
 
 def _steps_ahead(progress: Sequence[Note]) -> list[Note]:
-    """Return the notes of turns in which something new was learned from."""
+    """Return the notes of turns that learned from new experience."""
     ahead: list[Note] = []
     for note in progress:
         if not ahead or note["received"] > ahead[-1]["received"]:

@@ -78,7 +78,7 @@ class Run:
         return (self.directory / what).exists()
 
     def claim(self) -> bool:
-        """Take the fault upon this process; return False if another one has."""
+        """Claim the fault for this process; return False if another one has."""
         try:
             (self.directory / "claim").touch(exist_ok=False)
         except FileExistsError:
@@ -99,18 +99,18 @@ class Run:
         return found
 
     def note(self, event: str, **values: Any) -> None:  # noqa: ANN401  # whatever JSON takes
-        """Add a line to the notes; any process may."""
+        """Add a line to the notes, from any process."""
         line = json.dumps({"event": event, "at": time.monotonic(), **values}) + "\n"
         with (self.directory / "notes").open("ab") as file:
-            file.write(line.encode())  # one write, at the end: lines of two do not mix
+            file.write(line.encode())  # a single append, so that lines of two processes do not mix
 
     def progress(self, **values: Any) -> None:  # noqa: ANN401  # see above
-        """Note how far learning has come, beside how many steps were made by then."""
+        """Note the learning progress and the steps made so far."""
         made = sum(beat.steps for beat in self.beats().values())
         self.note("progress", made=made, **values)
 
     def notes(self, event: str = "") -> list[dict[str, Any]]:
-        """Return all whole lines so far, or those of one event."""
+        """Return all complete lines, or those of one event."""
         with contextlib.suppress(FileNotFoundError):
             text = (self.directory / "notes").read_text(encoding="utf-8")
             lines = [
@@ -125,7 +125,7 @@ class Run:
 
 
 class Faulty(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment that leaves word of each step, and misbehaves in one of the four ways."""
+    """An environment that notes each step and misbehaves in one of four ways."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], run: Run) -> None:
         super().__init__(env)
@@ -184,5 +184,5 @@ def running(description: str | None, version: str) -> Iterator[Run]:
 
 
 def is_finite(numbers: Any) -> bool:  # noqa: ANN401  # arrays of several kinds
-    """Whether the sum of some numbers is finite, which it is not if one of them is NaN."""
+    """Whether all of some numbers are finite, by their sum."""
     return math.isfinite(float(numbers.sum()))

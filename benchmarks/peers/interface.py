@@ -62,7 +62,7 @@ ZOO_DQN: Mapping[str, Any] = {
     "learning_rate": 2.3e-3,
     "batch": 64,
     "hidden": [256, 256],
-    # As Stable-Baselines3 comes to: every 10 environment steps, none of them between updates.
+    # As in Stable-Baselines3: every 10 environment steps, not between updates.
     "target_every": 128,
     "learning_starts": 1000,
     "env_steps": 256,
@@ -79,7 +79,7 @@ ZOO_SAC: Mapping[str, Any] = {
     "opt_steps": 1,
     "threads": 2,
 }
-"""Those that Stable-Baselines3 is tuned with: better than the examples' own of other peers."""
+"""Tuned settings of Stable-Baselines3: better than those in the other peers' examples."""
 
 Act = Callable[[npt.NDArray[np.float32]], npt.NDArray[Any]]
 """A batch of observations -> the greedy actions, as the environment takes them."""
@@ -87,11 +87,11 @@ Act = Callable[[npt.NDArray[np.float32]], npt.NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What an update is measured with: the shapes of an environment, no environment."""
+    """Shapes of an environment, with which updates are measured without one."""
 
     obs: int
     actions: int
-    """How many to choose from, or how many numbers an action has."""
+    """Number of discrete actions, or size of a continuous one."""
 
     hidden: tuple[int, ...]
     batch: int
@@ -104,7 +104,7 @@ SIZES: Mapping[str, Sizes] = {
 
 
 def make_rows(sizes: Sizes, n: int, *, discrete: bool) -> dict[str, npt.NDArray[Any]]:
-    """Return transitions without meaning, the same ones at each call."""
+    """Return random transitions, the same in each call."""
     rng = np.random.default_rng(0)
     action: npt.NDArray[Any] = rng.integers(sizes.actions, size=n)
     if not discrete:
@@ -125,14 +125,14 @@ class Request:
     stage: str
     env: str
     seconds: float
-    """Of measuring; or, for a time to a score, when to give up."""
+    """How long to measure; for a time to a score, when to give up."""
 
     seed: int
     env_steps: int = 0
     """Limit of a training that ends after this number, and not at a score."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Those of the stage, and in their place what the command line says."""
+    """Settings of the stage, overridden by the command line."""
 
     @property
     def discrete(self) -> bool:
@@ -142,36 +142,36 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Something that can be done again and again, and says each time how much it was."""
+    """A repeatable unit of work that returns its amount."""
 
     turn: Callable[[], int]
     close: Callable[[], object] = lambda: None
     warm_up_s: float = 1.0
     note: str = ""
-    """What a reader must know to understand the value."""
+    """Notes that a reader needs to understand the value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """Something that learns."""
+    """A training run."""
 
     run: Callable[[Callable[[int, int], bool], int], None]
-    """Trains until the callback ends it, given environment and optimisation steps so far; or for
+    """Trains until the callback, given the steps of both kinds so far, ends it; or for
     this number of environment steps, if it is not 0."""
 
     act: Act
-    """The greedy policy, as it is by then."""
+    """The current greedy policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a script can measure."""
+    """A stage that a script can measure."""
 
     make: Callable[[Request], Work | Training | Mapping[str, Any]]
-    """Makes ready what is measured; or measures it, and returns value, note and details."""
+    """Prepares the measurement; or measures, and returns value, note and details."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Or environment -> settings; the fastest that are known here."""
+    """The fastest known settings; or environment -> settings."""
 
 
 def measure_once(
@@ -233,7 +233,7 @@ def _request(description: str | None, stages: Mapping[str, Stage]) -> Request:
 
 
 def rate(turn: Callable[[], int], seconds: float, warm_up_s: float = 1.0) -> float:
-    """Return how many a second `turn` makes, by the numbers it returns; first warms up."""
+    """Warm up, then return the rate per second of the numbers that `turn` returns."""
     turn()
     ready = time.perf_counter() + warm_up_s
     while time.perf_counter() < ready:
@@ -245,7 +245,7 @@ def rate(turn: Callable[[], int], seconds: float, warm_up_s: float = 1.0) -> flo
 
 
 def once(work: Callable[[], object]) -> Callable[[], int]:
-    """Return a turn in which something is done once."""
+    """Return a turn that calls a function once."""
 
     def turn() -> int:
         work()
@@ -255,7 +255,7 @@ def once(work: Callable[[], object]) -> Callable[[], int]:
 
 
 def stepping(step: Callable[[Any], object], draw: Callable[[], Any], n_envs: int) -> Work:
-    """Return the stepping of environments with actions that are drawn beforehand."""
+    """Return a turn that steps environments with precomputed random actions."""
     actions = [draw() for _ in range(100)]
 
     def turn() -> int:
@@ -269,7 +269,7 @@ def stepping(step: Callable[[Any], object], draw: Callable[[], Any], n_envs: int
 def prioritizing(
     sample: Callable[[], Any], update: Callable[[Any, npt.NDArray[np.float32]], object]
 ) -> Work:
-    """Return the sampling by priority, and setting the priorities of what was sampled."""
+    """Return a turn that samples by priority and updates the sampled priorities."""
     errors = itertools.cycle(np.random.default_rng(0).random((100, PER_BATCH)).astype(np.float32))
     return Work(turn=once(lambda: update(sample(), next(errors))))
 
@@ -277,7 +277,7 @@ def prioritizing(
 def by_turns(
     settings: Mapping[str, Any], collect: Callable[[], int], update: Callable[[], object]
 ) -> Callable[[Callable[[int, int], bool], int], None]:
-    """Return a training that collects, learns, and so on, once it has collected enough."""
+    """Return a training run that alternates collecting and learning after a warm-up."""
 
     def run(over: Callable[[int, int], bool], env_steps: int) -> None:
         made = learned = 0
@@ -299,11 +299,11 @@ def convolutions() -> list[Any]:
 
 
 PIXEL_FEATURES = 64 * 7 * 7
-"""What comes out of `convolutions`."""
+"""Size of the output of `convolutions`."""
 
 
 def make_env(env_id: str) -> Any:  # noqa: ANN401  # untyped where this is checked
-    """Return one plain environment; Atari's in grey, 84x84, four frames a step, four stacked."""
+    """Return one plain environment; Atari: grayscale, 84x84, frame skip 4, 4 stacked frames."""
     import gymnasium  # noqa: PLC0415  # not all peers have it
 
     if not env_id.startswith("ALE/"):

@@ -1,4 +1,4 @@
-"""asyncrl's own side of the comparison with peers, measured and printed as theirs is.
+"""asyncrl's side of the comparison with peers, measured and printed in the same way.
 
 python -m benchmarks.peers.ours STAGE [--env ID] [--seconds S] [--seed N] [--threads N]
 """
@@ -37,7 +37,7 @@ from benchmarks.speed.learner import PEERS_DQN
 from benchmarks.speed.race import TASKS, train_ours
 
 ENVS = {CARTPOLE: 256, CHEETAH: 16, ATARI: 16}
-"""Of two actors, fastest on two cores of 8 to 256."""
+"""Environments of each of two actors: the fastest of 8 to 256 on two cores."""
 
 SAMPLING = {
     env: {"actors": 2, "envs_per_actor": n, "segment_length": 64} for env, n in ENVS.items()
@@ -104,7 +104,7 @@ def score(asked: Request) -> Result:
 
 
 def of_preset(name: str) -> dict[str, Any]:
-    """Return what a preset computes with, for people: its run uses both cores."""
+    """Return a preset's network and batch size; its run uses both cores."""
     config = preset(name)
     agent: Any = config.agent
     return {"hidden": list(agent.hidden), "batch": config.trainer.batch_size, "cores": 2}

@@ -1,4 +1,4 @@
-"""Draws results/peers.png: how fast each peer is, asyncrl being 1.
+"""Draws results/peers.png: the speed of each peer relative to asyncrl.
 
 python -m benchmarks.peers.plot
 """
@@ -43,7 +43,7 @@ def draw(found: Mapping[Quantity, Mapping[str, Found]]) -> Figure:
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
     figure.suptitle(
-        "Speed on two cores, asyncrl being 1: longer is faster. Logarithmic. "
+        "Speed on two cores relative to asyncrl, on a logarithmic scale: longer is faster. "
         "The lines are the rounds' lowest and highest.",
         fontsize=12,
     )
@@ -90,7 +90,7 @@ def _draw_spread(axis: Axes, place: int, found: Found) -> None:
 
 
 def _speed(found: Found) -> float:
-    """Return it as a multiple of asyncrl's; 0 if missing."""
+    """Return the speed as a multiple of asyncrl's; 0 if missing."""
     if math.isnan(found.median) or math.isinf(found.median):
         return 0.0
     if math.isnan(found.ahead):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from benchmarks.peers.interface import CARTPOLE, PENDULUM, Act, Request, Training
 
 EPISODES_SEED = 771_763_029
-"""Episode i starts from this plus i: the very episodes that asyncrl evaluates on by default."""
+"""Episode i has this seed plus i: the episodes of asyncrl's default evaluations."""
 
 FINAL_SEED = 1_000_003
 """The first of the episodes of a final score, which no training has seen."""
@@ -30,7 +30,7 @@ class Goal:
     score: float
     episodes: int = 10
     interval_opt_steps: int = 500
-    """Between two evaluations."""
+    """Seconds between two evaluations."""
 
 
 GOALS: Mapping[str, Goal] = {
@@ -40,7 +40,7 @@ GOALS: Mapping[str, Goal] = {
 
 
 class Race:
-    """Counts from its construction; evaluations, during which a peer does not train, are apart."""
+    """Runs from its construction; stops during evaluations, when the peer does not train."""
 
     def __init__(self, goal: Goal, act: Act, max_s: float) -> None:
         self.scores: list[float] = []
@@ -68,7 +68,7 @@ class Race:
 
 
 def race_to_score(asked: Request, training: Training) -> dict[str, Any]:
-    """Train until the score is reached; the value is the time, evaluations left out."""
+    """Train until the score is reached; the value is the time without evaluations."""
     goal = GOALS[asked.stage]
     race = Race(goal, training.act, asked.seconds)
     training.run(race.over, 0)

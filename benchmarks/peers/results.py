@@ -1,4 +1,4 @@
-"""What the comparison with peers has found: kept measurements, medians, the table of it.
+"""Results of the comparison with peers: saved measurements, medians and tables.
 
 Knows nothing about how anything is measured.
 """
@@ -20,7 +20,7 @@ from benchmarks.peers.interface import STAGES, UNITS
 MARKS = "<!-- peers: written by peers/compare.py -->", "<!-- end of peers -->"
 
 ROUNDS = 5
-"""That a number must have to be shown."""
+"""Rounds that a number needs to be shown."""
 
 OURS = "asyncrl"
 LABELS: Mapping[str, str] = {
@@ -34,7 +34,7 @@ LABELS: Mapping[str, str] = {
     "envpool": "EnvPool",
     "cpprb": "cpprb",
 }
-"""Side -> its name for people, in the order of the table."""
+"""Side -> its display name, in the order of the table."""
 
 TITLES: Mapping[str, str] = {
     "sampling": "Sampling, a 64x64 policy in the loop",
@@ -52,20 +52,20 @@ _SCORES = ("score-dqn", "score-sac")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
-    """Something that several sides do."""
+    """A quantity measured on several sides."""
 
     stage: str
     env: str
 
     @property
     def title(self) -> str:
-        """Return what it is called in a narrow place."""
+        """Return its short name."""
         env = self.env.removeprefix("ALE/")
         return env if self.stage in {"sampling", "env"} else f"{TITLES[self.stage]}, {env}"
 
     @property
     def less_is_better(self) -> bool:
-        """Whether these are times or rates."""
+        """Whether lower is better: a time, not a rate."""
         return UNITS[self.stage] == "s"
 
 
@@ -78,7 +78,7 @@ class Measurement:
     env: str
     round: int
     value: float | None
-    """None: it failed, or never got there; `note` says which."""
+    """None: it failed, or never reached the score; `note` says which."""
 
     failed: bool
     version: str
@@ -87,7 +87,7 @@ class Measurement:
     commit: str
     load_before: float
     identity: str
-    """Of the code that was measured, and for how long."""
+    """Hash of the measured code, its settings and duration."""
 
     wall_s: float
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -106,11 +106,12 @@ class Found:
     side: str
     version: str
     median: float
-    """Infinite where most rounds never got there; NaN where it could not be measured."""
+    """Infinite where most rounds never reached the score; NaN where it could not be measured."""
 
     values: Sequence[float]
     ahead: float
-    """How many times as fast asyncrl is: the median over the rounds, or, of times, of medians."""
+    """Speed of asyncrl relative to this side: the median ratio of rounds, or, of times, the
+        ratio of medians."""
 
     ahead_by_round: Sequence[float]
     notes: Sequence[str]
@@ -122,7 +123,7 @@ def quantities() -> list[Quantity]:
 
 
 def shown(measurements: Iterable[Measurement]) -> list[Measurement]:
-    """Return what may be compared: of rounds in which asyncrl was measured at the same commit.
+    """Return comparable measurements: rounds in which asyncrl was measured at the same commit.
 
     Changes that are in no commit count for nothing, nor do fewer than `ROUNDS` rounds; whatever
     failed or never got to its score needs no more.
@@ -207,7 +208,7 @@ def save_measurements(
 
 
 def render(machine: Mapping[str, Any], measurements: Sequence[Measurement]) -> str:
-    """Return the tables of what may be compared, what is missing, and where it was measured."""
+    """Return the tables of comparable results, what is missing, and the machines."""
     valid, notes = shown(measurements), list[str]()
     if not valid:
         return f"\nNothing is shown: no number was taken in {ROUNDS} rounds at one commit yet.\n"
@@ -246,7 +247,7 @@ def _heading(machine: Mapping[str, Any], taken: Sequence[Measurement]) -> str:
 
 
 def _score_table(taken: Sequence[Measurement]) -> list[str]:
-    """Return a row for each side that learned, with the work that it took: settings differ."""
+    """Return a row for each side that learned, with its steps, since settings differ."""
     rows = []
     for quantity in (q for q in quantities() if q.stage in _SCORES):
         found = find(taken, quantity)
@@ -337,6 +338,6 @@ def _span(values: Sequence[float]) -> str:
 def _short(value: float) -> str:
     if math.isinf(value):
         return "never"
-    if value >= 100:  # three digits are more than runs agree in
+    if value >= 100:  # runs agree in fewer than three digits
         return f"{round(value, 3 - len(str(int(value)))):,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"

@@ -1,4 +1,4 @@
-"""RLlib, with its new API stack: what its environment runners collect, its learners and replays.
+"""RLlib, with its new API stack: its environment runners, learners and replays.
 
 Runners are measured without a learner (`rollouts`: the driver receives the episodes), or below one
 of its asynchronous algorithms.
@@ -59,7 +59,7 @@ GAMMA = 0.99
 
 
 def make_episodes(sizes: Sizes, n: int, *, discrete: bool) -> list[Any]:
-    """Return transitions without meaning, as episodes of `EPISODE_STEPS`."""
+    """Return random transitions, as episodes of `EPISODE_STEPS`."""
     rows = make_rows(sizes, n + 1, discrete=discrete)
     episodes = []
     for begin in range(0, n, EPISODE_STEPS):
@@ -77,7 +77,7 @@ def make_episodes(sizes: Sizes, n: int, *, discrete: bool) -> list[Any]:
 
 
 def make_update_turn(sizes: Sizes, n_rows: int, *, discrete: bool, seed: int) -> Callable[[], int]:
-    """Return what takes one batch from a replay and learns from it, as `training_step` does."""
+    """Return a function that samples a batch and learns from it, as `training_step` does."""
     config = (DQNConfig() if discrete else SACConfig()).training(
         train_batch_size_per_learner=sizes.batch,
         n_step=1,
@@ -111,7 +111,7 @@ def make_update_turn(sizes: Sizes, n_rows: int, *, discrete: bool, seed: int) ->
 
 
 def make_priority_turn(alpha: float, beta: float) -> Callable[[], int]:
-    """Return what samples by priority, and sets the priorities of what was sampled."""
+    """Return a function that samples by priority and updates the sampled priorities."""
     replay = PrioritizedEpisodeReplayBuffer(capacity=PER_ROWS, alpha=alpha)
     replay.add(make_episodes(SIZES["updates-dqn"], PER_ROWS, discrete=True))
     errors = np.random.default_rng(0).random(PER_BATCH)
@@ -160,12 +160,12 @@ DQN_SETTINGS: dict[str, Any] = {
 ALGORITHMS = {"rollouts": PPOConfig, "impala": IMPALAConfig, "appo": APPOConfig}
 PONG = "Pong"
 STEPS_A_REQUEST = 32
-"""Of each environment, that a runner is asked for at once."""
+"""Steps of each environment in one request to a runner."""
 
 WARM_UP_S = 3.0
 STORE_BYTES = 300 * 2**20
 LOGICAL_CPUS = 8
-"""More than there are, so that no actor waits for one."""
+"""More than there are CPUs, so that no actor waits for one."""
 
 
 def make_pong(_config: object) -> Any:  # noqa: ANN401  # untyped here
@@ -232,7 +232,7 @@ def sampling(asked: Request) -> Work:
 
 
 def collecting(algorithm: Any, steps: int) -> Callable[[], int]:  # noqa: ANN401  # see above
-    """Return what asks each runner for more as soon as its episodes have arrived."""
+    """Return a function that requests more from each runner as soon as its episodes arrive."""
     group = algorithm.env_runner_group
 
     def ask(runner: int) -> None:
@@ -253,7 +253,7 @@ def collecting(algorithm: Any, steps: int) -> Callable[[], int]:  # noqa: ANN401
 
 
 def training_on(algorithm: Any) -> Callable[[], int]:  # noqa: ANN401  # see above
-    """Return what trains, and says how many steps runners have reported."""
+    """Return a function that trains and returns the steps that runners reported."""
     before = 0
 
     def turn() -> int:
@@ -274,7 +274,7 @@ def updates(asked: Request) -> Work:
 
 
 def prioritized(asked: Request) -> Work:
-    """Sample by priority, and set the priorities of what was sampled."""
+    """Sample by priority, and update the sampled priorities."""
     return Work(turn=make_priority_turn(asked.settings["alpha"], asked.settings["beta"]))
 
 

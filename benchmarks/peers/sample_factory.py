@@ -28,7 +28,7 @@ from sample_factory.envs.env_utils import register_env  # type: ignore[import-no
 from benchmarks.peers.interface import ATARI, CARTPOLE, CHEETAH, Request, Stage, Work, measure_once
 
 NAMES = {CARTPOLE: CARTPOLE, CHEETAH: "mujoco_halfcheetah", ATARI: "atari_pong"}
-"""Ours -> Sample Factory's, by which it picks its own defaults and wrappers."""
+"""Our name -> Sample Factory's, which selects its defaults and wrappers."""
 
 SAMPLING: dict[str, dict[str, Any]] = {
     CARTPOLE: {
@@ -111,7 +111,7 @@ def configured(asked: Request) -> Any:  # noqa: ANN401  # untyped here
 
 
 def sampling(asked: Request) -> Work:
-    """Let the sampler run without a learner, and count the steps that it hands over."""
+    """Run the sampler without a learner, and count its steps."""
     cfg = configured(asked)
     sampler = SyncSamplingAPI(cfg, obtain_env_info_in_a_separate_process(cfg))
     sampler.start()

@@ -43,10 +43,11 @@ ENVS: dict[str, dict[str, Any]] = {
     CHEETAH: {"processes": True, "envs": 8, "threads": 1},
     ATARI: {"processes": True, "envs": 8, "threads": 1},
 }
-"""Fastest on two cores of those tried: 2 to 64 environments, in one process or in one each."""
+"""The fastest on two cores, of 2 to 64 environments, in one process or one process each."""
 
 # https://github.com/DLR-RM/rl-baselines3-zoo, hyperparams/{dqn,ppo,sac,td3}.yml. On Pendulum, SAC's
-# are the library's defaults (256x256, batches of 256, an update a step) but for the learning rate.
+# are the library's defaults (256x256, batches of 256, one update per step), except the learning
+# rate.
 # Small batches are slower with more than one thread.
 DQN_SETTINGS: dict[str, Any] = {
     "learning_rate": 2.3e-3,
@@ -63,7 +64,7 @@ DQN_SETTINGS: dict[str, Any] = {
     "threads": 1,
 }
 DQN_ENV_STEPS = 50_000
-"""Of which exploration decays over a part."""
+"""Steps of the tuned run, over a part of which exploration decays."""
 
 PPO_SETTINGS: dict[str, Any] = {
     "n_steps": 32,
@@ -78,7 +79,7 @@ PPO_SETTINGS: dict[str, Any] = {
     "threads": 1,
     "falling": True,
 }
-"""With `falling`, learning rate and clipping range go to 0 over the run."""
+"""With `falling`, learning rate and clipping range decay to 0 over the run."""
 
 SAC_SETTINGS: dict[str, Any] = {
     "learning_rate": 1e-3,
@@ -100,7 +101,7 @@ PIXEL_POLICY: dict[str, Any] = {
     "features_extractor_kwargs": {"features_dim": 64},
     "net_arch": {"pi": [64], "vf": [64]},
 }
-"""64x64 behind the convolutions, which policy and value share."""
+"""Hidden layers of 64 and 64 behind the convolutions, shared by policy and value."""
 
 N_STEPS = 128
 CHUNK_OPT_STEPS = 50
@@ -118,13 +119,13 @@ class ShapesOnly(gymnasium.Env[Any, Any]):
 
 
 def make_envs(asked: Request) -> Any:  # noqa: ANN401  # untyped here
-    """Return environments without `Monitor`, whose output is not read here."""
+    """Return environments without `Monitor`, whose output is not used here."""
     vec_env = SubprocVecEnv if asked.settings["processes"] else DummyVecEnv
     return vec_env([partial(make_env, asked.env)] * asked.settings["envs"])
 
 
 def sampling(asked: Request) -> Work:
-    """Collect PPO's rollouts, and do not learn from them."""
+    """Collect PPO's rollouts without learning from them."""
     n = N_STEPS * int(asked.settings["envs"])
     atari = asked.env == ATARI
     model = PPO(
@@ -146,7 +147,7 @@ def sampling(asked: Request) -> Work:
 
 
 def env(asked: Request) -> Work:
-    """Step environments with actions drawn beforehand."""
+    """Step environments with precomputed random actions."""
     envs = make_envs(asked)
     envs.action_space.seed(asked.seed)
     envs.reset()

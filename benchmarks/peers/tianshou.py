@@ -1,7 +1,7 @@
 """Tianshou: collectors, prioritized replay, DQN, PPO, SAC and TD3.
 
 They train with the settings that Stable-Baselines3 is tuned with, which are better than its
-examples' own; PPO's learning rate and clipping range stay as they are at the start.
+examples' own; PPO's learning rate and clipping range stay constant.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def spaces_of(env_id: str) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
 
 
 class PixelNet(nn.Module):
-    """The convolutions of Mnih et al. (2015), then 64x64."""
+    """The convolutions of Mnih et al. (2015), then hidden layers of 64 and 64."""
 
     def __init__(self, n_actions: int) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class PixelNet(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DQNParts:
-    """Of a DQN."""
+    """Settings of DQN."""
 
     observations: Any
     actions: Any
@@ -104,7 +104,7 @@ class DQNParts:
     n_step: int = 1
 
     def build(self, model: nn.Module | None = None) -> DQN:
-        """Put it together."""
+        """Build the algorithm."""
         policy = DiscreteQLearningPolicy(
             model=model
             or Net(
@@ -129,7 +129,7 @@ class DQNParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SACParts:
-    """Of a SAC."""
+    """Settings of SAC."""
 
     observations: Any
     actions: Any
@@ -139,7 +139,7 @@ class SACParts:
     tau: float = 0.005
 
     def build(self) -> SAC:
-        """Put it together."""
+        """Build the algorithm."""
         shape = {"state_shape": self.observations.shape, "hidden_sizes": self.hidden}
         actions = self.actions.shape
         policy = SACPolicy(
@@ -171,7 +171,7 @@ class SACParts:
 
 
 def make_td3(observations: Any, actions: Any, settings: Mapping[str, Any]) -> TD3:  # noqa: ANN401
-    """Put TD3 together."""
+    """Build TD3."""
     shape = {"state_shape": observations.shape, "hidden_sizes": settings["hidden"]}
     size = actions.shape
     policy = ContinuousDeterministicPolicy(
@@ -199,7 +199,7 @@ def make_td3(observations: Any, actions: Any, settings: Mapping[str, Any]) -> TD
 
 
 def make_ppo(observations: Any, actions: Any, settings: Mapping[str, Any]) -> PPO:  # noqa: ANN401
-    """Put PPO together."""
+    """Build PPO."""
     nets = [
         Net(
             state_shape=observations.shape,
@@ -296,7 +296,7 @@ def sampling(asked: Request) -> Work:
 
 
 def env(asked: Request) -> Work:
-    """Step environments with actions drawn beforehand."""
+    """Step environments with precomputed random actions."""
     n = int(asked.settings["envs"])
     envs = make_envs(asked.env, asked.settings["kind"], n)
     _, space = spaces_of(asked.env)
@@ -331,7 +331,7 @@ def updates(asked: Request) -> Work:
 
 
 def prioritized(asked: Request) -> Work:
-    """Sample by priority, and set the priorities of what was sampled."""
+    """Sample by priority, and update the sampled priorities."""
     replay = PrioritizedReplayBuffer(
         PER_ROWS, alpha=asked.settings["alpha"], beta=asked.settings["beta"]
     )
@@ -409,7 +409,7 @@ def on_policy(asked: Request) -> Training:
 
 
 def _training_step(algorithm: Any, work: Callable[[], Any]) -> Callable[[], Any]:  # noqa: ANN401
-    """Do it as the library's own trainers do."""
+    """Train as the library's trainers do."""
 
     def turn() -> Any:  # noqa: ANN401  # whatever it returns
         with policy_within_training_step(algorithm.policy):

@@ -61,7 +61,7 @@ ENV: dict[str, dict[str, Any]] = {
 TURN_STEPS = 64
 
 LIMITS = {CARTPOLE: 1.0, PENDULUM: 2.0}
-"""Of actions."""
+"""Bounds of continuous actions."""
 
 
 def sampling(asked: Request) -> Work:
@@ -114,7 +114,7 @@ def updates(asked: Request) -> Work:
 
 
 def prioritized(asked: Request) -> Work:
-    """Sample by priority, and set the priorities of what was sampled."""
+    """Sample by priority, and update the sampled priorities."""
     replay = TensorDictPrioritizedReplayBuffer(
         alpha=asked.settings["alpha"],
         beta=asked.settings["beta"],

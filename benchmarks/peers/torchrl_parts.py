@@ -1,4 +1,4 @@
-"""TorchRL's networks, losses and environments, put together as its own examples do."""
+"""TorchRL's networks, losses and environments, built as in its examples."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from benchmarks.peers.interface import (
 )
 
 MAX_GRADIENT_NORM = 10.0
-"""Of DQN, as Stable-Baselines3 has it."""
+"""Gradient clipping of DQN, as in Stable-Baselines3."""
 
 CONTINUOUS_KEYS = ["observation", "action"]
 
@@ -54,7 +54,7 @@ def make_wrapped(env_id: str) -> EnvBase:
 
 
 class FloatObs(nn.Module):
-    """Gives networks what they can multiply; MuJoCo's observations are doubles."""
+    """Converts observations to float32; MuJoCo's are float64."""
 
     def forward(self, obs: Tensor) -> Tensor:
         """Convert."""
@@ -115,7 +115,7 @@ def make_td(rows: Mapping[str, Any]) -> TensorDict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerConfig:
-    """Of DQN and SAC."""
+    """Settings of DQN and SAC."""
 
     sizes: Sizes
     discrete: bool
@@ -123,7 +123,7 @@ class LearnerConfig:
     gamma: float = 0.99
     tau: float = 0.005
     target_every: int = 500
-    """Of DQN, in optimisation steps."""
+    """Interval of DQN's target updates, in optimisation steps."""
 
     action_limit: float = 1.0
     compile: bool = False

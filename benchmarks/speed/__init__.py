@@ -1,1 +1,1 @@
-"""One question a script: how fast is it, beside what?"""
+"""Benchmarks of speed, one question per script."""

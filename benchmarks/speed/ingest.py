@@ -72,12 +72,12 @@ _LEARNER_CORE = max(os.sched_getaffinity(0))
 _PENDULUM = (3, 1)  # numbers in an observation and in an action of what is learned from
 
 Placed = Literal["by the system", "process", "thread"]
-"""What has a core for itself: nothing, the learner's process, or its main thread alone."""
+"""Which has a core to itself: nothing, the learner's process, or only its main thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A learner, and what comes in meanwhile."""
+    """A learner, and the experience that it receives meanwhile."""
 
     agent: AgentConfig
     make_envs: Callable[[], BatchEnv]
@@ -85,22 +85,22 @@ class Load:
     seconds: float
     placed: Placed = "by the system"
     threads: int = 1
-    """Of torch in the learner."""
+    """Threads of torch in the learner."""
 
     fixed: bool = False
-    """Whether the learner learns from one batch, of Pendulum, and not from what comes in."""
+    """Whether the learner learns from one fixed batch of Pendulum, not from what it receives."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one run came to, a second."""
+    """Rates per second of one run."""
 
     opt_steps: float
     stored: float = 0.0
 
 
 class Counting:
-    """A training loop that takes turns: until its speed has settled, then for counting."""
+    """A training loop that runs until its speed has settled, then counts."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
@@ -160,7 +160,7 @@ def measure_alone(load: Load) -> Measured:
 
 
 def in_own_process(measure: Callable[[Load], Measured], load: Load) -> Measured:
-    """Measure where no threads and no core are left over from the measurement before."""
+    """Measure in a process without threads or core affinity of the previous measurement."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=spawn) as pool:
         return pool.submit(measure, load).result()
@@ -190,7 +190,7 @@ def _place(placed: Placed) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """Arrays that come in again and again."""
+    """Arrays that are sent repeatedly."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -230,9 +230,9 @@ class Pace:
 
 
 class Streaming:
-    """Environments that cost nothing: the same arrays at every step, no episode's end.
+    """Environments without cost: the same arrays at every step, endless episodes.
 
-    Where there is a limit, they sleep for what they are ahead of it.
+    With a limit, they sleep while they are ahead of it.
     """
 
     def __init__(self, stream: Stream, limit_per_s: float = 0.0) -> None:
@@ -247,7 +247,7 @@ class Streaming:
         self._never = np.zeros(self.n_envs, bool)
 
     def reset(self, seed: int) -> Array:
-        """Return the observations there are."""
+        """Return the observations."""
         return self._obs
 
     def step(self, action: Array) -> EnvStep:
@@ -257,11 +257,11 @@ class Streaming:
         return EnvStep(self._obs, self._reward, self._never, self._never, self._obs)
 
     def close(self) -> None:
-        """Hold nothing."""
+        """There is nothing to close."""
 
 
 class _NoOpPolicy(PolicyWrapper):
-    """Always does the same."""
+    """Always returns the same actions."""
 
     def __init__(self, policy: Policy, n_envs: int) -> None:
         super().__init__(policy)
@@ -273,7 +273,7 @@ class _NoOpPolicy(PolicyWrapper):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NoOpConfig:
-    """SAC of 256x256 on Pendulum, whatever streams in; its actors stand still."""
+    """SAC of 256x256 on Pendulum, whatever the stream; its actors stand still."""
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> Agent:
         pendulum = EnvSpec(_unit_box(_PENDULUM[0]), _unit_box(_PENDULUM[1]))
@@ -308,7 +308,7 @@ def _fixed_batch() -> Columns:
 
 
 def loads_of_stream(kind: str, args: argparse.Namespace) -> dict[str, Load]:
-    """Return what is measured of a stream, by name."""
+    """Return the loads to measure of a stream, by name."""
     stream = STREAMS[kind]
     config = AsyncConfig(
         actors=_ACTORS,
@@ -332,7 +332,7 @@ def loads_of_stream(kind: str, args: argparse.Namespace) -> dict[str, Load]:
 
 
 def loads_of_agent(kind: str, args: argparse.Namespace) -> dict[str, Load]:
-    """Return what is measured of an agent: 256x256 networks, and a replay that is full before."""
+    """Return the loads to measure of an agent: 256x256 networks, and a full replay."""
     agent: AgentConfig = DQNConfig(hidden=(256, 256), device="cpu")
     env, batch_size = "CartPole-v1", 64
     if kind == "sac":
@@ -383,7 +383,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure beside and alone in turns."""
+    """Measure with and without the load, in turns."""
     args, origin = arguments(), provenance()
     streams = args.kind in STREAMS
     loads = (loads_of_stream if streams else loads_of_agent)(args.kind, args)

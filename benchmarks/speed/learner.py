@@ -66,13 +66,13 @@ class Case:
     agent: SACConfig | DQNConfig
     sizes: Sizes
     stage: str = ""
-    """Of `peers/sb3.py` that measures the same; empty if none does."""
+    """Stage of `peers/sb3.py` that measures the same; empty if none does."""
 
     image: tuple[int, ...] = ()
-    """Shape of `sizes.obs` bytes to observe; numbers are observed where it is empty."""
+    """Shape of an observation of `sizes.obs` bytes; empty for float observations."""
 
     replay_rows: int = REPLAY_ROWS
-    """In the replay that updates are measured from."""
+    """Transitions in the replay that updates are measured from."""
 
     @property
     def spec(self) -> EnvSpec:
@@ -88,7 +88,7 @@ class Case:
 _SAC, _DQN = SIZES["updates-sac"], SIZES["updates-dqn"]
 
 _FRAMES = (4, 84, 84)
-"""What Atari's games are observed as: the newest frames, in grey."""
+"""Observations of Atari games: the newest frames, grayscale."""
 
 PEERS_DQN = DQNConfig(
     hidden=_DQN.hidden,
@@ -99,7 +99,7 @@ PEERS_DQN = DQNConfig(
     device="cpu",
     threads=1,
 )
-"""What the peers' DQN computes: one network chooses and rates, and is copied now and then."""
+"""The peers' DQN: the target network both chooses and evaluates, and is copied at intervals."""
 
 CASES: Mapping[str, Case] = {
     "sac": Case(
@@ -134,7 +134,7 @@ VARIANTS: Mapping[str, dict[str, str | bool]] = {
     "graphs": {"accelerate": "graphs"},
     "graphs, bfloat16": {"precision": "bfloat16", "accelerate": "graphs"},
 }
-"""Name -> settings that differ from the plain ones; graphs are a GPU's alone."""
+"""Name -> settings that differ from the plain ones; graphs need a GPU."""
 
 
 def full_replay(case: Case, device: str = "host") -> ReplayBuffer:
@@ -145,7 +145,7 @@ def full_replay(case: Case, device: str = "host") -> ReplayBuffer:
 
 
 def make_agent(case: Case, variant: str, device: str) -> Agent:
-    """Return a case's agent with the settings of a variant; no name is the plain one."""
+    """Return a case's agent with the settings of a variant; the empty name is the plain one."""
     config = replace(case.agent, device=device, **VARIANTS.get(variant, {}))  # type: ignore[arg-type]  # by name
     return config.build(case.spec, PolicyContext(seed=0))
 
@@ -153,7 +153,7 @@ def make_agent(case: Case, variant: str, device: str) -> Agent:
 def measures_of(
     case: Case, args: argparse.Namespace, python: Path | None
 ) -> dict[str, Callable[[], float]]:
-    """Return what is measured of a case, by name; the peer only where it is installed."""
+    """Return the quantities to measure of a case, by name; peers only if installed."""
     replay, size = full_replay(case), case.sizes.batch
     plain = Turns(make_agent(case, "", args.device), replay, size)
 

@@ -1,4 +1,4 @@
-"""What do actor processes bring? `asyncrl train` beside the same numbers in one process.
+"""What do actor processes gain? Compares `asyncrl train` with the same settings in one process.
 
 One process is `--mode sync`: the preset's numbers and all environments in one batch. Both are
 compared in the time to a score and in steps a second. Solved is the first evaluation, of 10 greedy
@@ -8,7 +8,7 @@ processes included and the import of packages not.
 Seeds matter more than anything else here, and those of two sides have nothing in common: the ratio
 of times is that of the medians over all seeds.
 
-A result that was interrupted is gone on with where it stopped, unless anything it depends on has
+An interrupted benchmark continues where it stopped, unless anything it depends on has
 changed since. Times beside other frameworks are those of `benchmarks.peers.compare`.
 
     python -m benchmarks.speed.race --task cartpole-dqn [-- TRAIN OPTIONS]
@@ -47,7 +47,7 @@ _TIMEOUT_S = 1800.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What all sides are given."""
+    """Arguments of all sides."""
 
     agent: str
     env: str
@@ -55,7 +55,7 @@ class Task:
 
     @property
     def words(self) -> str:
-        """Say who learns what."""
+        """Return the title: algorithm and environment."""
         return f"{self.agent.upper()} on {self.env}"
 
 
@@ -65,7 +65,7 @@ TASKS = {
 }
 
 Run = dict[str, Any]
-"""What is kept of one training: side, seed, seconds (None: not solved), and how it ended."""
+"""The record of one run: side, seed, seconds (None: not solved), and how it ended."""
 
 _KEPT = ("env_steps", "opt_steps", "wall_s", "last_score", "stop_reason")
 
@@ -95,7 +95,7 @@ def load_runs(path: Path, identity: Mapping[str, object]) -> list[Run]:
         note(f"{path} was measured with something else; its runs do not count, starting over")
         return []
     runs: list[Run] = details["runs"]
-    note(f"{path} holds {len(runs)} runs; going on")
+    note(f"{path} holds {len(runs)} runs; continuing")
     return runs
 
 

@@ -32,7 +32,7 @@ _WARMUP_S = 2.0
 
 
 class Slice(NamedTuple):
-    """What the learner did in a short time."""
+    """Counts of the learner over a short time."""
 
     opt_steps: int
     transitions: int
@@ -79,7 +79,7 @@ def _train(trainer: AsyncTrainer, seconds: float) -> Slice:
 
 
 def measure(config: RunConfig, how: How, turns: InTurns) -> None:
-    """Run once, and print what recording costs."""
+    """Run once, and print the cost of recording."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "order"
         make_env = config.env_config().build
@@ -105,7 +105,7 @@ def measure(config: RunConfig, how: How, turns: InTurns) -> None:
 
 
 def _drop(message: Experience) -> None:
-    """Keep nothing of the experience."""
+    """Discard the experience."""
 
 
 def _speed(one: Slice) -> float:

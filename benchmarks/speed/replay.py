@@ -53,7 +53,7 @@ PEERS = ("cpprb", "tianshou", "torchrl")
 CASES: Mapping[str, Case] = {"transitions": "CartPole-size rows", "frames": "84x84 frames"}
 LENGTH = 32
 MESSAGE_BYTES = 4 << 20
-PAUSE_S = 0.0005  # between two samples: a learner does something else, too
+PAUSE_S = 0.0005  # between two samples, as a learner also computes
 
 
 def noise(schema: SegmentSchema, segments: int) -> Columns:
@@ -76,7 +76,7 @@ def full_replay(what: str, rows: int) -> tuple[ReplayBuffer, SegmentSchema]:
 
 
 def microseconds(turn: Callable[[], object], seconds: float) -> Callable[[], float]:
-    """Return what measures the mean time of one `turn`."""
+    """Return a function that measures the mean time of one `turn`."""
 
     def once() -> int:
         turn()
@@ -87,7 +87,7 @@ def microseconds(turn: Callable[[], object], seconds: float) -> Callable[[], flo
 
 
 def index_select(batch: Mapping[str, Array], rows: int, batch_size: int) -> Callable[[], object]:
-    """Return what selects the columns of such batches, from as many rows, and does nothing else."""
+    """Return a function that only selects the columns of such batches, from the same rows."""
     generator = torch.Generator().manual_seed(0)
     tensors = [
         torch.from_numpy(np.resize(column, (rows, *column.shape[1:]))) for column in batch.values()
@@ -192,9 +192,9 @@ def latency_us(proxy: ReplayBufferProxy, batch_size: int, seconds: float) -> flo
 
 
 def compare_pushing(what: str, rows: int, args: argparse.Namespace) -> Comparison:
-    """Measure how long sampling takes while experience pours in, and at rest."""
+    """Measure sampling time while experience arrives, and at rest."""
     interrupter = Interrupter()
-    replay, schema = full_replay(what, rows)  # what is new takes longer to write to
+    replay, schema = full_replay(what, rows)  # new memory is slower to write to
     link: Any = Flood(schema)
     limiter = RateLimiterConfig(samples_per_insert=0.0).build(max_insert=rows, batch_size=1)
     proxy = ReplayBufferProxy(link, replay, limiter, interrupter)

@@ -43,17 +43,17 @@ UNIT = "env steps/s"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Environments, as actors step them fastest here."""
+    """Environments, in the arrangement that is fastest for actors here."""
 
     name: str
-    """Of several of them."""
+    """Name of the environments, in the plural."""
 
     workload: Workload
     needs: str = "gymnasium"
-    """The package that they come from."""
+    """Package that provides them."""
 
     peer: bool = False
-    """Whether Stable-Baselines3 is asked, too."""
+    """Whether Stable-Baselines3 is measured, too."""
 
 
 CASES: Mapping[str, Case] = {
@@ -106,12 +106,12 @@ def measure(case: Case, repeats: int, peer: Path | None) -> Rounds:
 
 
 def words_of(case: Case) -> str:
-    """Say how many of what are sampled."""
+    """Return the title: actors, environments each, and their name."""
     return f"{case.workload.actors} actors of {case.workload.envs_per_actor} {case.name}"
 
 
 def compared(case: Case, rounds: Rounds) -> list[Comparison]:
-    """Compare asyncrl with all others of its rounds."""
+    """Compare asyncrl with the others measured in the same rounds."""
     sb3 = f"SB3 PPO rollouts, {SB3['envs']} envs"
     others = {"bare loop": f"bare loop on {case.workload.actors} processes", "sb3": sb3}
     return [

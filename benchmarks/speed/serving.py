@@ -2,9 +2,9 @@
 
     python -m benchmarks.speed.serving [--actors 16] [--repeats 3] [--seconds 6] [--widths 1024 ...]
 
-Acting only: nothing is learned. Compared is where networks are computed, in turns; the memory of an
-actor is kept beside. `round_trip` is that of two actors with one row each, beside the time of the
-network alone; its policy has 64x64 units.
+Acting only: nothing is learned. Networks are computed in the server and in actors, in turns; the
+result includes an actor's memory. `round_trip` is the time of a request of two actors with one row
+each, and of the network alone; its policy has 64x64 units.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Watch:
 
 
 def _actor_mb() -> float:
-    """Return the memory that only one actor has, on average."""
+    """Return the private memory of an actor, on average."""
     processes = psutil.Process().children(recursive=True)
     own = [
         p.memory_full_info().uss / 1e6 for p in processes if p.name().startswith("asyncrl actor")
@@ -109,7 +109,7 @@ def acting(where: Where, actors: int, seconds: float, widths: tuple[int, ...]) -
 
 
 class OneModel:
-    """A learner's link that never publishes a second model, and the end of the benchmark."""
+    """A learner's link that publishes one model only, and the end of the benchmark."""
 
     def latest_model(self, topic: str, newer_than: int, timeout_s: float) -> ModelInfo | None:
         """Return the parameters of the server's own policy once."""
@@ -120,7 +120,7 @@ class OneModel:
 
 
 class Idle:
-    """No supervisor watches."""
+    """There is no supervisor."""
 
     def turn(self, produced: int) -> None:
         """Ignore it."""

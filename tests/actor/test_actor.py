@@ -221,7 +221,7 @@ def test_whole_session_in_order() -> None:
 
 @pytest.mark.fault("F16")
 def test_actor_that_is_not_let_in_waits_and_leaves_its_manager_to_judge() -> None:
-    """The manager counts the time without a sign in which it ran itself; nobody else can."""
+    """The manager counts only silence during which it ran: no other process knows that."""
     stage = Stage(4)
     stage.stop_after(1)
     stage.link.open = False
@@ -537,7 +537,7 @@ def test_error_of_the_environment_comes_through() -> None:
 
 
 class Failing(WatchedBatch):
-    """Raises at one of its steps, counted from 1; its rows begin with a number of its own."""
+    """Raises at one of its steps, counted from 1; its rows begin with its number."""
 
     def __init__(self, at_step: int, error: BaseException, *, name: int = 0) -> None:
         super().__init__(length=10**6)

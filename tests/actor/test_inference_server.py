@@ -145,7 +145,7 @@ def test_one_model_computes_a_batch_and_each_actor_gets_its_own_rows() -> None:
         np.testing.assert_allclose(answer.outputs["outputs"], expected, rtol=1e-5)
 
 
-def test_nobody_waits_for_an_actor_that_has_died() -> None:
+def test_no_batch_waits_for_an_actor_that_has_died() -> None:
     site = Site(policy(), lambda: replace(policy().model_info(), version=ModelVersion(1)))
     alive, dead = site.client(0), site.client(1)
     del site.outbox[dead.peer]

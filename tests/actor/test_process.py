@@ -152,7 +152,7 @@ class Breaking(CountingBatch):
 
 
 class ActorsLink:
-    """Lets an actor make so many turns; it has one model, and no end of credit."""
+    """Lets an actor make a number of turns; it has one model and unlimited credit."""
 
     def __init__(self, turns: int) -> None:
         self.turns = turns

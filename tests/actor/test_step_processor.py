@@ -29,7 +29,7 @@ def make_step(
     truncated: Sequence[int] = (0, 0, 0),
     stepped: Sequence[int] | None = None,
 ) -> Step:
-    """Return a step of three environments: observed 0, 1, 2; next 10, 11, 12; anew 20, 21, 22."""
+    """Return a step of three environments: observed 0, 1, 2; next 10, 11, 12; reset 20, 21, 22."""
     obs, final, first = (
         np.arange(start, start + 3, dtype=np.float32)[:, None].repeat(2, 1) for start in (0, 10, 20)
     )
@@ -248,11 +248,11 @@ def test_observations_that_are_no_stacks_are_refused() -> None:
 
 def test_returns_so_far_are_discounted_and_start_over_with_each_episode() -> None:
     processor = OneStep(return_gamma=0.5)
-    told = []
+    returns = []
     for terminated in ((0, 0, 0), (1, 0, 0), (0, 0, 0)):
         row, *_ = processor.process(make_step(terminated=terminated))
-        told.append(row.columns["discounted_return"].tolist())
-    assert told == [[0.5, 1.5, 2.5], [0.75, 2.25, 3.75], [0.5, 2.625, 4.375]]
+        returns.append(row.columns["discounted_return"].tolist())
+    assert returns == [[0.5, 1.5, 2.5], [0.75, 2.25, 3.75], [0.5, 2.625, 4.375]]
     assert row.columns["discounted_return"].dtype == np.float32
 
 

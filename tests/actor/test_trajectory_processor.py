@@ -180,7 +180,7 @@ class Naive:
 
     config: TrajectoryConfig
 
-    def tell(self, ends: str) -> str:
+    def describe(self, ends: str) -> str:
         words: list[str] = []
         for steps, last in self.trajectories(ends):
             starts = range(
@@ -227,7 +227,7 @@ def test_any_lengths(ends: str, min_length: int, more: int, clip: int, stride: i
         clip_length=clip,
         clip_stride=stride if clip else 0,
     )
-    assert described(feed(Trajectories(config), [ends])) == Naive(config).tell(ends)
+    assert described(feed(Trajectories(config), [ends])) == Naive(config).describe(ends)
 
 
 # --- columns made of whole trajectories ----------------------------------------------------------
@@ -274,7 +274,7 @@ def test_made_columns_are_in_batches() -> None:
 
 @dataclass(frozen=True)
 class Own:
-    """A function of the user's own: how far the trajectory is from its end, and where it ended."""
+    """A custom function: the distance from the end of the trajectory, and where it ended."""
 
     made: tuple[str, ...] = ("steps_left", "goal")
     rows: int = 0

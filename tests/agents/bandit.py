@@ -1,4 +1,4 @@
-"""A task of one step whose answer is known, and data of somebody who is half right about it."""
+"""A task of one step whose answer is known, and data of a policy that is half right."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def rewards(obs: Array, action: Array, spec: EnvSpec) -> Array:
 
 
 def mixed_data(spec: EnvSpec, batches: int = 600, rows: int = 64) -> list[Columns]:
-    """Return batches of whoever is right in a third of the cases and always wrong in the others.
+    """Return batches of a policy that is right in a third of the states and always wrong elsewhere.
 
-    Who clones the likeliest action is wrong everywhere.
+    A clone of its most likely action is wrong everywhere.
     """
     random = np.random.default_rng(0)
     data: list[Columns] = []
@@ -63,7 +63,7 @@ def mixed_data(spec: EnvSpec, batches: int = 600, rows: int = 64) -> list[Column
 
 
 def value_of(policy: Policy, spec: EnvSpec) -> float:
-    """Return what a policy's likeliest actions are worth."""
+    """Return the value of a policy's most likely actions."""
     obs = np.random.default_rng(1).normal(size=(1000, 3)).astype(np.float32)
     with evaluation_mode(policy):
         return float(rewards(obs, policy.act(obs).action, spec).mean())

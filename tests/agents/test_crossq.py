@@ -1,4 +1,4 @@
-"""What CrossQ adds to the contract of agents: batch renormalisation, and no slow copies."""
+"""What CrossQ adds to the contract of agents: batch renormalisation, and no target networks."""
 
 from __future__ import annotations
 
@@ -314,7 +314,7 @@ class NaiveCrossQ:
         return float((self.batch["weight"] * (q - self.targets()) ** 2).mean())
 
     def actor_loss(self, actor: list[Array], critics: list[Array]) -> float:
-        """Climb critics that have been improved, with the running numbers that came of it."""
+        """Climb critics that have been improved, with the resulting running statistics."""
         action, log_prob = self.drawn(actor, "obs", learning=True)
         x = np.concatenate([self.batch["obs"], action], axis=1)
         _, _, runs = self.in_one_pass(self.critics)

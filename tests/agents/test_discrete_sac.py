@@ -174,7 +174,7 @@ def test_mean_of_the_critics_counts_if_asked_for() -> None:
 @pytest.mark.parametrize(
     ("q", "expected", "moves"),
     [
-        (0.3, 9.7**2, True),  # near its slow copy, which has 0: learns freely
+        (0.3, 9.7**2, True),  # near its target network, which has 0: not clipped
         (2.0, 9.5**2, False),  # farther than 0.5 towards the target: only back
         (-2.0, 12.0**2, True),  # farther than 0.5 away from the target
     ],

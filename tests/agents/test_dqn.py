@@ -110,7 +110,7 @@ TARGET = [[7.0, 7.0], [3.0, 5.0]]
 @pytest.mark.parametrize(
     ("double", "discount", "target"),
     [
-        (True, 0.9, 2.0 + 0.9 * 3.0),  # the online network chooses, the target network tells
+        (True, 0.9, 2.0 + 0.9 * 3.0),  # the online network chooses, the target network evaluates
         (False, 0.9, 2.0 + 0.9 * 5.0),
         (True, 0.0, 2.0),  # terminated
         (False, 0.0, 2.0),

@@ -117,7 +117,7 @@ class Naive:
         return targets, advantages
 
     def losses(self) -> dict[str, float]:
-        """Return losses of the parameters as they are, with targets and advantages as they were."""
+        """Return losses of the current parameters, with unchanged targets and advantages."""
         count = len(self.targets)
         policy = value = entropy = 0.0
         for (b, t), target in self.targets.items():

@@ -83,7 +83,7 @@ def test_objective_by_hand(
 
 @pytest.mark.parametrize(("advantage", "dual_clip"), [(2.0, 0.0), (2.0, 3.0), (-2.0, 3.0)])
 def test_objective_is_flat_beyond_the_clips_however_far(advantage: float, dual_clip: float) -> None:
-    log_ratio = tensor(1.0, 100.0, 1e4).requires_grad_()  # exp(100) is more than a float32 can tell
+    log_ratio = tensor(1.0, 100.0, 1e4).requires_grad_()  # exp(100) exceeds float32
     surrogate(log_ratio, torch.full((3,), advantage), 0.2, dual_clip).sum().backward()
     assert log_ratio.grad is not None
     expected = [0.0, 0.0, 0.0] if advantage > 0 else [-2.0 * math.e, 0.0, 0.0]
@@ -268,7 +268,7 @@ def test_network_unrolls_to_the_probabilities_that_were_played(memory: dict[str,
 
 
 def naive_gae(batch: Columns, values: Array, lambda_: float) -> Array:
-    """Add up what later rows of the same episode tell; Schulman et al. (2016), equation 16."""
+    """Add up the TD errors of later rows of an episode; Schulman et al. (2016), equation 16."""
     mask, discount = batch["mask"], batch["discount"]
     advantages = np.zeros(mask.shape)
     for b, s in np.argwhere(mask):
@@ -547,7 +547,7 @@ def test_memory_continues_where_trajectories_are_cut(cut: dict[str, int]) -> Non
         recorder=recorder,
     )
     lags = [float(r["agent/lag_kl"]) for r in recorder.records if "agent/lag_kl" in r]
-    assert lags == pytest.approx([0.0] * len(lags), abs=1e-9), "nobody has changed the policy"
+    assert lags == pytest.approx([0.0] * len(lags), abs=1e-9), "no step has changed the policy"
     assert len(lags) >= 3
 
 

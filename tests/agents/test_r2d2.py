@@ -56,7 +56,7 @@ def sequences(
     rows, burn_in = config.burn_in + length, config.burn_in
     begins = random.random(n) < 0.4
     first = np.where(begins, burn_in, 0)
-    end = random.integers(burn_in + 1, rows + 4, size=n)  # beyond the sequence: goes on
+    end = random.integers(burn_in + 1, rows + 4, size=n)  # beyond the sequence: continues
     terminated = random.random(n) < 0.5
     t = np.arange(rows)
     mask = (t >= first[:, None]) & (t < end[:, None])
@@ -390,7 +390,7 @@ def test_own_encoder_learns_and_travels() -> None:
     config = small(network=OwnEncoder, burn_in=1, learning_rate=0.01)
     agent, policy = config.build(SPEC, CONTEXT), config.build_policy(SPEC, CONTEXT)
     batch = sequences(config, n=16)
-    batch["discount"] *= 0  # what it is to learn stands still
+    batch["discount"] *= 0  # its targets stay constant
     losses = [agent.opt(batch)["loss"].item() for _ in range(100)]
     assert losses[-1] < 0.5 * losses[0]
     policy.sync_model(agent.model_info())

@@ -89,7 +89,7 @@ class ConstantCritic(nn.Module):
 
 
 def constant_agent(*values: float, **settings: Any) -> SACAgent:
-    """Build an agent whose critics, and their slow copies, have these values."""
+    """Build an agent whose critics and target networks have these values."""
     config = small(
         actor_network=ConstantActor,
         critic_network=ConstantCritic,
@@ -459,7 +459,7 @@ class NormalizingCritic(OwnCritic):
 
 
 STILL = batch_of(discount=np.zeros(32, np.float32))
-"""Of which critics are to learn what does not change while they do."""
+"""A batch with constant targets, which critics must learn."""
 
 
 @pytest.mark.parametrize("critic", [OwnCritic, FlatCritic, NormalizingCritic])

@@ -61,7 +61,7 @@ class ConstantActor(nn.Module):
 
 
 def constant_agent(*values: float, **settings: Any) -> TD3Agent:
-    """Build an agent whose critics, and their slow copies, have these values."""
+    """Build an agent whose critics and target networks have these values."""
     config = small(
         actor_network=ConstantActor,
         critic_network=ConstantCritic,
@@ -252,7 +252,7 @@ def naive_targets(agent: TD3Agent, batch: Columns) -> list[float]:
 
 def test_loss_is_what_the_equations_say_row_by_row() -> None:
     agent = small(target_noise=0.0, n_critics=3).build(SPEC, CONTEXT)
-    for seed in range(4):  # slow copies and fast ones differ by now
+    for seed in range(4):  # target networks differ from the others by now
         agent.opt(batch_of(16 + seed))
     batch = batch_of(12)
     targets = naive_targets(agent, batch)
@@ -361,7 +361,7 @@ def test_own_networks_learn_and_travel(critic: Any) -> None:
 
 
 class WithStillParts(nn.Module):
-    """Another network behind an encoder that is not to learn, and beside a layer nobody uses."""
+    """Another network behind an encoder without gradients, and beside an unused layer."""
 
     def __init__(self, make: Any, spec: EnvSpec) -> None:
         super().__init__()

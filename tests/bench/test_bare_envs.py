@@ -46,11 +46,11 @@ class Recording(TellingEnv):
 
 
 class Enough(Exception):
-    """Ends a loop that goes on forever."""
+    """Ends an endless loop."""
 
 
 class Until:
-    """Notes progress, until there have been so many turns."""
+    """Notes progress for a number of turns."""
 
     def __init__(self, turns: int) -> None:
         self.produced: list[int] = []
@@ -135,7 +135,7 @@ def test_policy_plays_a_vector_environment(mode: AutoresetMode) -> None:
     progress = Until(5)
     with pytest.raises(Enough):
         play_native(vector, ConstantAgent(4), SPEC, progress)
-    # The fourth step only resets where that takes a step of its own.
+    # The fourth step only resets where a reset takes a separate step.
     fourth = 6 if mode is AutoresetMode.NEXT_STEP else 8
     assert progress.produced == [2, 4, 6, fourth, fourth + 2]
     assert envs[1].done.count(4) == progress.produced[-1] // 2

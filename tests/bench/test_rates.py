@@ -12,7 +12,7 @@ from asyncrl.core.errors import AsyncRLError
 
 
 class Clock:
-    """Time passes only when somebody sleeps or works."""
+    """Time passes only when the code under test sleeps or works."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

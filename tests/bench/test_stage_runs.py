@@ -1,4 +1,4 @@
-"""Stage `sample`: actors and bare loops, in processes of their own."""
+"""Stage `sample`: actors and bare loops, in separate processes."""
 
 from __future__ import annotations
 

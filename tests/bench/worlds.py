@@ -15,7 +15,7 @@ CostOf = Callable[[Plan], ActorCost]
 def actor_cost(
     call_s: float = 30e-6, row_s: float = 0.5e-6, env_s: float = 7e-6, message_s: float = 20e-6
 ) -> CostOf:
-    """Let each call of the policy, and each message, cost something of its own."""
+    """Let each call of the policy, and each message, have a fixed cost."""
 
     def cost(plan: Plan) -> ActorCost:
         return ActorCost(

@@ -31,11 +31,11 @@ print(json.dumps({"here": os.getcwd()}), flush=True)
 
 
 def command(tmp_path: Path, how: str) -> list[str]:
-    return [sys.executable, "-c", SCRIPT, str(tmp_path / "told"), how]
+    return [sys.executable, "-c", SCRIPT, str(tmp_path / "started"), how]
 
 
 def left_behind(tmp_path: Path) -> list[tuple[int, str]]:
-    directory = Path((tmp_path / "told").read_text(encoding="utf-8"))
+    directory = Path((tmp_path / "started").read_text(encoding="utf-8"))
     assert not directory.exists()
     return list(_marked(directory))
 
@@ -64,8 +64,8 @@ def test_ends_all_when_it_is_ended(tmp_path: Path) -> None:
     )
     environment = {k: v for k, v in os.environ.items() if k != MARK} | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen([sys.executable, "-c", program], env=environment) as process:
-        told = tmp_path / "told"
-        wait_until(lambda: told.exists() and told.read_text(), 20.0, "the command to start")
+        started = tmp_path / "started"
+        wait_until(lambda: started.exists() and started.read_text(), 20.0, "the command to start")
         process.send_signal(signal.SIGTERM)
         assert process.wait(20.0) == 1
     assert not left_behind(tmp_path)

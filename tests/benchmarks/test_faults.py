@@ -54,7 +54,7 @@ def test_one_environment_of_several_misbehaves_once_and_continues(run: Run) -> N
     run.ask("flag")
     obs, reward, *_ = envs[0].step(0)
     assert np.isnan([*obs, reward]).all()
-    assert run.beats() == {}  # so far, nobody can tell that it goes on
+    assert run.beats() == {}  # no observer can see yet that it runs
     for env in envs:
         obs, reward, *_ = env.step(0)
         assert np.isfinite([*obs, reward]).all()

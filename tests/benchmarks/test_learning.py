@@ -1,4 +1,4 @@
-"""The trainings that are kept as proof: how they are chosen, kept, gone on with and shown."""
+"""The learning benchmark: how runs are chosen, saved, continued and shown."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ def test_cheap_case_is_trained_and_gone_on_with(tmp_path: Path, capsys: Any):
     assert sync.lag_opt_steps is None
 
 
-@pytest.mark.filterwarnings("ignore")  # Minari warns of metadata that nobody needs
+@pytest.mark.filterwarnings("ignore")  # Minari warns of unused metadata
 def test_recorded_episodes_are_learned_from(monkeypatch: Any):
     pytest.importorskip("minari")
     pytest.importorskip("jax")

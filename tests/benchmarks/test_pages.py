@@ -1,4 +1,4 @@
-"""What is kept makes the tables of the page, and was taken with commits that everybody has."""
+"""The page's tables are made of saved results, measured at commits of this repository."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_rows_of_the_tables_are_of_commits_in_the_history() -> None:
     if git("rev-parse", "--is-shallow-repository") == "true":
         pytest.skip("a shallow clone does not have the history")
     if Path(git("rev-parse", "--show-toplevel")) != ROOT:
-        pytest.skip("the sources lie in a repository of somebody else")
+        pytest.skip("the sources lie in another repository")
     history = git("rev-list", "HEAD").splitlines()
     places = commits_of_shown_rows()
     unknown = {c: places[c] for c in places if not any(h.startswith(c) for h in history if c)}

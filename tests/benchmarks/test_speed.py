@@ -147,17 +147,17 @@ def test_learner_is_measured_while_experience_comes_in() -> None:
 @pytest.mark.parametrize("kind", ["dqn", "cartpole"])
 def test_learner_is_compared_with_itself_alone(tmp_path: Path, kind: str) -> None:
     small = ["--kind", kind, "--capacity", 1000, "--seconds", 0.3, "--repeats", 1]
-    told = run("ingest", tmp_path, *small)
-    assert all(c["ratio"] > 0 for c in told["comparisons"])
-    assert all(stored[0] > 0 for stored in told["details"]["transitions_per_s"].values())
+    result = run("ingest", tmp_path, *small)
+    assert all(c["ratio"] > 0 for c in result["comparisons"])
+    assert all(stored[0] > 0 for stored in result["details"]["transitions_per_s"].values())
 
 
 @pytest.mark.processes
 def test_actors_are_raced_against_one_process(tmp_path: Path) -> None:
-    told = run("race", tmp_path, "--seeds", 1, "--max-seconds", 2)
-    assert [c["unit"] for c in told["comparisons"]] == ["s", "env steps/s", "opt steps/s"]
-    assert [run["side"] for run in told["details"]["runs"]] == ["asyncrl", "sync"]
-    assert all("2" in run["stop_reason"] for run in told["details"]["runs"])
+    result = run("race", tmp_path, "--seeds", 1, "--max-seconds", 2)
+    assert [c["unit"] for c in result["comparisons"]] == ["s", "env steps/s", "opt steps/s"]
+    assert [run["side"] for run in result["details"]["runs"]] == ["asyncrl", "sync"]
+    assert all("2" in run["stop_reason"] for run in result["details"]["runs"])
 
 
 def test_trainings_that_are_done_are_not_done_again(
@@ -176,8 +176,8 @@ def test_trainings_that_are_done_are_not_done_again(
         monkeypatch.setattr(sys, "argv", argv)
         race.main()
     assert trained == [(100, False), (100, True), (101, False), (101, True)]
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert {c["unit"]: c["ratio"] for c in told["comparisons"]} == {
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert {c["unit"]: c["ratio"] for c in result["comparisons"]} == {
         "s": 1.0,
         "env steps/s": 2.0,
         "opt steps/s": 2.0,
@@ -238,9 +238,9 @@ def test_parity_is_nothing_between_the_same_and_something_between_precisions() -
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_learner_is_measured_on_a_gpu(tmp_path: Path) -> None:
     small = ["--cases", "dqn", "--variants", "graphs", "--seconds", 0.2, "--repeats", 1]
-    told = run("learner", tmp_path, "--device", "cuda", *small)
-    assert {c["unit"] for c in told["comparisons"]} == {"opt steps/s", "batches/s"}
-    apart = told["details"]["dqn: largest relative difference from plain updates"]
+    result = run("learner", tmp_path, "--device", "cuda", *small)
+    assert {c["unit"] for c in result["comparisons"]} == {"opt steps/s", "batches/s"}
+    apart = result["details"]["dqn: largest relative difference from plain updates"]
     assert apart["graphs"][0] < 1e-3
 
 

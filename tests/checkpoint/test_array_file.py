@@ -1,4 +1,4 @@
-"""Arrays come back from a file as they were, and other readers of the format can read it."""
+"""Arrays come back from a file unchanged, and other readers of the format can read it."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_streams_come_back(
     digest = write_stream(path, stream)
     raw = path.read_bytes()
     assert digest == {"size": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
-    assert not stream.closed, "that is up to whoever has it"
+    assert not stream.closed, "its owner closes it"
     memory = collected(stream)
     assert stream.closed
     for found in (read_arrays(path), map_arrays(path), safetensors.numpy.load(raw), memory):

@@ -1,4 +1,4 @@
-"""A checkpoint is loaded as it was saved or not at all, whatever happens to disk and process."""
+"""A checkpoint is loaded unchanged or not at all, whatever happens to disk and process."""
 
 from __future__ import annotations
 

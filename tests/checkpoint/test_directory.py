@@ -1,4 +1,4 @@
-"""One run at a time has a directory, and a run that is gone keeps nobody out."""
+"""One run at a time uses a directory; a run that has ended locks out no other."""
 
 from __future__ import annotations
 

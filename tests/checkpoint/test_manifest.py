@@ -1,4 +1,4 @@
-"""A manifest comes back as it was written, or not at all."""
+"""A manifest comes back unchanged, or not at all."""
 
 from __future__ import annotations
 

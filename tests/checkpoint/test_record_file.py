@@ -1,4 +1,4 @@
-"""Records come back as they were appended, up to the first that is incomplete or damaged."""
+"""Records come back unchanged, up to the first that is incomplete or damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run goes on from, and what it says of settings that have changed."""
+"""The checkpoint a run resumes from, and its report of changed settings."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_directory_belongs_to_the_run_that_opened_it(tmp_path: Path, resume: boo
 
 @pytest.mark.fault("F21")
 def test_new_run_is_not_mixed_with_an_earlier_one(tmp_path: Path) -> None:
-    # Its first checkpoints would be the first to go, and what goes on would be the earlier run.
+    # Its first checkpoints would be deleted first, and a resumed run would be the earlier one.
     save(tmp_path, "5000", META)
     for _ in range(2):  # nor does it keep the directory to itself
         with pytest.raises(ConfigError, match=r"earlier run, up to 5000, .* resume that run"):

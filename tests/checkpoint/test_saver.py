@@ -1,4 +1,4 @@
-"""Checkpoints are written while learning goes on, and a disk that fails ends no run."""
+"""Checkpoints are written during learning, and a disk that fails ends no run."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_memory_of_a_state_is_reused_after_its_last_reader() -> None:
     saver.save("2", {"agent": second}, {})
     assert agent.spare == {}, "one is being written, another waits"
     saver.save("3", {"agent": third}, {})
-    assert agent.spare is second, "which nobody will write any more"
+    assert agent.spare is second, "which no thread will write any more"
     checkpointer.may_write.set()
     saver.close(20)
     assert agent.spare is third
@@ -347,7 +347,7 @@ def test_mistake_while_the_end_waits_for_the_disk_is_not_waited_for(stage: Stage
     stage.checkpointer.may_write.set()
     end.join(20)
     assert not end.is_alive()
-    wait_until(lambda: waiting.closed, 20, "what nobody will write to be let go of")
+    wait_until(lambda: waiting.closed, 20, "what no thread will write to be released")
 
 
 @pytest.mark.fault("F10")

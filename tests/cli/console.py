@@ -1,4 +1,4 @@
-"""The command line, in a process of its own."""
+"""The command line, in a separate process."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def started(*args: str, cwd: Path) -> AbstractContextManager[warm.Process]:
 
 
 def hears(pid: int, number: int = signal.SIGTERM) -> bool:
-    """Tell whether a process has a handler, as commands have from their first moment.
+    """Return whether a process has a handler, as commands have from their first moment.
 
-    Only Linux tells.
+    Only Linux shows this.
     """
     status = Path(f"/proc/{pid}/status").read_text()
     (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))

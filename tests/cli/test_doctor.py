@@ -34,7 +34,7 @@ UNASKED = "ended with exit code 0 before the checks were done"
 
 
 class BrokenTable(Table):
-    """Tells nothing, not even that."""
+    """Raises instead of returning."""
 
     def opt(self, batch: Columns) -> Any:
         super().opt(batch)
@@ -108,8 +108,8 @@ def test_machine_is_asked_whether_a_run_fits(
     path = tmp_path / "mine.yaml"
     save_yaml(RunConfig(actors=3, replay=UniformReplayConfig(capacity=10**12)), path)
     assert run(parse(["--config", str(path), "--json"])) == 1
-    told = json.loads(capsys.readouterr().out)
-    (memory,) = (found for found in told["findings"] if found["check"] == "memory")
+    report = json.loads(capsys.readouterr().out)
+    (memory,) = (found for found in report["findings"] if found["check"] == "memory")
     assert memory["level"] == "fail"
     assert f"the replay of {path} takes " in memory["seen"]
     assert "its 3 actors" in memory["seen"]
@@ -160,7 +160,7 @@ def test_environment_is_examined_with_any_number_of_open_files() -> None:
 
 
 class ExitingTable(Table):
-    """Ends its process when it is to learn."""
+    """Ends its process in its first optimisation step."""
 
     def opt(self, batch: Columns) -> Any:
         os._exit(0)

@@ -174,7 +174,7 @@ def test_what_cannot_work_is_one_sentence_and_leaves_the_name_of_the_run_free(
     is_train = argv.startswith("train")
     code, text = said(f"{argv} --run-dir made/x" if is_train else argv, capsys)
     raised = any(name in argv for name in ("make_broken", "no_such_word"))
-    assert code == (1 if raised else 2), "what an environment raises is a failure of its own"
+    assert code == (1 if raised else 2), "an environment's exception has exit code 1"
     (line,) = text.splitlines()
     assert line.startswith("asyncrl: error: ")
     assert words in line
@@ -216,7 +216,7 @@ def run(arguments):
         case ["theirs"]:
             error = ZeroDivisionError("division by zero")
             error.add_note("asyncrl: in making environment 'Mine-v0'")
-            error.add_note("somebody else's note")
+            error.add_note("another library's note")
             raise error
         case ["strange"]:
             show("2 \\xb5s")
@@ -380,17 +380,17 @@ sys.exit(main())
 
 @pytest.mark.fault("F13")
 @pytest.mark.processes
-@pytest.mark.parametrize("told", [False, True])
-def test_program_ends_at_a_signal_after_its_command_is_done(told: bool) -> None:
-    arguments = ["--help", *(["told"] if told else [])]
+@pytest.mark.parametrize("signalled", [False, True])
+def test_program_ends_at_a_signal_after_its_command_is_done(signalled: bool) -> None:
+    arguments = ["--help", *(["signalled"] if signalled else [])]
     done = subprocess.run(
         [sys.executable, "-c", AFTER_ITS_END, *arguments],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.stdout.endswith("the first farewell\n" + ("" if told else "and the second\n"))
-    assert (done.stderr, done.returncode) == ("", 143 if told else 0)
+    assert done.stdout.endswith("the first farewell\n" + ("" if signalled else "and the second\n"))
+    assert (done.stderr, done.returncode) == ("", 143 if signalled else 0)
 
 
 @pytest.mark.parametrize(("mode", "first"), [(0o755, True), (0o1777, False)])

@@ -47,11 +47,11 @@ def test_synchronous_run_leaves_what_any_run_leaves(run_dir: Path) -> None:
     names = {path.name for path in run_dir.iterdir()}
     kept = {"config.yaml", "run.json", "metrics.jsonl", "checkpoints", "summary.json"}
     assert names - {"warnings.log"} == kept, "a busy machine may have caused a warning"
-    told = summary(run_dir)
-    assert (told["opt_steps"], told["stop_reason"]) == (30, "30 optimisation steps are done")
-    assert told["best_score"] is not None
+    written = summary(run_dir)
+    assert (written["opt_steps"], written["stop_reason"]) == (30, "30 optimisation steps are done")
+    assert written["best_score"] is not None
     per_step = 16 / preset("dqn").limiter.samples_per_insert  # environment steps for a batch
-    assert told["env_steps"] == pytest.approx(64 + 30 * per_step, abs=32), "as its limiter says"
+    assert written["env_steps"] == pytest.approx(64 + 30 * per_step, abs=32), "as its limiter says"
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_until_stops_there_and_opens_the_debugger(
     assert shown.out.startswith("replayed 21 optimisation steps")
 
 
-def test_damage_is_told_with_its_place(
+def test_damage_is_reported_with_its_place(
     killed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = bytearray((killed / "order").read_bytes())

@@ -1,4 +1,4 @@
-"""`asyncrl resume` goes on where a run was, however it ended."""
+"""`asyncrl resume` continues a run, however it ended."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_finished_run_continues_to_a_higher_limit(run_dir: Path) -> None:
     # Seconds between the last checkpoint and the last record are in none, so they may come again.
     for name in ("opt_steps", "env_steps", "ledger/stored", "episodes"):
         values = [record[name] for record in metrics(run_dir) if name in record]
-        assert values == sorted(values), f"{name} goes on in the same file"
+        assert values == sorted(values), f"{name} continues in the same file"
     assert Checkpointer(run_dir / "checkpoints").latest() == str(limit)
 
 
@@ -116,12 +116,10 @@ def test_run_that_was_killed_continues(tmp_path: Path) -> None:
     ledger = summary["ledger"]
     assert ledger["produced"] == ledger["stored"] + ledger["dropped"] + ledger["lost"]
     records = metrics(tmp_path / "x")
-    assert not any("late" in record for record in records), (
-        "the run that goes on has not been there"
-    )
+    assert not any("late" in record for record in records), "the resumed run has not been there"
     for name in ("opt_steps", "env_steps"):
         values = [record[name] for record in records]
-        assert values == sorted(values), f"{name} goes on in the same file"
+        assert values == sorted(values), f"{name} continues in the same file"
     assert records[-1]["opt_steps"] == limit
 
 

@@ -142,7 +142,7 @@ def test_some_of_the_grace_is_kept_for_the_end(grace_s: float, reserved_s: float
 def test_second_ctrl_c_ends_at_any_time(ends: list[int]) -> None:
     with interrupting(Interrupter(), 0.1):
         send_to_oneself(signal.SIGINT)
-        assert not threading.Event().wait(0.3), "nobody interrupts"
+        assert not threading.Event().wait(0.3), "nothing interrupts"
         assert not ends
 
 
@@ -170,16 +170,16 @@ def test_signal_to_a_forked_child_does_not_reach_its_parent() -> None:
 
 def test_nothing_is_left_afterwards() -> None:
     threads, descriptors = threading.active_count(), psutil.Process().num_fds()
-    others, told = os.pipe()
-    os.set_blocking(told, False)
-    before = signal.set_wakeup_fd(told)
+    others, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    before = signal.set_wakeup_fd(wakeup)
     try:
         with interrupting(Interrupter(), 600.0):
             assert threading.active_count() == threads + 1
     finally:
-        assert signal.set_wakeup_fd(before) == told, "whoever listened before still does"
+        assert signal.set_wakeup_fd(before) == wakeup, "the earlier listener is back"
         os.close(others)
-        os.close(told)
+        os.close(wakeup)
     assert threading.active_count() == threads
     assert psutil.Process().num_fds() == descriptors
 
@@ -271,7 +271,7 @@ def test_scheduler_that_warns_gets_a_checkpoint_and_the_run_continues() -> None:
             assert interrupter.save_requested
         assert not interrupter.is_set
         assert interrupted.exit_code == 0
-        assert heard == [signal.SIGUSR1] * 100, "whoever listened before still does"
+        assert heard == [signal.SIGUSR1] * 100, "the earlier listener is back"
         interrupter.save_requested = False
         send_to_oneself(signal.SIGUSR1)
         assert len(heard) == 101
@@ -286,7 +286,7 @@ def wait_for_a_record(run_dir: Path) -> None:
     def learned() -> bool:
         path = run_dir / "metrics.jsonl"
         text = path.read_text() if path.exists() else ""
-        *whole, _ = text.split("\n")  # who reads while somebody writes may see half a line
+        *whole, _ = text.split("\n")  # a reader may see half of the line being written
         return any(json.loads(line)["opt_steps"] > 0 for line in whole)
 
     wait_until(learned, 40, "a record of the run")

@@ -1,4 +1,4 @@
-"""`asyncrl bench tune`: what it starts from, what it tells; the runs it makes are made up."""
+"""`asyncrl bench tune`: what it starts from and what it prints; its runs are simulated."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What holds for every agent of ours: the contract, which `asyncrl.testing.check_agent` asks for.
 
 And what the contract leaves open: in which mode networks act and learn, how batches are taken in
-parts, what is told. A case is a config and the spaces it is for.
+parts, what is returned. A case is a config and the spaces it is for.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def observations(count: int = 6, seed: int = 0) -> Array:
 
 
 def batch_for(case: Case, number: int) -> Columns:
-    """Return what a replay hands out, in arrays of its own; there are eight of each case."""
+    """Return a batch as from a replay, in new arrays; there are eight of each case."""
     batches = case.subject.batches
     return copied(batches[number % len(batches)])
 
@@ -339,8 +339,8 @@ def test_batches_in_parts_teach_what_whole_ones_do(
             weight = np.random.default_rng(seed).random(len(batch["reward"]), np.float32)
             batch = {**batch, "weight": weight}
         expected = {name: float(value) for name, value in whole.opt(batch).items()}
-        told = {name: float(value) for name, value in parts.opt(batch).items()}
-        assert told == pytest.approx(expected, rel=1e-3, abs=1e-5)
+        numbers = {name: float(value) for name, value in parts.opt(batch).items()}
+        assert numbers == pytest.approx(expected, rel=1e-3, abs=1e-5)
         if isinstance(whole, ReturnsPriorities) and isinstance(parts, ReturnsPriorities):
             assert parts.priorities() == pytest.approx(whole.priorities(), rel=1e-4, abs=1e-5)
     expected_state = whole.state()

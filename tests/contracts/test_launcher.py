@@ -1,4 +1,4 @@
-"""What every launcher promises: actors start, their ends are told, and nothing is left."""
+"""What every launcher promises: actors start, their exits are reported, and nothing is left."""
 
 from __future__ import annotations
 
@@ -106,12 +106,12 @@ def test_progress_is_read_while_it_runs(launcher: Launcher) -> None:
 
 
 @pytest.mark.fault("F3")
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell")
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 def test_memory_is_read_while_it_runs_and_its_peak_afterwards(isolating: Launcher) -> None:
     isolating.launch(peer(), bodies.eats_and_waits)
 
     def has_grown() -> bool:
-        assert isolating.exits(0.01) == [], "whoever owns a isolating asks it for ends all the time"
+        assert isolating.exits(0.01) == [], "its owner polls for exits all the time"
         return isolating.memory_bytes(peer()) > 100 << 20
 
     wait_until(has_grown, DEADLINE_S, "100 MiB")
@@ -142,7 +142,7 @@ def test_an_actor_that_is_asked_to_finish_ends_with_0(launcher: Launcher) -> Non
     wait_until(lambda: runs(launcher, peer(0)) and runs(launcher, peer(1)), DEADLINE_S, "turns")
     launcher.finish(peer(1))
     ended = end_of(launcher)
-    assert (ended.peer, ended.code, ended.last.produced) == (peer(1), 0, 2), "nobody else"
+    assert (ended.peer, ended.code, ended.last.produced) == (peer(1), 0, 2), "no other actor"
 
 
 @pytest.mark.fault("F6")

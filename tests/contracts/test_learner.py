@@ -70,13 +70,13 @@ def parameters(agent: Any) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for m in modules for p in m.parameters()]).clone()
 
 
-def told(agent: Any, batch: Columns) -> dict[str, float]:
+def learned(agent: Any, batch: Columns) -> dict[str, float]:
     return {name: float(value) for name, value in agent.opt(batch).items()}
 
 
 def losses(case: Case, batch: Columns) -> np.ndarray:
     """Return what a new agent loses on a batch, of values: all that weights of rows weigh."""
-    numbers = told(case.build(), {name: column.copy() for name, column in batch.items()})
+    numbers = learned(case.build(), {name: column.copy() for name, column in batch.items()})
     of_values = numbers.keys() & {"loss", "critic_loss", "value_loss"}
     return np.array([numbers[name] for name in sorted(of_values)])
 
@@ -92,7 +92,7 @@ ROUNDED = {name: case for name, case in MORE.items() if name != "crossq"}
 def test_bfloat16_learns_much_the_same(case: Case) -> None:
     exact, rounded = case.build(), changed(case, precision="bfloat16").build()
     for number in range(6):
-        right, found = (told(agent, batch_for(case, number)) for agent in (exact, rounded))
+        right, found = (learned(agent, batch_for(case, number)) for agent in (exact, rounded))
         assert found == pytest.approx(right, rel=0.1, abs=0.01)
     assert not torch.equal(parameters(exact), parameters(rounded))
     torch.testing.assert_close(parameters(exact), parameters(rounded), rtol=0, atol=0.02)
@@ -153,7 +153,7 @@ def test_gradients_of_each_network_are_cut_to_their_largest_norm(case: Case) -> 
 
     def norms(max_grad_norm: float) -> list[float]:
         agent = changed(case, max_grad_norm=max_grad_norm, **once).build()
-        uncut.append(told(agent, batch_for(case, 0)).get("grad_norm", 0.0))
+        uncut.append(learned(agent, batch_for(case, 0)).get("grad_norm", 0.0))
         of = [[p.grad for p in module.parameters()] for module in networks(agent).values()]
         return [float(nn.utils.get_total_norm([g for g in some if g is not None])) for some in of]
 
@@ -162,7 +162,7 @@ def test_gradients_of_each_network_are_cut_to_their_largest_norm(case: Case) -> 
     limit = min(free) / 2
     assert norms(limit) == pytest.approx([limit] * len(free), rel=1e-3)
     assert norms(2 * max(free)) == pytest.approx(free)
-    assert uncut == pytest.approx([uncut[0]] * 3, rel=1e-5), "what is told is what it was"
+    assert uncut == pytest.approx([uncut[0]] * 3, rel=1e-5), "the norm before clipping"
 
 
 @every_algorithm
@@ -173,7 +173,7 @@ def test_learning_rates_follow_the_env_steps_of_the_run_and_are_reported(case: C
     for env_steps, moves in ((0, True), (100, False), (50, True)):
         agent.env_steps = env_steps
         before = {name: [p.clone() for p in m.parameters()] for name, m in networks(agent).items()}
-        numbers = told(agent, batch_for(case, 0))
+        numbers = learned(agent, batch_for(case, 0))
         expected = pytest.approx(1e-3 * (1 - env_steps / 100))
         assert {name: numbers[name] for name in rates} == dict.fromkeys(rates, expected)
         for name, module in networks(agent).items():
@@ -216,7 +216,7 @@ def test_observations_of_any_kind_are_learned_from(case: Case, of: BoxSpec | Pac
     agent: Any = elsewhere.build()
     before = {name: copy.deepcopy(module.state_dict()) for name, module in networks(agent).items()}
     for number in range(3):
-        assert np.isfinite(list(told(agent, batch_for(elsewhere, number)).values())).all()
+        assert np.isfinite(list(learned(agent, batch_for(elsewhere, number)).values())).all()
     assert parameters(agent).isfinite().all()
     for name, module in networks(agent).items():
         still = [k for k, p in module.named_parameters() if torch.equal(p, before[name][k])]
@@ -253,14 +253,14 @@ def test_actions_of_any_kind_are_chosen_or_refused_with_advice(name: str, kind: 
     agent = case.build()
     assert agent.act(observations()).action.dtype == action.dtype
     # Actions were held against their bounds where the batches come from.
-    assert np.isfinite(list(told(agent, batch_for(case, 0)).values())).all()
+    assert np.isfinite(list(learned(agent, batch_for(case, 0)).values())).all()
 
 
 # --- networks of a user's own -------------------------------------------------------------------
 
 
 class Answers(nn.Module):
-    """Answers with so many numbers, whatever it is asked."""
+    """Answers with a fixed number of values, whatever the input."""
 
     def __init__(self, spec: EnvSpec, count: int = 7) -> None:
         super().__init__()
@@ -438,5 +438,5 @@ def test_recorded_updates_are_those_of_eager_ones(name: str) -> None:
         for how in ("off", "graphs")
     )
     for number in range(8):
-        right, found = (told(agent, batch_for(case, number)) for agent in (plain, recorded))
+        right, found = (learned(agent, batch_for(case, number)) for agent in (plain, recorded))
         assert found == pytest.approx(right, rel=1e-3, abs=1e-5)

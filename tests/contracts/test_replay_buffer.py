@@ -25,7 +25,7 @@ LENGTH = 4
 
 @dataclass(frozen=True)
 class Case:
-    """An implementation that discounts with `GAMMA`, and how many steps its returns take in."""
+    """An implementation that discounts with `GAMMA`, and the number of steps in its returns."""
 
     configure: Callable[[int], ReplayBufferConfig]
     """Given a capacity."""

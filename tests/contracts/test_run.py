@@ -96,7 +96,7 @@ def make(request: pytest.FixtureRequest) -> Make:
     return made
 
 
-# --- a loop of the user's own ---------------------------------------------------------------------
+# --- custom training loops ------------------------------------------------------------------------
 
 
 def test_custom_loop_does_what_train_does(make: Make) -> None:
@@ -237,7 +237,7 @@ def test_reason_of_who_interrupts_it_stands_in_the_result(make: Make) -> None:
 # --- what it leaves behind ------------------------------------------------------------------------
 
 
-def nobody_writes_in(directory: Path) -> None:
+def no_process_writes_in(directory: Path) -> None:
     other = Checkpointer(directory)
     other.lock()
     other.unlock()
@@ -266,7 +266,7 @@ def test_checkpoint_that_is_being_written_is_waited_for_also_after_a_failure(
         trainer.train()
     # The one of step 2, unless the next one came before its thread had run.
     assert Checkpointer(tmp_path).load_latest().count("opt_steps") in {2, 4}
-    nobody_writes_in(tmp_path)
+    no_process_writes_in(tmp_path)
 
 
 @pytest.mark.fault("F21")
@@ -282,7 +282,7 @@ def test_run_that_is_resumed_at_its_end_has_nothing_to_do(make: Make, tmp_path: 
         assert list(trainer.batches()) == []
     assert trainer.result().opt_steps == 3
     assert (recorder.records, log) == ([], [])
-    nobody_writes_in(tmp_path)
+    no_process_writes_in(tmp_path)
 
 
 def test_model_that_the_last_record_makes_the_best_is_on_disk_when_the_run_has_ended(
@@ -294,7 +294,7 @@ def test_model_that_the_last_record_makes_the_best_is_on_disk_when_the_run_has_e
     result = make(services=services, checkpointer=checkpointer, stop=MaxOptSteps(5)).train()
     assert (result.best_score, result.best_opt_steps) == (5.0, 5)
     assert Checkpointer(tmp_path).load("best").count("opt_steps") == 5
-    nobody_writes_in(tmp_path)
+    no_process_writes_in(tmp_path)
 
 
 def test_models_are_evaluated_at_intervals_and_the_last_one_too(make: Make) -> None:
@@ -345,7 +345,7 @@ def test_model_that_is_not_finite_is_neither_evaluated_nor_saved(
 
 
 class Noting(Callback):
-    """Notes when it is called, and what it was told when the run was resumed."""
+    """Notes when it is called, and what it was given when the run was resumed."""
 
     def __init__(self, log: list[str], name: str, fails_in: str = "") -> None:
         self.log, self.name, self.fails_in = log, name, fails_in
@@ -461,14 +461,14 @@ def test_callbacks_are_called_for_evaluations_checkpoints_models_and_episodes(
 
 
 def test_actors_that_are_restarted_or_dropped_are_reported_in_the_learners_thread() -> None:
-    told: list[tuple[str, int, int]] = []
+    calls: list[tuple[str, int, int]] = []
 
     class Hears(Callback):
         def actor_restarted(self, trainer: Training, actor_id: int) -> None:
-            told.append(("restarted", actor_id, threading.get_ident()))
+            calls.append(("restarted", actor_id, threading.get_ident()))
 
         def actor_dropped(self, trainer: Training, actor_id: int) -> None:
-            told.append(("dropped", actor_id, threading.get_ident()))
+            calls.append(("dropped", actor_id, threading.get_ident()))
 
     def losing(trainer: BaseTrainer) -> None:
         table = trainer.proxy.actors  # type: ignore[attr-defined]
@@ -481,7 +481,7 @@ def test_actors_that_are_restarted_or_dropped_are_reported_in_the_learners_threa
     other.join()
     trainer.train()
     here = threading.get_ident()
-    assert told == [("restarted", 0, here), ("dropped", 1, here)]
+    assert calls == [("restarted", 0, here), ("dropped", 1, here)]
 
 
 def test_logged_numbers_are_recorded_once_and_may_end_the_run(make: Make) -> None:
@@ -515,16 +515,16 @@ def test_time_of_callbacks_is_reported(make: Make, some: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("record", "words"),
     [
         (None, "`record` must return numbers by name, got None"),
         ({"mine/x": "text"}, "mine/x must be one number, got 'text'"),
     ],
 )
-def test_callback_that_records_no_numbers_is_reported(make: Make, told: Any, words: str) -> None:
+def test_callback_that_records_no_numbers_is_reported(make: Make, record: Any, words: str) -> None:
     class Recording(Callback):
         def record(self, trainer: Training) -> Any:
-            return told
+            return record
 
     with pytest.raises(ConfigError, match=words) as caught:
         make(callbacks=[Recording()], stop=MaxOptSteps(3)).train()
@@ -570,8 +570,8 @@ def test_callback_resumes_from_what_the_checkpoint_holds_of_it(make: Make, tmp_p
     again = [Another([], "c"), Noting([], "a"), Noting([], "b"), Noting([], "d")]
     saved = Checkpointer(tmp_path).load("3")
     make(callbacks=again, checkpoint=saved, stop=MaxOptSteps(4)).train()
-    told = [{}, {"at": 3, "name": "a"}, {"at": 3, "name": "b"}, {}]
-    assert [callback.restored for callback in again] == told
+    given = [{}, {"at": 3, "name": "a"}, {"at": 3, "name": "b"}, {}]
+    assert [callback.restored for callback in again] == given
 
 
 class Keeping(Callback):

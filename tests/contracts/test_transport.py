@@ -416,7 +416,7 @@ def test_an_actor_waits_for_a_learner_that_does_not_answer(net: Net) -> None:
     assert actor.latest_model("act", -1) is None
     assert net.received == []
     net.until(lambda: actor.hello(make_hello()))
-    assert actor.hello(make_hello()), "whoever is in stays in"
+    assert actor.hello(make_hello()), "a connected actor stays connected"
     net.send(actor, make_experience(1))
     net.until(lambda: 1 in net.seqs())
     assert set(net.kinds()) == {Hello, Experience}
@@ -477,7 +477,7 @@ def test_a_message_ends_a_poll(net: Net) -> None:
 
 
 def test_while_one_polls_others_may_publish_and_wake(net: Net) -> None:
-    """The newest model is the one that stays, and experience goes on meanwhile."""
+    """The newest model is the one that stays, and experience flows meanwhile."""
     actor = net.join()
     versions: list[int] = []
 

@@ -31,7 +31,7 @@ CONFIG = SyncConfig(
 
 @dataclass(frozen=True)
 class WrongConfig:
-    """Makes an agent that acts, tells or declares something else than it should."""
+    """Makes an agent that acts, returns or declares something invalid."""
 
     acts: Any = None
     acts_evaluated: Any = None

@@ -1,4 +1,4 @@
-"""What a batch of the user's own gives is refused, converted or passed on."""
+"""What a custom batch returns is refused, converted or passed on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every part of a run draws numbers of its own, and the same ones in every run."""
+"""Each part of a run has a separate random stream, the same in every run."""
 
 from __future__ import annotations
 

@@ -141,9 +141,9 @@ def test_stacks_that_are_not_made_of_single_frames_are_refused() -> None:
 def test_discounted_returns_are_filled_in_for_agents_that_ask() -> None:
     buffer = fill(episode(0, 3), extras=[ColumnSpec("discounted_return", "float32")])
     batch = buffer.sample(50)
-    told = dict(zip(batch["obs"][:, 0].tolist(), batch["discounted_return"].tolist(), strict=True))
+    obs, returns = batch["obs"][:, 0].tolist(), batch["discounted_return"].tolist()
     first, second = 0.5, 1.5 + 0.99 * 0.5
-    assert told == {
+    assert dict(zip(obs, returns, strict=True)) == {
         0.0: pytest.approx(first),
         1.0: pytest.approx(second),
         2.0: pytest.approx(2.5 + 0.99 * second),

@@ -22,7 +22,7 @@ minari = pytest.importorskip("minari")
 pytest.importorskip("jax")  # its collector needs it
 EpisodeBuffer = pytest.importorskip("minari.data_collector").EpisodeBuffer
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Minari warns of metadata that nobody needs
+pytestmark = pytest.mark.filterwarnings("ignore")  # Minari warns of unused metadata
 
 
 class Corridor(gymnasium.Env[dict[str, Any], int]):
@@ -207,7 +207,7 @@ def test_what_the_collector_saw_is_what_is_stored(collect: Callable[..., Any]) -
     replay = UniformReplayConfig(capacity=3000)
     buffer, _ = load_minari("test/walk-v0", replay, segment=segment, seed=0)
     expected = [
-        # What has terminated has no future, whoever has cut it as well; where recording stopped,
+        # A terminated episode has no future, even if truncated as well; where recording stopped,
         # it is cut.
         step._replace(truncated=(step.truncated and not step.terminated) or step is env.seen[-1])
         for step in env.seen

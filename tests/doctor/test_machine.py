@@ -163,8 +163,8 @@ def test_actor_that_cannot_start_is_a_finding(monkeypatch: pytest.MonkeyPatch) -
         raise MemoryError("no room")
 
     monkeypatch.setattr(machine_check, "_describe_child", fails)
-    start_s, error, told = machine_check._start_an_actor()
-    assert told == {}
+    start_s, error, noted = machine_check._start_an_actor()
+    assert noted == {}
     assert start_s == float("inf")
     assert "no room" in error
 

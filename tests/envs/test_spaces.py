@@ -80,7 +80,7 @@ def test_bounds_beyond_what_can_be_declared_are_none() -> None:
 def test_actions_on_rounded_bounds_are_accepted_by_the_environment(a: float, b: float) -> None:
     space = Box(min(a, b), max(a, b), (1,), np.float64)
     if np.float32(min(a, b)) >= np.float32(max(a, b)):
-        return  # the space is narrower than float32 can tell
+        return  # float32 cannot resolve a space this narrow
     spec = spec_from_spaces(ANY, space).action
     assert isinstance(spec, BoxSpec)
     encode = ActionEncoder(space, 1)

@@ -98,11 +98,11 @@ def test_a_step_put_in_by_hand_is_called(monkeypatch: pytest.MonkeyPatch) -> Non
     env = limited(4)(TellingEnv())
     step, seen = env.step, []
 
-    def told(action: Any) -> Any:
+    def noted(action: Any) -> Any:
         seen.append(action)
         return step(action)
 
-    monkeypatch.setattr(env, "step", told)
+    monkeypatch.setattr(env, "step", noted)
     batch = PlainBatch(lambda: env, 1)
     batch.reset(0)
     batch.step(np.array([3]))

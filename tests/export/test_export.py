@@ -134,8 +134,8 @@ def test_actions_and_answers_are_those_of_torch(case: str, tmp_path: Path) -> No
     assert (action.dtype, action.shape) == (expected.dtype, expected.shape)
     np.testing.assert_allclose(action, expected, rtol=1e-5, atol=1e-5)
     with torch.no_grad():
-        told = policy.model(policy.read_obs(torch.from_numpy(obs)))
-    answer = (told[0] if isinstance(told, tuple) else told).numpy()
+        output = policy.model(policy.read_obs(torch.from_numpy(obs)))
+    answer = (output[0] if isinstance(output, tuple) else output).numpy()
     fields = given if isinstance(given, dict) else {"": given}
     np.testing.assert_allclose(exported.answer(fields), answer, rtol=1e-4, atol=1e-5)
     one = {name: field[7] for name, field in fields.items()} if isinstance(given, dict) else obs[7]

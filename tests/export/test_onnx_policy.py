@@ -125,7 +125,7 @@ def test_network_of_the_users_own_is_exported(tmp_path: Path) -> None:
     obs = observations(VECTOR)
     (action,) = session_of(tmp_path / "p.onnx").run(None, {"obs": obs})
     assert np.array_equal(action, policy.act(obs).action)
-    assert b".py" not in (tmp_path / "p.onnx").read_bytes(), "nothing of this machine is told"
+    assert b".py" not in (tmp_path / "p.onnx").read_bytes(), "no path of this machine"
 
 
 class Spectrum(nn.Linear):

@@ -1,4 +1,4 @@
-"""Whole runs in a process of their own, seen from outside."""
+"""Whole runs in a separate process, seen from outside."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ print(json.dumps([result.ledger, result.actors]))
 def learner(
     enough: Path, timeout_s: float = 300.0, script: str = LEARNER
 ) -> AbstractContextManager[warm.Process]:
-    """Start a run with two actors, in a process group of its own; it ends when the file is there.
+    """Start a run with two actors, in a separate process group; it ends when the file is there.
 
     It then prints its ledger and what its actors did. `timeout_s` is what a step may take.
     """

@@ -48,7 +48,7 @@ def adds_up(trainer: AsyncTrainer) -> bool:
 
 
 class CameBack:
-    """Holds once each of so many actors was started again, and has made steps since."""
+    """Holds once all actors were restarted and have made steps since."""
 
     def __init__(self, actors: int) -> None:
         self._actors = actors

@@ -1,4 +1,4 @@
-"""The time of day may jump, for whoever sets the clock; nothing but what is shown depends on it."""
+"""The time of day may jump when the clock is set; it affects only what is shown."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def end_of(body: Callable[[Progress], None]) -> ActorExit:
         return ended
 
 
-# --- ends that nobody asked for ------------------------------------------------------------------
+# --- unexpected exits ----------------------------------------------------------------------------
 
 ENDS = {
     "segfault": r"actor \d was killed by SIGSEGV after \d+ steps \(a crash in native code\)",
@@ -123,7 +123,7 @@ def test_episode_that_an_exception_cut_off_never_counts_as_ended(
     batch = trainer.proxy.buffer.sample(1000)
     assert np.all(batch["discount"] > 0), "nowhere in replay did an episode end"
     steps_apart = batch["next_obs"][:, 1] - batch["obs"][:, 1]
-    assert set(steps_apart) <= {1, 2}, "and no transition leads from one life to the next"
+    assert set(steps_apart) <= {1, 2}, "and no transition spans two incarnations"
 
 
 @pytest.mark.fault("F4")
@@ -147,9 +147,9 @@ def test_environments_are_rebuilt_in_actors_that_live_on(
     assert adds_up(trainer)
     assert trainer.proxy.ledger.balance().lost == 0
     assert [actor["restarts"] for actor in result.actors.values()] == [0, 0]
-    (told,) = [message for message in caplog.messages if "TwoArguments" in message]
-    assert re.match(r"actor \d: the environments failed: TwoArguments: rust at the hub; all", told)
-    assert "in _raises" in told, "the traceback"
+    (text,) = [message for message in caplog.messages if "TwoArguments" in message]
+    assert re.match(r"actor \d: the environments failed: TwoArguments: rust at the hub; all", text)
+    assert "in _raises" in text, "the traceback"
 
 
 @pytest.mark.fault("F4")
@@ -250,7 +250,7 @@ def holds(progress: Progress) -> None:
 
 
 @pytest.mark.fault("F3")
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell")
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 def test_environment_that_leaks_trains_on_without_a_death_or_a_loss() -> None:
     def replaced(trainer: AsyncTrainer) -> bool:
         rows = trainer.proxy.actors.rows().values()
@@ -291,14 +291,14 @@ def test_actors_that_hang_in_any_way_are_replaced_and_their_stacks_reported(
     }
     came_back = CameBack(len(ways))
 
-    def all_told(trainer: AsyncTrainer) -> bool:
-        told = [any(re.search(words, m) for m in caplog.messages) for words in ways.values()]
-        return all(told) and came_back(trainer)
+    def all_reported(trainer: AsyncTrainer) -> bool:
+        reported = [any(re.search(words, m) for m in caplog.messages) for words in ways.values()]
+        return all(reported) and came_back(trainer)
 
     result, trainer = run(
         with_restarts(len(ways), step_timeout_s=3.0),
         make_env=FallsInActors(tmp_path, tuple(ways)),
-        strategy=until(all_told),
+        strategy=until(all_reported),
         stop=MaxSeconds(DEADLINE_S),
     )
     assert result.stop_reason == "seen", caplog.text
@@ -310,7 +310,7 @@ def test_slow_actor_delays_no_other_actor(tmp_path: Path) -> None:
     seen: list[int] = []
 
     def others_went_on(trainer: AsyncTrainer) -> bool:
-        """Let the slow one go when the other has made thousands of steps during one of its own."""
+        """Let the slow one go when the other has made thousands of steps in the meantime."""
         if not (tmp_path / "slow").exists():
             return False
         rows = trainer.proxy.actors.rows()

@@ -128,7 +128,7 @@ def only_the_new_checkpoint_is_lost(disk: Path) -> None:
 
 
 def damage(path: Path, other: Path, generator: np.random.Generator) -> str:
-    """Change a file at random; return how, or nothing if it is as it was."""
+    """Change a file at random; return how, or nothing if it is unchanged."""
     data = path.read_bytes()
     at = int(generator.integers(len(data)))
     way = str(generator.choice(WAYS))
@@ -158,7 +158,7 @@ def _changed(data: bytes, at: int, way: str, other: bytes, generator: np.random.
 
 
 def unnoticed(directory: Path, count: int, seed: int = 0) -> list[str]:
-    """Damage the newer of two checkpoints so many times; return what went wrong, and how."""
+    """Damage the newer of two checkpoints repeatedly; return what went wrong, and how."""
     checkpointer = Checkpointer(directory)
     checkpointer.save("90", groups(90), {"opt_steps": 90})
     good = checkpointer.save("100", groups(100), {"opt_steps": 100})

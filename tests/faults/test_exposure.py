@@ -141,7 +141,7 @@ def _shown_sockets(process: psutil.Process, *, has_keys: bool) -> list[str]:
 def open_to_others(path: Path) -> list[str]:
     """Return what others can open of a file, or of a directory and all in it, with its mode.
 
-    What is in a directory that nobody else may enter is as private as that.
+    A file is private if no other user may enter its directory.
     """
     mode = stat.S_IMODE(path.lstat().st_mode)
     if path.is_symlink() or not mode & 0o077:
@@ -165,7 +165,7 @@ def _files(places: Sequence[Path]) -> Iterator[Path]:
 
 def _look_for(needles: list[bytes], paths: Iterator[Path], found: Exposed) -> None:
     for path in paths:
-        with suppress(FileNotFoundError):  # the run goes on
+        with suppress(FileNotFoundError):  # the run is still writing
             if path.is_file():
                 _look_in(path.name, path.read_bytes(), needles, found)
 

@@ -39,14 +39,14 @@ def its_helper(family: Family) -> None:
 
 
 def one_by_one(family: Family) -> None:
-    """Stop all of them first, so that nobody can tidy up after another one."""
+    """Stop all of them first, so that none can clean up after another."""
     for process in family:
         process.suspend()
     for process in family:
         process.kill()
 
 
-def lives(process: psutil.Process) -> bool:
+def runs(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
@@ -60,8 +60,8 @@ def test_nothing_is_left_whichever_process_is_killed(
     tmp_path: Path, kill: Callable[[Family], None]
 ) -> None:
     before, shared_before = traces(), shared_memory()
-    with learner(tmp_path / "never") as process, boards() as told:
-        wait_until(lambda: all(board.read().turns for board in told), DEADLINE_S, "some steps")
+    with learner(tmp_path / "never") as process, boards() as progress:
+        wait_until(lambda: all(board.read().turns for board in progress), DEADLINE_S, "some steps")
         assert traces() > before
         (helper,) = psutil.Process(process.pid).children()
         family = [psutil.Process(process.pid), helper, *helper.children()]
@@ -70,9 +70,9 @@ def test_nothing_is_left_whichever_process_is_killed(
     assert process.returncode != 0
     if kill is its_helper:
         assert "the process that starts actors has exited (code -9)" in err
-    wait_until(lambda: not any(map(lives, family)), DEADLINE_S, "all of them gone")
+    wait_until(lambda: not any(map(runs, family)), DEADLINE_S, "all of them gone")
     if kill is one_by_one:
-        assert traces() > before, "nobody was left to tidy up"
+        assert traces() > before, "no process was left to clean up"
         LocalLauncher().close()
     wait_until(lambda: traces() <= before, DEADLINE_S, "their traces gone")
     wait_until(lambda: not added_shared_memory(shared_before), DEADLINE_S, "no shared memory left")

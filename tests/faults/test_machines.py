@@ -25,7 +25,7 @@ from tests.support.helpers import wait_until
 DEADLINE_S = 60.0
 LEFTOVERS_DEADLINE_S = 10.0
 
-# `begin` starts a run that goes on until it is told to end. `waits` fails once its run has ended.
+# `begin` starts a run that continues until a signal ends it. `waits` fails once its run has ended.
 FUNCTIONS = f"""
 tiny="dqn {" ".join(TINY)}"
 odd() {{ echo --env benchmarks.misbehaving_env:MisbehavingEnv --env-kwargs do "$@"; }}
@@ -382,12 +382,12 @@ def test_row(name: str, place: Path) -> None:
             on = stack.enter_context(machine(place, "own TMPDIR", *row.on))
         except Unavailable as error:
             pytest.skip(str(error))
-        code, told = outcome(on, row)
-        assert code == row.code, told
-        assert re.search(row.says, told), told
-        assert not re.search(row.never, told), told
+        code, output = outcome(on, row)
+        assert code == row.code, output
+        assert re.search(row.says, output), output
+        assert not re.search(row.never, output), output
         for pattern in row.leaves:
-            assert [*place.glob(pattern)], f"{pattern}: {told}"
+            assert [*place.glob(pattern)], f"{pattern}: {output}"
         for pattern in row.not_there:
             assert not [*place.glob(pattern)], pattern
         wait_until(lambda: not marked(on.mark), LEFTOVERS_DEADLINE_S, "processes to end")

@@ -1,4 +1,4 @@
-"""A learner that is stopped for a while, as by Ctrl-Z: its actors wait, and then all goes on."""
+"""A learner that is stopped for a while, as by Ctrl-Z: its actors wait, then the run continues."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ def actors_of(process: Process) -> list[psutil.Process]:
 
 @pytest.mark.fault("F16", "F30", "F33")
 def test_learner_that_was_stopped_finds_its_actors_waiting_and_continues(tmp_path: Path) -> None:
-    with learner(tmp_path / "enough", STEP_TIMEOUT_S) as process, boards() as told:
+    with learner(tmp_path / "enough", STEP_TIMEOUT_S) as process, boards() as progress:
 
         def read() -> list[ProgressReport]:
-            return [board.read() for board in told]
+            return [board.read() for board in progress]
 
         wait_until(lambda: all(r.turns > 100 for r in read()), DEADLINE_S, "some steps")
         process.send_signal(signal.SIGSTOP)
@@ -100,7 +100,7 @@ def test_learner_that_was_stopped_finds_its_actors_waiting_and_continues(tmp_pat
             "more time to pass than a step may take",
         )
         after = read()
-        assert [r.produced for r in after] == [b.produced for b in before], "nobody goes ahead"
+        assert [r.produced for r in after] == [b.produced for b in before], "no actor goes ahead"
         grown = [actor.memory_info().rss for actor in actors_of(process)]
         assert all(g < h + (8 << 20) for g, h in zip(grown, held, strict=True))
         process.send_signal(signal.SIGCONT)
@@ -120,7 +120,7 @@ def test_learner_that_was_stopped_finds_its_actors_waiting_and_continues(tmp_pat
 @pytest.mark.fault("F16")
 def test_actors_that_start_while_the_learner_is_stopped_wait_for_it(tmp_path: Path) -> None:
     enough = tmp_path / "enough"
-    with learner(enough, START_TIMEOUT_S, STOPPED_BY_ITS_ACTORS) as process, boards() as told:
+    with learner(enough, START_TIMEOUT_S, STOPPED_BY_ITS_ACTORS) as process, boards() as progress:
         wait_until(
             lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED,
             DEADLINE_S,
@@ -135,7 +135,7 @@ def test_actors_that_start_while_the_learner_is_stopped_wait_for_it(tmp_path: Pa
             "more time to pass than a start may take",
         )
         assert actors_of(process) == actors, "they wait"
-        assert [board.read().turns for board in told] == [0, 0]
+        assert [board.read().turns for board in progress] == [0, 0]
         for actor in actors:
             actor.suspend()  # so that the learner looks at them before they can give a sign
         process.send_signal(signal.SIGCONT)
@@ -145,7 +145,7 @@ def test_actors_that_start_while_the_learner_is_stopped_wait_for_it(tmp_path: Pa
         )
         for actor in actors:
             actor.resume()
-        wait_until(lambda: all(b.read().turns > 100 for b in told), DEADLINE_S, "steps")
+        wait_until(lambda: all(b.read().turns > 100 for b in progress), DEADLINE_S, "steps")
         enough.touch()
         out, errors = process.communicate(timeout=DEADLINE_S)
     ledger, rows = json.loads(out)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.mark.fault("F1")
-def test_run_under_a_storm_of_kills_accounts_for_all_and_everybody_comes_back(
+def test_run_under_a_storm_of_kills_accounts_for_all_and_all_actors_come_back(
     tmp_path: Path,
 ) -> None:
     storm = KillStorm(kills=6, seconds=3.0, calm_s=1.0)

@@ -53,7 +53,7 @@ FALLS: Mapping[str, Callable[[], object]] = {
 
 
 class Falling(CountingBatch):
-    """Falls in a way of its own after some steps; its episodes may be without an end."""
+    """Fails in its own way after some steps; its episodes may be without an end."""
 
     def __init__(self, way: str, after: int = 30, *, length: int = 3) -> None:
         super().__init__(length=length)

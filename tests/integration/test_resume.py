@@ -77,8 +77,8 @@ def test_asynchronous_run_that_is_killed_again_and_again_continues_counting(tmp_
     chance = random.SystemRandom() if scale.full else random.Random(0)
     for kills_left in range(20 if scale.full else 1, -1, -1):
         saved = saved_in(tmp_path) if Checkpointer(tmp_path).latest() else None
-        told = async_run_once(tmp_path, chance.randint(45, 120) if kills_left else 0)
-        assert what_broke(saved, told) == []
+        numbers = async_run_once(tmp_path, chance.randint(45, 120) if kills_left else 0)
+        assert what_broke(saved, numbers) == []
 
 
 def test_gap_within_an_incarnation_is_found() -> None:
@@ -91,8 +91,8 @@ def test_gap_within_an_incarnation_is_found() -> None:
         wrong = what_broke(saved, {"begins": {**begins, name: value}, "first_step": first_step})
         assert name in wrong[0]
     ends = {"opt_steps": 60, "ledger": {**ledger, "lost": 15, "in_flight": 15}}
-    told = {"begins": begins, "first_step": first_step, "ends": ends}
-    assert "does not add up" in what_broke(saved, told)[0]
+    numbers = {"begins": begins, "first_step": first_step, "ends": ends}
+    assert "does not add up" in what_broke(saved, numbers)[0]
 
 
 @pytest.mark.fault("F21")
@@ -115,7 +115,7 @@ def test_asynchronous_run_continues_counting(tmp_path: Path) -> None:
         len(trainer.proxy.buffer)
         == saved.groups["replay"]["numbers"][2] - (saved.groups["replay"]["numbers"][1])
     )
-    assert trainer.agent.record()["exploration_rate"] < 1.0, "epsilon has not begun anew"
+    assert trainer.agent.record()["exploration_rate"] < 1.0, "epsilon did not restart"
     second = trainer.train()
     assert second.opt_steps == 500
     assert second.env_steps > first.env_steps
@@ -253,9 +253,9 @@ def test_best_by_another_metric_than_evaluations_is_kept_and_continues(
             callbacks=[WaitsForSaves(tmp_path)],
         )
     metric = best_by.removeprefix("min:")
-    told = [(r[metric], r["opt_steps"]) for r in recorder.records if metric in r]
-    assert len({value for value, _ in told}) > 1
-    best = min(told) if best_by.startswith("min:") else max(told, key=lambda v: (v[0], -v[1]))
+    values = [(r[metric], r["opt_steps"]) for r in recorder.records if metric in r]
+    assert len({value for value, _ in values}) > 1
+    best = min(values) if best_by.startswith("min:") else max(values, key=lambda v: (v[0], -v[1]))
     assert (result.best_score, result.best_opt_steps) == best
     assert Checkpointer(tmp_path).names() == ["110", "120", "best"]
     meta = Checkpointer(tmp_path).load("best").meta

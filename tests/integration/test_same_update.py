@@ -81,7 +81,7 @@ class Replaying:
         self.received: list[Array] = []
 
     def push(self, columns: Columns, rows: IntArray) -> int:
-        raise AssertionError("nobody acts here")
+        raise AssertionError("no actor is needed here")
 
     def sample(self, batch_size: int) -> Columns:
         return self._batches.pop(0)

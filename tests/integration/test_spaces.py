@@ -48,7 +48,7 @@ CONTINUOUS = Box(-1, 1, (2,), np.float32)
 
 
 class FieldsEnv(gym.Env[Any, Any]):
-    """Numbers its observations one after another, and tells the number in each field."""
+    """Numbers its observations one after another, and puts the number into each field."""
 
     def __init__(self, action_space: gym.Space[Any]) -> None:
         self.action_space = action_space
@@ -91,7 +91,7 @@ def make_vector(action_space: gym.Space[Any], mode: AutoresetMode) -> Callable[[
 
 
 class TellingNetwork(nn.Module):
-    """A network of a user's own, which does not answer unless all fields tell one number."""
+    """A custom network, which fails unless all fields have the same number."""
 
     def __init__(self, spec: EnvSpec) -> None:
         super().__init__()

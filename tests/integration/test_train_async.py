@@ -256,7 +256,7 @@ def test_what_cannot_be_sent_to_an_actor_is_refused_before_a_process_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def start(**_: object) -> NoReturn:
-        raise AssertionError("a process is to start")
+        raise AssertionError("a process would start")
 
     monkeypatch.setattr("asyncrl.training.asynchronous.LocalLauncher", start)
     lock = threading.Lock()
@@ -268,7 +268,7 @@ def test_what_cannot_be_sent_to_an_actor_is_refused_before_a_process_starts(
     for name in ("make_env", "make_eval_env"):
         with pytest.raises(ConfigError, match=r"cannot be sent to its process: .*lock.* Pass"):
             run(**{name: make})
-    with pytest.raises(AssertionError, match="a process is to start"):  # none of evaluations
+    with pytest.raises(AssertionError, match="a process would start"):  # none of evaluations
         run(config(evaluate=EvaluationConfig(where="inline")), make_eval_env=make)
 
 
@@ -346,7 +346,7 @@ def test_learner_continues_while_an_evaluation_runs(tmp_path: Path) -> None:
     assert result.last_score == 1.0
 
 
-@pytest.mark.filterwarnings(  # as Python has them for files that nobody closes
+@pytest.mark.filterwarnings(  # raised for files that are never closed
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
 @pytest.mark.fault("F35")
@@ -404,7 +404,7 @@ def built_in_no_actor() -> CountingBatch:
 
 
 class SeenRates:
-    """Stops once so many actors have said their exploration rate."""
+    """Stops once a number of actors have reported their exploration rate."""
 
     def __init__(self, actors: int) -> None:
         self._wanted = actors

@@ -102,7 +102,7 @@ def actors() -> list[psutil.Process]:
 def replace_an_actor() -> None:
     before = actors()
     random.Random(0).choice(before).kill()
-    wait_until(lambda: {*actors()} - {*before}, 20, "another life in its place")
+    wait_until(lambda: {*actors()} - {*before}, 20, "another process in its place")
 
 
 def bodies_on_their_way() -> list[str]:
@@ -117,7 +117,7 @@ def open_files(process: psutil.Process) -> Iterator[Path]:
 
 def contents(paths: Iterator[Path]) -> Iterator[bytes]:
     for path in paths:
-        with suppress(FileNotFoundError):  # the run goes on, and removes what it no longer needs
+        with suppress(FileNotFoundError):  # the run still removes files that it no longer needs
             yield path.read_bytes()
 
 
@@ -175,7 +175,7 @@ def test_a_run_over_tcp_listens_on_its_address_alone_and_shows_no_secret(
         listening = [c.laddr.ip for c in internet_sockets() if c.status == psutil.CONN_LISTEN]
         assert listening == ["127.0.0.1"]
         assert {c.laddr.ip for c in internet_sockets()} == {"127.0.0.1"}
-        wait_until(lambda: not bodies_on_their_way(), 20, "actors to know what they are to run")
+        wait_until(lambda: not bodies_on_their_way(), 20, "actors to receive what they run")
         for process in family():
             seen.append("\0".join(process.cmdline()).encode())
             seen.append("\0".join(process.environ().values()).encode())
@@ -193,7 +193,7 @@ def test_a_run_over_tcp_listens_on_its_address_alone_and_shows_no_secret(
     seen.extend(contents(files_below(tmp_path)))
     seen.append("".join(capfd.readouterr()).encode())
     seen.append(caplog.text.encode())
-    assert len(secrets) == 5, "the learner's, two actors', the evaluator's and a second life's"
+    assert len(secrets) == 5, "the learner's, two actors', the evaluator's and a restarted actor's"
     assert len(seen) > 20
     forms = [form for secret in secrets for form in (secret, z85.decode(secret))]
     assert not [form for form in forms for text in seen if form in text]
@@ -214,4 +214,4 @@ def test_a_new_incarnation_gets_a_new_key_and_the_old_one_is_revoked(secrets: li
         patch.setattr(ZmqLearnerLink, "close", count_and_close)
         run(RESTARTS, replace_an_actor)
     assert len(secrets) > 4
-    assert keys[0] == 0, "every life is over, and so is its key"
+    assert keys[0] == 0, "every process has ended, and its key is void"

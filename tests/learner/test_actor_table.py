@@ -95,7 +95,7 @@ def test_episodes_of_an_earlier_part_of_the_run_count() -> None:
     table.episodes_before = 40
     table.on_report(report(0, episodes=2))
     assert table.episodes == table.take()["episodes"] == 42
-    assert table.rows()[ActorId(0)].episodes == 2, "the slots begin anew"
+    assert table.rows()[ActorId(0)].episodes == 2, "the slots restart at 0"
 
 
 def test_episodes_are_taken_once_counts_stay() -> None:

@@ -51,7 +51,7 @@ Log = list[str]
 
 
 class Link(LocalLearnerLink):
-    """A learner's end that tells what it is asked to do."""
+    """A learner's end that records what it is asked to do."""
 
     def __init__(self, transport: LocalTransport, log: Log) -> None:
         super().__init__(transport._shared, transport)
@@ -134,7 +134,7 @@ class Recorder(MemoryRecorder):
 
 
 class Saves(Checkpointer):
-    """Tells what is saved, and keeps nothing."""
+    """Records what is saved, and keeps nothing."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(Path("nowhere"))
@@ -168,7 +168,7 @@ class Site:
 
 
 class Steps:
-    """A training loop of a test's own: so many turns that learn, or none at all."""
+    """A custom training loop: a number of turns that learn, or none at all."""
 
     def __init__(self, count: int, after: Callable[[], object] = lambda: None) -> None:
         self.count = count
@@ -240,7 +240,7 @@ class Stage:
         self.actor_link.hello(Hello(peer=PEER, schema_hash=SCHEMA.hash()))
 
     def feed(self, steps: int = 32) -> None:
-        """Send so many steps of an environment, as an actor does."""
+        """Send steps of an environment, as an actor does."""
         for message in play([[""] * steps], self._outbox, finish=False)[1]:
             assert self.actor_link.send(message, timeout_s=10.0)
 
@@ -302,16 +302,16 @@ class Wrong(ConstantAgent):
 def test_replay_gets_td_errors() -> None:
     agent = Wrong()
     stage = Stage(agent=agent, strategy=Steps(3), replay=PrioritizedReplayConfig(capacity=500))
-    told: list[tuple[int, int]] = []
+    counts: list[tuple[int, int]] = []
 
     def note(index: IntArray, td_error: Array) -> None:
         assert td_error.tolist() == list(range(BATCH_SIZE))
         np.testing.assert_array_equal(index, agent.batches[-1]["index"])
-        told.append((agent.opt_steps, stage.trainer.services.counts.opt_steps))
+        counts.append((agent.opt_steps, stage.trainer.services.counts.opt_steps))
 
     stage.proxy.buffer.update_priorities = note  # type: ignore[attr-defined]
     stage.train()
-    assert told == [(1, 0), (2, 1), (3, 2)], "right after each step"
+    assert counts == [(1, 0), (2, 1), (3, 2)], "right after each step"
 
 
 def test_prioritized_replay_needs_an_agent_that_reports_priorities() -> None:
@@ -348,7 +348,7 @@ def test_turn_with_data_is_one_optimisation_step_on_one_batch() -> None:
 def test_batches_are_drawn_together_and_learned_from_one_by_one() -> None:
     stage = Stage(strategy=Steps(6))
     stage.train()
-    assert stage.proxy.drawn == [BATCH_SIZE, 32 * BATCH_SIZE], "the first tells how large they are"
+    assert stage.proxy.drawn == [BATCH_SIZE, 32 * BATCH_SIZE], "the first shows how large they are"
     batches = [batch["obs"] for batch in stage.agent.batches]
     assert [len(obs) for obs in batches] == [BATCH_SIZE] * 6
     assert not np.array_equal(batches[0], batches[1])
@@ -735,7 +735,7 @@ def interrupt() -> None:
 
 
 class Disk(DirectSaver):
-    """Tells whether it is waited for."""
+    """Shows whether it is waited for."""
 
     waited: bool | None = None
 
@@ -747,7 +747,7 @@ class Disk(DirectSaver):
 
 
 @pytest.mark.fault("F12")
-def test_first_ctrl_c_where_nobody_handles_it_ends_the_run_as_well() -> None:
+def test_first_ctrl_c_without_a_handler_ends_the_run_as_well() -> None:
     stage = Stage(strategy=Steps(3, after=interrupt))
     stage.trainer.services._saver = disk = Disk(stage.saves, stage.interrupter)
     with pytest.raises(KeyboardInterrupt):

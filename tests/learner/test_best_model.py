@@ -19,7 +19,7 @@ def model(opt_steps: int) -> ModelInfo:
 
 
 def offered(best: BestModel, *values: float) -> list[bool]:
-    """Offer models of so many steps as values came before them; return which were best."""
+    """Offer a model after each value; return which were best."""
     return [
         best.offer({best.by.metric: value}, lambda n=n: model(n)) is not None
         for n, value in enumerate(values)

@@ -1,4 +1,4 @@
-"""The ledger adds up, whoever dies when."""
+"""The ledger adds up, whichever process dies, and whenever."""
 
 from __future__ import annotations
 

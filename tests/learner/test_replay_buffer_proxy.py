@@ -39,7 +39,7 @@ PER_MESSAGE = 2 * SCHEMA.length  # transitions
 
 
 class FakeLink:
-    """A learner's end into which a test puts messages; polls for as long as nobody wakes it."""
+    """A learner's end into which a test puts messages; polls until it is woken."""
 
     def __init__(self) -> None:
         self.inbox: queue.SimpleQueue[list[Message]] = queue.SimpleQueue()
@@ -99,7 +99,7 @@ class ListBuffer:
 
 
 class Station:
-    """A proxy between a fake link and a fake buffer, with a limiter of its own."""
+    """A proxy between a fake link and a fake buffer, with a separate limiter."""
 
     def __init__(
         self,
@@ -221,7 +221,7 @@ def test_what_may_not_be_inserted_is_dropped_if_asked_for() -> None:
     station.link.put(*(make_experience(seq) for seq in range(1, 6)))
     station.handled()
     assert station.buffer.pushed == [1, 2]
-    assert [seq for _, seq in station.link.acknowledged] == [1, 2, 3, 4, 5], "nobody waits"
+    assert [seq for _, seq in station.link.acknowledged] == [1, 2, 3, 4, 5], "no message waits"
     balance = station.proxy.ledger.balance()
     assert (balance.stored, balance.dropped) == (2 * PER_MESSAGE, 3 * PER_MESSAGE)
     assert balance.produced == 5 * PER_MESSAGE
@@ -260,7 +260,7 @@ class SlowBuffer(ListBuffer):
 
 
 def done_between_parts(station: Station, act: Callable[[], object]) -> None:
-    """Have a message stored in parts, and somebody act who comes while the first one is stored."""
+    """Have a message stored in parts, with another thread active while the first part is stored."""
     assert isinstance(station.buffer, SlowBuffer)
     station.proxy.start()
     station.link.put(make_experience(1))

@@ -70,7 +70,7 @@ class FakeSite:
 
 
 class FakeCheckpointer(Checkpointer):
-    """Keeps what it is to save in memory."""
+    """Keeps in memory what it should save."""
 
     def __init__(self) -> None:
         super().__init__(Path("nowhere"))
@@ -125,7 +125,7 @@ class Run:
         self.services.start({"seed": 1}, [self.stored])
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint, with settings of its own."""
+        """Resume from a checkpoint, with other settings."""
         self.services.restore(checkpoint)
         self.services.start({"seed": 2}, [self.stored])
 
@@ -443,7 +443,7 @@ def test_memory_for_a_checkpoint_is_there_before_the_first_is_due() -> None:
 
 
 def saved_after(turns: int, *scores: float, **config: Any) -> Checkpoint:
-    """Return the checkpoint of a run that took so many turns, of 5 s each."""
+    """Return the checkpoint of a run of `turns` turns of 5 s each."""
     run = Run(*scores, **config)
     for _ in range(turns):
         run.turn(seconds=5.0)
@@ -476,7 +476,7 @@ def test_resumed_run_continues_counting_where_the_other_was() -> None:
     resumed = Run(save_interval_opt_steps=4, record_interval_opt_steps=1)
     resumed.resume(saved_after(6))
     assert resumed.services.counts == Counts(env_steps=60, opt_steps=6)
-    assert resumed.agent.opt_steps == 6, "the agent goes on, too"
+    assert resumed.agent.opt_steps == 6, "the agent continues, too"
     assert resumed.agent.params["action"] == saved_after(6).groups["agent"]["action"]
     assert resumed.services._pace.wall_s == 30.0
     resumed.turn(seconds=2.0)

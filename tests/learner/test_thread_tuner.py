@@ -1,4 +1,4 @@
-"""How many threads the learner takes, on a machine of arithmetic with a clock of its own."""
+"""How many threads the learner takes, on a simulated machine and clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from asyncrl.learner.thread_tuner import Room, RoomMeter, ThreadTuner, alike, mo
 from asyncrl.metrics.stopwatch import Stopwatch
 
 SPIN = 5.0
-"""A step takes so many times as long where a thread waits for a core: what was measured."""
+"""Factor by which a step is slower where a thread waits for a core, as measured."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Machine:
         return took * (SPIN if crowded else 1.0)
 
     def run(self, seconds: float) -> int:
-        """Learn for so long; return how many steps that were."""
+        """Learn for a while; return the number of steps."""
         steps, end = 0, self.now + seconds
         while self.now < end:
             took_s = self.step_s * (1 + self.noise * self.random.random())

@@ -74,7 +74,7 @@ def cpu_v2(quota: str, periods: int = 0, throttled: int = 0) -> dict[str, str]:
 
 @dataclass(kw_only=True)
 class Machine:
-    """Files below a root, and what is to be read from them."""
+    """Files below a root, and the limits expected from them."""
 
     mounts: tuple[str, ...]
     groups: tuple[str, ...]

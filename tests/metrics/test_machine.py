@@ -18,7 +18,7 @@ def test_machine_is_described_by_what_numbers_depend_on() -> None:
     assert described["cores"] == os.cpu_count()
     assert 1 <= described["usable_cores"] <= described["cores"]
     assert described["memory_gib"] > 0
-    assert isinstance(described["processor"], str), "empty where the system does not tell"
+    assert isinstance(described["processor"], str), "empty where the system does not say"
     assert all(described[name] for name in ("platform", "python", "torch", "numpy", "gymnasium"))
     assert set(HARDWARE) <= set(described)
 

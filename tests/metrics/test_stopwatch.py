@@ -86,7 +86,7 @@ def test_shares_are_of_the_time_between() -> None:
 
 
 def test_lap_during_a_take_by_another_thread_is_not_lost(clock: HandClock) -> None:
-    """Between `take`'s copy and its return, the thread that is timed goes on."""
+    """Between `take`'s copy and its return, the thread that is timed continues."""
     watch = Stopwatch(clock)
     clock.now += 1.0
     watch.lap("recv")

@@ -126,7 +126,7 @@ def test_throttling_is_that_since_the_last_record_and_since_the_start(
 
 
 class FakeNvml(SimpleNamespace):
-    """One device, which may refuse to tell."""
+    """One device, which may refuse to answer."""
 
     class NVMLError(Exception):
         """What the library raises."""

@@ -277,7 +277,7 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
         "actor-bound",
         ("busy 100 % of theirs (environments 40 %, actions 35 %, sending 25 %)", "6 actors"),
     ),
-    "nobody waits, cores full": (
+    "neither waits, cores full": (
         facts(0.1, 0.05, setup={"actors": 2, "cores": 2}, machine_cpu_percent=99.0),
         "cores-bound",
         ("2 actors and the learner share the 2 cores (99 % busy)", "actors 10 %", "learner 5 %"),
@@ -292,7 +292,7 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
         "learner-bound",
         ("actors wait 62 %", "40 opt steps old when it is stored", "segment.length"),
     ),
-    "nobody waits": (facts(0.1, 0.12), "balanced", ("actors wait 10 %", "learner 12 %")),
+    "neither waits": (facts(0.1, 0.12), "balanced", ("actors wait 10 %", "learner 12 %")),
 }
 
 

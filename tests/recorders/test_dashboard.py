@@ -164,8 +164,8 @@ def test_faults_are_reported_below_the_ledger(width: int) -> None:
     frame = draw(make_state(RUN | actors(4) | FAULTS), width)
     first = frame.index(line_with(frame, "faults  "))
     assert frame[first - 1].startswith("ledger  ")
-    told = " ".join(line.strip() for line in frame[first : frame.index("", first)])
-    assert told == (
+    shown = " ".join(line.strip() for line in frame[first : frame.index("", first)])
+    assert shown == (
         "faults  1 actor dropped (actor 3), 13 restarts (actors 1, 2), "
         "9 restarts at the memory limit (actor 2), 5 rebuilds of environments (actor 0), "
         "1 checkpoint not written, 1 message malformed, "
@@ -239,7 +239,7 @@ def test_verdict_is_shown_while_the_run_continues(width: int) -> None:
     text = " ".join(line.strip() for line in draw(state, width))
     assert "learner-bound: actors wait 60 % of their time for credit" in text
     state.finish("done")
-    assert "bound" not in "\n".join(draw(state, width)), "the summary tells"
+    assert "bound" not in "\n".join(draw(state, width)), "the summary shows the verdict"
 
 
 def test_last_frame_shows_the_whole_run() -> None:

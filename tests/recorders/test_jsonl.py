@@ -71,7 +71,7 @@ def test_what_a_killed_run_did_after_its_checkpoint_is_cut_off(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "metrics.jsonl"
-    earlier = line(900, 9000) + "# of somebody else\n"
+    earlier = line(900, 9000) + "# of another program\n"
     known = line(1, 10) + line(2, 25) + line(3, 30) + line(3, 30, eval_reward=1.0)
     later = line(3, 31) + line(4, 30) + line(5, 50, long="x" * 100_000)  # type: ignore[arg-type]
     path.write_text(earlier + known + later + '{"opt_st')

@@ -65,7 +65,7 @@ def build(kind: str, device: str, *, capacity: int = 24, frame_stack: int = 1) -
 
 
 def bits(batch: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
-    """Return all that there is to know of a batch, wherever it is."""
+    """Return the names, types and bytes of a batch, on any device."""
     arrays = {name: torch.as_tensor(column).numpy(force=True) for name, column in batch.items()}
     return {name: (str(a.dtype), a.shape, a.tobytes()) for name, a in arrays.items()}
 
@@ -270,15 +270,15 @@ def test_each_stream_waits_for_all_earlier_work_of_the_other(turns: list[str]) -
         patch.setattr(torch.cuda, "stream", lambda _: nullcontext())
         patch.setattr(torch.cuda, "current_stream", lambda _: current)
         order = _on_device._Order(torch.device("cuda:0"))
-        told: dict[str, set[int]] = {"write": {-1}, "read": {-1}}
+        accesses: dict[str, set[int]] = {"write": {-1}, "read": {-1}}
         for number, turn in enumerate(turns):
             current = readers.get(turn, current)
             what, other = ("write", "read") if turn == "write" else ("read", "write")
             with order.writing() if what == "write" else order.reading():
                 stream: Any = order._writes if what == "write" else current
-                assert told[other] <= stream.before
+                assert accesses[other] <= stream.before
                 stream.before.add(number)
-            told[what].add(number)
+            accesses[what].add(number)
 
 
 @pytest.mark.gpu

@@ -270,7 +270,7 @@ def test_value_after_a_truncated_episode_is_not_bootstrapped() -> None:
 
 
 class Wrong(ConstantAgent):
-    """Tells how wrong it was: 100 times its count of steps for the first row, 1 for the others."""
+    """Returns TD errors: 100 times its count of steps for the first row, 1 for the others."""
 
     def priorities(self) -> Array:
         error = np.ones(len(self.batches[-1]["index"]))

@@ -1,4 +1,4 @@
-"""What is saved of a replay is what it was, while it goes on; and its memory is not taken twice."""
+"""A replay is saved as of one moment while it changes, without a second copy in memory."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ for k in range(0, SEGMENTS, 5):
     buffer.push(columns, rows)
 if happens == "in a file":
     evict(buffer._ring.columns.values())
-Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+Path("/proc/self/clear_refs").write_text("5")  # resets the peak
 before = status_bytes("VmRSS")
 groups = replay_groups(buffer, save=True, room_bytes=32 << 20)
 saver = threading.Thread(

@@ -1,4 +1,4 @@
-"""A replay goes on from what another one saved, bit for bit, whatever its kind."""
+"""A replay of any kind continues from what another one saved, bit for bit."""
 
 from __future__ import annotations
 
@@ -74,16 +74,16 @@ def push(buffer: Any, messages: list[Experience]) -> None:
 
 
 def use(buffer: Any, times: int = 3) -> list[bytes]:
-    """Sample, tell priorities, and return the bits that were sampled."""
-    told = []
+    """Sample, update priorities, and return the sampled bytes."""
+    sampled = []
     for k in range(times):
         if not len(buffer):
             break
         batch = buffer.sample(6)
-        told += [name.encode() + np.asarray(batch[name]).tobytes() for name in sorted(batch)]
+        sampled += [name.encode() + np.asarray(batch[name]).tobytes() for name in sorted(batch)]
         if isinstance(buffer, AcceptsPriorities):
             buffer.update_priorities(batch["index"], np.arange(6) % 4 + 0.5 * k)
-    return told
+    return sampled
 
 
 def copied(state: Any) -> dict[str, Array]:

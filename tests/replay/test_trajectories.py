@@ -166,9 +166,9 @@ def stream_of(flags: list[int], memory: list[float]) -> tuple[Columns, IntArray]
 @pytest.mark.parametrize(
     ("flags", "memory", "expected"),
     [
-        # An episode that begins behind another one remembers nothing: its trajectory goes on.
+        # An episode that begins behind another one remembers nothing: its trajectory continues.
         ([0, 0, 1, 4, 0, 0, 0], [5, 6, 7, 0, 0, 1, 2], [(5, [0, 1, 2, 4, 5])]),
-        # One that goes on behind a cut does.
+        # One that continues behind a cut does.
         ([0, 0, 0, 4, 0, 0, 0], [5, 6, 7, 0, 8, 9, 2], [(5, [0, 1, 2]), (8, [4, 5])]),
         ([4, 0, 4, 0, 4, 0, 0], [0, 8, 0, 9, 0, 3, 4], [(8, [1]), (9, [3]), (3, [5])]),
         ([4, 0, 4, 0, 2, 4, 4], [0, 8, 0, 0, 2, 0, 0], [(8, [1, 3, 4])]),

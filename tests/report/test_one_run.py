@@ -33,7 +33,7 @@ RECORDS: list[dict[str, float]] = [
 SUMMARY: dict[str, Any] = {
     "best_score": 25.0,
     "stop_reason": "50 optimisation steps are done",
-    "verdict": {"kind": "balanced", "sentence": "balanced: actors & learner wait for nobody"},
+    "verdict": {"kind": "balanced", "sentence": "balanced: actors & learner are busy"},
     "actors": {"0": {"env_steps": 480, "restarts": 1}, "1": {"env_steps": 320, "restarts": 0}},
     "ledger": {"produced": 800, "stored": 790, "dropped": 0, "lost": 10, "in_flight": 0},
     "wall_s": 5.0,
@@ -54,7 +54,7 @@ def test_page_shows_what_the_run_wrote(tmp_path: Path) -> None:
     for shown in (
         "<h1>mine</h1>",
         "<dt>best score</dt><dd>25</dd>",
-        "balanced: actors &amp; learner wait for nobody",
+        "balanced: actors &amp; learner are busy",
         "Ended because 50 optimisation steps are done.",
         "<td class=number>480</td>",
         "<td class=number>790</td>",

@@ -75,11 +75,11 @@ def finishes(progress: Progress) -> None:
     progress.turn(2)
 
 
-def tells_checksum(progress: Progress, data: bytes) -> None:
+def reports_checksum(progress: Progress, data: bytes) -> None:
     progress.turn(zlib.crc32(data))
 
 
-def tells_and_waits(progress: Progress, number: int = 0) -> None:
+def reports_and_waits(progress: Progress, number: int = 0) -> None:
     progress.turn(number)
     forever()
 
@@ -102,7 +102,7 @@ def forever() -> None:
 
 def logs_and_prints(progress: Progress) -> None:
     log = logging.getLogger("tests.bodies")
-    log.info("nobody is to read this")
+    log.info("not meant to be read")
     log.warning("the lid\nis %s", "loose")
     print("a line\nand \udc80 another")  # noqa: T201  # as environments do
     os.write(1, b"from native code\n")
@@ -150,7 +150,7 @@ class LeavesOrphan:
 
 
 class ForksAway:
-    """Forks a process into another session, and notes its number: one that loads nothing anew."""
+    """Forks a process into another session, and notes its number: one that loads nothing again."""
 
     def __init__(self, notes: Path) -> None:
         self.notes = notes
@@ -197,7 +197,7 @@ def descriptors(pid: int) -> list[str]:
 
 
 class LooksWhileUnpickled:
-    """Writes down the process's descriptors while what it is to run is being unpickled."""
+    """Writes down the process's descriptors while its function is unpickled."""
 
     def __init__(self, notes: Path) -> None:
         self.notes = notes

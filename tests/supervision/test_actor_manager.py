@@ -274,7 +274,7 @@ def test_exception_in_an_actor_fails_the_run_with_the_actors_traceback() -> None
         assert str(stage.interrupter.error) == expected
         stage.clock.now += 100.0
         stage.launcher.wait_rounds()
-        assert stage.launcher.launched == [peer(0), peer(1)], "a failed run starts nobody"
+        assert stage.launcher.launched == [peer(0), peer(1)], "a failed run starts no actor"
 
 
 @pytest.mark.fault("F4")

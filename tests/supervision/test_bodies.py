@@ -1,4 +1,4 @@
-"""What an actor is to run reaches it alone: in no file, and in nobody else's descriptors."""
+"""An actor's function reaches only that actor: not a file, nor another process's descriptors."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_what_cannot_be_written_leaves_no_descriptor() -> None:
 def test_it_may_be_large(start_method: StartMethod) -> None:
     data = os.urandom(50 << 20)
     with LocalLauncher(start_method=start_method) as launcher:
-        launcher.launch(peer(), partial(bodies.tells_checksum, data=data))
+        launcher.launch(peer(), partial(bodies.reports_checksum, data=data))
         (ended,) = launcher.exits(DEADLINE_S)
     assert (ended.code, ended.last.produced) == (0, zlib.crc32(data)), ended.text
 
@@ -98,7 +98,7 @@ def test_each_incarnation_gets_a_new_key_and_none_keeps_one(start_method: StartM
             its_server().suspend()  # so that they all come at once
             numbers = {peer(i, incarnation): 10 * incarnation + i for i in range(4)}
             for who, number in numbers.items():
-                launcher.launch(who, partial(bodies.tells_and_waits, number=number))
+                launcher.launch(who, partial(bodies.reports_and_waits, number=number))
             assert held(os.getpid()) == []
             its_server().resume()
             for who, number in numbers.items():
@@ -131,7 +131,7 @@ def test_one_that_has_come_for_another_is_not_inherited(start_method: StartMetho
     """A system may deliver a descriptor before the whole of the order that goes with it."""
     with LocalLauncher(start_method=start_method) as launcher:
         early = make_body(pickled(bodies.waits))
-        launcher._order({"kill": "nobody", "stacks": False}, early)
+        launcher._order({"kill": "no-actor", "stacks": False}, early)
         os.close(early)
         launcher.launch(peer(), bodies.waits)
         wait_until(lambda: launcher.progress(peer()).turns, DEADLINE_S, "the actor at work")
@@ -150,12 +150,12 @@ def test_actor_without_a_free_descriptor_is_reported(start_method: StartMethod) 
         soft, hard = resource.prlimit(server, resource.RLIMIT_NOFILE)
         taken = 3  # the standard ones; `poll` needs room for two
         resource.prlimit(server, resource.RLIMIT_NOFILE, (taken, hard))
-        launcher.launch(peer(1), partial(bodies.tells_and_waits, number=1))
+        launcher.launch(peer(1), partial(bodies.reports_and_waits, number=1))
         (ended,) = launcher.exits(DEADLINE_S)
         assert ended.peer == peer(1)
         assert (ended.began, ended.error) == (False, "OSError: [Errno 24] Too many open files")
         resource.prlimit(server, resource.RLIMIT_NOFILE, (soft, hard))
-        launcher.launch(peer(2), partial(bodies.tells_and_waits, number=2))
+        launcher.launch(peer(2), partial(bodies.reports_and_waits, number=2))
         wait_until(lambda: launcher.progress(peer(2)).turns, DEADLINE_S, "another one")
         assert launcher.progress(peer(2)).produced == 2, "its own, not that of the one before"
 

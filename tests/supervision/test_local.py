@@ -153,7 +153,7 @@ def test_end_kills_what_the_actor_started_in_other_sessions_and_nothing_else(
         launcher.kill(peer(1))
         wait_until(lambda: not alive(far), DEADLINE_S, "the one with a parent gone")
         wait_until(lambda: not alive(orphan), DEADLINE_S, "the one without gone")
-        assert alive(others), "its actor lives"
+        assert alive(others), "its actor runs"
         assert launcher.progress(peer(2)).turns
 
 
@@ -168,7 +168,7 @@ def test_files_of_an_incarnation_are_removed_with_it() -> None:
 def test_signals_to_a_whole_job_are_left_to_the_learner() -> None:
     with LocalLauncher() as launcher:
         launcher.launch(peer(), bodies.takes_turns)
-        wait_until(lambda: launcher.progress(peer()).turns > 0, DEADLINE_S, "life")
+        wait_until(lambda: launcher.progress(peer()).turns > 0, DEADLINE_S, "a turn")
         for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP):
             its_server().send_signal(number)
         (actor,) = its_server().children()
@@ -381,15 +381,15 @@ def test_what_a_learner_and_its_helper_left_is_removed_by_the_next_launcher(
         family = psutil.Process(learner.pid).children(recursive=True)
         far = psutil.Process(int((tmp_path / "notes").read_text().split()[-1]))
         with LocalLauncher():
-            assert directory.is_dir(), "somebody uses it"
+            assert directory.is_dir(), "a process uses it"
         learner.send_signal(signal.SIGSTOP)  # so that it cannot tidy up after its helper
         psutil.Process(learner.pid).children()[0].kill()
         learner.kill()
-    family.remove(far)  # in a session of its own, where nobody but the helper finds it
+    family.remove(far)  # in a separate session, where only the helper finds it
     wait_until(lambda: not any(alive(p.pid) for p in family), DEADLINE_S, "all of them gone")
     assert alive(far.pid)
-    assert directory.is_dir(), "nobody was left to remove it"
-    foreign = directory.with_name("asyncrl-of-somebody-else")
+    assert directory.is_dir(), "no process was left to remove it"
+    foreign = directory.with_name("asyncrl-of-another-user")
     foreign.mkdir()
     with LocalLauncher() as launcher:
         assert not directory.exists()
@@ -453,11 +453,11 @@ def test_actor_that_finds_the_disk_full_could_not_begin(monkeypatch: pytest.Monk
         assert (ended.code, ended.began) == (0, True)
 
 
-@pytest.mark.parametrize("removed_by", ["somebody", "the actor"])
+@pytest.mark.parametrize("removed_by", ["another process", "the actor"])
 def test_directory_that_was_removed_is_named(removed_by: str) -> None:
     with LocalLauncher() as launcher:
         named = f"{launcher.directory}, with the sockets .* was removed"
-        if removed_by == "somebody":
+        if removed_by == "another process":
             shutil.rmtree(launcher.directory)
             with pytest.raises(ActorFailed, match=named):
                 launcher.launch(peer(), bodies.returns)
@@ -488,7 +488,7 @@ def test_half_made_directory_of_a_learner_that_was_killed_is_removed_later() -> 
     hours_ago = time.time() - 2 * 3600
     os.utime(old, (hours_ago, hours_ago))
     with LocalLauncher():
-        assert new.is_dir(), "somebody may just be making it"
+        assert new.is_dir(), "a process may just be making it"
         shutil.rmtree(new)
         assert not old.exists()
 

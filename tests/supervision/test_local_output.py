@@ -65,7 +65,7 @@ def test_pipes_are_read_until_their_actors_end_and_rest_in_between() -> None:
     assert look() == [], "now they are polled again"
     assert look() == [("loud", "second")]
     assert len(outputs.readers()) == 1, "one has closed its end"
-    outputs.hide("loud", "what nobody reads")
+    outputs.hide("loud", "what is never read")
     os.write(loud, b"third")
     assert outputs.end("loud", failed=False) == ["third", "[1 more lines]"]
     assert outputs.end("quiet", failed=True) == []

@@ -204,7 +204,7 @@ def test_actor_is_dropped_while_enough_others_are_left() -> None:
 
 @pytest.mark.fault("F4")
 def test_actor_that_fails_before_its_first_step_is_dropped_too() -> None:
-    """As where only so many simulators may run at once."""
+    """As where the number of simulators is limited."""
     assert isinstance(answer("drop_actor", 2, RAISED_AT_START), Drop)
 
 

@@ -66,7 +66,7 @@ def test_who_waited_a_little_may_be_slow_all_the_same(stragglers: Stragglers) ->
 
 
 def test_step_that_is_under_way_behind_a_wait_counts(stragglers: Stragglers) -> None:
-    """Of steps of 2 s each, nobody can have done half a one in the 2 s that were left to it."""
+    """With steps of 2 s, no actor can have done half a step in the 2 s that were left to it."""
     assert stragglers.look(8.0, {A: 14, B: 14, C: 10}, [C]) == {}
     assert stragglers.look(10.0, {A: 15, B: 15, C: 10}) == {}
     assert C in stragglers.look(20.0, {A: 20, B: 20, C: 10}), "it has not waited since then"

@@ -42,7 +42,7 @@ def ready() -> bytes:
 
 
 def is_cut(link: socket.socket) -> bool:
-    """Take in what the learner says; return whether it has hung up."""
+    """Read what the learner sends; return whether it has closed the connection."""
     if not select.select([link], [], [], 0.0)[0]:
         return False
     try:

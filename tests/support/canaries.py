@@ -1,7 +1,7 @@
 """Bytes that would run code, for wherever bytes are read.
 
 Canaries are pickles of all protocols, arrays that hold pickles, Python source and YAML tags; each
-makes a directory if somebody unpickles, loads or evaluates it. They stand in every field and every
+makes a directory if a reader unpickles, loads or evaluates it. They stand in every field and every
 frame of every message, in all files of a checkpoint (with the hashes that belong to them), in an
 exported policy and in a file of settings.
 """
@@ -36,7 +36,7 @@ from tests.support.traced_saves import groups
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """Bytes that make a directory when they are read as whoever wrote them hopes."""
+    """Bytes that make a directory if they are executed as an attacker intends."""
 
     kind: str
     data: bytes

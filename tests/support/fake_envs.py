@@ -127,10 +127,10 @@ class NestedEnv(gym.ObservationWrapper[Any, Any, Any]):
 
     def observation(self, observation: Any) -> Any:
         who, episode, step, drawn = observation
-        told = self._fields() if self._reused is None else self._reused
-        told["who"] = int(who)
-        told["at"][0][:], told["at"][1][:], told["drawn"][...] = episode, step, drawn
-        return told
+        obs = self._fields() if self._reused is None else self._reused
+        obs["who"] = int(who)
+        obs["at"][0][:], obs["at"][1][:], obs["drawn"][...] = episode, step, drawn
+        return obs
 
     @staticmethod
     def _fields() -> dict[str, Any]:

@@ -57,5 +57,5 @@ def many_descriptors() -> Iterator[None]:
 
 def in_actor() -> bool:
     """Whether this is the process of an actor or evaluator, not one that inspects environments."""
-    _, _, life = os.environ.get("ASYNCRL_INCARNATION", "").rpartition("/")
-    return life[:1].isdigit()
+    _, _, number = os.environ.get("ASYNCRL_INCARNATION", "").rpartition("/")
+    return number[:1].isdigit()

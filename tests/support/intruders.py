@@ -27,7 +27,7 @@ OLD_GREETINGS = {
     "ZMTP 1": b"\x01\x00",
     "ZMTP 2": b"\xff" + bytes(7) + b"\x01\x7f\x01\x05\x00\x00",
 }
-"""How a peer begins whose protocol knows no keys."""
+"""The greeting of a peer whose protocol has no keys."""
 
 
 class Intruder:
@@ -105,7 +105,7 @@ def curve(server: bytes, public: bytes, secret: bytes) -> SetKeys:
 
 
 def wrong_keys(learner: ZmqLearnerLink, kind: str) -> SetKeys:
-    """Return how somebody sets his socket up who has the wrong keys, of one of the kinds."""
+    """Return how a peer with the wrong keys sets up its socket."""
     server = keys_of(admitted(learner, make_peer(6))).server
     if kind == "null":
         return no_keys

@@ -223,30 +223,30 @@ def saved_in(directory: Path) -> Numbers:
 
 
 def dies(case: str, directory: Path, step: int) -> int:
-    """Train synchronously in a process of its own that is killed at a step; return its code."""
+    """Train synchronously in a process that is killed at a step; return its exit code."""
     arguments = ["tests.support.resumed_runs", case, str(directory), str(step)]
     return warm.run("module", arguments, cwd=directory.parent, timeout_s=_DEADLINE_S).returncode
 
 
 def async_run_once(directory: Path, kill_after: int) -> dict[str, Numbers]:
-    """Live a life until it is killed, or, with 0, a last one; return what it told."""
+    """Run until killed, or, with 0, to the end; return the numbers that the run reported."""
     arguments = ["tests.support.resumed_runs", "asynchronous", str(directory), str(kill_after)]
     done = warm.run("module", arguments, cwd=directory, timeout_s=_DEADLINE_S)
     if done.returncode != (-signal.SIGKILL if kill_after else 0):
-        raise RuntimeError(f"a life ended with {done.returncode}: {done.stderr[-1000:]}")
+        raise RuntimeError(f"a run ended with {done.returncode}: {done.stderr[-1000:]}")
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     return {line.pop("what"): line for line in lines}
 
 
-def what_broke(saved: Numbers | None, told: Mapping[str, Numbers]) -> list[str]:
-    """Return what did not go on as it was saved.
+def what_broke(saved: Numbers | None, reported: Mapping[str, Numbers]) -> list[str]:
+    """Return what did not continue from what was saved.
 
     Args:
         saved: What the newest whole checkpoint says; None before there is one.
-        told: What a life began with, what it was after a step and, if it was not killed, at its
+        reported: Numbers at the run's start, after a step and, if it was not killed, at its
             end.
     """
-    begins = told["begins"]
+    begins = reported["begins"]
     wrong = [
         f"{name} was saved as {value} and began as {begins[name]}"
         for name, value in _expected(saved).items()
@@ -254,13 +254,13 @@ def what_broke(saved: Numbers | None, told: Mapping[str, Numbers]) -> list[str]:
     ]
     wrong += [
         f"{name} is {now[name]}, and should be {now[f'expected_{name}']}"
-        for now in (begins, told["first_step"])
+        for now in (begins, reported["first_step"])
         for name in ("epsilon", "learning_rate")
         if name in now and not math.isclose(now[name], now[f"expected_{name}"], rel_tol=1e-6)
     ]
-    if told["first_step"]["agent_env_steps"] < begins["agent_env_steps"]:
+    if reported["first_step"]["agent_env_steps"] < begins["agent_env_steps"]:
         wrong.append("environment steps fell with the first step")
-    return wrong + (_wrong_at_the_end(begins, told["ends"]) if "ends" in told else [])
+    return wrong + (_wrong_at_the_end(begins, reported["ends"]) if "ends" in reported else [])
 
 
 def _wrong_at_the_end(begins: Numbers, ends: Numbers) -> list[str]:
@@ -275,7 +275,7 @@ def _wrong_at_the_end(begins: Numbers, ends: Numbers) -> list[str]:
 
 
 def _expected(saved: Numbers | None) -> dict[str, object]:
-    """Return what a life should begin with; what was in flight is lost."""
+    """Return what a resumed run should begin with; what was in flight is lost."""
     if saved is None:
         return {"opt_steps": 0, "env_steps": 0, "agent_env_steps": 0}
     before = saved["run"]["ledger"]
@@ -289,7 +289,7 @@ def _expected(saved: Numbers | None) -> dict[str, object]:
 
 
 def _live(directory: Path, kill_after: int) -> None:
-    """Live one life of an asynchronous run; tell what it goes on from, and how it ends."""
+    """Run asynchronously once; print what the run resumes from, and how it ends."""
     checkpoints = Checkpointer(directory)
     trainer = build_async_trainer(
         _SCHEDULED,

@@ -43,9 +43,9 @@ def schema(length: int, lookahead: int, frame_stack: int = 1) -> SegmentSchema:
 def play(
     ends: list[list[str]], outbox: Outbox, *, finish: bool = True
 ) -> tuple[list[list[Transition]], list[Experience]]:
-    """Step environments in lock-step through the given ends: "" goes on, "T" or "C" ends.
+    """Step environments in lock-step through the given ends: "" continues, "T" or "C" ends.
 
-    Returns what happened in each environment, and the messages that came of it.
+    Returns what happened in each environment, and the resulting messages.
     """
     n_envs, n_steps = len(ends), len(ends[0])
     processor = OneStep()

@@ -1,7 +1,7 @@
 """Saves of checkpoints in which one system call fails, or kills the process that makes it.
 
 `strace` brings the faults. A sweep goes over the system calls of saves that went well, and lets
-each fail in a directory of its own; what is then in that directory must be whole.
+each fail in a separate directory; what is then in that directory must be whole.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def value_of(found: Checkpoint) -> float:
 
 
 class TracedSaves:
-    """Saves checkpoints in processes of their own, under `strace`."""
+    """Saves checkpoints in separate processes, under `strace`."""
 
     def __init__(self, directory: Path) -> None:
         self._log = directory / "strace.log"

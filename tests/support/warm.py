@@ -2,7 +2,7 @@
 
 It takes requests, one per connection: a line of JSON, and the descriptors of the child, the first
 three as stdin, stdout and stderr. It answers with one line when the child has started, and with
-another when the child has ended. At the end of its own stdin, which closes with the process that
+another when the child has ended. At the end of its stdin, which closes with the process that
 started it, it kills its children and ends.
 
 A child is an ordinary process, with its own signals, exit code, environment and directory; but its
@@ -98,7 +98,7 @@ class Forked:
         if self.poll() is None:
             with contextlib.suppress(
                 ProcessLookupError
-            ):  # it has just ended, and is yet to be told
+            ):  # it has just ended, and was not reported yet
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
@@ -127,13 +127,13 @@ class Program:
     def communicate(self, timeout: float) -> tuple[str, str]:
         """Return what else it says until its end."""
         with ThreadPoolExecutor(2) as pool:
-            told = [pool.submit(pipe.read) for pipe in (self.stdout, self.stderr)]
+            outputs = [pool.submit(pipe.read) for pipe in (self.stdout, self.stderr)]
             try:
                 self.wait(timeout)
             except subprocess.TimeoutExpired:
                 self.kill()
                 raise
-            return told[0].result(), told[1].result()
+            return outputs[0].result(), outputs[1].result()
 
 
 Process = subprocess.Popen[str] | Program
@@ -240,8 +240,8 @@ def run(
             child.kill()
         out.seek(0)
         err.seek(0)
-        told = out.read().decode(), err.read().decode()
-        return subprocess.CompletedProcess([does, *arguments], code, *told)
+        outputs = out.read().decode(), err.read().decode()
+        return subprocess.CompletedProcess([does, *arguments], code, *outputs)
 
 
 @contextlib.contextmanager
@@ -250,7 +250,7 @@ def started(
 ) -> Iterator[Process]:
     """Have a process do something, with launchers that start their helpers as users have them.
 
-    It leads a process group of its own. Whatever happens in the block, it has ended afterwards.
+    It leads a separate process group. Whatever happens in the block, it has ended afterwards.
     """
     if fresh or not AVAILABLE:
         with subprocess.Popen(
@@ -318,7 +318,7 @@ class _Child(NamedTuple):
 
 
 def main(place: str, descriptor: str) -> int:
-    """Load, then fork while the process that started this one lives; run requests in children."""
+    """Load, then fork while the process that started this one runs; run requests in children."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # a launcher that starts it has some wait
     for module in _LOADED:

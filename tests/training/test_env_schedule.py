@@ -1,4 +1,4 @@
-"""A curriculum reaches environments once, in time, and a resumed run goes on with it."""
+"""A curriculum reaches environments once, in time, and a resumed run continues it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_resumed_run_repeats_no_change_and_goes_on(tmp_path: Path) -> None:
 
     assert train(22, schedule(), checkpoint_dir=tmp_path) == [(0, 15), (2, 7)]
     again = train(40, schedule(), checkpoint_dir=tmp_path, resume=True)
-    assert again == [(0, 0), (2, 10), (3, 8)], "episodes begin anew with a checkpoint"
+    assert again == [(0, 0), (2, 10), (3, 8)], "episodes restart with a checkpoint"
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_run_is_the_same_whatever_is_evaluated_meanwhile_and_exploring_differs()
     assert scores[False] != scores[True]
 
 
-def test_trainer_that_cannot_is_told_how_to_be_made() -> None:
+def test_trainer_that_cannot_evaluate_apart_says_what_it_needs() -> None:
     trainer = build_sync_trainer(ConstantConfig(), Paying, CONFIG, stop=MaxEnvSteps(20))
     trainer._evaluate_apart = None
     with trainer, pytest.raises(ConfigError, match="make the trainer by build_async_trainer"):

@@ -99,7 +99,7 @@ def test_only_the_evaluator_is_let_in_to_evaluate() -> None:
 
 @dataclass(frozen=True)
 class RememberingConfig(ConstantConfig):
-    """Wants a column as it was where a trajectory starts."""
+    """Asks for a column's value at the start of a trajectory."""
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
         return (ColumnSpec("memory", "float32", (3,), start=True),)
@@ -147,13 +147,13 @@ MISMATCHES: list[tuple[AgentConfig, ReplayBufferConfig, str]] = [
 def test_replay_that_the_agent_cannot_learn_from_is_refused_before_anything_starts(
     agent: AgentConfig, replay: ReplayBufferConfig, words: str
 ) -> None:
-    def nobody() -> BatchEnv:
+    def unused() -> BatchEnv:
         raise AssertionError("an environment was made")
 
     with pytest.raises(ConfigError, match=words):
         train_async(agent, CountingBatch, AsyncConfig(replay=replay))
     with pytest.raises(ConfigError, match=words):
-        train_sync(agent, nobody, SyncConfig(replay=replay))
+        train_sync(agent, unused, SyncConfig(replay=replay))
 
 
 def test_learner_and_buffer_are_the_configs() -> None:

@@ -1,4 +1,4 @@
-"""What settings start from: presets, agents of one's own, another kind of replay."""
+"""What settings start from: presets, custom agents, another kind of replay."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_agent_for_other_actions_names_itself() -> None:
         ("../presets/dqn", "unknown agent"),
         ("tests.support.fakes:COUNTING_SPEC", "not a class of agent configs"),
         ("tests.support.fakes:CountingBatch", "build, build_policy and extra_columns"),
-        ("tests.support.fakes:Nobody", "has no 'Nobody'"),
+        ("tests.support.fakes:Missing", "has no 'Missing'"),
     ],
 )
 def test_what_is_no_agent_config_is_refused(name: str, words: str) -> None:

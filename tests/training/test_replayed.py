@@ -239,7 +239,7 @@ def test_model_that_differs_is_named_with_its_optimisation_step(
     assert f"published at optimisation step {different} differs" in caplog.text
 
 
-def test_other_machine_is_told(
+def test_other_machine_is_reported(
     run_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def change(head: dict[str, Any]) -> None:
@@ -316,7 +316,7 @@ def test_resumed_run_is_replayed_from_its_beginning(tmp_path: Path, resume: Any)
     assert replayed.env_steps <= trainer.env_steps
 
 
-def test_settings_that_changed_when_a_run_was_resumed_are_told(
+def test_settings_changed_by_a_resume_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     where: Any = {"record_order": tmp_path / "order", "checkpoint_dir": tmp_path / "checkpoints"}

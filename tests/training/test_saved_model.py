@@ -1,4 +1,4 @@
-"""A model that a run has saved acts again, whoever has trained it."""
+"""A model that a run has saved acts again, whichever way it was trained."""
 
 from __future__ import annotations
 

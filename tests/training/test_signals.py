@@ -1,4 +1,4 @@
-"""Signals that a script of the user's own lets a run answer."""
+"""Signals that a user's script lets a run answer."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_trains_evaluates_and_saves(tmp_path: Path) -> None:
     assert saved.meta["env_steps"] == 120
 
 
-def test_recorder_is_told_all_settings() -> None:
+def test_recorder_receives_all_settings() -> None:
     recorder = MemoryRecorder()
     train_sync(AGENT, MAKE_ENV, UNSCORED, stop=MaxEnvSteps(120), recorder=recorder)
     recorded = dict(flatten(recorder.config))

@@ -152,7 +152,7 @@ class ScriptedEvaluator:
 
 
 class TellsOnes:
-    """An agent that tells priorities."""
+    """An agent that returns priorities."""
 
     def priorities(self) -> Array:
         return np.ones(1)

@@ -74,7 +74,7 @@ def test_a_sync_reports_what_never_came(table: PeerTable) -> None:
 
 
 def test_an_acknowledgement_reports_how_many_models_were_sent_before(table: PeerTable) -> None:
-    table.delivers(PEER, "act")  # to somebody who is not here
+    table.delivers(PEER, "act")  # to an unknown peer
     table.admits(make_hello())
     assert table.ack(PEER).models == 0
     table.delivers(PEER, "act")

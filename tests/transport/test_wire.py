@@ -60,7 +60,7 @@ TIME = ColumnSpec("time", "datetime64[s]")
 
 counts = st.integers(0, 2**63 - 1)
 shares = st.dictionaries(st.sampled_from(ACTOR_PHASES), st.floats(0, 1e9))
-told = st.integers(0, MAX_COUNT)
+counts = st.integers(0, MAX_COUNT)
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 numbers = st.dictionaries(names, st.floats(allow_nan=False), max_size=4)
 topics = st.sampled_from(["act", "evaluate"])
@@ -82,7 +82,7 @@ def experiences(draw: st.DrawFn) -> Experience:
         rows=draw(hnp.arrays(np.int64, n, elements=st.integers(1, SCHEMA.rows))),
         transitions=transitions,
         produced=produced,
-        env_steps=draw(told),
+        env_steps=draw(counts),
         model_version=draw(st.integers(-1, 2**63 - 1)),
     )
 
@@ -92,9 +92,9 @@ def reports(draw: st.DrawFn) -> ActorReport:
     returns = draw(st.lists(st.floats(allow_nan=False), max_size=5))
     return ActorReport(
         peer=draw(peers),
-        produced=draw(told),
-        env_steps=draw(told),
-        episodes=draw(told),
+        produced=draw(counts),
+        env_steps=draw(counts),
+        episodes=draw(counts),
         shares=draw(shares),
         episode_returns=np.array(returns, np.float64),
         episode_lengths=np.arange(len(returns)),
@@ -324,7 +324,7 @@ def test_row_counts_outside_a_segment_are_refused(rows: int) -> None:
     ],
 )
 def test_no_one_has_done_more_than_could_be_added_up(message: WireMessage, name: str) -> None:
-    """Else one actor that lies could bring the count of all beyond what a model can tell."""
+    """Else one actor that lies could bring the total count beyond what a model message can hold."""
     most = replace(message, **{name: MAX_COUNT})  # type: ignore[type-var,arg-type]
     assert same(WIRE.decode(frames_of(most)), most)
     more = replace(message, **{name: MAX_COUNT + 1})  # type: ignore[type-var,arg-type]

@@ -67,7 +67,7 @@ def actor(learner: ZmqLearnerLink) -> Iterator[ZmqActorLink]:
 
 @pytest.fixture
 def stranger(learner: ZmqLearnerLink) -> Iterator[zmq.Socket[bytes]]:
-    """Somebody of the same user who is not one of us."""
+    """A process of the same user that is not part of the run."""
     with raw(address(learner)) as link:
         yield link
 
@@ -377,7 +377,7 @@ def test_learner_messages_from_an_actor_are_rejected(
 def test_nothing_of_the_past_is_handed_on_however_much_it_is(
     learner: ZmqLearnerLink, run_id: str, incarnation: int, reason: str
 ) -> None:
-    """It comes without pause, of a former life or run, and does not wait for credit."""
+    """It comes without pause, from an earlier incarnation or run, and does not wait for credit."""
     now, past = make_peer(incarnation=1), make_peer(incarnation=incarnation)
     actor = connect(learner, now)
     actor.hello(make_hello(now))
@@ -528,7 +528,7 @@ def test_a_lost_refusal_is_sent_again_to_a_peer_never_admitted(
 def test_a_model_that_an_acknowledgement_has_overtaken_is_asked_for_again(
     learner: ZmqLearnerLink, greeted: ZmqActorLink, losses: int
 ) -> None:
-    """As often as it gets lost; an acknowledgement that tells of no other loss asks for none."""
+    """As often as it gets lost; an acknowledgement that reports no new loss asks for none."""
 
     def sends(seq: int) -> None:
         assert greeted.send(make_experience(seq), 0.0)
@@ -587,7 +587,7 @@ def test_a_model_that_takes_long_is_not_sent_again(
 
 
 def has_model(actor: ZmqActorLink, now_s: list[float]) -> bool:
-    """Whether a model has come to an actor that has waited for so long as to ask again."""
+    """Whether an actor whose wait ended in another request has received a model."""
     now_s[0] += 2 * CONFIG.request_interval_s
     return actor.latest_model("act", -1) is not None
 

@@ -63,7 +63,7 @@ class Line:
         self.take()
 
     def take(self) -> None:
-        """Let the learner take in and acknowledge what has come."""
+        """Let the learner receive and acknowledge what has come."""
         for message in self.learner.poll(0.002):
             self.received.append(message)
             if isinstance(message, Experience) and message.peer == PEER:

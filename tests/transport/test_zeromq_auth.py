@@ -230,7 +230,7 @@ def silence(
     assert not caplog.records
     for hours in (1, 2, 3):
         clock.now_s = 3600.0 * hours
-        assert waits(), "for as long as nobody ends it"
+        assert waits(), "until it is ended"
         assert waits()
         assert len(caplog.records) == hours, "said again, and not each time"
     actor.close()

@@ -216,7 +216,7 @@ def test_a_message_that_claims_to_be_huge_costs_nothing(size: int) -> None:
 
 @pytest.mark.fault("F23")
 def test_a_message_without_end_costs_nothing_before_a_key_was_shown() -> None:
-    """Of who has shown one, libzmq takes in all frames of a message."""
+    """Once a peer has shown a key, libzmq receives all frames of its messages."""
     site = Site(ZmqTransport.tcp("tcp://127.0.0.1", schema=SCHEMA, config=CONFIG))
     size = CONFIG.max_message_bytes
     frames = 100 * (b"\x03" + size.to_bytes(8, "big") + bytes(size))
@@ -235,7 +235,7 @@ def test_a_message_without_end_costs_nothing_before_a_key_was_shown() -> None:
 
 
 def grown_under_attack(site: Site, attacks: int, mark: Path) -> int:
-    """Attack so many times while the honest actor works; return how much memory that took."""
+    """Attack repeatedly while the honest actor works; return how much memory that took."""
     birds = [bird.data for bird in canaries(mark)]
     chance = random.Random(attacks)
     site.works()
@@ -262,7 +262,7 @@ def test_an_honest_actor_works_on_under_attack(site: Site, tmp_path: Path) -> No
     if site.admit(1).curve is None:
         assert site.learner.counters["malformed"] > 100
     else:
-        assert "malformed" not in site.learner.counters, "nobody got as far as the decoder"
+        assert "malformed" not in site.learner.counters, "no message reached the decoder"
 
 
 # --- other versions ------------------------------------------------------------------------------

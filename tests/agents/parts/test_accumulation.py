@@ -39,8 +39,8 @@ def gradients(net: nn.Module, parts: int) -> tuple[Tensor, list[Tensor]]:
 def test_gradients_add_up_to_those_of_the_whole_batch(parts: int) -> None:
     net = network()
     answer, expected = net(rows()), gradients(net, 1)[1]
-    told, found = gradients(net, parts)
-    torch.testing.assert_close(told, answer)
+    output, found = gradients(net, parts)
+    torch.testing.assert_close(output, answer)
     assert len(found) == len(expected) == 6
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)

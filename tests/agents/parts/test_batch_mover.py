@@ -62,7 +62,7 @@ def test_columns_on_another_device_are_refused() -> None:
     elsewhere = {**batch(4), "obs": torch.ones(4, 3, device="meta")}
     with pytest.raises(ConfigError, match=r"stores obs on meta .* computes on cpu; .* or to host"):
         BatchMover(CPU, ["obs"])(elsewhere)
-    assert "obs" not in BatchMover(CPU, ["reward"])(elsewhere), "nobody asked for it"
+    assert "obs" not in BatchMover(CPU, ["reward"])(elsewhere), "no agent asked for it"
 
 
 @pytest.mark.parametrize("rows", [1, 3, 64])

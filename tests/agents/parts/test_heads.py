@@ -25,7 +25,7 @@ HIDDEN = 64
 """Outputs of each hidden layer, and of the convolutions; no head has as many."""
 
 VALUE = 200.0
-"""Between 128 and 256, bfloat16 tells whole numbers apart."""
+"""Between 128 and 256, bfloat16 represents whole numbers exactly."""
 
 VECTOR = BoxSpec((5,), "float32", np.zeros(5, np.float32), np.ones(5, np.float32))
 IMAGE = BoxSpec((1, 36, 36), "uint8", np.zeros((1, 36, 36)), np.full((1, 36, 36), 255))

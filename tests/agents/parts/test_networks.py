@@ -304,9 +304,9 @@ def test_bytes_that_name_choices_are_distinguished() -> None:
     columns = {"gear": rows.numpy(), "camera": np.full((3, 1), 255, np.uint8)}
     (encoder,) = encoder_layers(fields)
     packed = torch.from_numpy(fields.pack(columns))
-    told = encoder(observation_reader(fields)(packed))
-    torch.testing.assert_close(told[:, :-1], right)
-    assert told[:, -1].tolist() == [1, 1, 1], "an image is still within [0, 1]"
+    encoded = encoder(observation_reader(fields)(packed))
+    torch.testing.assert_close(encoded[:, :-1], right)
+    assert encoded[:, -1].tolist() == [1, 1, 1], "an image is still within [0, 1]"
 
 
 def test_choices_are_counted_beyond_what_their_bounds_hold() -> None:

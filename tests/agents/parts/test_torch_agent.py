@@ -577,7 +577,7 @@ def test_copy_of_a_network_is_given_its_buffers_also_those_that_were_replaced() 
 
 
 class Sets:
-    """Settings of an agent whose `build` lets torch have so many threads; None: says nothing."""
+    """Settings of an agent whose `build` sets torch's number of threads; None leaves it."""
 
     def __init__(self, threads: int | None) -> None:
         self.n_threads = threads
@@ -608,7 +608,7 @@ class Declares(Sets):
         (Declares("auto", in_build=2), "4", 1),
     ],
     ids=[
-        "nobody",
+        "neither",
         "environment",
         "build",
         "setting",

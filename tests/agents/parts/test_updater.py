@@ -89,7 +89,7 @@ def test_priorities_are_the_errors_of_the_newest_batch(config: Config) -> None:
 
 
 class Telling(DQNAgent):
-    """Tells what a test wants of it, in place of what it should."""
+    """Returns what a test gives it, in place of a loss."""
 
     alone = False
     answer: Any = None
@@ -104,7 +104,7 @@ class Telling(DQNAgent):
 
 
 class TellingConfig(DQNConfig):
-    """Makes agents that tell their loss alone."""
+    """Makes agents that return nothing but their loss."""
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> Telling:
         agent = Telling(self, spec, context, torch.device("cpu"))

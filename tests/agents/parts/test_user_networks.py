@@ -1,4 +1,4 @@
-"""Networks of the user's own: those that cannot learn are refused, others act as they should."""
+"""Custom networks: those that cannot learn are refused, the others act correctly."""
 
 from __future__ import annotations
 

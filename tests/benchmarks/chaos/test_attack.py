@@ -32,7 +32,7 @@ def test_outcome_of_an_attack_is_judged() -> None:
         unauthorised=0,
         heard=False,
         refused=0,
-        lives=True,
+        alive=True,
     )
     safe, memory, throughput = socket_flood._findings("a socket", attack)
     assert safe.verdict == "broken", "an attack without refusals proves nothing"

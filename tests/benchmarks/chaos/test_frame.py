@@ -1,4 +1,4 @@
-"""The frame of the chaos bench, with an entry that fails as it is told to."""
+"""The frame of the chaos bench, with an entry that fails in a chosen way."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def test_exit_code_says_whether_a_promise_was_broken(
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("way", "told"), [("crash", "exit code -6"), ("raise", "came off")])
+@pytest.mark.parametrize(("way", "expected"), [("crash", "exit code -6"), ("raise", "came off")])
 def test_entry_that_fails_is_a_broken_finding_and_is_run_again(
     way: str,
-    told: str,
+    expected: str,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -58,7 +58,7 @@ def test_entry_that_fails_is_a_broken_finding_and_is_run_again(
     code, stored = bench_with(monkeypatch, tmp_path, way)
     assert code == 1
     assert not stored["ended_well"]
-    assert told in capsys.readouterr().out
+    assert expected in capsys.readouterr().out
     assert bench_with(monkeypatch, tmp_path, "kept")[0] == 0
 
 
@@ -88,9 +88,9 @@ def test_what_is_published_names_no_scratch_directory(
         monkeypatch.setenv("FAKE_ENTRY", way)
         (scratch := tmp_path / way).mkdir()
         found = run_apart(FAKE, "small", scratch, DEADLINE_S)
-        told = found if isinstance(found, str) else found[0].measured
-        assert str(Path("work") / "wheel") in told
-        assert str(tmp_path) not in told
+        measured = found if isinstance(found, str) else found[0].measured
+        assert str(Path("work") / "wheel") in measured
+        assert str(tmp_path) not in measured
 
 
 @pytest.mark.processes
@@ -110,7 +110,7 @@ sys.exit(bench.main(["--results", {str(tmp_path)!r}]))
     children = entries_of(process.pid)
     process.terminate()
     assert process.wait(DEADLINE_S) == 128 + signal.SIGTERM
-    wait_until(lambda: not any(map(lives, children)), DEADLINE_S, "the entry to be gone")
+    wait_until(lambda: not any(map(runs, children)), DEADLINE_S, "the entry to be gone")
 
 
 def entries_of(pid: int) -> list[psutil.Process]:
@@ -122,7 +122,7 @@ def entries_of(pid: int) -> list[psutil.Process]:
     return found
 
 
-def lives(process: psutil.Process) -> bool:
+def runs(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 

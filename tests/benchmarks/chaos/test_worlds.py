@@ -16,12 +16,12 @@ ACTION = np.zeros(2, np.int64)
 
 @pytest.fixture
 def world(tmp_path: Path) -> Numbered:
-    return Numbered(Incarnations(tmp_path / "lives").path, n_envs=2, pace_s=0.0, width=4)
+    return Numbered(Incarnations(tmp_path / "incarnations").path, n_envs=2, pace_s=0.0, width=4)
 
 
 def test_observations_say_which_incarnation_and_step_they_are_of(world: Numbered) -> None:
     first, second = world(), world()
-    assert (first.life.number, second.life.number) == (1, 2)
+    assert (first.incarnation.number, second.incarnation.number) == (1, 2)
     obs = second.reset(0)
     assert np.array_equal(obs[:, :3] / SCALE, [[2, 0, 0], [2, 1, 0]])
     for _ in range(3):
@@ -29,32 +29,32 @@ def test_observations_say_which_incarnation_and_step_they_are_of(world: Numbered
     assert np.array_equal(outcome.obs[:, 2] / SCALE, [3, 3])
     assert outcome.obs.shape == (2, 7) == (2, *second.spec.observation.shape)
     second.close()
-    assert (first.life.steps, second.life.steps) == (0, 3)
+    assert (first.incarnation.steps, second.incarnation.steps) == (0, 3)
 
 
-def test_everybody_who_opens_the_file_sees_the_same(
+def test_every_process_that_opens_the_file_sees_the_same(
     world: Numbered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = world()
     env.step(ACTION)
-    lives = Incarnations(world.lives)
-    assert lives.all() == [], "the process that looks on is no actor"
+    incarnations = Incarnations(world.incarnations)
+    assert incarnations.all() == [], "the process that looks on is no actor"
     monkeypatch.setattr(worlds.os, "getpid", lambda: 0)
-    (seen,) = lives.all()
-    assert (seen.number, seen.steps, seen.pid) == (1, 1, env.life.pid)
-    assert [life.number for life in lives.living()] == [1]
-    env.life._cells[0] = 2**22 + 1  # a number that no process has
-    assert lives.living() == []
-    assert not seen.lives
+    (seen,) = incarnations.all()
+    assert (seen.number, seen.steps, seen.pid) == (1, 1, env.incarnation.pid)
+    assert [one.number for one in incarnations.living()] == [1]
+    env.incarnation._cells[0] = 2**22 + 1  # a number that no process has
+    assert incarnations.living() == []
+    assert not seen.alive
 
 
 def test_an_order_is_obeyed_once(world: Numbered) -> None:
     env = world()
-    env.life.order = Order.RAISE
+    env.incarnation.order = Order.RAISE
     with pytest.raises(ValueError, match="the wheel came off"):
         env.step(ACTION)
-    assert env.life.obeyed_at > 0
-    assert env.life.order == Order.NONE
+    assert env.incarnation.obeyed_at > 0
+    assert env.incarnation.order == Order.NONE
     env.step(ACTION)
-    assert env.life.steps == 1
-    assert env.life.pid == os.getpid()
+    assert env.incarnation.steps == 1
+    assert env.incarnation.pid == os.getpid()
