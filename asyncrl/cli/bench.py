@@ -41,7 +41,7 @@ class BenchArguments(Workload):
 
     peers: bool = False
     """Also measure other frameworks that are installed, in the stages sample and learner: so far
-    Stable-Baselines3. Their numbers stand in the place of the limit."""
+    Stable-Baselines3. Their numbers replace the limit."""
 
     json: bool = False
     """Print one JSON object per line, as soon as it is measured, instead of the table."""

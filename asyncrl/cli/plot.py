@@ -19,8 +19,8 @@ from asyncrl.report.plot import SUFFIXES, plot_runs
 class PlotArguments:
     """Draw the evaluations of runs.
 
-    Runs that differ in their seed alone are one curve: their interquartile mean, or the mean of
-    fewer than four, with its bootstrapped 95 % interval.
+    Runs that differ only in their seed form one curve: their interquartile mean, or the mean of
+    fewer than four runs, with its bootstrapped 95 % interval.
     """
 
     run_dirs: Annotated[tuple[Path, ...], tyro.conf.Positional]
@@ -30,7 +30,7 @@ class PlotArguments:
     """File to write; its ending is the format: .png, .svg or .pdf. An existing file is replaced."""
 
     axis: Literal["env_steps", "opt_steps", "wall_s"] = "env_steps"
-    """What the curves are drawn over."""
+    """Horizontal axis."""
 
     def __post_init__(self) -> None:
         check_declared(self, flags=True)

@@ -20,10 +20,9 @@ from asyncrl.training.run_config import RunConfig, load_yaml
 _USAGE = """\
 usage: asyncrl resume RUN_DIR [OPTIONS]
 
-Resumes a run that was interrupted, has failed, or has reached a limit that is raised now.
+Resumes a run that was interrupted, has failed, or has reached a limit that OPTIONS raise.
 OPTIONS are those of `asyncrl train`; changes are printed. Without options, the run continues with
-its settings in RUN_DIR/config.yaml, and its records are continued. A run without a checkpoint
-starts again.
+its settings in RUN_DIR/config.yaml. Records are appended. A run without a checkpoint starts again.
 
 A run may also branch off from an older checkpoint, into another directory:
   asyncrl resume RUN_DIR/checkpoints/NUMBER --run-dir NEW_DIR [OPTIONS]

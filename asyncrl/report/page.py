@@ -139,7 +139,7 @@ def text(cell: Cell) -> str:
         return "-"
     if isinstance(cell, str):
         return cell
-    if cell == int(cell) or abs(cell) >= 1e4:
+    if cell == int(cell) or abs(cell) >= 1e3:
         return f"{cell:,.0f}"
     return f"{cell:.4g}"
 

@@ -19,7 +19,7 @@ _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
 
 
 def plot_runs(runs: Sequence[RunFiles], output: Path, axis: str = "env_steps") -> None:
-    """Draw the evaluations of runs, those that differ in their seed alone as one curve.
+    """Draw the evaluations of runs, those that differ only in their seed as one curve.
 
     The format is that of the name's ending. Raises `ConfigError` if no run has an evaluation, or
     without matplotlib.

@@ -1,4 +1,4 @@
-"""The report of several runs: those that differ in their seed alone are one group."""
+"""The report of several runs: those that differ only in their seed form one group."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def report_of_runs(runs: Sequence[RunFiles]) -> str:
     charts = Charts(AXES)
     parts = [
         f"<h1>{len(runs)} runs</h1>",
-        "<p class=faint>Runs of a group differ in their seed alone.</p>",
+        "<p class=faint>Runs of a group differ only in their seed.</p>",
         axis_switch(AXES),
         f"<h2>Learning</h2><div class=charts>{''.join(_figures(groups, charts))}</div>",
         f"<h2>Groups</h2>{_groups_table(groups)}{_improvements(groups)}",
