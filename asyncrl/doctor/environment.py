@@ -36,7 +36,7 @@ from asyncrl.supervision.restart_policy import cause_of
 _LEAVE_S = 2.0
 """Timeout for child processes to exit after `close`."""
 
-_SHARES = {"twins": 0.2, "play": 0.4, "resets": 0.15, "speed": 0.25}
+_SHARES = {"copies": 0.2, "play": 0.4, "resets": 0.15, "speed": 0.25}
 """Shares of the time budget."""
 
 _BATCHES = 64
@@ -152,7 +152,7 @@ class _Examination:
             yield findings.autoreset(a, b, self._seconds["resets"], self._seed)
 
     def _compare(self) -> Iterator[Finding]:
-        half = self._seconds["twins"] / 2
+        half = self._seconds["copies"] / 2
         a, b = self._probes
         yield findings.reproducible(a, b, half, self._seed)
         yield findings.seeds_differ(a, b, half, self._seed)

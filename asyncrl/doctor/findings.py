@@ -433,13 +433,13 @@ def _not_ignored(a: Probe, b: Probe) -> str:
     others = [*actions]
     for i in ended:
         others[i] = _another(a, actions[i])
-    twins = _alike(a.rows, b.rows)
+    comparable = _alike(a.rows, b.rows)
     try:
         after, other = a.step(actions), b.step(others)
     except Exception as error:  # foreign code may raise anything
         return f"the step after an episode's end raises {type(error).__name__}: {error}"
     for i in ended:
-        if twins and not same(after.rows[i], other.rows[i]):
+        if comparable and not same(after.rows[i], other.rows[i]):
             return "the step after an episode's end depends on its action"
         if after.rewards[i] != 0 or after.terminated[i] or after.truncated[i]:
             return "the step after an episode's end has a reward or ends an episode"

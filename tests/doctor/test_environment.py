@@ -24,6 +24,12 @@ PLAIN = "tests.envs.broken_envs:make"
 VECTOR = "tests.envs.broken_envs:make_vector"
 
 
+@pytest.fixture
+def no_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine can make a step as slow as an expensive reset."""
+    monkeypatch.setattr(judge, "_STALL_S", 60.0)
+
+
 def examined(env_id: str = PLAIN, **kwargs: Any) -> list[Finding]:
     native = env_id == VECTOR
     config = EnvConfig(
@@ -41,6 +47,7 @@ def only(findings: list[Finding], check: str) -> Finding:
     return found
 
 
+@pytest.mark.usefixtures("no_stalls")
 @pytest.mark.parametrize("mode", AutoresetMode)
 def test_nothing_is_wrong_with_a_good_vector_environment(mode: AutoresetMode) -> None:
     findings = examined(VECTOR, really=mode.value)
@@ -49,6 +56,7 @@ def test_nothing_is_wrong_with_a_good_vector_environment(mode: AutoresetMode) ->
     assert mode.name in only(findings, "make").seen
 
 
+@pytest.mark.usefixtures("no_stalls")
 def test_nothing_is_wrong_with_a_good_plain_environment() -> None:
     findings = examined()
     assert wrong(findings) == []
@@ -282,6 +290,7 @@ def test_factory_that_cannot_be_sent_is_a_failure() -> None:
     assert only(good, "factory").level == "ok"
 
 
+@pytest.mark.usefixtures("no_stalls")
 @pytest.mark.processes
 def test_process_left_behind_is_a_warning() -> None:
     try:

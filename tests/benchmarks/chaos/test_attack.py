@@ -1,26 +1,8 @@
-"""The attack of a socket, in small, and what is made of its numbers."""
+"""What is made of the numbers of an attack on a socket; `make chaos` runs the attack itself."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from benchmarks.chaos import socket_flood
-
-
-@pytest.mark.usefixtures("tracker_ends")
-@pytest.mark.processes
-def test_an_honest_actor_is_measured_in_peace_and_under_attack(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(socket_flood._ATTACKS, "small", 50)
-    monkeypatch.setitem(socket_flood._CALM_S, "small", 0.5)
-    findings = socket_flood.measure("small", tmp_path)
-    assert [finding.target for finding in findings] == [16] * 6
-    assert all(finding.passed for finding in findings if not finding.timed)
-    shares = [finding.numbers["share"] for finding in findings if finding.timed]
-    assert all(isinstance(share, float) and share > 0 for share in shares)
 
 
 def test_outcome_of_an_attack_is_judged() -> None:
