@@ -76,8 +76,11 @@ class LearnerLink(Protocol):
         """
         ...
 
-    def revoke(self, peer: Peer) -> None:
-        """Note that this incarnation has ended: its key opens no further connection. Any thread."""
+    def revoke(self, peer: Peer, *, fence: bool = False) -> None:
+        """Note that this incarnation has ended: its key opens no further connection. Any thread.
+
+        With `fence` it may still run, out of reach; its open connection is no longer heard.
+        """
         ...
 
     def poll(self, timeout_s: float, waited: Callable[[], object] = ...) -> list[Message]:

@@ -104,6 +104,7 @@ METRICS: dict[str, Metric] = {
     "link/foreign_run": Metric("messages", "of another run"),
     "link/foreign_protocol": Metric("messages", "of another version of asyncrl"),
     "link/impostor": Metric("messages", "under the name of another actor"),
+    "link/fenced": Metric("messages", "of actors that were lost with their host, not counted"),
     "link/handshake_failed": Metric("connections", "without the right key, or aborted"),
     "link/flood": Metric("connections", "while there were far more connections than actors"),
     "replay/size": Metric("transitions", "transitions that can be sampled now"),

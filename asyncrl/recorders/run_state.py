@@ -203,6 +203,7 @@ _MESSAGES = {
     "malformed": "malformed",
     "refused": "refused",
     "impostor": "in another's name",
+    "fenced": "of actors lost with their host",
     "foreign_run": "of another run",
     "foreign_protocol": "of another version",
     "unknown": "from unknown peers",

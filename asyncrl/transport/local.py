@@ -89,7 +89,7 @@ class LocalLearnerLink:
             self._table.evaluators.add(peer.actor_id)
         return self.address
 
-    def revoke(self, peer: Peer) -> None:
+    def revoke(self, peer: Peer, *, fence: bool = False) -> None:
         """Do nothing: within one process there are no keys."""
 
     def poll(self, timeout_s: float, waited: Callable[[], object] = lambda: None) -> list[Message]:

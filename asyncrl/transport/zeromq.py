@@ -25,10 +25,12 @@ from asyncrl.core.segment import SegmentSchema
 from asyncrl.transport.unix_inference import UnixInferenceAddress
 from asyncrl.transport.wire import WireFormat
 from asyncrl.transport.zeromq_actor import ZmqActorLink as ZmqActorLink
+from asyncrl.transport.zeromq_hosts import ZmqHostLine as ZmqHostLine
 from asyncrl.transport.zeromq_inference import ZmqInferenceAddress
 from asyncrl.transport.zeromq_learner import ZmqLearnerLink as ZmqLearnerLink
-from asyncrl.transport.zeromq_socket import Curve, ipc_path, tcp_endpoint
+from asyncrl.transport.zeromq_socket import Curve as Curve
 from asyncrl.transport.zeromq_socket import ZmqTransportConfig as ZmqTransportConfig
+from asyncrl.transport.zeromq_socket import advertised, ipc_path, tcp_endpoint
 
 _LOOPBACK = "tcp://127.0.0.1:"
 
@@ -106,6 +108,11 @@ class ZmqTransport:
                 "returned: this one has no key"
             )
         return ZmqActorLink(self.endpoint, self._wire(), self.config, peer, curve=self.curve)
+
+    def advertised(self) -> str:
+        """Return where other machines connect to; ask it of a link's `address`, with a port."""
+        name = self.config.advertise
+        return advertised(name, self.endpoint) if name else self.endpoint
 
     def inference(self) -> InferenceAddress:
         """Return where a server of inference listens in the same run: on this host, as here."""

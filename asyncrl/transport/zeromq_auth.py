@@ -27,8 +27,8 @@ from asyncrl.transport.zeromq_socket import (
 _log = logging.getLogger(__name__)
 # So that a flood of connections does not delay messages.
 _MOST_AT_ONCE = 256
-# Number of connections beyond those of known actors that counts as a flood.
-_MANY_REJECTED = 32
+# Number of connections beyond those of expected actors that counts as a flood.
+_MANY_STRANGERS = 32
 _LOG_INTERVAL_S = 10.0
 _VERSION = b"1.0"
 _EVENTS = {
@@ -158,13 +158,13 @@ class ConnectionLog:
     def rejections(self, known: int) -> Iterator[tuple[str, int, str]]:
         """Count the events; yield each problem with its reason, number and description.
 
-        `known` is the expected number of connections.
+        `known` is the expected number of connections: many actors may connect at once.
         """
         news = self.read()
         if failed := news["denied"] + news["failed"]:
             yield "handshake_failed", failed, "a connection without the right key, or aborted"
         strangers = self.open - known
-        if news["accepted"] and strangers > _MANY_REJECTED:
+        if news["accepted"] and strangers > _MANY_STRANGERS:
             yield "flood", news["accepted"], f"{strangers} connections of no actor"
 
     def close(self) -> None:

@@ -35,12 +35,14 @@ from asyncrl.transport.protocol import (
 )
 from asyncrl.transport.wire import ForeignProtocol, ForeignRun, Frame, WireFormat
 from asyncrl.transport.zeromq_auth import Authenticator, ConnectionLog, RejectionLog
+from asyncrl.transport.zeromq_hosts import DOOR, HostMailbox, is_host
 from asyncrl.transport.zeromq_socket import (
     Curve,
     ZmqTransportConfig,
     ipc_path,
     listen,
     make_learner_socket,
+    poller_of,
     receive,
     release,
     routing_id,
@@ -89,15 +91,14 @@ class ZmqLearnerLink:
         self._make_address = partial(make_address, self._endpoint)
         self.address = self._make_address(curve and replace(curve, secret=b""))
         """The learner's address; `admit` adds a key."""
+        self.hosts = HostMailbox(self._auth, self.wake)
         self._prefix = routing_prefix(wire.run_id)
         self._requests: dict[tuple[Peer, Topic], int] = {}
         # A socket pair: every platform can poll it, and any thread may write to it.
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_receiver.setblocking(False)
         self._wake_sender.setblocking(False)
-        self._poller = zmq.Poller()
-        for readable in (*held, self._wake_receiver):
-            self._poller.register(readable, zmq.POLLIN)
+        self._poller = poller_of(*held, self._wake_receiver)
         self._lock = threading.Lock()
         self._closed = False
         self._woken = False
@@ -106,6 +107,7 @@ class ZmqLearnerLink:
         self._finish = False
         self._asked_to_finish: set[Peer] = set()
         self._leaving: set[bytes] = set()  # or have exited: they need no answers
+        self._fenced, self._admitted = set[bytes](), set[bytes]()
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -116,13 +118,21 @@ class ZmqLearnerLink:
         """Return what this incarnation connects to, including its key. Any thread."""
         if evaluates:
             self._table.evaluators.add(peer.actor_id)
+        self._admitted.add(self._name(peer))
         return self._make_address(self._auth.admit(self._name(peer).hex()) if self._auth else None)
 
-    def revoke(self, peer: Peer) -> None:
-        """Note that this incarnation has ended: its key opens no further connection. Any thread."""
-        self._leaving.add(self._name(peer))
+    def revoke(self, peer: Peer, *, fence: bool = False) -> None:
+        """Note that this incarnation has ended: its key opens no further connection. Any thread.
+
+        With `fence` it may still run, out of reach; its open connection is no longer heard.
+        """
+        name = self._name(peer)
+        self._leaving.add(name)
+        self._admitted.discard(name)
+        if fence:
+            self._fenced.add(name)
         if self._auth:
-            self._auth.revoke(self._name(peer).hex())
+            self._auth.revoke(name.hex())
 
     def poll(self, timeout_s: float, waited: Callable[[], object] = lambda: None) -> list[Message]:
         """Return what has arrived, or an empty list after `timeout_s`, a `wake` or a `publish`.
@@ -220,11 +230,14 @@ class ZmqLearnerLink:
         """Answer waiting connections; count those that failed or are too many."""
         if self._auth:
             self._auth.answer()
-        for reason, times, what in self._connections.rejections(len(self._table.peers)):
+        known = max(len(self._table.peers), len(self._admitted)) + self.hosts.expected
+        for reason, times, what in self._connections.rejections(known):
             self._rejections.note(reason, what, times)
 
     def _serve(self) -> None:
         """Send what other threads have requested since the last call."""
+        for host, data in self.hosts.departing():
+            self._send_frames(host, [data])
         with self._lock:
             if not self._has_new_models:
                 return
@@ -246,12 +259,9 @@ class ZmqLearnerLink:
         return messages
 
     def _read(self, first: zmq.Frame, frames: list[memoryview]) -> _FromActor | None:
-        """Decode a message; return None if its sender may not send it."""
+        """Decode a message; return None if its sender may not send it, or if it is of a host."""
         name = first.bytes
-        if self._auth and sender(first) != name.hex():
-            self._rejections.note(
-                "impostor", f"a message from {sender(first)} under the name of {name.hex()}"
-            )
+        if self._auth and not self._is_heard(name, sender(first), frames):
             return None
         try:
             message = self._wire.decode(frames)
@@ -268,6 +278,20 @@ class ZmqLearnerLink:
                 return message
             self._on_malformed(name, f"{type(message).__name__} from a peer that may not send it")
         return None
+
+    def _is_heard(self, name: bytes, user: str, frames: list[memoryview]) -> bool:
+        """Whether the owner of a key may send this as an actor; keep the message of a host."""
+        if user == name.hex() and name not in self._fenced:
+            return True
+        if user == DOOR and self.hosts.put(name, frames):
+            return False
+        if user == name.hex():
+            self._table.counters["fenced"] += 1
+            self._send_frames(name, self._wire.encode(Refusal(_FENCED)))
+            return False
+        words = f"a message from {user} under the name of {name.hex()}"
+        self._rejections.note("impostor", words)
+        return False
 
     def _on_malformed(self, name: bytes, error: str) -> None:
         self._rejections.note("malformed", error)
@@ -345,12 +369,14 @@ class ZmqLearnerLink:
             # again.
             if error.errno not in {zmq.EHOSTUNREACH, zmq.EAGAIN}:
                 raise
-            if name not in self._leaving:
+            if name not in self._leaving and not is_host(name):
                 self._table.counters["undelivered"] += 1
 
     def _name(self, peer: Peer) -> bytes:
         return routing_id(self._prefix, peer)
 
+
+_FENCED = "the learner had lost this actor with its host, and no longer hears it"
 
 _FromActor = Hello | Experience | Report | ModelRequest | Sync
 _ToActor = Ack | Finish | Refusal | Resend | Welcome

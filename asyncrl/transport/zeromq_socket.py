@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import socket
 import stat
 import sys
 from collections.abc import Iterable
@@ -62,6 +63,10 @@ class ZmqTransportConfig:
     `tcp://ADDRESS:PORT` listens on that address of this host; everything is then encrypted, and
     only processes of this run can connect."""
 
+    advertise: str = ""
+    """Host name or address under which other machines reach this one, if it is not that of `bind`,
+    as behind address translation: `NAME` or `NAME:PORT`. Empty: the address of `bind`."""
+
     bind_every_interface: bool = False
     """Allow `0.0.0.0` or `::` in `bind`, which listen on every network of this host."""
 
@@ -98,6 +103,13 @@ class ZmqTransportConfig:
             tcp_endpoint(self.bind, every_interface=self.bind_every_interface)
         elif self.bind_every_interface:
             raise ConfigError("bind_every_interface needs bind to be tcp://0.0.0.0 or tcp://[::]")
+        if self.advertise:
+            advertised(self.advertise, "tcp://127.0.0.1:1")
+            if self.bind == "ipc":
+                raise ConfigError(
+                    f"transport.advertise is {self.advertise!r}, but bind is 'ipc', which no other "
+                    "machine can reach; set bind to tcp://ADDRESS"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +151,18 @@ def tcp_endpoint(bind: str, *, every_interface: bool = False) -> str:
         raise ConfigError(f"bind is {bind!r}, but this libzmq was built without encryption (CURVE)")
     shown = f"[{address}]" if address.version == 6 else str(address)
     return f"tcp://{shown}:{port or '*'}"
+
+
+def advertised(name: str, endpoint: str) -> str:
+    """Return where other machines connect to; `endpoint` gives the port that `name` lacks."""
+    form = re.fullmatch(r"(?:tcp://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?", name)
+    port = int(form[2] or 1) if form else 0
+    if form is None or not 0 < port < 1 << 16:
+        raise ConfigError(
+            "advertise must be a host name or an address, with a port if it differs from that of "
+            f"bind, as in learner.example.org, 10.0.0.5:7777 or [fd00::5]; got {name!r}"
+        )
+    return f"tcp://{form[1]}:{form[2] or endpoint.rpartition(':')[2]}"
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
@@ -250,9 +274,17 @@ def sender(frame: zmq.Frame) -> str:
 
 def release(sockets: Iterable[zmq.Socket[bytes]], context: zmq.Context[zmq.Socket[bytes]]) -> None:
     """Close sockets, then their context, which would wait for them."""
-    for socket in sockets:
-        socket.close(0)
+    for one in sockets:
+        one.close(0)
     context.term()
+
+
+def poller_of(*readable: zmq.Socket[bytes] | socket.socket) -> zmq.Poller:
+    """Return what waits until one of these can be read."""
+    poller = zmq.Poller()
+    for one in readable:
+        poller.register(one, zmq.POLLIN)
+    return poller
 
 
 def is_readable(socket: zmq.Socket[bytes]) -> bool:

@@ -1,0 +1,199 @@
+"""The door of a run: who speaks through it, and who is no longer heard."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from asyncrl.core.errors import ConfigError, Refused, TransportError
+from asyncrl.core.messages import Experience, Hello
+from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq_hosts import MAX_BYTES, ZmqHostLine
+from asyncrl.transport.zeromq_socket import Curve, advertised
+from tests.support.helpers import wait_until
+from tests.support.intruders import Intruder, admitted, curve, keys_of
+from tests.support.sample_messages import PEER, SCHEMA, make_experience, make_hello, make_peer
+
+CONFIG = ZmqTransportConfig(request_interval_s=0.05)
+DEADLINE_S = 30.0
+
+
+class Site:
+    """A learner with an open door."""
+
+    def __init__(self) -> None:
+        transport = ZmqTransport.tcp("tcp://127.0.0.1", schema=SCHEMA, config=CONFIG)
+        self.learner: ZmqLearnerLink = transport.listen()
+        self.key: Curve = self.learner.hosts.open(2)
+        self.address = admitted(self.learner, make_peer(99))
+        self.arrived: list[tuple[bytes, bytes]] = []
+        self.messages: list[Any] = []
+
+    def line(self, endpoint: str = "") -> ZmqHostLine:
+        return ZmqHostLine(endpoint or self.address.endpoint, self.key, CONFIG)
+
+    def until(self, condition: Callable[[], Any], what: str) -> None:
+        def holds() -> bool:
+            self.messages += self.learner.poll(0.0)
+            self.arrived += self.learner.hosts.receive(0.0)
+            return bool(condition())
+
+        wait_until(holds, DEADLINE_S, f"{what}; {self.learner.counters}")
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    site = Site()
+    yield site
+    site.learner.close()
+
+
+def test_messages_go_both_ways_between_one_host_and_the_learner(site: Site) -> None:
+    one, other = site.line(), site.line()
+    one.send(b"one")
+    other.send(b"other")
+    site.until(lambda: len(site.arrived) == 2, "both")
+    names = {data: name for name, data in site.arrived}
+    site.learner.hosts.send(names[b"one"], b"for one")
+    site.learner.hosts.send(names[b"other"], b"for the other")
+    heard: list[bytes] = []
+    site.until(lambda: heard.extend(one.receive(0.0)) or heard, "an answer")
+    assert heard == [b"for one"]
+    assert site.messages == []
+    one.close()
+    other.close()
+    one.close()
+
+
+def test_a_name_serves_as_an_address(site: Site) -> None:
+    port = site.address.endpoint.rpartition(":")[2]
+    line = site.line(f"tcp://localhost:{port}")
+    line.send(b"here")
+    site.until(lambda: site.arrived, "a host that knows a name only")
+    line.close()
+
+
+def test_the_doors_key_is_no_actors_key(site: Site) -> None:
+    actor = site.address.connect(make_peer(99))
+    key = curve(site.key.server, site.key.public, site.key.secret)
+    impostor = Intruder(site.address, key)
+    site.until(lambda: site.learner.counters.get("impostor"), "a rejection")
+    assert site.messages == []
+    impostor.close()
+    actor.close()
+
+
+def test_a_line_of_a_run_that_was_started_again_is_refused(site: Site) -> None:
+    site.learner.hosts.open(2)
+    line = site.line()
+    line.send(b"one")
+
+    def is_refused() -> bool:
+        try:
+            line.receive(0.0)
+        except Refused as error:
+            return "has ended, or was started again" in str(error)
+        return False
+
+    site.until(is_refused, "a refusal")
+    assert site.arrived == []
+    line.close()
+
+
+def test_who_is_silent_is_described(site: Site) -> None:
+    line = site.line()
+    site.until(lambda: line.receive(0.0) or "reachable" in line.why_silent(), "a connection")
+    line.close()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    lost = site.line(f"tcp://127.0.0.1:{port}")
+    assert lost.receive(0.0) == []
+    assert "no connection is accepted there" in lost.why_silent()
+    lost.close()
+
+
+def test_an_actor_lost_with_its_host_is_not_heard_on_its_open_connection(site: Site) -> None:
+    actor = admitted(site.learner, PEER).connect(PEER)
+    actor.hello(make_hello())
+    site.until(lambda: actor.send(make_experience(1), 0.0), "credit")
+    site.until(lambda: any(isinstance(m, Experience) for m in site.messages), "the first message")
+    site.learner.revoke(PEER, fence=True)
+    actor.send(make_experience(2), 0.0)
+
+    def is_refused() -> bool:
+        try:
+            actor.stopping()
+        except Refused as error:
+            return "lost this actor with its host" in str(error)
+        return False
+
+    site.until(is_refused, "the actor to end")
+    assert sum(isinstance(m, Experience) for m in site.messages) == 1
+    assert site.learner.counters["fenced"] >= 1
+    actor.close()
+
+
+def test_many_actors_that_join_at_once_are_no_flood(site: Site) -> None:
+    peers = [make_peer(i) for i in range(64)]
+    addresses = [admitted(site.learner, peer) for peer in peers]
+    actors = [to.connect(peer) for to, peer in zip(addresses, peers, strict=True)]
+    wait_until(
+        lambda: (
+            site.learner._connections.read() is not None
+            and site.learner._connections.open >= len(peers)
+        ),
+        DEADLINE_S,
+        "all connections, before anybody is heard",
+    )
+    for actor, peer in zip(actors, peers, strict=True):
+        actor.hello(make_hello(peer))
+    site.until(lambda: sum(isinstance(m, Hello) for m in site.messages) >= 64, "all of them")
+    assert "flood" not in site.learner.counters
+    for actor in actors:
+        actor.close()
+
+
+def test_a_door_needs_keys() -> None:
+    link = ZmqTransport.loopback(schema=SCHEMA, config=CONFIG).listen()
+    with pytest.raises(TransportError, match="over TCP only"):
+        link.hosts.open(1)
+    link.close()
+
+
+def test_what_is_no_message_of_a_host_is_not_kept(site: Site) -> None:
+    mailbox, name = site.learner.hosts, b"\x02" + bytes(16)
+    assert not mailbox.put(name, [memoryview(b"a"), memoryview(b"b")])
+    assert not mailbox.put(name, [memoryview(bytes(MAX_BYTES + 1))])
+    assert not mailbox.put(b"\x01" + bytes(16), [memoryview(b"a")])
+    for _ in range(5000):
+        assert mailbox.put(name, [memoryview(b"a")])
+    assert len(mailbox.receive(0.0)) < 5000, "memory is bounded"
+
+
+@pytest.mark.parametrize(
+    ("name", "endpoint"),
+    [
+        ("learner.example.org", "tcp://learner.example.org:7"),
+        ("learner:80", "tcp://learner:80"),
+        ("tcp://10.0.0.5", "tcp://10.0.0.5:7"),
+        ("[fd00::5]:90", "tcp://[fd00::5]:90"),
+    ],
+)
+def test_an_advertised_name_takes_the_place_of_the_address(name: str, endpoint: str) -> None:
+    assert advertised(name, "tcp://0.0.0.0:7") == endpoint
+
+
+def test_an_address_without_a_host_is_refused() -> None:
+    for name in ("a b", "tcp://", "host:0", "host:99999", "fd00::5", "ipc://x"):
+        with pytest.raises(ConfigError, match="advertise must be a host name"):
+            ZmqTransportConfig(bind="tcp://127.0.0.1", advertise=name)
+    with pytest.raises(ConfigError, match="advertise is 'host', but bind is 'ipc'"):
+        ZmqTransportConfig(advertise="host")
+
+
+def test_an_address_without_another_name_is_advertised_itself(site: Site) -> None:
+    assert site.address.advertised() == site.address.endpoint
+    assert keys_of(site.address).server == site.key.server
