@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from asyncrl.core.messages import Peer
+from asyncrl.core.types import ActorId
 
 
 class Progress(Protocol):
@@ -69,6 +70,10 @@ class ActorExit:
     peak_bytes: int = 0
     """Peak memory of the process; 0 if unknown."""
 
+    gone: str = ""
+    """Why the actor's host took it away, if it did: no failure of the actor. Then its code may be
+    unknown (1), and it may still run where nothing reaches it."""
+
     @property
     def by_signal_to_job(self) -> bool:
         """Whether it was a signal that schedulers send to all processes of a job."""
@@ -77,6 +82,10 @@ class ActorExit:
 
 class Launcher(Protocol):
     """Starts actors. One thread owns it, and only that thread calls it."""
+
+    def has_room(self, actor_id: ActorId) -> bool:
+        """Whether this slot's actor can be launched now."""
+        ...
 
     def launch(self, peer: Peer, body: ActorBody) -> None:
         """Start an actor and return at once."""

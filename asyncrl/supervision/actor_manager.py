@@ -213,7 +213,8 @@ class ActorManager:
         now = self._clock()
         for actor_id, slot in self._slots.items():
             due = slot.restart_at is not None and slot.restart_at <= now
-            if due and not self._finishing.is_set() and not self._interrupter.urgent:
+            ends = self._finishing.is_set() or self._interrupter.urgent
+            if due and not ends and self._launcher.has_room(actor_id):
                 slot.incarnation += 1
                 peer = Peer(actor_id=actor_id, incarnation=slot.incarnation)
                 self._launcher.launch(peer, self._bodies[actor_id](peer))
@@ -235,6 +236,9 @@ class ActorManager:
     def _take_exit(self, ended: ActorExit) -> None:
         slot = self._slots[ended.peer.actor_id]
         self._on_exit(ended)
+        if ended.gone:  # no failure of the actor; the launcher has logged it
+            slot.restart_at = self._clock()
+            return
         who = self._name(ended.peer.actor_id)
         killed_because = slot.killed_because if ended.code < 0 else None  # else it exited first
         cause = killed_because or cause_of(ended)

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psutil
@@ -19,6 +20,7 @@ from asyncrl.supervision.local import LocalLauncher
 from asyncrl.supervision.threads import ThreadLauncher
 from tests.supervision import bodies
 from tests.support.helpers import wait_until
+from tests.support.hosts import joined
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("fresh_helpers")]
 
@@ -29,20 +31,27 @@ def peer(actor_id: int = 0, incarnation: int = 0) -> Peer:
     return Peer(actor_id=ActorId(actor_id), incarnation=incarnation)
 
 
-@pytest.fixture(params=["forkserver", "spawn", "thread"])
+def made(kind: str) -> AbstractContextManager[Launcher]:
+    match kind:
+        case "thread":
+            return ThreadLauncher()
+        case "host":
+            return joined()
+        case _:
+            return LocalLauncher(start_method=kind)  # type: ignore[arg-type]
+
+
+@pytest.fixture(params=["forkserver", "spawn", "host", "thread"])
 def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
-    made = (
-        ThreadLauncher() if request.param == "thread" else LocalLauncher(start_method=request.param)
-    )
-    with made:
-        yield made
+    with made(request.param) as one:
+        yield one
 
 
-@pytest.fixture(params=["forkserver", "spawn"])
+@pytest.fixture(params=["forkserver", "spawn", "host"])
 def isolating(request: pytest.FixtureRequest) -> Iterator[Launcher]:
     """One whose actors are processes: `supervision/threads.py` names what threads give up."""
-    with LocalLauncher(start_method=request.param) as made:
-        yield made
+    with made(request.param) as one:
+        yield one
 
 
 def end_of(launcher: Launcher) -> ActorExit:

@@ -45,10 +45,14 @@ class FakeLauncher:
         self.closed = 0
         self.rounds = 0
         self.dies_of_kill = True
+        self.without_room: set[ActorId] = set()
         self.error: Exception | None = None
         self._changed = threading.Condition()
         self._ended: list[ActorExit] = []
         self._reports: dict[Peer, ProgressReport] = {}
+
+    def has_room(self, actor_id: ActorId) -> bool:
+        return actor_id not in self.without_room
 
     def launch(self, peer: Peer, body: ActorBody) -> None:
         body(NoProgress())

@@ -1,0 +1,347 @@
+"""Actors on hosts that join: the learner's side of a fleet of machines.
+
+`host.py` is the other side, one process per machine, which starts the actors there. Each host
+reports its actors' heartbeats several times per second, so that nothing here waits for a network.
+A host that is not heard for a while is given up with all its actors: they start again elsewhere,
+and what they still send is ignored. Does not know what actors do.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from asyncrl.core.declared import Natural, Positive, check_declared
+from asyncrl.core.errors import ConfigError, WireError
+from asyncrl.core.host_link import HostPort
+from asyncrl.core.launcher import ActorBody, ActorExit, Launcher, ProgressReport
+from asyncrl.core.messages import Peer
+from asyncrl.core.types import ActorId
+from asyncrl.supervision.host_messages import (
+    Conversation,
+    Plain,
+    decode,
+    encode,
+    exit_of,
+    peer_of,
+    plain_peer,
+    report_of,
+)
+
+_log = logging.getLogger(__name__)
+
+_QUIET_S = 1.5
+"""Seconds without a report after which an actor's heartbeats cannot be known."""
+
+_LONGEST_LOOK_S = 1.0
+"""Maximum time between two looks that counts as silence: after a longer one, this process itself
+was stopped."""
+
+_POLL_S = 0.02
+_CLOSE_S = 2.0
+_FIRST_REMINDER_S = 10.0
+_MOST_HOSTS = 4096
+_MOST_ROOM = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostsConfig:
+    """Actors on hosts that join, with `launcher=hosts`."""
+
+    min_actors: Natural | None = None
+    """Number of actors that hosts must have room for before the first actor starts. None waits for
+    all. 0 does not wait."""
+
+    host_timeout_s: Positive = 10.0
+    """Seconds without a message after which a host is given up. Its actors start again on other
+    hosts, and what they still send is ignored."""
+
+    learner_timeout_s: Positive = 30.0
+    """Seconds without a message from the learner after which a host ends its actors and itself."""
+
+    def __post_init__(self) -> None:
+        check_declared(self, "hosts")
+
+
+@dataclass(slots=True)
+class _Actor:
+    report: ProgressReport = field(default_factory=partial(ProgressReport, 0, 0, waiting=False))
+    memory_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Host:
+    name: str
+    room: int
+    talk: Conversation = field(default_factory=Conversation)
+    actors: dict[Peer, _Actor] = field(default_factory=dict)
+    silent_s: float = 0.0
+    leaves: str = ""
+    """Why it takes no further actors; empty while it does."""
+
+    @property
+    def free(self) -> int:
+        return 0 if self.leaves else self.room - len(self.actors)
+
+
+class HostLauncher:
+    """Starts actors on the hosts that have joined, and the run's other processes on this machine.
+
+    Args:
+        local: Starts the processes that are not actors; it is closed with this one.
+        port: The messages of hosts.
+        actors: Number of the run's actors: slots from this number on are not actors.
+        config: Timeouts, and the least number of actors.
+        order: Returns what a host needs to start an actor, as JSON.
+        objection: Returns why a host may not join, or an empty string.
+        welcome: What a host needs to know of the run, as JSON.
+        clock: Measures silence.
+    """
+
+    def __init__(
+        self,
+        local: Launcher,
+        port: HostPort,
+        *,
+        actors: int,
+        config: HostsConfig,
+        order: Callable[[ActorBody], Plain],
+        objection: Callable[[Plain], str] = lambda _: "",
+        welcome: Plain | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._local = local
+        self._port = port
+        self._n_actors = actors
+        self._least = actors if config.min_actors is None else config.min_actors
+        self._config = config
+        self._order = order
+        self._objection = objection
+        self._welcome = welcome or {}
+        self._clock = clock
+        self._hosts: dict[bytes, _Host] = {}
+        self._where: dict[Peer, _Host] = {}
+        self._lost: dict[bytes, str] = {}
+        self._ended: dict[Peer, ActorExit] = {}
+        self._begun = self._least == 0
+        self._closed = False
+        self._looked_at = self._made_at = clock()
+        self._reads = port.reads
+        self._ticks = 0
+        self._reminder_s = _FIRST_REMINDER_S
+
+    def has_room(self, actor_id: ActorId) -> bool:
+        """Whether a host has room for one more actor, and the least number of actors was there."""
+        if not self._is_actor(actor_id):
+            return True
+        self._begun |= sum(host.room for host in self._hosts.values()) >= self._least
+        return self._begun and any(host.free > 0 for host in self._hosts.values())
+
+    def launch(self, peer: Peer, body: ActorBody) -> None:
+        """Start an actor on the host with the most room, and return at once."""
+        if not self._is_actor(peer.actor_id):
+            self._local.launch(peer, body)
+            return
+        if peer in self._where:
+            raise ValueError(f"{peer} is running already")
+        order = self._order(body)
+        host = max(self._hosts.values(), key=lambda host: host.free, default=None)
+        if host is None or host.free <= 0:
+            raise ConfigError(f"no host has room for {peer}; ask `has_room` first")
+        self._where[peer] = host
+        host.actors[peer] = _Actor()
+        host.talk.say(launch=plain_peer(peer), order=order)
+        self._speak()
+
+    def exits(self, timeout_s: float) -> list[ActorExit]:
+        """Return the actors that have exited or were lost; wait at most `timeout_s` for one."""
+        deadline = self._clock() + timeout_s
+        while True:
+            ended = self._local.exits(0.0)
+            left_s = deadline - self._clock()
+            self._hear(0.0 if ended else max(0.0, min(left_s, _POLL_S)))
+            self._check_silence()
+            self._speak()
+            for one in self._ended.values():
+                del self._where[one.peer].actors[one.peer], self._where[one.peer]
+                ended.append(one)
+            self._ended.clear()
+            if ended or left_s <= 0:
+                break
+        self._remind()
+        return ended
+
+    def progress(self, peer: Peer) -> ProgressReport:
+        """Return the heartbeats of an actor in its host's newest report.
+
+        While the host is silent they cannot be known; then they change, so that the actor does not
+        count as hanging: `host_timeout_s` applies to it.
+        """
+        self._hear(0.0)
+        host = self._where.get(peer)
+        if host is None:
+            return self._local.progress(peer)
+        report = host.actors[peer].report
+        if host.silent_s <= _QUIET_S:
+            return report
+        self._ticks += 1
+        return replace(report, waiting=True, waits=report.waits + self._ticks)
+
+    def memory_bytes(self, peer: Peer) -> int:
+        """Return the memory that an actor holds, in its host's newest report."""
+        host = self._where.get(peer)
+        return host.actors[peer].memory_bytes if host else self._local.memory_bytes(peer)
+
+    def finish(self, peer: Peer) -> None:
+        """Ask a running actor to send what it has and exit with code 0; do not wait for it."""
+        if host := self._where.get(peer):
+            host.talk.say(finish=plain_peer(peer))
+            self._speak()
+        else:
+            self._local.finish(peer)
+
+    def kill(self, peer: Peer, *, with_stacks: bool = False) -> None:
+        """Kill an actor and all that it has started; its exit follows in `exits`."""
+        if host := self._where.get(peer):
+            host.talk.say(kill=plain_peer(peer), stacks=with_stacks)
+            self._speak()
+        elif not self._is_actor(peer.actor_id):
+            self._local.kill(peer, with_stacks=with_stacks)
+
+    def close(self) -> None:
+        """Inform all hosts that the run has ended, so that they end their actors and themselves."""
+        if not self._closed:
+            self._closed = True
+            for host in self._hosts.values():
+                host.talk.say(end="the run has ended")
+            self._speak()
+            deadline = self._clock() + _CLOSE_S
+            while self._clock() < deadline and not self._are_informed():
+                self._hear(_POLL_S)
+        self._local.close()
+
+    def _are_informed(self) -> bool:
+        return all(
+            host.talk.is_acknowledged or host.silent_s > _QUIET_S for host in self._hosts.values()
+        )
+
+    def _is_actor(self, actor_id: ActorId) -> bool:
+        return 0 <= actor_id < self._n_actors
+
+    def _hear(self, timeout_s: float) -> None:
+        for who, data in self._port.receive(timeout_s):
+            self._on(who, data)
+
+    def _on(self, who: bytes, data: bytes) -> None:
+        """Process a message of a host, and answer it."""
+        try:
+            message = decode(data)
+            host = self._hosts.get(who) or self._join(who, message)
+            if host is not None:
+                host.silent_s = 0.0
+                for item in host.talk.take(message):
+                    self._on_item(host, item)
+                self._on_reports(host, message.get("actors", []))
+                self._port.send(who, host.talk.message())
+        except WireError as error:
+            _log.warning("a message of a host is ignored: %s", error)
+
+    def _join(self, who: bytes, message: Plain) -> _Host | None:
+        """Return a new host, or answer why it may not join."""
+        if who in self._lost:
+            self._port.send(who, encode({"lost": self._lost[who]}))
+            return None
+        match message.get("items"):
+            case [[1, {"join": {"host": str(name), "room": int(room)} as facts}], *_]:
+                pass
+            case _:
+                self._port.send(who, encode({"lost": "the learner does not know this host"}))
+                return None
+        why = self._objection(facts)
+        if not 0 < room <= _MOST_ROOM or len(self._hosts) >= _MOST_HOSTS:
+            why = f"{room} actors on one host, or {len(self._hosts)} hosts, are too many"
+        if why:
+            _log.warning("host %s is refused: %s", name[:80], why)
+            self._port.send(who, encode({"refused": why}))
+            return None
+        host = self._hosts[who] = _Host(name[:80], room)
+        host.talk.say(welcome=dict(self._welcome))
+        _log.info("host %s has joined with room for %d actors", host.name, room)
+        return host
+
+    def _on_item(self, host: _Host, item: Plain) -> None:
+        match item:
+            case {"ended": _}:
+                ended = exit_of(item)
+                if ended.peer in host.actors:
+                    gone = host.leaves and f"host {host.name} {host.leaves}"
+                    self._ended[ended.peer] = replace(ended, gone=gone)
+            case {"leaves": str(why)}:
+                host.leaves = f"leaves the run: {why[:200]}"
+                self._log_loss(host, host.leaves)
+
+    def _on_reports(self, host: _Host, reports: Any) -> None:  # noqa: ANN401  # from JSON
+        if not isinstance(reports, list):
+            raise WireError("reports of actors that are no list")
+        for report in reports:
+            match report:
+                case [peer, heartbeats, int(memory_bytes)]:
+                    if actor := host.actors.get(peer_of(peer)):
+                        actor.report = report_of(heartbeats)
+                        actor.memory_bytes = memory_bytes
+                case _:
+                    raise WireError(f"a report that cannot be read: {report!r:.80}")
+
+    def _check_silence(self) -> None:
+        """Give up hosts that were not heard while the socket was read."""
+        now, reads = self._clock(), self._port.reads
+        passed_s, self._looked_at = min(now - self._looked_at, _LONGEST_LOOK_S), now
+        if reads == self._reads:
+            return
+        self._reads = reads
+        for who, host in list(self._hosts.items()):
+            host.silent_s += passed_s
+            if host.silent_s > self._config.host_timeout_s:
+                self._lose(who, host)
+
+    def _lose(self, who: bytes, host: _Host) -> None:
+        why = f"was not heard for {host.silent_s:.0f} s"
+        if not host.leaves or host.actors:
+            self._log_loss(host, why)
+        for peer, actor in host.actors.items():
+            gone = f"host {host.name} {why}"
+            self._ended.setdefault(peer, ActorExit(peer=peer, code=1, last=actor.report, gone=gone))
+        del self._hosts[who]
+        self._lost[who] = f"the learner has not heard this host for {host.silent_s:.0f} s"
+        if len(self._lost) > _MOST_HOSTS:
+            del self._lost[next(iter(self._lost))]
+
+    def _log_loss(self, host: _Host, why: str) -> None:
+        ids = ", ".join(str(peer.actor_id) for peer in host.actors)
+        then = (
+            f"; its actors ({ids}) start again as soon as a host has room for them" if ids else ""
+        )
+        _log.warning("host %s %s%s", host.name, why, then)
+
+    def _speak(self) -> None:
+        for who, host in self._hosts.items():
+            if host.talk.has_news:
+                self._port.send(who, host.talk.message())
+
+    def _remind(self) -> None:
+        """Log at growing intervals which actors the run waits for."""
+        if self._begun or self._clock() - self._made_at < self._reminder_s:
+            return
+        self._reminder_s *= 2
+        there = ", ".join(f"{host.name}: {host.room}" for host in self._hosts.values())
+        room = sum(host.room for host in self._hosts.values())
+        _log.warning(
+            "waiting for hosts: %s; %d of %d actors are missing",
+            f"room for {room} actors has joined ({there})" if there else "none has joined",
+            self._least - room,
+            self._least,
+        )

@@ -1,0 +1,285 @@
+"""Hosts that come, go, hang and lie; by a port and a clock that the test moves."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.launcher import ActorExit, Progress, ProgressReport
+from asyncrl.core.messages import Peer
+from asyncrl.core.types import ActorId
+from asyncrl.supervision.host_launcher import HostLauncher, HostsConfig
+from asyncrl.supervision.host_messages import Conversation, decode, encode, plain_exit
+
+ACTORS = 4
+
+
+def peer(actor_id: int = 0, incarnation: int = 0) -> Peer:
+    return Peer(actor_id=ActorId(actor_id), incarnation=incarnation)
+
+
+def body(_: Progress) -> None:
+    """Stand for an actor's."""
+
+
+class LocalOne:
+    """Notes what is asked of this machine."""
+
+    def __init__(self) -> None:
+        self.launched: list[Peer] = []
+        self.closed = 0
+
+    def has_room(self, actor_id: ActorId) -> bool:
+        return True
+
+    def launch(self, peer: Peer, body: Any) -> None:
+        self.launched.append(peer)
+
+    def exits(self, timeout_s: float) -> list[ActorExit]:
+        assert timeout_s == 0.0, "who waits here does not hear hosts"
+        return []
+
+    def progress(self, peer: Peer) -> ProgressReport:
+        return ProgressReport(77, 0, waiting=False)
+
+    def memory_bytes(self, peer: Peer) -> int:
+        return 77
+
+    def finish(self, peer: Peer) -> None: ...
+
+    def kill(self, peer: Peer, *, with_stacks: bool = False) -> None: ...
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Stage:
+    """A launcher, and the port that a test speaks through."""
+
+    def __init__(self, **config: Any) -> None:
+        self.now_s = 100.0
+        self.reads = 0
+        self.inbox: list[tuple[bytes, bytes]] = []
+        self.outbox: list[tuple[bytes, bytes]] = []
+        self.local = LocalOne()
+        self.objection = ""
+        self.launcher = HostLauncher(
+            self.local,
+            self,
+            actors=ACTORS,
+            config=HostsConfig(**{"min_actors": 0, "host_timeout_s": 10.0, **config}),
+            order=lambda _: {"key": "secret"},
+            objection=lambda _: self.objection,
+            welcome={"run": "r"},
+            clock=lambda: self.now_s,
+        )
+
+    def receive(self, timeout_s: float) -> list[tuple[bytes, bytes]]:
+        self.now_s += timeout_s
+        arrived, self.inbox = self.inbox, []
+        return arrived
+
+    def send(self, host: bytes, data: bytes) -> None:
+        self.outbox.append((host, data))
+
+    def look(self, seconds: float = 0.0, *, reads: bool = True) -> list[ActorExit]:
+        """Let time pass in steps, and return who has ended."""
+        ended: list[ActorExit] = []
+        for _ in range(max(1, round(2 * seconds))):
+            self.now_s += 0.5 if seconds else 0.0
+            self.reads += reads
+            ended += self.launcher.exits(0.0)
+        return ended
+
+
+class HostSide:
+    """What a host says and hears."""
+
+    def __init__(self, stage: Stage, name: str = "n1", room: int = 2) -> None:
+        self.stage, self.id = stage, name.encode()
+        self.talk = Conversation()
+        self.talk.say(join={"host": name, "room": room})
+        self.heard: list[Any] = []
+        self.words: list[Any] = []
+        self.say()
+
+    def say(self, **more: Any) -> list[ActorExit]:
+        self.stage.inbox.append((self.id, self.talk.message(**more)))
+        ended = self.stage.look()
+        self.listen()
+        return ended
+
+    def listen(self) -> None:
+        for to, data in self.stage.outbox:
+            message = decode(data)
+            if to == self.id and "items" in message:
+                self.heard += self.talk.take(message)
+            elif to == self.id:
+                self.words.append(message)
+        self.stage.outbox = [each for each in self.stage.outbox if each[0] != self.id]
+
+
+def test_actors_go_to_the_host_with_the_most_room() -> None:
+    stage = Stage()
+    assert not stage.launcher.has_room(ActorId(0))
+    small, large = HostSide(stage, "small", 1), HostSide(stage, "large", 2)
+    for actor_id in range(3):
+        assert stage.launcher.has_room(ActorId(actor_id))
+        stage.launcher.launch(peer(actor_id), body)
+    assert not stage.launcher.has_room(ActorId(3)), "all are taken"
+    with pytest.raises(ConfigError, match="has_room"):
+        stage.launcher.launch(peer(3), body)
+    for host in (small, large):
+        host.listen()
+    assert small.heard[0] == {"welcome": {"run": "r"}}
+    orders = [item["launch"][0] for item in large.heard + small.heard if "launch" in item]
+    assert sorted(orders) == [0, 1, 2]
+    assert sum("launch" in item for item in large.heard) == 2
+
+
+def test_processes_that_are_not_actors_stay_here() -> None:
+    stage = Stage()
+    for actor_id in (-1, ACTORS):
+        assert stage.launcher.has_room(ActorId(actor_id))
+        stage.launcher.launch(peer(actor_id), body)
+        assert stage.launcher.progress(peer(actor_id)).turns == 77
+        assert stage.launcher.memory_bytes(peer(actor_id)) == 77
+    assert len(stage.local.launched) == 2
+
+
+def test_reports_and_exits_come_through() -> None:
+    stage = Stage()
+    host = HostSide(stage)
+    stage.launcher.launch(peer(), body)
+    host.say(actors=[[[0, 0], [3, 30, 1, 5], 1000], [[9, 9], [1, 1, 1, 1], 1]])
+    assert stage.launcher.progress(peer()) == ProgressReport(3, 30, waiting=True, waits=5)
+    assert stage.launcher.memory_bytes(peer()) == 1000
+    ended = ActorExit(peer=peer(), code=-11, text="its stacks", peak_bytes=5)
+    host.talk.say(**plain_exit(ended))
+    assert host.say() == [ended]
+    assert host.say() == [], "each once"
+    assert stage.launcher.has_room(ActorId(0))
+
+
+def test_a_silent_host_is_lost_with_its_actors(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+    host, other = HostSide(stage), HostSide(stage, "n2", 1)
+    stage.launcher.launch(peer(), body)
+    host.say(actors=[[[0, 0], [3, 30, 0, 5], 1000]])
+    before = stage.launcher.progress(peer())
+    for _ in range(9):
+        other.say()
+        assert stage.look(1.0) == []
+    assert stage.launcher.progress(peer()) != before, "it cannot be known to hang"
+    other.say()
+    (lost,) = stage.look(2.0)
+    assert (lost.peer, lost.code, lost.text, lost.last) == (peer(), 1, "", before)
+    assert lost.gone == "host n1 was not heard for 10 s"
+    assert "host n1 was not heard for 10 s; its actors (0) start again" in caplog.text
+    assert stage.launcher.has_room(ActorId(0)), "at the other one"
+    stage.launcher.launch(peer(0, 1), body)
+    other.listen()
+    assert other.heard[-1]["launch"] == [0, 1]
+    host.talk.say(**plain_exit(ActorExit(peer=peer(), code=0)))
+    assert host.say() == [], "it ended before"
+    assert "has not heard this host" in host.words[-1]["lost"]
+
+
+def test_no_host_is_lost_while_the_socket_is_not_read() -> None:
+    stage = Stage()
+    HostSide(stage)
+    stage.launcher.launch(peer(), body)
+    assert stage.look(60.0, reads=False) == [], "the socket was not read"
+    stage.now_s += 3600.0
+    assert stage.look() == [], "this process was stopped"
+    assert stage.look(12.0) != []
+
+
+def test_a_host_that_leaves_takes_no_further_actor() -> None:
+    stage = Stage()
+    host = HostSide(stage)
+    stage.launcher.launch(peer(), body)
+    host.talk.say(leaves="interrupted by SIGTERM")
+    host.say()
+    assert not stage.launcher.has_room(ActorId(1))
+    host.talk.say(**plain_exit(ActorExit(peer=peer(), code=0)))
+    (ended,) = host.say()
+    assert ended.gone == "host n1 leaves the run: interrupted by SIGTERM"
+
+
+def test_the_first_actor_waits_for_the_least_number(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage(min_actors=None)
+    HostSide(stage, "n1", 3)
+    assert not stage.launcher.has_room(ActorId(0))
+    stage.look(11.0)
+    assert "room for 3 actors has joined (n1: 3); 1 of 4 actors are missing" in caplog.text
+    assert "host n1 was not heard for 10 s" in caplog.text
+    assert "its actors" not in caplog.text, "it had none"
+    caplog.clear()
+    HostSide(stage, "n2", 3)
+    stage.look(9.5)
+    assert "room for 3 actors has joined (n2: 3); 1 of 4" in caplog.text, "20 s after the start"
+    HostSide(stage, "n3", 1)
+    assert stage.launcher.has_room(ActorId(0))
+    caplog.clear()
+    stage.look(60.0)
+    assert "missing" not in caplog.text
+    HostSide(stage, "n4", 1)
+    assert stage.launcher.has_room(ActorId(0)), "later any number will do"
+
+
+def test_a_host_that_does_not_fit_is_refused_in_words(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+    stage.objection = "it runs another version"
+    host = HostSide(stage)
+    assert host.words == [{"refused": "it runs another version"}]
+    assert "host n1 is refused: it runs another version" in caplog.text
+    assert not stage.launcher.has_room(ActorId(0))
+
+
+def test_what_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+    host = HostSide(stage)
+    stage.launcher.launch(peer(), body)
+    for words in (
+        b"\xff",
+        b"[]",
+        encode({"heard": 0}),
+        encode({"heard": 0, "items": [], "actors": 5}),
+        encode({"heard": 0, "items": [], "actors": [[1]]}),
+    ):
+        stage.inbox.append((host.id, words))
+    assert stage.look() == []
+    assert len(caplog.records) == 5
+    stage.inbox.append((b"a stranger", encode({"heard": 0, "items": []})))
+    stage.look()
+    assert decode(stage.outbox[-1][1]) == {"lost": "the learner does not know this host"}
+    assert host.say() == []
+
+
+def test_close_asks_hosts_to_end_and_does_not_wait_for_the_silent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    stage = Stage()
+    host = HostSide(stage)
+    began = stage.now_s
+    stage.launcher.close()
+    stage.launcher.close()
+    host.listen()
+    assert host.heard[-1] == {"end": "the run has ended"}
+    assert stage.now_s - began < 5.0
+    assert stage.local.closed == 2
+
+
+def test_kill_and_finish_are_passed_on() -> None:
+    stage = Stage()
+    host = HostSide(stage)
+    stage.launcher.launch(peer(), body)
+    stage.launcher.finish(peer())
+    stage.launcher.kill(peer(), with_stacks=True)
+    host.listen()
+    assert host.heard[-2:] == [{"finish": [0, 0]}, {"kill": [0, 0], "stacks": True}]

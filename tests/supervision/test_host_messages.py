@@ -1,0 +1,95 @@
+"""What must arrive does, once and in order, and nothing else is believed."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from asyncrl.core.errors import WireError
+from asyncrl.core.launcher import ActorExit, ProgressReport
+from asyncrl.core.messages import Peer
+from asyncrl.core.types import ActorId
+from asyncrl.supervision.host_messages import (
+    Conversation,
+    decode,
+    exit_of,
+    peer_of,
+    plain_exit,
+    report_of,
+)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_items_arrive_once_and_in_order_over_a_bad_network(seed: int) -> None:
+    draw = random.Random(seed)
+    sides = Conversation(), Conversation()
+    said: tuple[list[int], list[int]] = ([], [])
+    heard: tuple[list[int], list[int]] = ([], [])
+    ways: tuple[list[bytes], list[bytes]] = ([], [])
+
+    def turn(side: int) -> None:
+        ways[side].append(sides[side].message())
+        draw.shuffle(ways[side])
+        while ways[side] and draw.random() < 0.6:
+            data = ways[side].pop() if draw.random() < 0.7 else ways[side][-1]
+            if draw.random() < 0.8:
+                heard[1 - side].extend(i["number"] for i in sides[1 - side].take(decode(data)))
+
+    for number in range(200):
+        side = draw.randrange(2)
+        sides[side].say(number=number)
+        said[side].append(number)
+        turn(draw.randrange(2))
+    while not all(side.is_acknowledged for side in sides):
+        turn(draw.randrange(2))
+    assert heard == (said[1], said[0])
+
+
+def test_an_exit_comes_back_identical() -> None:
+    ended = ActorExit(
+        peer=Peer(actor_id=ActorId(3), incarnation=7),
+        code=-11,
+        text="its stacks",
+        error="ValueError: no",
+        began=False,
+        last=ProgressReport(5, 50, waiting=True, waits=2),
+        peak_bytes=1 << 30,
+    )
+    assert exit_of(decode(json.dumps(plain_exit(ended)).encode())) == ended
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\xff", b"[1]", b"{", b"[" * 100_000, b'"' + b"a" * (1 << 20) + b'"', b"1" * 5000],
+    ids=["no text", "a list", "an end", "deep", "long", "a number"],
+)
+def test_bytes_that_are_no_message_are_refused(data: bytes) -> None:
+    with pytest.raises(WireError):
+        decode(data)
+
+
+def test_fields_of_another_kind_are_refused() -> None:
+    for peer in ([1], [1, "2"], [-1, 0], [0, -1], {"0": 1}, [1 << 60, 0]):
+        with pytest.raises(WireError, match="incarnation"):
+            peer_of(peer)
+    for report in ([1, 2, 3], [1, 2, 3, -4], [1, 2, 3, 4.5], None):
+        with pytest.raises(WireError, match="heartbeats"):
+            report_of(report)
+    with pytest.raises(WireError, match="exit"):
+        exit_of({"ended": [0, 0], "code": 0})
+    with pytest.raises(WireError, match="lacks"):
+        Conversation().take({"heard": 0})
+
+
+def test_many_items_take_several_messages() -> None:
+    one, other = Conversation(), Conversation()
+    for number in range(150):
+        one.say(number=number)
+    heard: list[int] = []
+    while not one.is_acknowledged:
+        assert one.has_news or not heard
+        heard += [item["number"] for item in other.take(decode(one.message()))]
+        one.take(decode(other.message()))
+    assert heard == list(range(150))

@@ -1,0 +1,131 @@
+"""A learner's launcher and hosts that have joined it over TCP, in threads of one process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.launcher import ActorBody, Launcher
+from asyncrl.core.messages import Peer
+from asyncrl.supervision.host import Host, HostTimeouts
+from asyncrl.supervision.host_launcher import HostLauncher, HostsConfig
+from asyncrl.supervision.local import LocalLauncher, pickled
+from asyncrl.supervision.threads import ThreadLauncher
+from asyncrl.transport.zeromq import (
+    Curve,
+    ZmqHostLine,
+    ZmqLearnerLink,
+    ZmqTransport,
+    ZmqTransportConfig,
+)
+from tests.support.helpers import wait_until
+from tests.support.sample_messages import SCHEMA
+
+DEADLINE_S = 60.0
+TIMEOUTS = HostTimeouts(first_answer_s=DEADLINE_S, learner_s=DEADLINE_S, stop_s=5.0)
+
+
+class Bodies:
+    """Carries bodies past the network, which carries none."""
+
+    def __init__(self) -> None:
+        self._bodies: list[ActorBody] = []
+
+    def order(self, body: ActorBody) -> dict[str, Any]:
+        pickled(body)
+        self._bodies.append(body)
+        return {"body": len(self._bodies) - 1}
+
+    def make(self, _: Peer, __: Any, order: Any) -> ActorBody:
+        return self._bodies[order["body"]]
+
+
+class Fleet:
+    """A learner's port on the loopback address, and the hosts that a test starts."""
+
+    def __init__(self) -> None:
+        self.bodies = Bodies()
+        self.link: ZmqLearnerLink = ZmqTransport.tcp(
+            "tcp://127.0.0.1", schema=SCHEMA, config=ZmqTransportConfig()
+        ).listen()
+        self.curve: Curve = self.link.hosts.open(4)
+        self._ends = threading.Event()
+        self._reads = threading.Thread(target=self._read)
+        self._reads.start()
+        self.hosts: list[tuple[threading.Thread, Interrupter]] = []
+        self.outcomes: list[Any] = []
+
+    def launcher(self, *, local: Launcher | None = None, **config: Any) -> HostLauncher:
+        return HostLauncher(
+            local or ThreadLauncher(),
+            self.link.hosts,
+            actors=8,
+            config=HostsConfig(min_actors=0, **config),
+            order=self.bodies.order,
+        )
+
+    def line(self) -> ZmqHostLine:
+        endpoint = self.link.address.endpoint  # type: ignore[attr-defined]
+        return ZmqHostLine(endpoint, self.curve, ZmqTransportConfig())
+
+    def join(
+        self, make_launcher: Callable[[], Any], *, room: int = 8, timeouts: HostTimeouts = TIMEOUTS
+    ) -> Interrupter:
+        """Start a host in a thread; return what asks it to leave."""
+        interrupter = Interrupter()
+        args = (make_launcher, room, timeouts, interrupter)
+        thread = threading.Thread(target=self._serve, args=args)
+        thread.start()
+        self.hosts.append((thread, interrupter))
+        return interrupter
+
+    def close(self) -> None:
+        for thread, interrupter in self.hosts:
+            interrupter.stop("the test ends")
+            thread.join(DEADLINE_S)
+        self._ends.set()
+        self._reads.join(DEADLINE_S)
+        self.link.close()
+
+    def _read(self) -> None:
+        while not self._ends.is_set():
+            self.link.poll(0.1)
+
+    def _serve(
+        self,
+        make_launcher: Callable[[], Any],
+        room: int,
+        timeouts: HostTimeouts,
+        interrupter: Interrupter,
+    ) -> None:
+        facts = {"host": "a host", "room": room}
+        with ExitStack() as undo:
+            launcher = undo.enter_context(make_launcher())
+            line = self.line()
+            undo.callback(line.close)
+            host = Host(launcher, line, facts, self.bodies.make, timeouts)
+            try:
+                self.outcomes.append(host.run(interrupter))
+            except Exception as error:
+                self.outcomes.append(error)
+
+
+@contextmanager
+def joined() -> Iterator[HostLauncher]:
+    """Yield a launcher that one host has joined."""
+    fleet = Fleet()
+    launcher = fleet.launcher()
+    try:
+        fleet.join(LocalLauncher)
+        wait_until(
+            lambda: launcher.exits(0.01) == [] and launcher.has_room(0),  # type: ignore[arg-type]
+            DEADLINE_S,
+            "a host",
+        )
+        yield launcher
+    finally:
+        launcher.close()
+        fleet.close()
