@@ -47,6 +47,7 @@ from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig, SequenceRe
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.actor_manager import ActorManagerConfig
+from asyncrl.supervision.host_launcher import HostsConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.named_parts import NamedParts
@@ -78,6 +79,7 @@ GROUPS: Mapping[str, tuple[type, ...]] = {
     "trainer": (AsyncTrainerConfig,),
     "segment": (SegmentConfig,),
     "transport": (ZmqTransportConfig,),
+    "hosts": (HostsConfig,),
     "proxy": (ReplayBufferProxyConfig,),
     "supervision": (ActorManagerConfig,),
     "supervision.restart": (RestartPolicyConfig,),
@@ -92,6 +94,7 @@ IN_PYTHON: tuple[type, ...] = (TrainerConfig, OfflineConfig)
 COMMANDS = {
     "train": ["train", "--help"],
     "resume": ["resume", "--help"],
+    "join": ["join", "--help"],
     "replay": ["replay", "--help"],
     "eval": ["eval", "--help"],
     "export": ["export", "--help"],

@@ -114,6 +114,27 @@ def value_of(flag: str, argv: Sequence[str]) -> str | None:
     return found
 
 
+def for_hosts(words: list[str]) -> list[str]:
+    """Return a command line with the settings that `--listen` and a range of actors stand for."""
+    spread = [part for word in words for part in _without_range(word)]
+    if (bind := value_of("--listen", words)) is not None:
+        spread += ["--launcher", "hosts", "--transport.bind", bind]
+    if (name := value_of("--advertise", words)) is not None:
+        spread += ["--transport.advertise", name]
+    least = (_ACTORS.fullmatch(value_of("--actors", words) or "") or [None, None])[1]
+    return [*spread, "--hosts.min-actors", least] if least is not None else spread
+
+
+_ACTORS = re.compile(r"([0-9]+)\.\.([0-9]+)")
+
+
+def _without_range(word: str) -> list[str]:
+    """Return a flag without the least number of actors."""
+    flag, equals, value = word.rpartition("=")
+    form = _ACTORS.fullmatch(value)
+    return [word] if form is None else [f"{flag}{equals}{form[2]}"]
+
+
 def check_config_file(path: Path) -> None:
     """Raise `ConfigError` unless the path of `--config` is a file."""
     if not path.exists():

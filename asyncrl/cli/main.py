@@ -41,6 +41,8 @@ usage: asyncrl COMMAND [OPTIONS]
       train an agent with actor processes; train --help lists presets and settings
   asyncrl resume RUN_DIR [OPTIONS OF train]
       resume a run from its newest valid checkpoint
+  asyncrl join RUN_DIR/join.key [--actors N] ...
+      run actors on this machine for a run of train --listen, which may be elsewhere
   asyncrl replay RUN_DIR [--until OPT_STEPS] [--pdb]
       compute a run of train --record-order again, bit for bit, in one process
   asyncrl eval RUN_DIR [--episodes N] [--stochastic] [--env-kwargs NAME VALUE ...] [--json]
@@ -69,6 +71,7 @@ usage: asyncrl COMMAND [OPTIONS]
 _COMMANDS = {
     "train": "asyncrl.cli.train",
     "resume": "asyncrl.cli.resume",
+    "join": "asyncrl.cli.join",
     "replay": "asyncrl.cli.replay",
     "eval": "asyncrl.cli.eval",
     "export": "asyncrl.cli.export",

@@ -8,7 +8,7 @@ from shlex import quote
 
 from asyncrl.checkpoint.checkpoint import MANIFEST, Checkpointer
 from asyncrl.checkpoint.resume import Resume
-from asyncrl.cli.flags import dashed, value_of
+from asyncrl.cli.flags import dashed, for_hosts, value_of
 from asyncrl.cli.output import show
 from asyncrl.cli.run_directory import check_run_dir, has_summary, run_dir_made
 from asyncrl.cli.train import TrainArguments, parse_flags, train_in
@@ -42,7 +42,7 @@ def parse(argv: list[str]) -> TrainArguments:
         raise SystemExit(0)
     if not argv or argv[0].startswith("-"):
         raise ConfigError("name a run: asyncrl resume RUN_DIR [OPTIONS]")
-    name, *flags = dashed(argv)
+    name, *flags = for_hosts(dashed(argv))
     resume: Resume = "without replay" if _NO_REPLAY in flags else True
     flags = [flag for flag in flags if flag != _NO_REPLAY]
     run_dir = Path(name)

@@ -21,6 +21,7 @@ from asyncrl.cli.flags import (
     REGISTRY,
     check_config_file,
     dashed,
+    for_hosts,
     naming_flags,
     value_of,
     without_rare,
@@ -86,12 +87,12 @@ def print_run(agent: str, config: RunConfig, run_dir: Path) -> None:
         show("no limit is set, so it trains until Ctrl-C, which saves a checkpoint first")
 
 
-_PRINTED_SETTINGS = ("asyncrl.replay", "asyncrl.supervision.in_child")
+_PRINTED_SETTINGS = ("asyncrl.replay", "asyncrl.supervision.in_child", "asyncrl.training.hosted")
 
 
 @contextmanager
 def printing_building(*, quiet: bool) -> Iterator[None]:
-    """Print how long environments take to build, and how much memory a replay will take."""
+    """Print how long environments take to build, a replay's memory, and how hosts join."""
     handler = _Printing()
     with ExitStack() as undo:
         for logger in map(logging.getLogger, () if quiet else _PRINTED_SETTINGS):
@@ -144,6 +145,9 @@ def recorder_of(config: RunConfig, run_dir: Path, output: Output) -> BackgroundR
     return BackgroundRecorder(recorders)
 
 
+JOIN_KEY = "join.key"
+"""The file in a run's directory with which hosts join it."""
+
 Scalar = bool | int | float | str
 
 _TUNING_S = 60.0
@@ -161,6 +165,14 @@ class Output:
     config: Annotated[Path | None, COMMON] = None
     """YAML file with settings, for instance another run's `config.yaml`. Settings that it lacks
     come from the preset. Flags override the file."""
+
+    listen: str | None = None
+    """`tcp://ADDRESS` or `tcp://ADDRESS:PORT` of this machine: actors run on any machine that joins
+    there by `asyncrl join RUN_DIR/join.key`. Sets `--launcher hosts` and `--transport.bind`. With
+    it, `--actors 4..64` starts when there is room for 4 actors, and takes up to 64."""
+
+    advertise: str | None = None
+    """Name of this machine in the network of the hosts; sets `--transport.advertise`."""
 
     replay_kind: Annotated[ReplayKind | None, COMMON] = None
     """Kind of replay buffer, if not the preset's or the file's. Its settings are `--replay.*`."""
@@ -220,7 +232,7 @@ class TrainArguments:
 
 def parse(argv: list[str]) -> TrainArguments:
     """Parse the command line: the preset, or `--config`, gives the defaults of all flags."""
-    words = dashed(argv)
+    words = for_hosts(dashed(argv))
     if words and words[0] in _HELP:
         return parse_flags("asyncrl train AGENT", "dqn", preset("dqn"), words, _presets())
     if words and not words[0].startswith("-"):
@@ -279,7 +291,7 @@ def parse_flags(
     )
 
 
-_OF_ACTORS = ("supervision", "transport", "proxy", "launcher")
+_OF_ACTORS = ("supervision", "transport", "proxy", "launcher", "hosts", "listen", "advertise")
 _OF_ENVIRONMENTS = (*_OF_ACTORS, "actors", "limiter", "segment", "envs-per-actor")
 _WITHOUT_MEANING = {"async": (), "sync": _OF_ACTORS, "offline": _OF_ENVIRONMENTS}
 """Prefixes of flags that have no effect in a mode."""
@@ -458,6 +470,7 @@ def _build(
         resume=arguments.resume,
         interrupter=interrupter,
         record_order=_order_file(arguments, run_dir),
+        join_key=run_dir / JOIN_KEY,
     )
 
 

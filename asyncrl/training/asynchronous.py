@@ -42,6 +42,7 @@ from asyncrl.training.common_config import (
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.describe_env import PRELOAD, describe_here, describe_in_child
 from asyncrl.training.evaluate_apart import apart_unless
+from asyncrl.training.hosted import facts_of, open_door
 from asyncrl.training.parts import AsyncParts
 from asyncrl.training.plan import RunPlan, check_run, evaluator_maker, helpers
 from asyncrl.training.recorded import check_order_path, order_of
@@ -101,6 +102,7 @@ def build_async_trainer(
     interrupter: Interrupter | None = None,
     launcher: RunLauncher | None = None,
     record_order: str | PathLike[str] | None = None,
+    join_key: str | PathLike[str] | None = None,
     **parts: Unpack[CommonParts],
 ) -> AsyncTrainer:
     """Build an asynchronous run. Everything that can be checked is checked before a process starts.
@@ -124,6 +126,7 @@ def build_async_trainer(
         record_order: File in which the experience is kept and the order in which the learner used
             it, so that `replay_run` can compute the same parameters again. A resumed run writes
             another one beside it. None keeps nothing.
+        join_key: File in which `launcher=hosts` writes the key that hosts join with.
         parts: `recorder`, which stores metrics, in a background thread, so it may be slow;
             `callbacks`, called during the run, see `core/callback.py`;
             `run_config`, plain values that the recorder stores beside its metrics.
@@ -175,7 +178,17 @@ def build_async_trainer(
             proxy,
             config.trainer,
             manager=_manager(
-                starts,
+                starts
+                if config.launcher != "hosts"
+                else open_door(
+                    starts,
+                    link,
+                    config,
+                    facts_of(agent, actor_agents, config, plan.schema.hash()),
+                    key_file=join_key,
+                    settings=parts.get("run_config"),
+                    closing=closing,
+                ),
                 bodies,
                 config,
                 interrupter,
@@ -214,7 +227,7 @@ def _launcher_of(config: AsyncConfig, launcher: RunLauncher | None) -> RunLaunch
     Without networks, actors are a quarter as large if what starts them has not loaded torch.
     """
     chosen: RunLauncher | ThreadLauncher
-    if config.launcher == "process" and config.inference in {"actor", "auto"}:
+    if config.launcher != "thread" and config.inference in {"actor", "auto"}:
         chosen = launcher or start_launcher()
     else:
         if launcher is not None:
@@ -265,7 +278,7 @@ def _manager(
     first_incarnation: int,
 ) -> ActorManager:
     def on_exit(ended: ActorExit) -> None:
-        link.revoke(ended.peer)
+        link.revoke(ended.peer, fence=bool(ended.gone))
         proxy.ended.append(ended.peer)
         if ended.peer.actor_id < config.actors:
             proxy.ledger.on_ended(ended.peer, produced=ended.last.produced)

@@ -15,6 +15,7 @@ from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxyConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.actor_manager import ActorManagerConfig
+from asyncrl.supervision.host_launcher import HostsConfig
 from asyncrl.training.common_config import CommonConfig
 from asyncrl.transport.zeromq import ZmqTransportConfig
 
@@ -26,10 +27,11 @@ class AsyncConfig(CommonConfig):
     actors: Count = 2
     """Number of actor processes."""
 
-    launcher: Literal["process", "thread"] = "process"
-    """What actors are: processes, or threads of the learner's process for debuggers, notebooks and
-    free-threaded Python. A crash in native code then ends the run, and a hang there leaves a thread
-    behind."""
+    launcher: Literal["process", "thread", "hosts"] = "process"
+    """What actors are. `process`: processes of this machine. `thread`: threads of the learner's
+    process for debuggers, notebooks and free-threaded Python; a crash in native code then ends the
+    run, and a hang there leaves a thread behind. `hosts`: processes of any machine that joins with
+    the run's key, by `asyncrl join`; needs `transport.bind`."""
 
     inference: Annotated[Literal["actor", "learner", "server", "auto"], COMMON] = "actor"
     """Where the networks of actors are computed: in each actor; or in batches of all actors, by a
@@ -42,6 +44,9 @@ class AsyncConfig(CommonConfig):
 
     supervision: ActorManagerConfig = field(default_factory=ActorManagerConfig)
     """Timeouts and restarts of actors."""
+
+    hosts: HostsConfig = field(default_factory=HostsConfig)
+    """Actors on other machines."""
 
     segment: SegmentConfig = field(default_factory=SegmentConfig)
     """How experience is cut into segments and messages."""
@@ -68,8 +73,35 @@ class AsyncConfig(CommonConfig):
                 "supervision.memory_limit_bytes has no effect with launcher=thread, because "
                 "threads share their memory; set it to 0, or launcher to process"
             )
+        self._check_hosts()
         if (fewest := self.supervision.restart.min_actors) > self.actors:
             raise ConfigError(
                 f"supervision.restart.min_actors is {fewest}, but there are only {self.actors} "
                 "actors; lower it, or raise `actors`"
+            )
+
+    def _check_hosts(self) -> None:
+        """Raise if actors on other machines cannot work with the other settings."""
+        least, transport = self.hosts.min_actors, self.transport
+        if least is not None and least > self.actors:
+            raise ConfigError(
+                f"hosts.min_actors is {least}, but there are only {self.actors} actors; lower it, "
+                "or raise `actors`"
+            )
+        if self.launcher != "hosts":
+            return
+        if transport.bind == "ipc":
+            raise ConfigError(
+                "launcher=hosts needs an address that hosts can reach; set transport.bind to "
+                "tcp://ADDRESS, on the command line --listen tcp://ADDRESS"
+            )
+        if transport.bind_every_interface and not transport.advertise:
+            raise ConfigError(
+                f"transport.bind is {transport.bind!r}, which is no address that hosts can connect "
+                "to; set transport.advertise to the name of this machine in their network"
+            )
+        if self.inference != "actor":
+            raise ConfigError(
+                f"inference is {self.inference!r}, but with launcher=hosts each actor computes its "
+                "network itself; leave it at actor"
             )

@@ -39,3 +39,4 @@ class AsyncParts(SyncParts, total=False):
     actor_agents: Sequence[AgentConfig] | None
     strategy: Strategy | None
     record_order: str | PathLike[str] | None
+    join_key: str | PathLike[str] | None

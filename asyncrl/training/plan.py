@@ -83,7 +83,7 @@ def check_run(
             "each, or None to use the learner's for all"
         )
     require_make_env(make_env)
-    if config.launcher == "process":
+    if config.launcher != "thread":
         pickled([agent, actor_agents, make_env, make_processor])
 
 
@@ -145,7 +145,7 @@ class RunPlan:
         `admit` gives each incarnation of a process its transport, as a learner's link does;
         `inference` is the address of a server of inference, if there is one.
         """
-        bodies = self._actor_bodies(admit, inference)
+        bodies = self.actor_bodies(admit, inference)
         evaluator, server = helpers(self._config)
         if self._config.evaluate.where == "background":
             make_spec = partial(
@@ -154,7 +154,7 @@ class RunPlan:
                 make_evaluator=evaluate,
                 agent=self._agent,
                 seed=self._config.seed,
-                owns_process=self._config.launcher == "process",
+                owns_process=self._config.launcher != "thread",
             )
             bodies[evaluator] = partial(_evaluator_body, make_spec, admit)
         if inference is not None and self._config.inference == "server":
@@ -184,7 +184,7 @@ class RunPlan:
 
     def decide_inference(self) -> AsyncConfig:
         """Return the config with `actor` or `server` in place of `inference=auto`."""
-        served = self._config.launcher == "process" and self._is_server_faster()
+        served = self._config.launcher != "thread" and self._is_server_faster()
         if not served:
             self._build_policy = [agent.build_policy for agent in self._actor_agents]
         self._config = replace(self._config, inference="server" if served else "actor")
@@ -208,12 +208,13 @@ class RunPlan:
             address=inference,
             seed=self._config.seed,
             serving=self._config.serving,
-            owns_process=self._config.launcher == "process",
+            owns_process=self._config.launcher != "thread",
         )
 
-    def _actor_bodies(
+    def actor_bodies(
         self, admit: Admit, inference: InferenceAddress | None
     ) -> dict[ActorId, MakeBody]:
+        """Return the function that each actor runs, by slot; see `bodies`."""
         bodies: dict[ActorId, MakeBody] = {}
         for i, build_policy in enumerate(self._build_policy):
             make_spec = partial(
@@ -228,7 +229,7 @@ class RunPlan:
                 restart=self._config.supervision.restart,
                 change_env=with_env_kwargs,
                 inference=inference,
-                owns_process=self._config.launcher == "process",
+                owns_process=self._config.launcher != "thread",
             )
             bodies[ActorId(i)] = partial(self._actor_body, make_spec, admit)
         return bodies
@@ -276,7 +277,7 @@ def evaluator_maker(
     """Return the function that builds the evaluator, in its own process or the learner's."""
     seed = derive_seed(config.evaluate.seed, Role.EVALUATION)
     evaluate = own or partial(_episode_evaluator, make_env, config.evaluate.play, seed)
-    if config.evaluate.where == "background" and config.launcher == "process":
+    if config.evaluate.where == "background" and config.launcher != "thread":
         pickled(evaluate)
     return evaluate
 

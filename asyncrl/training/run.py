@@ -27,13 +27,14 @@ def build_trainer(
     *,
     launcher: RunLauncher | None = None,
     record_order: str | PathLike[str] | None = None,
+    join_key: str | PathLike[str] | None = None,
     **parts: Unpack[OfflineParts],
 ) -> BaseTrainer:
     """Build a run of any mode; the config defines its limits, targets and named parts.
 
-    Takes the arguments of `train_from_data` except agent, data, environment and settings. An
-    argument replaces the part that the config names; callbacks are added. A `launcher` is for the
-    processes of an asynchronous run, and `record_order` for its order; see `build_async_trainer`.
+    Takes the arguments of `train_from_data` except agent, data, environment and settings, and three
+    of `build_async_trainer`, for asynchronous runs. An argument replaces the part that the config
+    names; callbacks are added.
     """
     named = config.parts
     named.check(config.mode)
@@ -42,14 +43,13 @@ def build_trainer(
             f"record_order has no effect with mode={config.mode}, which repeats itself bit for bit "
             "without it; remove it"
         )
-    make_env = config.env_config().build
     make_eval_env = partial(config.eval_env_config().build_for, config.evaluate.play.episodes)
     filled = _filled(config, parts)
     match config.mode:
         case "async":
             return build_async_trainer(
                 config.agent,
-                make_env,
+                config.env_config().build,
                 config,
                 make_eval_env=make_eval_env,
                 make_processor=named.make_processor,
@@ -57,6 +57,7 @@ def build_trainer(
                 strategy=named.make_strategy(),
                 launcher=launcher,
                 record_order=record_order,
+                join_key=join_key,
                 **filled,
             )
         case "sync":

@@ -21,6 +21,7 @@ from asyncrl.actor.trajectory_processor import TrajectoryConfig
 from asyncrl.agents.parts.exploration import Exploration
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.cli.eval import EvalArguments
+from asyncrl.cli.join import JoinArguments
 from asyncrl.cli.replay import ReplayArguments
 from asyncrl.core.declared import Member, declared
 from asyncrl.core.errors import ConfigError
@@ -32,6 +33,7 @@ from asyncrl.learner.run_services import EvaluationTimingConfig, RecordConfig, S
 from asyncrl.replay.ring_config import RingConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.supervision.actor_manager import ActorManagerConfig
+from asyncrl.supervision.host_launcher import HostsConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.synchronous import TrainerConfig
@@ -42,6 +44,7 @@ _GIVEN: dict[type, Any] = {  # classes that have no defaults
     CollectThenTrain: CollectThenTrain(env_steps=10, opt_steps=10),
     EnvConfig: EnvConfig(id="CartPole-v1"),
     EvalArguments: EvalArguments(run_dir=Path()),
+    JoinArguments: JoinArguments(key=Path()),
     ReplayArguments: ReplayArguments(run_dir=Path()),
     RunConfig: RunConfig(env="CartPole-v1"),
 }
@@ -55,6 +58,7 @@ _GROUPS: dict[Any, str] = {  # what a sentence puts before the name of a setting
     RateLimiterConfig: "limiter",
     RestartPolicyConfig: "supervision.restart",
     ActorManagerConfig: "supervision",
+    HostsConfig: "hosts",
     RingConfig: "replay",
     TrajectoryQueueConfig: "replay",
     SegmentConfig: "segment",

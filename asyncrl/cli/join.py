@@ -1,0 +1,116 @@
+"""`asyncrl join`: runs actors on this machine for a learner on another one."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from asyncrl.cli.flags import check_config_file
+from asyncrl.cli.output import on_results, show
+from asyncrl.cli.signals import interrupting
+from asyncrl.core.declared import Count, NotNegative, check_declared
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.settings import from_plain
+from asyncrl.metrics.system import Cores
+from asyncrl.training.join import join_run
+from asyncrl.training.join_key import JoinKey
+from asyncrl.training.run_config import RunConfig, load_yaml
+
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinArguments:
+    """Run actors on this machine for a run that was started with --listen, until it ends."""
+
+    key: Annotated[Path, tyro.conf.Positional]
+    """The file `join.key` of the run's directory, or a copy that only you can read."""
+
+    actors: Count | None = None
+    """Maximum number of actors to run here. Default: one per core."""
+
+    config: Path | None = None
+    """YAML file with the run's settings. Default: those in the key. Required if the run was started
+    from Python with settings that a file can hold."""
+
+    env: str | None = None
+    """The same environment under another name, if it is installed differently here."""
+
+    wait_s: NotNegative = 60.0
+    """Seconds to wait for the key to be written, if it is missing: jobs of a scheduler may start in
+    any order."""
+
+    quiet: bool = False
+    """Print errors and warnings only."""
+
+    def __post_init__(self) -> None:
+        check_declared(self, flags=True)
+
+
+def parse(argv: list[str]) -> JoinArguments:
+    """Parse the command line."""
+    arguments: JoinArguments = on_results(tyro.cli, JoinArguments, prog="asyncrl join", args=argv)
+    return arguments
+
+
+def run(arguments: JoinArguments) -> int:
+    """Serve the run until it ends, and return the exit code."""
+    interrupter = Interrupter()
+    _wait_for(arguments.key, arguments.wait_s)
+    config = _config(arguments)
+    if not arguments.quiet:
+        _print_joining()
+    with interrupting(interrupter, config.grace_s) as interrupted:
+        join_run(
+            arguments.key,
+            config.agent,
+            config.env_config().build,
+            config,
+            actors=arguments.actors or max(1, int(Cores().share)),
+            actor_agents=config.parts.agents_of_actors(config.agent, config.actors),
+            make_processor=config.parts.make_processor,
+            interrupter=interrupter,
+        )
+    if not arguments.quiet:
+        show("left the run" if interrupted.exit_code else "the run has ended")
+    return interrupted.exit_code
+
+
+def _wait_for(path: Path, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+
+
+def _config(arguments: JoinArguments) -> RunConfig:
+    """Return the run's settings: of a file, or those in the key."""
+    if arguments.config is not None:
+        check_config_file(arguments.config)
+        config = load_yaml(RunConfig, arguments.config)
+    else:
+        settings = JoinKey.load(arguments.key).settings
+        if settings is None:
+            raise ConfigError(
+                f"{arguments.key} has no settings, because its run was started from Python: give "
+                "them by --config, or call asyncrl.join_run with those of the run"
+            )
+        config = from_plain(RunConfig, settings)
+    return replace(config, env=arguments.env) if arguments.env else config
+
+
+class _Printing(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno < logging.WARNING:
+            show(record.getMessage())
+
+
+def _print_joining() -> None:
+    logger = logging.getLogger("asyncrl.training.join")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(_Printing())

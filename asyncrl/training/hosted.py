@@ -1,0 +1,136 @@
+"""Wires the learner's side of actors on other machines; `join.py` wires the other side.
+
+A host gets no code from the learner. It builds its actors from its own settings, and both sides
+compare what actors are built from. An order adds what only the learner knows: the actor's key, and
+the change of environments that is in force.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Any, cast
+
+from asyncrl.actor.process import ActorSpec
+from asyncrl.core.agent import AgentConfig
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.launcher import ActorBody, Launcher
+from asyncrl.core.messages import SOFTWARE
+from asyncrl.core.settings import to_parameters
+from asyncrl.supervision.host_launcher import HostLauncher
+from asyncrl.training.config import AsyncConfig
+from asyncrl.training.join_key import JoinKey
+from asyncrl.transport.zeromq import Curve, ZmqLearnerLink, ZmqTransport
+
+_log = logging.getLogger(__name__)
+
+Plain = Mapping[str, Any]
+
+_WHERE = ("bind", "advertise", "bind_every_interface")
+"""Settings of the transport that may differ between the two sides."""
+
+
+def facts_of(
+    agent: AgentConfig,
+    actor_agents: Sequence[AgentConfig] | None,
+    config: AsyncConfig,
+    schema_hash: str,
+) -> Plain:
+    """Return what must be equal on both sides, as JSON."""
+    transport = to_parameters(config.transport)
+    settings = {
+        "agent": to_parameters(agent),
+        "actor_agents": [to_parameters(one) for one in actor_agents or ()],
+        "actors": config.actors,
+        "seed": config.seed,
+        "segment": to_parameters(config.segment),
+        "supervision.restart": to_parameters(config.supervision.restart),
+        "transport": {name: v for name, v in transport.items() if name not in _WHERE},
+    }
+    facts = {"software": SOFTWARE, "schema": schema_hash, "settings": settings}
+    return cast(Plain, json.loads(json.dumps(facts)))
+
+
+def objection_to(ours: Plain, theirs: Plain) -> str:
+    """Return why a host may not join: what differs, in the words of both sides."""
+    if theirs.get("software") != ours["software"]:
+        return (
+            f"the host runs {theirs.get('software')!r:.120}, the learner runs "
+            f"{ours['software']!r}: install the same versions on all machines"
+        )
+    for name, here, there in _differences(ours["settings"], theirs.get("settings"), ""):
+        return (
+            f"{name} is {there!r:.200} at the host and {here!r:.200} at the learner: join with the "
+            "settings of the run"
+        )
+    if theirs.get("schema") != ours["schema"]:
+        return (
+            f"the host would send segments of schema {theirs.get('schema')!r:.80}, the learner "
+            f"stores {ours['schema']!r}: their environments differ"
+        )
+    return ""
+
+
+def _differences(ours: Any, theirs: Any, path: str) -> list[tuple[str, Any, Any]]:  # noqa: ANN401
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        found = []
+        for name in dict.fromkeys([*ours, *theirs]):
+            inner = f"{path}.{name}" if path else str(name)
+            found += _differences(ours.get(name), theirs.get(name), inner)
+        return found
+    return [] if ours == theirs else [(path, ours, theirs)]
+
+
+def order_of(body: ActorBody) -> Plain:
+    """Return what a host needs for an actor that it builds itself."""
+    spec = cast("partial[None]", body).args[0]
+    assert isinstance(spec, ActorSpec)  # noqa: S101  # the bodies of a plan
+    curve = cast(ZmqTransport, spec.transport).curve
+    assert curve is not None  # noqa: S101  # hosts connect over TCP
+    change = spec.env_change
+    return {
+        "public": curve.public.decode(),
+        "secret": curve.secret.decode(),
+        "change": [change.number, dict(change.kwargs)],
+    }
+
+
+def open_door(
+    local: Launcher,
+    link: ZmqLearnerLink,
+    config: AsyncConfig,
+    facts: Plain,
+    *,
+    key_file: str | PathLike[str] | None,
+    settings: Mapping[str, Any] | None,
+    closing: ExitStack,
+) -> HostLauncher:
+    """Write the join key, and return what starts actors on the hosts that join with it."""
+    if key_file is None:
+        raise ConfigError(
+            "launcher=hosts needs a file for the join key: pass join_key=PATH, which hosts join "
+            "with"
+        )
+    path = Path(key_file)
+    address = cast(ZmqTransport, link.address)
+    curve: Curve = link.hosts.open(most_hosts=config.actors)
+    JoinKey(address=address.advertised(), curve=curve, settings=settings).save(path)
+    closing.callback(JoinKey.remove, path)
+    _log.info(
+        "actors run on hosts that join, here or on other machines: asyncrl join %s --actors N", path
+    )
+    objection: Callable[[Plain], str] = partial(objection_to, facts)
+    return HostLauncher(
+        local,
+        link.hosts,
+        actors=config.actors,
+        config=config.hosts,
+        order=order_of,
+        objection=objection,
+        welcome={"run": address.run_id},
+    )

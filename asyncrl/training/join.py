@@ -1,0 +1,161 @@
+"""Joins a run as a host: starts actors on this machine for a learner on another one.
+
+The host builds its actors from its own settings and environments; the learner sends data only.
+`hosted.py` is the learner's side.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+from asyncrl.actor.step_processor import StepProcessor
+from asyncrl.core.agent import AgentConfig
+from asyncrl.core.env import MakeBatchEnv
+from asyncrl.core.errors import ConfigError, WireError
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.launcher import ActorBody
+from asyncrl.core.messages import EnvChange, Peer
+from asyncrl.core.transport import Transport
+from asyncrl.supervision.host import Host, HostTimeouts
+from asyncrl.supervision.local import LocalLauncher
+from asyncrl.training.asynchronous import start_launcher
+from asyncrl.training.common_config import config_or_default
+from asyncrl.training.config import AsyncConfig
+from asyncrl.training.describe_env import describe_in_child
+from asyncrl.training.hosted import Plain, facts_of
+from asyncrl.training.join_key import JoinKey
+from asyncrl.training.plan import RunPlan, check_run
+from asyncrl.transport.zeromq import Curve, ZmqHostLine, ZmqTransport
+
+_log = logging.getLogger(__name__)
+
+_FIRST_ANSWER_S = 60.0
+_KEY_LETTERS = 40
+"""Length of a key of CURVE, in the encoding Z85."""
+
+
+def join_run(
+    key_file: str | PathLike[str],
+    agent: AgentConfig,
+    make_env: MakeBatchEnv,
+    config: AsyncConfig | None = None,
+    *,
+    actors: int,
+    actor_agents: Sequence[AgentConfig] | None = None,
+    make_processor: Callable[[], StepProcessor] | None = None,
+    interrupter: Interrupter | None = None,
+) -> None:
+    """Run actors on this machine for the learner that has written a join key, until its run ends.
+
+    Agent, environments and config must be those of the run: the learner refuses others, and says
+    what differs. A host that was out of reach for too long joins again.
+
+    Args:
+        key_file: The `join.key` of the run, or a copy.
+        agent: The agent's config.
+        make_env: Builds the environments of one actor, in its process.
+        config: All other settings of the run.
+        actors: Maximum number of actors to run here.
+        actor_agents: As in the run.
+        make_processor: As in the run.
+        interrupter: Ends this host: its actors send what they have, and start again elsewhere.
+    """
+    config = config_or_default(config, AsyncConfig)
+    if actors < 1:
+        raise ConfigError(f"actors must be at least 1, got {actors}")
+    key = JoinKey.load(Path(key_file))
+    check_run(agent, make_env, make_processor, config, actor_agents)
+    interrupter = interrupter or Interrupter()
+    while not interrupter.is_set:
+        with ExitStack() as undo:
+            launcher = start_launcher()
+            undo.callback(launcher.close)
+            plan = _plan(agent, make_env, make_processor, config, actor_agents, launcher)
+            facts = facts_of(agent, actor_agents, config, plan.schema.hash())
+            line = ZmqHostLine(key.address, key.curve, config.transport)
+            undo.callback(line.close)
+            host = _host(_Bodies(key, config, plan), launcher, line, facts, actors)
+            if host.run(interrupter) != "lost":
+                return
+        _log.warning("the learner had given up this host, whose actors were ended; it joins again")
+
+
+def _plan(
+    agent: AgentConfig,
+    make_env: MakeBatchEnv,
+    make_processor: Callable[[], StepProcessor] | None,
+    config: AsyncConfig,
+    actor_agents: Sequence[AgentConfig] | None,
+    launcher: LocalLauncher,
+) -> RunPlan:
+    timeout_s = config.supervision.start_timeout_s
+    seen = describe_in_child(make_env, timeout_s=timeout_s, launcher=launcher)
+    return RunPlan(agent, make_env, make_processor, config, actor_agents, seen=seen)
+
+
+def _host(
+    bodies: _Bodies, launcher: LocalLauncher, line: ZmqHostLine, facts: Plain, actors: int
+) -> Host:
+    config, address = bodies.config, bodies.key.address
+    return Host(
+        launcher,
+        line,
+        {**facts, "host": f"{socket.gethostname()}/{os.getpid()}", "room": actors},
+        bodies.make,
+        HostTimeouts(
+            first_answer_s=_FIRST_ANSWER_S,
+            learner_s=config.hosts.learner_timeout_s,
+            stop_s=config.supervision.stop_timeout_s,
+        ),
+        on_welcome=lambda: _log.info("joined %s with room for %d actors", address, actors),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Bodies:
+    """Makes what actors run, of the plan made here and the learner's orders."""
+
+    key: JoinKey
+    config: AsyncConfig
+    plan: RunPlan
+
+    def make(self, peer: Peer, welcome: Plain, order: Plain) -> ActorBody:
+        """Return what an actor runs."""
+        match welcome, order:
+            case (
+                {"run": str(run_id)},
+                {
+                    "public": str(public),
+                    "secret": str(secret),
+                    "change": [int(number), dict(kwargs)],
+                },
+            ) if len(public) == len(secret) == _KEY_LETTERS:
+                server = self.key.curve.server
+                curve = Curve(server=server, public=public.encode(), secret=secret.encode())
+            case _:
+                raise WireError("the learner's order for an actor cannot be read")
+        transport = ZmqTransport(
+            self.key.address,
+            schema=self.plan.schema,
+            run_id=run_id,
+            config=self.config.transport,
+            curve=curve,
+        )
+        self.plan.env_change = lambda: EnvChange(number=number, kwargs=kwargs)
+        return self.plan.actor_bodies(_Admit(transport), None)[peer.actor_id](peer)
+
+
+@dataclass(frozen=True, slots=True)
+class _Admit:
+    transport: ZmqTransport
+
+    def __call__(self, peer: Peer, *, evaluates: bool = False) -> Transport:
+        """Return the transport that the learner's order is for."""
+        return self.transport

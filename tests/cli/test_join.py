@@ -1,0 +1,60 @@
+"""`asyncrl join`, and the flags of `asyncrl train` for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from asyncrl.cli import join, train
+from asyncrl.cli.flags import for_hosts
+from asyncrl.core.errors import ConfigError
+from asyncrl.training.join_key import JoinKey
+from asyncrl.transport.zeromq import Curve
+from tests.cli import console
+from tests.support.helpers import wait_until
+
+DEADLINE_S = 60.0
+
+
+def test_listen_and_a_range_stand_for_settings() -> None:
+    words = ["dqn", "--listen", "tcp://127.0.0.1:7", "--advertise=here", "--actors", "3..9"]
+    config = train.parse(words).config
+    assert (config.launcher, config.actors, config.hosts.min_actors) == ("hosts", 9, 3)
+    assert (config.transport.bind, config.transport.advertise) == ("tcp://127.0.0.1:7", "here")
+    assert for_hosts(["--actors=0..4"]) == ["--actors=4", "--hosts.min-actors", "0"]
+    assert for_hosts(["dqn", "--actors", "4"]) == ["dqn", "--actors", "4"]
+
+
+def test_what_cannot_be_listened_on_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        train.parse(["dqn", "--listen", "learner.example.org"])
+    assert "bind must be 'ipc' or an IP address of this host" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=r"hosts\.min_actors is 9"):
+        train.parse(["dqn", "--listen", "tcp://127.0.0.1", "--actors", "9..3"])
+
+
+def test_a_key_without_settings_asks_for_them(tmp_path: Path) -> None:
+    key = tmp_path / "join.key"
+    curve = Curve(server=b"s" * 40, public=b"p" * 40, secret=b"x" * 40)
+    JoinKey(address="tcp://127.0.0.1:1", curve=curve).save(key)
+    with pytest.raises(ConfigError, match=r"started from Python: give\s+them by --config"):
+        join.run(join.parse([str(key)]))
+    with pytest.raises(ConfigError, match="there is no join key"):
+        join.run(join.parse([str(tmp_path / "none"), "--wait-s", "0"]))
+
+
+@pytest.mark.processes
+def test_a_run_and_a_host_on_the_command_line(tmp_path: Path) -> None:
+    limits = ["--max-opt-steps", "100", "--listen", "tcp://127.0.0.1", "--run-dir", "run"]
+    key = tmp_path / "run" / "join.key"
+    with console.started("train", "dqn", *console.TINY, *limits, cwd=tmp_path) as learner:
+        wait_until(key.exists, DEADLINE_S, "the key")
+        host = console.run("join", str(key), "--actors", "1", cwd=tmp_path)
+        out, err = learner.communicate(timeout=DEADLINE_S)
+    assert (learner.returncode, err) == (0, "")
+    assert f"asyncrl join {key} --actors N" in out
+    assert (host.returncode, host.stderr) == (0, "")
+    assert "with room for 1 actors" in host.stdout
+    assert "the run has ended" in host.stdout
+    assert not key.exists()

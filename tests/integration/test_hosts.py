@@ -1,0 +1,265 @@
+"""Whole runs whose actors are on hosts that join: normal ends, losses, returns."""
+
+from __future__ import annotations
+
+import logging
+import re
+import signal
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncrl.core.errors import ConfigError, Refused
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.learner.async_trainer import AsyncTrainer
+from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
+from asyncrl.learner.train_result import TrainResult
+from asyncrl.supervision.host_launcher import HostsConfig
+from asyncrl.training.asynchronous import build_async_trainer
+from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.config import AsyncConfig
+from asyncrl.training.join import join_run
+from asyncrl.transport.zeromq import ZmqTransportConfig
+from tests.integration.test_train_async import Loop, config
+from tests.support import warm
+from tests.support.fakes import ConstantConfig, CountingBatch
+from tests.support.helpers import wait_until
+from tests.support.proxy import Proxy
+
+pytestmark = pytest.mark.processes
+
+DEADLINE_S = 60.0
+
+CONFIG: AsyncConfig = config(
+    launcher="hosts",
+    hosts=HostsConfig(min_actors=0, host_timeout_s=1.0),
+    transport=ZmqTransportConfig(bind="tcp://127.0.0.1", request_interval_s=0.5),
+    evaluate=EvaluationConfig(where="off"),
+)
+
+JOINS = """
+import sys
+from tests.integration.test_hosts import CONFIG, join_run
+from tests.support.fakes import ConstantConfig, CountingBatch
+join_run(sys.argv[1], ConstantConfig(), CountingBatch, CONFIG, actors=2)
+"""
+
+
+class Hosts:
+    """Hosts in threads of this process, and how they ended."""
+
+    def __init__(self, key: Path) -> None:
+        self.key = key
+        self.ended: list[Any] = []
+        self._threads: list[tuple[threading.Thread, Interrupter]] = []
+
+    def join(self, cfg: AsyncConfig = CONFIG, *, actors: int = 2) -> Interrupter:
+        interrupter = Interrupter()
+        thread = threading.Thread(target=self._serve, args=(cfg, actors, interrupter))
+        thread.start()
+        self._threads.append((thread, interrupter))
+        return interrupter
+
+    def close(self) -> None:
+        for thread, interrupter in self._threads:
+            thread.join(20.0)
+            interrupter.stop("the test ends")
+            thread.join(DEADLINE_S)
+
+    def _serve(self, cfg: AsyncConfig, actors: int, interrupter: Interrupter) -> None:
+        try:
+            join_run(
+                self.key,
+                ConstantConfig(),
+                CountingBatch,
+                cfg,
+                actors=actors,
+                interrupter=interrupter,
+            )
+            self.ended.append("ended")
+        except Exception as error:
+            self.ended.append(error)
+
+
+@contextmanager
+def hosts_of(key: Path) -> Iterator[Hosts]:
+    hosts = Hosts(key)
+    try:
+        yield hosts
+    finally:
+        hosts.close()
+
+
+def built(
+    key: Path, cfg: AsyncConfig = CONFIG, *, before: Callable[[AsyncTrainer], None] | None = None
+) -> AsyncTrainer:
+    strategy = Loop(before) if before else None
+    stop = MaxOptSteps(300) | MaxSeconds(60)
+    return build_async_trainer(
+        ConstantConfig(), CountingBatch, cfg, stop=stop, strategy=strategy, join_key=key
+    )
+
+
+def check(result: TrainResult) -> None:
+    ledger = result.ledger
+    assert result.opt_steps == 300
+    assert ledger["in_flight"] == 0
+    assert ledger["produced"] == ledger["stored"] + ledger["dropped"] + ledger["lost"]
+
+
+def restarts(result: TrainResult) -> float:
+    return sum(row["restarts"] for row in result.actors.values())
+
+
+def once(trainer: AsyncTrainer, opt_steps: int, done: list[Any]) -> bool:
+    """Whether it is time for something that is done once."""
+    if done or trainer.services.counts.opt_steps < opt_steps:
+        return False
+    done.append(1)
+    return True
+
+
+def test_a_run_on_two_hosts_ends_with_all_of_them(tmp_path: Path) -> None:
+    key = tmp_path / "join.key"
+    trainer = built(key, replace(CONFIG, hosts=replace(CONFIG.hosts, min_actors=None)))
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    with hosts_of(key) as hosts:
+        hosts.join(actors=1)
+        hosts.join(actors=1)
+        result = trainer.train()
+    check(result)
+    assert hosts.ended == ["ended", "ended"]
+    assert {*result.actors} == {"0", "1"}
+    assert restarts(result) == 0
+    assert not key.exists(), "it opens nothing any more"
+
+
+def test_a_host_with_other_settings_is_refused_in_the_words_of_both(tmp_path: Path) -> None:
+    key, done = tmp_path / "join.key", list[Any]()
+
+    def before(trainer: AsyncTrainer) -> None:
+        if hosts.ended and once(trainer, 0, done):
+            hosts.join()
+
+    trainer = built(key, before=before)
+    with hosts_of(key) as hosts:
+        hosts.join(replace(CONFIG, seed=5))
+        check(trainer.train())
+    refused, ended = hosts.ended
+    assert isinstance(refused, Refused)
+    assert str(refused) == (
+        "seed is 5 at the host and 0 at the learner: join with the settings of the run"
+    )
+    assert ended == "ended"
+
+
+def test_a_host_may_leave_during_the_run(tmp_path: Path) -> None:
+    key, done = tmp_path / "join.key", list[Any]()
+
+    def before(trainer: AsyncTrainer) -> None:
+        if once(trainer, 100, done):
+            first.stop("the test asks it to leave")
+            wait_until(lambda: hosts.ended, DEADLINE_S, "the first host to have left")
+            hosts.join()
+
+    trainer = built(key, before=before)
+    with hosts_of(key) as hosts:
+        first = hosts.join()
+        result = trainer.train()
+    check(result)
+    assert hosts.ended == ["ended", "ended"]
+    assert result.ledger["lost"] == 0, "its actors have sent what they had"
+    assert restarts(result) == 2
+
+
+@pytest.mark.fault("F1")
+def test_a_killed_host_is_replaced(tmp_path: Path) -> None:
+    key, done = tmp_path / "join.key", list[Any]()
+
+    def before(trainer: AsyncTrainer) -> None:
+        if once(trainer, 100, done):
+            process.kill()
+            hosts.join()
+
+    trainer = built(key, before=before)
+    with hosts_of(key) as hosts, warm.started("code", [JOINS, str(key)], cwd=Path.cwd()) as process:
+        result = trainer.train()
+    check(result)
+    assert hosts.ended == ["ended"]
+    assert restarts(result) == 2
+
+
+@pytest.mark.fault("F6")
+def test_a_host_that_hangs_is_replaced_and_comes_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key, done, back = tmp_path / "join.key", list[Any](), list[Any]()
+
+    def before(trainer: AsyncTrainer) -> None:
+        if once(trainer, 100, done):
+            process.send_signal(signal.SIGSTOP)
+            wait_until(lambda: "was not heard" in caplog.text, DEADLINE_S, "the loss")
+            hosts.join()
+        if once(trainer, 200, back):
+            process.send_signal(signal.SIGCONT)
+            joined = re.compile(r"host .* has joined")
+            wait_until(
+                lambda: len(joined.findall(caplog.text)) == 3, DEADLINE_S, "the host to join again"
+            )
+
+    caplog.set_level(logging.INFO, "asyncrl.supervision.host_launcher")
+    trainer = built(key, before=before)
+    with hosts_of(key) as hosts, warm.started("code", [JOINS, str(key)], cwd=Path.cwd()) as process:
+        result = trainer.train()
+        assert process.wait(DEADLINE_S) == 0
+    check(result)
+
+
+@pytest.mark.fault("F26")
+def test_a_partition_loses_and_doubles_nothing_unsaid(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key, done = tmp_path / "join.key", list[Any]()
+    proxy = Proxy()
+
+    def before(trainer: AsyncTrainer) -> None:
+        if once(trainer, 100, done):
+            proxy.freeze()
+            wait_until(lambda: "was not heard" in caplog.text, DEADLINE_S, "the loss")
+            lost_at.append(trainer.proxy.ledger.balance())
+            proxy.thaw()
+
+    lost_at: list[Any] = []
+    transport = replace(CONFIG.transport, advertise=f"127.0.0.1:{proxy.port}")
+    trainer = built(key, replace(CONFIG, transport=transport), before=before)
+    proxy.to_port = int(trainer._link.address.endpoint.rpartition(":")[2])  # type: ignore[attr-defined]
+    try:
+        with hosts_of(key) as hosts:
+            hosts.join()
+            result = trainer.train()
+    finally:
+        proxy.close()
+    check(result)
+    assert hosts.ended == ["ended"]
+    assert restarts(result) >= 2
+    assert "joins again" in caplog.text
+    assert lost_at, "the loss was seen"
+
+
+def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    key = tmp_path / "join.key"
+    trainer = built(key)
+    try:
+        key.chmod(0o644)
+        with pytest.raises(ConfigError, match=r"can be read by others .*chmod 600"):
+            join_run(key, ConstantConfig(), CountingBatch, CONFIG, actors=1)
+    finally:
+        trainer.close()
+    with pytest.raises(ConfigError, match="there is no join key"):
+        join_run(key, ConstantConfig(), CountingBatch, CONFIG, actors=1)

@@ -1,0 +1,73 @@
+"""What must be equal at a learner and its hosts, and in which words a difference is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.messages import SOFTWARE
+from asyncrl.supervision.host_launcher import HostsConfig
+from asyncrl.training.asynchronous import build_async_trainer
+from asyncrl.training.config import AsyncConfig
+from asyncrl.training.hosted import facts_of, objection_to
+from asyncrl.transport.zeromq import ZmqTransportConfig
+from tests.support.fakes import ConstantConfig, CountingBatch
+
+CONFIG = AsyncConfig(launcher="hosts", transport=ZmqTransportConfig(bind="tcp://127.0.0.1"))
+OURS = facts_of(ConstantConfig(), None, CONFIG, "abc")
+
+
+def test_equal_sides_agree_wherever_they_are() -> None:
+    elsewhere = replace(CONFIG, transport=ZmqTransportConfig(bind="tcp://10.0.0.1", advertise="a"))
+    theirs = {**facts_of(ConstantConfig(), None, elsewhere, "abc"), "host": "n1", "room": 3}
+    assert objection_to(OURS, theirs) == ""
+
+
+@pytest.mark.parametrize(
+    ("theirs", "words"),
+    [
+        (
+            {"software": "asyncrl 0.0.1 on Python 3.9"},
+            "the host runs 'asyncrl 0.0.1 on Python 3.9', the learner runs "
+            f"{SOFTWARE!r}: install the same versions on all machines",
+        ),
+        (
+            {"schema": "xyz"},
+            "the host would send segments of schema 'xyz', the learner stores 'abc': their "
+            "environments differ",
+        ),
+        (
+            {"settings": {**OURS["settings"], "seed": 7}},
+            "seed is 7 at the host and 0 at the learner: join with the settings of the run",
+        ),
+        ({"settings": "none"}, "'none' at the host"),
+        ({"software": None}, "the host runs None"),
+    ],
+)
+def test_a_difference_is_said_in_the_words_of_both(theirs: dict[str, Any], words: str) -> None:
+    assert words in objection_to(OURS, {**OURS, **theirs})
+
+
+def test_a_run_needs_a_file_for_the_key() -> None:
+    with pytest.raises(ConfigError, match="join_key=PATH"):
+        build_async_trainer(ConstantConfig(), CountingBatch, CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"transport": ZmqTransportConfig()}, "--listen tcp://ADDRESS"),
+        (
+            {"transport": ZmqTransportConfig(bind="tcp://0.0.0.0", bind_every_interface=True)},
+            "set transport.advertise",
+        ),
+        ({"inference": "server"}, "leave it at actor"),
+        ({"hosts": HostsConfig(min_actors=3)}, "hosts.min_actors is 3, but there are only 2"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        replace(CONFIG, **changes)
