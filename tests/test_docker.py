@@ -1,19 +1,28 @@
-"""The images are built elsewhere; here, what their files say is compared with the project."""
+"""The images are built elsewhere; here, what files of docker/ say is compared with the project."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from asyncrl.cli import join
 from asyncrl.cli.train import parse
 from asyncrl.training.run_config import RunConfig
 
 ROOT = Path(__file__).parents[1]
-FILES = sorted((ROOT / "docker").iterdir())
+KINDS = ("k8s.yaml", "compose.yaml", "sbatch")
+FILES = sorted((ROOT / "docker").glob("Dockerfile.*"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -34,3 +43,68 @@ def test_usage_and_contents_fit_the_project(path: Path) -> None:
 
     copied = [line.split()[1:-1] for line in text.splitlines() if line.startswith("COPY ")]
     assert [name for names in copied for name in names if not (ROOT / name).exists()] == []
+
+
+KUBERNETES, COMPOSE, SLURM = (ROOT / "docker" / f"join.{kind}" for kind in KINDS)
+
+
+def kubernetes() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(KUBERNETES.read_text()))
+
+
+def pods() -> Iterator[dict[str, Any]]:
+    for one in kubernetes():
+        if one["kind"] == "Job":
+            yield one["spec"]["template"]["spec"]
+
+
+def commands() -> dict[str, list[str]]:
+    """Return the command lines of all recipes, as far as a parser is asked."""
+    found = {f"k8s {c['name']}": c["args"] for pod in pods() for c in pod["containers"]}
+    services = yaml.safe_load(COMPOSE.read_text())["services"]
+    found |= {f"compose {name}": service["command"] for name, service in services.items()}
+    text = SLURM.read_text().replace("\\\n", "").replace("'", "")
+    for line in re.findall(r"exec asyncrl (.*?)(?: &)?$", text, re.MULTILINE):
+        words = shlex.split(line.replace("$run_dir", "runs/a").replace("$address", "10.0.0.1"))
+        found[f"slurm {words[0]}"] = words
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(commands()))
+def test_command_of_a_recipe_is_understood(name: str) -> None:
+    command, *words = commands()[name]
+    if command == "join":
+        assert join.parse(words).actors
+    else:
+        config = parse(words).config
+        assert config.launcher == "hosts"
+        assert config.hosts.min_actors
+        assert config.hosts.min_actors < config.actors
+
+
+def test_recipes_leave_time_to_end() -> None:
+    config = RunConfig()
+    enough_s = max(config.grace_s, config.supervision.stop_timeout_s)
+    assert all(pod["terminationGracePeriodSeconds"] > enough_s for pod in pods())
+    services = yaml.safe_load(COMPOSE.read_text())["services"].values()
+    assert all(int(s["stop_grace_period"].rstrip("s")) > enough_s for s in services)
+
+
+def test_manifests_are_valid() -> None:
+    kinds = {one["kind"] for one in kubernetes()}
+    assert kinds == {"Job", "NetworkPolicy", "PersistentVolumeClaim", "Service"}, "built in"
+    assert all(one["apiVersion"] and one["metadata"]["name"] for one in kubernetes())
+    if importlib.util.find_spec("kubernetes_validate") is None:
+        pytest.skip("kubernetes-validate is not installed")
+    check = [sys.executable, "-m", "kubernetes_validate", "--strict", str(KUBERNETES)]
+    done = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_script_is_valid() -> None:
+    for checker in ("bash -n", "shellcheck"):
+        words = checker.split()
+        if shutil.which(words[0]) is None:
+            pytest.skip(f"{words[0]} is not installed")
+        done = subprocess.run([*words, str(SLURM)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
