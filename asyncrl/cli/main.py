@@ -54,7 +54,7 @@ usage: asyncrl COMMAND [OPTIONS]
   asyncrl compare RUN_DIR RUN_DIR ... [--json]
       show runs side by side, and the settings in which they differ
   asyncrl report RUN_DIR ... [-o report.html]
-      write a page with the curves and tables of a run, or of several side by side
+      write a page with the curves and tables of a run, or of several; --live serves an active run's
   asyncrl plot RUN_DIR ... [-o curves.png|svg|pdf] [--axis env_steps|opt_steps|wall_s]
       draw the evaluations of runs, with intervals where seeds were repeated
   asyncrl bench env|sample|transport|replay|learner|train|all [--env ID] [--quick] [--json] ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -12,8 +12,9 @@ import tyro
 
 from asyncrl.cli.output import on_results, show
 from asyncrl.cli.run_directory import check_run_dir
-from asyncrl.core.declared import check_declared
+from asyncrl.core.declared import Port, check_declared
 from asyncrl.core.errors import ConfigError
+from asyncrl.report.live import LiveReport, check_active
 from asyncrl.report.one_run import report_of_run
 from asyncrl.report.run_files import RunFiles
 from asyncrl.report.several_runs import report_of_runs
@@ -30,8 +31,19 @@ class ReportArguments:
     """File to write; report.html in the run directory by default, and in the working directory for
     several runs. An existing file is replaced."""
 
+    live: bool = False
+    """Write no file: serve the page of an active run to browsers on this machine, and keep it up to
+    date until the run ends."""
+
+    port: Port = 0
+    """Port of `--live`. 0 takes a free one."""
+
     def __post_init__(self) -> None:
         check_declared(self, flags=True)
+        if self.live and (self.output is not None or len(self.run_dirs) > 1):
+            raise ConfigError(
+                "--live shows one run and writes no file; omit --output and other runs"
+            )
 
 
 def parse(argv: list[str]) -> ReportArguments:
@@ -45,11 +57,23 @@ def parse(argv: list[str]) -> ReportArguments:
 def run(arguments: ReportArguments) -> int:
     """Write the page, print its path, and return the exit code."""
     runs = runs_in(arguments.run_dirs)
+    if arguments.live:
+        return _show_live(runs[0], arguments.port)
     output = arguments.output or (runs[0].path if len(runs) == 1 else Path()) / "report.html"
     html = report_of_run(runs[0]) if len(runs) == 1 else report_of_runs(runs)
     with written(output):
         output.write_text(html, encoding="utf-8", errors="backslashreplace")
     show(str(output))
+    return 0
+
+
+def _show_live(run: RunFiles, port: int) -> int:
+    check_active(run)
+    with closing(LiveReport(run.path, port)) as live:
+        live.serve()
+        show(f"{live.url}\nshows the run until it ends; Ctrl-C ends it earlier")
+        live.until_ended()
+    show("the run has ended")
     return 0
 
 

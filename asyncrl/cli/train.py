@@ -43,7 +43,7 @@ from asyncrl.cli.run_directory import (
 from asyncrl.cli.signals import interrupting
 from asyncrl.cli.tune import tune
 from asyncrl.core.callback import Callback
-from asyncrl.core.declared import COMMON, CountOrOff, NotNegative, check_declared
+from asyncrl.core.declared import COMMON, CountOrOff, NotNegative, Port, check_declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Recorder
@@ -55,6 +55,7 @@ from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.recorders.csv import CsvRecorder
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.recorders.terminal import ProgressConsole, TerminalRecorder, render_summary
+from asyncrl.report.live import LiveReport
 from asyncrl.training.asynchronous import RunLauncher
 from asyncrl.training.describe_env import describe_env_of_run
 from asyncrl.training.presets import (
@@ -178,7 +179,14 @@ class Output:
     """Kind of replay buffer, if not the preset's or the file's. Its settings are `--replay.*`."""
 
     quiet: Annotated[bool, COMMON] = False
-    """Print only the summary."""
+    """Print only the summary, and the address of a dashboard."""
+
+    dashboard: Annotated[bool, COMMON] = False
+    """Serve the report of the active run to browsers on this machine, and print its address. Costs
+    at most 1 % of a core."""
+
+    dashboard_port: Port = 0
+    """Port of the dashboard. 0 takes a free one."""
 
     progress_s: NotNegative = 60.0
     """Seconds between two lines of progress if standard output is not a terminal. 0 prints each
@@ -209,6 +217,8 @@ class Output:
         check_declared(self, flags=True)
         if self.mlflow_run and not self.mlflow:
             raise ConfigError("--mlflow-run names a run of an experiment; add --mlflow EXPERIMENT")
+        if self.dashboard_port and not self.dashboard:
+            raise ConfigError("--dashboard-port has no effect without --dashboard; add it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,7 +367,7 @@ def _result_in(
     """Train; return the result, None if the directory stays as it is, and a signal's exit code."""
     config = arguments.config
     interrupter, starts = Interrupter(), load_starts(run_dir)
-    with keeping_warnings(run_dir) as begin_log:
+    with keeping_warnings(run_dir) as begin_log, _dashboard(arguments.output, run_dir) as dashboard:
         with printing_building(quiet=arguments.output.quiet):
             trainer = _build(arguments, run_dir, interrupter, launcher)
         with interrupting(interrupter, config.grace_s) as interrupted, closing(trainer):
@@ -366,7 +376,7 @@ def _result_in(
             else:
                 begin_log()
                 interrupted.save_summary = lambda: save_summary(trainer.result(), run_dir, starts)
-                result = _trained(trainer, arguments, run_dir, starts)
+                result = _trained(trainer, arguments, run_dir, starts, dashboard)
                 interrupted.save_summary = None
             if ended and has_summary(run_dir, result.opt_steps):
                 return None, interrupted.exit_code
@@ -376,18 +386,35 @@ def _result_in(
     return result, interrupted.exit_code
 
 
+@contextmanager
+def _dashboard(output: Output, run_dir: Path) -> Iterator[LiveReport | None]:
+    """Take the port of the dashboard before anything starts; show the end of the run at the end."""
+    if not output.dashboard:
+        yield None
+        return
+    with closing(LiveReport(run_dir, output.dashboard_port)) as dashboard:
+        yield dashboard
+
+
 def _order_line(run_dir: Path, shown: Path) -> str:
     size = (run_dir / ORDER_FILE).stat().st_size
     return f"\n  order      {size / 1e6:.3g} MB, for asyncrl replay {shown}"
 
 
 def _trained(
-    trainer: BaseTrainer, arguments: TrainArguments, run_dir: Path, starts: list[object]
+    trainer: BaseTrainer,
+    arguments: TrainArguments,
+    run_dir: Path,
+    starts: list[object],
+    dashboard: LiveReport | None,
 ) -> TrainResult:
     save_config(arguments.config, run_dir)
     starts.append(a_start(arguments.agent, arguments.command))
     save_starts(starts, run_dir)
     (run_dir / "error.txt").unlink(missing_ok=True)  # from a failure before this resume
+    if dashboard:
+        dashboard.serve()
+        show(f"dashboard: {dashboard.url}")
     try:
         return trainer.train()
     except Exception as error:

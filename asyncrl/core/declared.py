@@ -76,6 +76,7 @@ Positive: TypeAlias = Annotated[float, Within("(0, inf)")]
 NotNegative: TypeAlias = Annotated[float, Within("[0, inf)")]
 PositiveOrOff: TypeAlias = Annotated[float, Within("[0, inf)", zero="off")]
 Share: TypeAlias = Annotated[float, Within("[0, 1]")]
+Port: TypeAlias = Annotated[int, Within("[0, 65535]", zero="a free one")]
 Widths: TypeAlias = Annotated[tuple[int, ...], Within("[1, inf)")]
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
@@ -47,10 +48,9 @@ class Curves:
     @classmethod
     def of_file(cls, path: Path) -> Curves:
         """Read `metrics.jsonl`; lines that are not whole records are passed over."""
-        curves = cls()
-        for record in _records(path):
-            curves.add(record)
-        return curves
+        file = GrowingFile(path)
+        file.read()
+        return file.curves
 
     def add(self, record: Mapping[str, float | None]) -> None:
         """Add the next record. Numbers that are not finite are left out."""
@@ -101,6 +101,37 @@ class Curves:
         self.restarts += [Restart(actor, at) for actor in more[:room]]
 
 
+class GrowingFile:
+    """The curves of a file of records, to which a run may be appending."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._bytes = 0
+        self.curves = Curves()
+
+    def read(self) -> bool:
+        """Add the lines that are new; return whether there were any.
+
+        A file that is now shorter is read from its beginning: a run was resumed, which removes the
+        records that are later than its checkpoint.
+        """
+        if not self._path.exists():  # nothing has been recorded yet
+            return False
+        with self._path.open("rb") as file:
+            if file.seek(0, os.SEEK_END) < self._bytes:
+                self._bytes, self.curves = 0, Curves()
+            begun = file.seek(self._bytes)
+            for line in file:
+                self._add(line)
+        return self._bytes > begun
+
+    def _add(self, line: bytes) -> None:
+        if line.endswith(b"\n"):  # otherwise it is being written
+            self._bytes += len(line)
+            if record := _as_record(line):
+                self.curves.add(record)
+
+
 class _Stretch:
     """The extremes of neighbouring records."""
 
@@ -145,12 +176,6 @@ class _Stretch:
             return (None,) * len(self.ends())
         ordered = sorted(extremes, key=lambda extreme: extreme[1])
         return [value for value, _ in ordered[: len(self.ends())]]
-
-
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    if path.exists():  # otherwise nothing has been recorded yet
-        with path.open("rb") as file:
-            yield from filter(None, map(_as_record, file))
 
 
 def _as_record(line: bytes) -> dict[str, Any] | None:

@@ -15,16 +15,16 @@ from asyncrl.report.curves import AXES, Curves, Points
 from asyncrl.report.page import (
     Cell,
     Charts,
+    Page,
     axis_switch,
     code,
     details,
     line,
     numbers,
-    page,
     table,
     text,
 )
-from asyncrl.report.run_files import RunFiles
+from asyncrl.report.run_files import RECORDS, RunFiles
 from asyncrl.training.presets import PRESETS
 
 _MOST_ACTORS = 8
@@ -38,7 +38,12 @@ _EXTREMES = ("_min", "_max")
 
 def report_of_run(run: RunFiles) -> str:
     """Return the page of one run."""
-    return _OneRun(run).page()
+    return page_of_run(run, Curves.of_file(run.path / RECORDS)).html()
+
+
+def page_of_run(run: RunFiles, curves: Curves) -> Page:
+    """Return the page of a run from its files, and from the curves that were read of it."""
+    return _OneRun(run, curves).page()
 
 
 def learning_lines(
@@ -80,13 +85,13 @@ def evaluations(curves: Curves, *names: str) -> tuple[dict[str, list[float]], li
 class _OneRun:
     """The sections of a run's page."""
 
-    def __init__(self, run: RunFiles) -> None:
+    def __init__(self, run: RunFiles, curves: Curves) -> None:
         self._run = run
-        self._curves = Curves.of_file(run.path / "metrics.jsonl")
+        self._curves = curves
         self._charts = Charts(AXES)
         self._here = self._charts.positions({axis: self._curves.axis(axis) for axis in AXES})
 
-    def page(self) -> str:
+    def page(self) -> Page:
         """Return the whole page."""
         name = self._run.path.resolve().name
         sections = [
@@ -101,7 +106,7 @@ class _OneRun:
             self._section("Machine", self._machine()),
             self._section("Settings", self._settings()),
         ]
-        return page(f"{name} - asyncrl", "\n".join(filter(None, sections)), self._charts)
+        return Page(f"{name} - asyncrl", "\n".join(filter(None, sections)), self._charts.data)
 
     def _subtitle(self) -> str:
         run = self._run

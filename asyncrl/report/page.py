@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 _DIGITS = 5
 """Significant digits of a point: more than a screen shows."""
@@ -144,21 +144,42 @@ def text(cell: Cell) -> str:
     return f"{cell:.4g}"
 
 
-def page(title: str, body: str, charts: Charts) -> str:
-    """Return the whole page."""
-    script = _asset("uPlot.iife.min.js") + "\n" + _asset("report.js")
-    style = _asset("uPlot.min.css") + "\n" + _asset("report.css")
-    policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}"
-    # "<" would end the element early where a name contains "</script>".
-    data = json.dumps(charts.data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    return (
-        "<!doctype html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n"
-        f'<meta http-equiv=Content-Security-Policy content="{policy}">\n'
-        "<meta name=viewport content='width=device-width, initial-scale=1'>\n"
-        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{body}\n"
-        f"<script type=application/json id=data>{data}</script>\n<script>{script}</script>\n"
-        "</body>\n</html>\n"
-    )
+class Page(NamedTuple):
+    """A page: its title, its body, and the data of its charts."""
+
+    title: str
+    body: str
+    data: Mapping[str, Any]
+
+    def html(self, *, updates: str = "") -> str:
+        """Return the whole page. `updates` is the address of later states of it, if there are."""
+        script = _asset("uPlot.iife.min.js") + "\n" + _asset("report.js")
+        style = _asset("uPlot.min.css") + "\n" + _asset("report.css")
+        policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}"
+        icon = ""
+        if updates:
+            policy += "; connect-src 'self'; img-src data:"
+            icon = "<link rel=icon href='data:,'>\n"  # otherwise browsers ask the server for one
+        data = {**self.data, "updates": updates} if updates else self.data
+        # "<" would end the element early where a name contains "</script>".
+        inlined = _json(data).replace("<", "\\u003c")
+        return (
+            "<!doctype html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n"
+            f'<meta http-equiv=Content-Security-Policy content="{policy}">\n'
+            "<meta name=viewport content='width=device-width, initial-scale=1'>\n"
+            f"{icon}<title>{escape(self.title)}</title>\n<style>{style}</style>\n</head>\n"
+            f"<body>\n<main>\n{self.body}\n</main>\n"
+            f"<script type=application/json id=data>{inlined}</script>\n"
+            f"<script>{script}</script>\n</body>\n</html>\n"
+        )
+
+    def update(self) -> str:
+        """Return a line from which the script of an open page makes it this one."""
+        return _json({"body": self.body, "data": self.data})
+
+
+def _json(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
 def _asset(name: str) -> str:

@@ -24,6 +24,9 @@ from asyncrl.training.run_config import read_yaml
 State = Literal["running", "ended", "failed", "killed", "elsewhere"]
 """`elsewhere`: started on another host, so only that host knows whether it still runs."""
 
+RECORDS = "metrics.jsonl"
+"""File of a run's records, one a line."""
+
 _TAIL_BYTES = 1 << 18
 """More than the records of the last seconds take."""
 
@@ -56,7 +59,7 @@ class RunFiles:
     def last(self) -> Record:
         """The newest value of each number that the last records hold."""
         numbers: dict[str, float] = {}
-        for record in _tail(self.path / "metrics.jsonl"):
+        for record in _tail(self.path / RECORDS):
             numbers |= record
         return numbers
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from asyncrl.report.curves import AXES, Curves
 from asyncrl.report.one_run import evaluations, learning_lines
-from asyncrl.report.page import Cell, Charts, axis_switch, line, page, table
-from asyncrl.report.run_files import RunFiles, differences
+from asyncrl.report.page import Cell, Charts, Page, axis_switch, line, table
+from asyncrl.report.run_files import RECORDS, RunFiles, differences
 from asyncrl.report.statistics import (
     Floats,
     centre,
@@ -41,7 +41,7 @@ def report_of_runs(runs: Sequence[RunFiles]) -> str:
         f"<h2>Runs</h2>{_runs_table(groups)}",
         _settings(runs),
     ]
-    return page(f"{len(runs)} runs - asyncrl", "\n".join(parts), charts)
+    return Page(f"{len(runs)} runs - asyncrl", "\n".join(parts), charts.data).html()
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Group:
     @cached_property
     def curves(self) -> list[Curves]:
         """The records of each run."""
-        return [Curves.of_file(run.path / "metrics.jsonl") for run in self.runs]
+        return [Curves.of_file(run.path / RECORDS) for run in self.runs]
 
     @property
     def scores(self) -> Floats:

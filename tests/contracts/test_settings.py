@@ -23,6 +23,7 @@ from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.cli.eval import EvalArguments
 from asyncrl.cli.join import JoinArguments
 from asyncrl.cli.replay import ReplayArguments
+from asyncrl.cli.report import ReportArguments
 from asyncrl.core.declared import Member, declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
@@ -46,6 +47,7 @@ _GIVEN: dict[type, Any] = {  # classes that have no defaults
     EvalArguments: EvalArguments(run_dir=Path()),
     JoinArguments: JoinArguments(key=Path()),
     ReplayArguments: ReplayArguments(run_dir=Path()),
+    ReportArguments: ReportArguments(run_dirs=(Path(),)),
     RunConfig: RunConfig(env="CartPole-v1"),
 }
 _GROUPS: dict[Any, str] = {  # what a sentence puts before the name of a setting

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.report.curves import AXES, Curves
+from asyncrl.report.curves import AXES, Curves, GrowingFile
 
 
 def at(step: int) -> dict[str, float]:
@@ -78,3 +78,19 @@ def test_file_of_a_killed_run_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     lines = [json.dumps({**at(0), "x": 1}), "not a record", "[1]", '{"x": 2}', '{"x": ']
     path.write_text("\n".join(lines))
     assert Curves.of_file(path).points("x") == [1.0]
+
+
+def test_file_that_grows_is_read_on(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    file = GrowingFile(path)
+    assert not file.read()
+    first, second = (json.dumps({**at(step), "x": step}) + "\n" for step in (0, 1))
+    path.write_text(first + second[:9])
+    assert file.read()
+    assert not file.read()  # a line is being written
+    path.write_text(first + second)
+    assert file.read()
+    assert file.curves.points("x") == [0.0, 1.0]
+    path.write_text(first)  # the run was resumed before the second
+    file.read()
+    assert file.curves.points("x") == [0.0]

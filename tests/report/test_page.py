@@ -5,7 +5,7 @@ import hashlib
 import json
 import re
 
-from asyncrl.report.page import Charts, axis_switch, code, details, line, numbers, page, table, text
+from asyncrl.report.page import Charts, Page, axis_switch, code, details, line, numbers, table, text
 
 AXES = {"steps": "steps"}
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -22,7 +22,7 @@ def whole_page() -> str:
     cells = [[HOSTILE, 1.0]]
     parts = [table([HOSTILE, "b"], cells), numbers({HOSTILE: HOSTILE}), code(HOSTILE)]
     body = figure + "".join(parts) + details("more", code(HOSTILE)) + axis_switch(AXES)
-    return page(HOSTILE, body, charts)
+    return Page(HOSTILE, body, charts.data).html()
 
 
 def test_texts_are_shown_and_not_run() -> None:

@@ -1,7 +1,7 @@
 "use strict";
 // Draws the charts of a report from the data in #data. Knows nothing about runs.
 (() => {
-  const { axes, charts, xs } = JSON.parse(document.getElementById("data").textContent);
+  let { axes, charts, xs, updates } = JSON.parse(document.getElementById("data").textContent);
   // Okabe and Ito's colours, which colour-blind readers can distinguish; black is the text colour.
   const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8c8c00", "#7f7f7f"];
   const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -27,7 +27,8 @@
 
   /* Each series becomes columns over positions of its own, if it has some on this axis; uPlot.join
      aligns them. */
-  function columns(chart, axis) {
+  function columns(entry, axis) {
+    const chart = entry.chart;
     const tables = [], options = [{ label: axes[axis], value: (_, v) => onAxis(axis, v) }], bands = [];
     let total = null;
     chart.series.filter((series) => axis in xs[series.x]).forEach((series, k) => {
@@ -41,15 +42,14 @@
         // A part that a record leaves out was 0, unless the record has none at all.
         const recorded = (i) => chart.series.some((other) => other.y[i] != null);
         const top = series.y.map((v, i) => (recorded(i) ? (v ?? 0) + (total?.[i] ?? 0) : null));
-        const own = series.y;
         add(top, { label: series.label, fill: total ? undefined : faded(stroke, 0.5),
-                   value: (_, __, ___, i) => number(i == null ? null : own[i]) });
+                   value: (_, __, ___, i) => number(i == null ? null : entry.chart.series[k].y[i]) });
         if (total) bands.push({ series: [tables.length, tables.length - 1], fill: faded(stroke, 0.5) });
         total = top;
         return;
       }
       add(series.y, { label: series.label, dash: series.dash ? [6, 4] : undefined,
-                      points: { show: series.y.filter((v) => v != null).length < 60, size: 5, fill: stroke } });
+                      points: { show: (u, s) => u.data[s].filter((v) => v != null).length < 60, size: 5, fill: stroke } });
       if (series.low) {
         add(series.high, { label: series.range + " high", width: 0, class: "band" });
         add(series.low, { label: series.range + " low", width: 0, class: "band" });
@@ -59,12 +59,12 @@
     return { data: tables.length ? uPlot.join(tables) : [[]], options, bands };
   }
 
-  const marks = (chart, axis) => ({
+  const marks = (entry, axis) => ({
     hooks: { draw: [(u) => {
       u.ctx.save();
       u.ctx.strokeStyle = css("--bad");
       u.ctx.setLineDash([3, 3]);
-      for (const mark of chart.marks) {
+      for (const mark of entry.chart.marks) {
         const x = Math.round(u.valToPos(mark[axis], "x", true));
         u.ctx.beginPath();
         u.ctx.moveTo(x, u.bbox.top);
@@ -76,7 +76,8 @@
   });
 
   function draw(figure, chart, axis) {
-    const { data, options, bands } = columns(chart, axis);
+    const entry = { figure, chart };
+    const { data, options, bands } = columns(entry, axis);
     const ink = { stroke: css("--faint"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line") } };
     const u = new uPlot({
       width: figure.clientWidth - 24,
@@ -89,8 +90,9 @@
         { ...ink, size: 64, values: (_, ticks) => ticks.map(number) },
       ],
       cursor: { sync: { key: "all" }, drag: { x: true, y: false } },
-      plugins: chart.marks?.length ? [marks(chart, axis)] : [],
+      plugins: [marks(entry, axis)],
     }, data, figure);
+    entry.u = u;
     u.root.querySelectorAll(".u-legend .u-series").forEach((row, k) => {
       if (!k) return;
       const show = row.querySelector("th");
@@ -103,14 +105,71 @@
         }
       });
     });
-    drawn.push({ u, figure });
+    drawn.push(entry);
   }
 
   function drawAll(axis) {
     drawn.forEach(({ u }) => u.destroy());
     drawn = [];
     for (const chart of charts) draw(document.getElementById(chart.id), chart, axis);
+    count(axis);
+  }
+
+  function count(axis) {
     document.documentElement.dataset.drawn = `${drawn.length} over ${axis}`;
+  }
+
+  /* Charts of the same lines stay where they are, with what was enlarged or hidden in them. */
+  function update(body, axis) {
+    const fresh = document.createElement("main"), caption = (figure) => figure.firstChild.textContent;
+    fresh.innerHTML = body; // runs no script; texts are escaped as in the page itself
+    const kept = new Map(drawn.map((entry) => [caption(entry.figure), entry]));
+    const opened = new Set([...document.querySelectorAll("details[open] summary")].map((s) => s.textContent));
+    const focused = document.activeElement;
+    const added = charts.filter((chart) => {
+      const figure = fresh.querySelector(`#${chart.id}`), entry = kept.get(caption(figure));
+      if (!entry) return true;
+      const { data, options } = columns({ chart }, axis);
+      if (String(entry.u.series.map((s) => s.label)) !== String(options.map((s) => s.label))) return true;
+      kept.delete(caption(figure));
+      Object.assign(entry, { chart, data });
+      entry.figure.id = figure.id;
+      entry.figure.ariaLabel = figure.ariaLabel;
+      figure.replaceWith(entry.figure);
+    });
+    fresh.querySelectorAll("summary").forEach((s) => { s.parentNode.open = opened.has(s.textContent); });
+    fresh.querySelector("fieldset")?.replaceWith(document.querySelector("fieldset") ?? "");
+    document.querySelector("main").replaceWith(fresh);
+    if (fresh.contains(focused)) focused.focus({ preventScroll: true });
+    kept.forEach((entry) => entry.u.destroy());
+    drawn = drawn.filter((entry) => fresh.contains(entry.figure));
+    drawn.forEach(({ u, data }) => {
+      const { min, max } = u.scales.x, before = u.data[0];
+      const enlarged = min > before[0] || max < before.at(-1);
+      u.setData(data, !enlarged);
+      if (enlarged) u.setScale("x", { min, max });
+    });
+    added.forEach((chart) => draw(document.getElementById(chart.id), chart, axis));
+    count(axis);
+  }
+
+  function follow() {
+    const status = document.createElement("p");
+    status.className = "status";
+    status.setAttribute("role", "status");
+    document.body.append(status);
+    const source = new EventSource(updates);
+    source.onopen = () => { status.textContent = "live"; };
+    source.onerror = () => { status.textContent = "no connection to the run"; };
+    source.onmessage = ({ data }) => {
+      let body;
+      ({ body, data: { charts, xs } } = JSON.parse(data));
+      update(body, chosen());
+    };
+    source.addEventListener("end", () => {
+      source.close();
+      status.textContent = "the run has ended";
+    });
   }
 
   const switches = [...document.querySelectorAll("input[name=axis]")];
@@ -121,4 +180,5 @@
   dark.addEventListener("change", () => drawAll(chosen()));
   addEventListener("resize", () => drawn.forEach(({ u, figure }) => u.setSize({ width: figure.clientWidth - 24, height: u.height })));
   drawAll(chosen());
+  if (updates) follow();
 })();
