@@ -56,6 +56,10 @@ class _Account:
             self.collecting_s = _mean(self.collecting_s, took_s)
         self.busy_since = now_s if self.outstanding else None
 
+    def most_ahead(self, useful: int) -> int:
+        """Return how many messages may be outstanding after a grant ahead."""
+        return 1 if self.drains else useful
+
     @property
     def outstanding(self) -> int:
         """Messages that are granted and have not arrived."""
@@ -120,7 +124,7 @@ class Grants:
     def shortage_for_next(self) -> float:
         """Shortage in transitions that makes the next grant due; infinite if none would help."""
         useful = self._useful
-        full = all(account.outstanding >= useful for account in self._accounts.values())
+        full = all(a.outstanding >= a.most_ahead(useful) for a in self._accounts.values())
         return float("inf") if full else float(self.outstanding * self._message)
 
     @property
@@ -170,7 +174,8 @@ class Grants:
     ) -> Iterator[tuple[Peer, int]]:
         """Yield new grants: an actor and the number of the message that it may collect.
 
-        The actor with the fewest outstanding messages comes first; among equals they take turns.
+        Of the actors that may have one, the one with the fewest outstanding messages comes first;
+        among equals they take turns.
 
         Args:
             room: Transitions that may still be stored, beyond those that wait to be stored.
@@ -181,14 +186,21 @@ class Grants:
         total = self.outstanding
         useful = self._useful
         surplus = int(self._surplus) if starved else 0
-        while self._accounts:
-            peer = min(self._accounts, key=lambda p: self._accounts[p].outstanding)
-            account = self._accounts[peer]
-            fits = room >= (total + 1) * self._message and account.outstanding < self._window
-            ahead = shortage > total * self._message or account.outstanding < surplus
-            most = 1 if account.drains else useful
-            if not (fits or (ahead and account.outstanding < most)):
+        while True:
+            fits = room >= (total + 1) * self._message
+            short = shortage > total * self._message
+            if not (fits or short or surplus):
                 return
+            due = {
+                peer: has
+                for peer, account in self._accounts.items()
+                if ((has := account.outstanding) < self._window and fits)
+                or (has < account.most_ahead(useful) and (short or has < surplus))
+            }
+            if not due:
+                return
+            peer = min(due, key=lambda peer: due[peer])
+            account = self._accounts[peer]
             if account.received and not account.outstanding:  # the first one includes a start
                 account.granted_at, account.drains = now_s, False
             account.granted = max(account.granted, account.received) + 1

@@ -124,6 +124,22 @@ def test_a_longer_way_is_noticed() -> None:
             assert given.outstanding == (1 if seq == 299 else 6), "one has just arrived"
 
 
+def test_an_actor_whose_round_trip_is_measured_blocks_no_other() -> None:
+    given = grants(A, B, window=4)
+    for seq in range(1, 128):
+        issue(given, math.inf)
+        received(given, A, seq, at_once=True)
+        received(given, B, seq, at_once=True)
+    received(given, A, 128, at_once=True)  # from here on, A gets no grant ahead until it has none
+    received(given, A, 129, at_once=True)
+    assert given.outstanding == 1 + 3
+    assert issue(given, 0.0, shortage=math.inf) == [(B, 131)]
+    assert given.shortage_for_next == math.inf, "no grant would help, so none is waited for"
+    received(given, A, 130, at_once=True)
+    granted = [seq for _, seq in issue(given, 0.0, shortage=math.inf)]
+    assert granted == [131, 132, 133, 134], "the first one measures, as it had no other"
+
+
 def test_a_peak_rate_outlasts_a_pause() -> None:
     rate = PeakRate()
     assert rate.update(1000.0, 0.0) == 0.0, "it did not see how long that took"
