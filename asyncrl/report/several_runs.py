@@ -111,11 +111,18 @@ def _figures(groups: Sequence[Group], charts: Charts) -> Iterator[str]:
         ],
         note="coloured by group" if len(groups) > 1 else "",
     )
+    placed = [
+        (run.path.name, curves, charts.positions({a: curves.axis(a) for a in AXES}), colour)
+        for run, curves, colour in _members(groups)
+    ]
     for title, metric in (
         ("Environment steps per second", "fps"),
         ("Optimisation steps per second", "opt_steps_per_sec"),
     ):
-        yield charts.figure(title, list(_metric_lines(groups, charts, metric)))
+        yield charts.figure(
+            title,
+            [line(name, at, curves.points(metric), colour=c) for name, curves, at, c in placed],
+        )
 
 
 def _group_lines(group: Group, charts: Charts, colour: int) -> Iterator[dict[str, Any]]:
@@ -130,12 +137,6 @@ def _group_lines(group: Group, charts: Charts, colour: int) -> Iterator[dict[str
                 band = ("interval", list(low), list(high))
             positions = charts.positions({axis: list(at)})
             yield line(group.name, positions, list(centre(values)), band=band, colour=colour)
-
-
-def _metric_lines(groups: Sequence[Group], charts: Charts, metric: str) -> Iterator[dict[str, Any]]:
-    for run, curves, colour in _members(groups):
-        here = charts.positions({axis: curves.axis(axis) for axis in AXES})
-        yield line(run.path.name, here, curves.points(metric), colour=colour)
 
 
 def _members(groups: Sequence[Group]) -> Iterator[tuple[RunFiles, Curves, int]]:

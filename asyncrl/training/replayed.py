@@ -200,7 +200,7 @@ class ReplayedTrainer(BaseTrainer):
         return RunState({}, {})
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        raise NotImplementedError
+        raise NotImplementedError("a replay begins where its run began, never at a checkpoint")
 
 
 def replay_run(
@@ -254,8 +254,8 @@ def build_replay_trainer(
     return ReplayedTrainer(learner, plan.build_buffer, log, batch_size=batch_size, **parts)
 
 
-def _no_env() -> Any:  # noqa: ANN401  # never called
-    raise NotImplementedError
+def _no_env() -> Any:  # noqa: ANN401  # for a plan, which builds none itself
+    raise NotImplementedError("a replay steps no environments: their experience is in the record")
 
 
 def _config_in(log: OrderLog) -> RunConfig:

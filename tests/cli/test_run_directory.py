@@ -19,11 +19,16 @@ def test_warnings_are_kept_once_the_run_begins(tmp_path: Path) -> None:
         begin()
         logger.info("no warning")
         logger.error("in the run")
+        lines = kept.read_text().splitlines()
         kept.unlink()
         logger.warning("after the file was removed")
     logger.warning("after the run")
-    words = [line.partition("test_run_directory: ")[2] for line in kept.read_text().splitlines()]
-    assert words == ["after the file was removed"]
+    assert [line.split(" ", 1)[1] for line in lines] == [
+        "WARNING asyncrl.test_run_directory: before it begins",
+        "ERROR asyncrl.test_run_directory: in the run",
+    ]
+    assert kept.read_text().splitlines()[0].endswith(": after the file was removed")
+    assert len(kept.read_text().splitlines()) == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")

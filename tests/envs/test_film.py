@@ -16,6 +16,10 @@ from asyncrl.envs.gym import EnvConfig
 av = pytest.importorskip("av")
 
 
+CLOSED: list[int] = []
+"""Steps of each environment that was closed."""
+
+
 class Screen(gymnasium.Env[Any, Any]):
     """Shows a grey picture, brighter with each step. Its sides are odd, as some simulators' are."""
 
@@ -38,8 +42,11 @@ class Screen(gymnasium.Env[Any, Any]):
         self.steps += 1
         return np.zeros(1, np.float32), 1.0, False, self.steps % 4 == 0, {}
 
+    def close(self) -> None:
+        CLOSED.append(self.steps)
+
     def render(self) -> Array:  # type: ignore[override]
-        return np.full((65, 97, self.channels), 20 * self.steps, np.uint8)
+        return np.full((65, 97, self.channels), 20 * self.steps % 256, np.uint8)
 
 
 class Blind(Screen):
@@ -75,10 +82,12 @@ def test_each_step_is_a_frame(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_error_leaves_no_file(tmp_path: Path) -> None:
+def test_error_leaves_no_file_and_no_environment(tmp_path: Path) -> None:
+    CLOSED.clear()
     with pytest.raises(RuntimeError, match="stop"):
-        film_steps(config(), tmp_path / "x.mp4", 1, RuntimeError("stop"))
+        film_steps(config(), tmp_path / "x.mp4", 100, RuntimeError("stop"))  # some are on disk
     assert not list(tmp_path.iterdir())
+    assert CLOSED == [100]
 
 
 @pytest.mark.parametrize(
