@@ -481,9 +481,9 @@ def _build(
     if config.mode != "async":
         if launcher:
             launcher.close()
-        # The search builds environments in this process; first a child finds those that crash or
-        # hang.
-        describe_env_of_run(config)
+        # The run builds environments in this process; first a child finds those that crash or hang.
+        if config.mode == "sync" or config.evaluate.where != "off":
+            describe_env_of_run(config)
     recorder = recorder_of(config, run_dir, output)
     if not arguments.resume:
         # Discard records of an earlier run in this directory.

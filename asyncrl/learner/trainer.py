@@ -42,6 +42,9 @@ from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.metrics import METRICS
 from asyncrl.metrics.verdict import Setup
 
+SPACES = "spaces"
+"""Name of the environments' spaces in a checkpoint's description of the run."""
+
 
 class EvaluateApart(Protocol):
     """Evaluates a model with other environments, or acting otherwise, than the run does."""
@@ -83,6 +86,10 @@ class TrainerParts(CommonParts, total=False):
 
     evaluate_apart: EvaluateApart | None
     """Evaluates otherwise than the run does. None: `evaluate` takes no other arguments."""
+
+    spaces: Mapping[str, Any]
+    """The environments' spaces as plain values, for checkpoints: what learns from their replay need
+    not build an environment."""
 
     adaptive_threads: bool
     """Whether torch may compute with more threads than one, as `agent.threads` of `auto` has it."""
@@ -139,6 +146,7 @@ class BaseTrainer(ABC):
         self.interrupter = interrupter or Interrupter()
         self._run_config = parts.get("run_config") or {}
         self._recorder = parts.get("recorder")
+        self._spaces = parts.get("spaces")
         self._scheduled = agent if isinstance(agent, CountsEnvSteps) else None
         self._step_metrics = StepMetrics()
         self._has_begun = self._runs = self._has_learned = False
@@ -444,7 +452,8 @@ class BaseTrainer(ABC):
     def _whole_state(self, *, save_replay: bool) -> RunState:
         groups, numbers = self._state(save_replay=save_replay)
         change = {"env_change": asdict(self.env_change)} if self.env_change.number else {}
-        return RunState(groups, {**numbers, **change, **self._callbacks.state()})
+        spaces = {SPACES: self._spaces} if self._spaces else {}
+        return RunState(groups, {**numbers, **change, **spaces, **self._callbacks.state()})
 
     def _loop(self) -> None:
         for batch in self.batches():

@@ -193,7 +193,12 @@ def load_replay(path: Path, config: ReplayBufferConfig, *, seed: int) -> ReplayB
     A buffer of the same kind keeps the saved priorities; otherwise all transitions count as new.
     Raises `CheckpointError` if the saved replay is incomplete or does not fit.
     """
-    state = _read(path).groups.get(REPLAY)
+    return replay_of(read_saved(path), config, seed=seed)
+
+
+def replay_of(saved: Checkpoint, config: ReplayBufferConfig, *, seed: int) -> ReplayBuffer:
+    """Return a buffer as `load_replay` does, of what `read_saved` has read."""
+    state, path = saved.groups.get(REPLAY), saved.path
     if state is None:
         raise CheckpointError(
             f"{path} holds no replay; runs save it with every checkpoint unless save_replay is off"
@@ -217,7 +222,8 @@ def load_replay(path: Path, config: ReplayBufferConfig, *, seed: int) -> ReplayB
     return buffer
 
 
-def _read(path: Path) -> Checkpoint:
+def read_saved(path: Path) -> Checkpoint:
+    """Return a saved replay, one checkpoint, or the newest of a run; raise if there is none."""
     parent = Checkpointer(path.parent)
     if path.name in parent.names():
         return parent.load(path.name, mapped=[REPLAY])

@@ -40,7 +40,7 @@ from asyncrl.training.common_config import (
     config_or_default,
 )
 from asyncrl.training.config import AsyncConfig
-from asyncrl.training.describe_env import PRELOAD, describe_here, describe_in_child
+from asyncrl.training.describe_env import PRELOAD, describe_here, describe_in_child, plain_spec
 from asyncrl.training.evaluate_apart import apart_unless
 from asyncrl.training.hosted import facts_of, open_door
 from asyncrl.training.parts import AsyncParts
@@ -209,6 +209,7 @@ def build_async_trainer(
             setup=plan.setup,
             services=config,
             checkpoint=checkpoint,
+            spaces=plain_spec(seen.spec),
             evaluate_apart=apart_unless(
                 make_evaluator, agent, make_eval_env or make_env, config.evaluate
             ),

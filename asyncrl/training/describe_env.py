@@ -79,19 +79,21 @@ def _describe(make_env: MakeBatchEnv) -> Plain:
 
 def plain_description(seen: EnvDescription) -> Plain:
     """Return the facts about environments as plain values, which JSON can represent."""
-    return {**seen._asdict(), "spec": _plain_spec(seen.spec)}
+    return {**seen._asdict(), "spec": plain_spec(seen.spec)}
 
 
 def description_of(plain: Plain) -> EnvDescription:
     """Return what `plain_description` was made of."""
-    return EnvDescription(**{**plain, "spec": _spec_of(plain["spec"])})
+    return EnvDescription(**{**plain, "spec": spec_of(plain["spec"])})
 
 
-def _plain_spec(spec: EnvSpec) -> Plain:
+def plain_spec(spec: EnvSpec) -> Plain:
+    """Return spaces as plain values, which JSON can represent."""
     return {"observation": _plain_space(spec.observation), "action": _plain_space(spec.action)}
 
 
-def _spec_of(plain: Plain) -> EnvSpec:
+def spec_of(plain: Mapping[str, Any]) -> EnvSpec:
+    """Return what `plain_spec` was made of."""
     return EnvSpec(_space_of(plain["observation"]), _space_of(plain["action"]))
 
 
@@ -129,10 +131,15 @@ def _space_of(plain: Plain) -> Any:  # noqa: ANN401  # of any kind
 
 def _plain_array(array: Array) -> Plain:
     array = np.asarray(array)
+    if array.size > 1 and (array == array.flat[0]).all():
+        one = base64.b64encode(array.flat[0].tobytes()).decode()
+        return {"dtype": array.dtype.str, "shape": list(array.shape), "all": one}
     data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
     return {"dtype": array.dtype.str, "shape": list(array.shape), "data": data}
 
 
 def _array_of(plain: Mapping[str, Any]) -> Array:
+    if (one := plain.get("all")) is not None:
+        return np.full(plain["shape"], np.frombuffer(base64.b64decode(one), plain["dtype"])[0])
     data = base64.b64decode(plain["data"])
     return np.frombuffer(data, np.dtype(plain["dtype"])).reshape(plain["shape"]).copy()

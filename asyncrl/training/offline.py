@@ -10,7 +10,7 @@
     )
 
 Instead of the path, a buffer with other data can be given: `datasets/episodes.py` makes one of
-arrays, `datasets/minari.py` of Minari data sets. The environment is used for evaluation only.
+arrays, `datasets/minari.py` of Minari data sets. Environments are built for evaluations only.
 `train_async` with the same config can continue training online.
 """
 
@@ -52,8 +52,8 @@ from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction, check_can_hold
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts, check_parts
-from asyncrl.replay.files import load_replay
+from asyncrl.learner.trainer import SPACES, BaseTrainer, CommonParts, TrainerParts, check_parts
+from asyncrl.replay.files import read_saved, replay_of
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import (
     BY_STEPS,
@@ -64,6 +64,7 @@ from asyncrl.training.common_config import (
     config_or_default,
     open_env,
 )
+from asyncrl.training.describe_env import plain_spec, spec_of
 from asyncrl.training.evaluate_apart import EvaluateApart, apart_unless
 from asyncrl.training.parts import OfflineParts
 from asyncrl.training.signals import answering_signals
@@ -184,13 +185,13 @@ def build_offline_trainer(
 ) -> OfflineTrainer:
     """Build an offline run; the trainer closes the environment.
 
-    `make_env` builds the environments for evaluations, `make_evaluator` a custom evaluator. Without
-    any, as for logged data, pass an `EnvSpec`, and `EvaluationConfig(where="off")` as `evaluate`.
+    `make_env` builds the environments for evaluations, `make_evaluator` a custom evaluator. With
+    neither, as for logged data, pass an `EnvSpec`, and `EvaluationConfig(where="off")` as
+    `evaluate`. Without evaluations, a run's data needs no environment: it holds the spaces.
 
     With `resume` it resumes from the newest valid checkpoint in `checkpoint_dir`, with the same
-    data. The result is the same bit by bit if the checkpoint holds the replay and it is loaded;
-    otherwise batches are sampled with another seed. Raises `ConfigError` if the data does not fit
-    the agent and the environment, and `CheckpointError` if a file is damaged.
+    data: bit by bit if it holds the replay, else batches are sampled with another seed. Raises
+    `ConfigError` for data that does not fit, `CheckpointError` for a damaged file.
     """
     check_parts(parts, signature(build_offline_trainer).parameters)
     require_agent_config(agent)
@@ -201,8 +202,8 @@ def build_offline_trainer(
         checkpoint_dir, keep=config.save.keep, resume=resume, config=parts.get("run_config")
     )
     with building(checkpointer) as closing:
-        place = _place(agent, make_env, make_evaluator, config, closing)
-        buffer = _load(data, config, checkpoint, agent, place.spec)
+        place = _place(agent, make_env, make_evaluator, config, data, closing)
+        buffer = _load(place, config, checkpoint, agent)
         return OfflineTrainer(
             learner := build_agent(agent, place.spec, config.context(place.n_envs)),
             buffer,
@@ -213,6 +214,7 @@ def build_offline_trainer(
             stop=stop,
             interrupter=interrupter,
             checkpoint=checkpoint,
+            spaces=plain_spec(place.spec),
             evaluate_apart=place.evaluate_apart,
             adaptive_threads=are_adaptive(agent, learner),
             closing=closing,
@@ -221,8 +223,9 @@ def build_offline_trainer(
 
 
 class _Place(NamedTuple):
-    """Where the agent acts, and what evaluates it there, if anything does."""
+    """What the agent learns from, where it acts, and what evaluates it there, if anything does."""
 
+    data: Checkpoint | ReplayBuffer
     spec: EnvSpec
     n_envs: int = 1
     evaluator: Evaluator | None = None
@@ -234,37 +237,39 @@ def _place(
     make_env: MakeBatchEnv | EnvSpec,
     make_evaluator: MakeEvaluator | None,
     config: OfflineConfig,
+    data: str | PathLike[str] | ReplayBuffer,
     closing: ExitStack,
 ) -> _Place:
+    saved = read_saved(Path(data)) if isinstance(data, str | PathLike) else data
     own = None
     if make_evaluator and config.evaluate.where != "off":
         own = make_evaluator()
         closing.callback(own.close)
     if not isinstance(make_env, EnvSpec):
-        env = open_env(make_env, closing)
         apart = apart_unless(make_evaluator, agent, make_env, config.evaluate)
-        return _Place(env.spec, env.n_envs, own or _make_evaluator(config, env), apart)
+        spaces = saved.meta.get("run", {}).get(SPACES) if isinstance(saved, Checkpoint) else None
+        if spaces and (own or config.evaluate.where == "off"):
+            return _Place(saved, spec_of(spaces), evaluator=own, evaluate_apart=apart)
+        env = open_env(make_env, closing)
+        return _Place(saved, env.spec, env.n_envs, own or _make_evaluator(config, env), apart)
     if config.evaluate.where != "off" and not own:
         raise ConfigError(
             "nothing can be evaluated in an EnvSpec; set evaluate to "
             'EvaluationConfig(where="off"), or pass a function that builds environments'
         )
-    return _Place(make_env, evaluator=own)
+    return _Place(saved, make_env, evaluator=own)
 
 
 def _load(
-    data: str | PathLike[str] | ReplayBuffer,
-    config: OfflineConfig,
-    checkpoint: Checkpoint | None,
-    agent: AgentConfig,
-    spec: EnvSpec,
+    place: _Place, config: OfflineConfig, checkpoint: Checkpoint | None, agent: AgentConfig
 ) -> ReplayBuffer:
-    """Return data as a buffer that holds the columns this agent needs."""
-    if isinstance(data, str | PathLike):
+    """Return the data as a buffer that holds the columns this agent needs."""
+    data, spec = place.data, place.spec
+    if isinstance(data, Checkpoint):
         done = [checkpoint.count("opt_steps")] if checkpoint else []
         replay = with_start_columns(config.replay, agent.extra_columns(spec))
         seed = derive_seed(config.seed, Role.REPLAY, *done)
-        data = load_replay(Path(data), replay, seed=seed)
+        data = replay_of(data, replay, seed=seed)
     schema: SegmentSchema | None = getattr(data, "schema", None)
     if schema is not None:
         _check_columns(schema, agent, spec)

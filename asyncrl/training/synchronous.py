@@ -51,6 +51,7 @@ from asyncrl.training.common_config import (
     open_env,
     with_env_kwargs,
 )
+from asyncrl.training.describe_env import plain_spec
 from asyncrl.training.evaluate_apart import apart_unless
 from asyncrl.training.inline_actor import InlineActor
 from asyncrl.training.layout import Layout
@@ -286,10 +287,7 @@ def build_sync_trainer(
     interrupter: Interrupter | None = None,
     **parts: Unpack[CommonParts],
 ) -> Trainer:
-    """Build a synchronous run; the trainer closes the environments.
-
-    Takes the arguments of `build_async_trainer` that apply without processes.
-    """
+    """Build a synchronous run from the arguments of `build_async_trainer` that apply to it."""
     check_parts(parts, signature(build_sync_trainer).parameters)
     config = config_or_default(config, SyncConfig)
     complete_parts(parts, agent, make_env, config)
@@ -317,6 +315,7 @@ def build_sync_trainer(
             interrupter=interrupter,
             services=config,
             checkpoint=checkpoint,
+            spaces=plain_spec(env.spec),
             evaluate_apart=apart_unless(make_evaluator, agent, make_eval_env, config.evaluate),
             adaptive_threads=are_adaptive(agent, learner),
             closing=closing,

@@ -17,7 +17,9 @@ from asyncrl.agents.iql import IQLConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.checkpoint.resume import Resume
+from asyncrl.core.agent import Policy
 from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.recorder import Record
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig
@@ -73,6 +75,35 @@ def test_run_that_evaluates_nothing_needs_no_environment(run: Path) -> None:
     assert (result.opt_steps, result.last_score) == (20, None)
     with pytest.raises(ConfigError, match="nothing can be evaluated in an EnvSpec"):
         train_from_data(AGENT, run, spec, CONFIG)
+
+
+def test_data_of_a_run_needs_no_environment_unless_it_evaluates(run: Path, tmp_path: Path) -> None:
+    never, once = replace(CONFIG, evaluate=NEVER), MaxOptSteps(3)
+    train_from_data(AGENT, run, _no_simulator, never, stop=once, checkpoint_dir=tmp_path)
+    again = train_from_data(AGENT, run, MAKE_ENV, never, stop=once, checkpoint_dir=tmp_path / "2")
+    assert again.opt_steps == 3
+    first, second = (Checkpointer(p).load("3").groups["model"] for p in (tmp_path, tmp_path / "2"))
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+    with pytest.raises(RuntimeError, match="no simulator"):
+        train_from_data(AGENT, run, _no_simulator, CONFIG, stop=once)
+    scored = train_from_data(
+        AGENT, run, _no_simulator, CONFIG, stop=MaxOptSteps(10), make_evaluator=ConstantEvaluator
+    )
+    assert scored.best_score == 4.5
+
+
+def _no_simulator() -> PlainBatch:
+    raise RuntimeError("there is no simulator here")
+
+
+class ConstantEvaluator:
+    """Needs no environment either."""
+
+    def evaluate(self, policy: Policy) -> Evaluation:
+        return Evaluation(4.5, {})
+
+    def close(self) -> None:
+        pass
 
 
 def test_learns_from_a_runs_checkpoint(run: Path, tmp_path: Path) -> None:
