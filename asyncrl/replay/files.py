@@ -223,7 +223,7 @@ def replay_of(saved: Checkpoint, config: ReplayBufferConfig, *, seed: int) -> Re
 
 
 def read_saved(path: Path) -> Checkpoint:
-    """Return a saved replay, one checkpoint, or the newest of a run; raise if there is none."""
+    """Return a saved replay, one checkpoint, or the newest of a run; raise without one."""
     parent = Checkpointer(path.parent)
     if path.name in parent.names():
         return parent.load(path.name, mapped=[REPLAY])

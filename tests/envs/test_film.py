@@ -56,6 +56,13 @@ class Blind(Screen):
         super().__init__("human")
 
 
+class Deaf(Screen):
+    """Takes the argument and does something else."""
+
+    def __init__(self, render_mode: str) -> None:
+        super().__init__("human")
+
+
 def config(name: str = "Screen", **kwargs: Any) -> EnvConfig:
     return EnvConfig(id=f"tests.envs.test_film:{name}", kwargs=kwargs, n_envs=3)
 
@@ -94,6 +101,7 @@ def test_error_leaves_no_file_and_no_environment(tmp_path: Path) -> None:
     ("made", "error"),
     [
         (config("Blind"), "Blind cannot be filmed: it takes no argument render_mode; let its"),
+        (config("Deaf"), "Deaf cannot be filmed: it renders 'human', not 'rgb_array'; let its"),
         (EnvConfig(id="ALE/Pong-v5"), "ALE/Pong-v5 has a vector form only"),
         (config(channels=4), "render() returned uint8(65, 97, 4), expected uint8 of height x"),
     ],

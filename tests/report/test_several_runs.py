@@ -65,6 +65,7 @@ def test_single_runs_have_no_interval(tmp_path: Path) -> None:
     html = report_of_runs([runs[0], runs[3]])
     assert "low" not in data_of(html)["charts"][0]["series"][0]
     assert "Probability of improvement" not in html
+    assert "bootstrapped" not in html
 
 
 def test_runs_without_evaluations_show_their_training_returns(tmp_path: Path) -> None:
@@ -77,7 +78,7 @@ def test_runs_without_evaluations_show_their_training_returns(tmp_path: Path) ->
         for s in range(2)
     ]
     charts = data_of(report_of_runs(runs))["charts"]
-    assert [one["label"] for one in charts[0]["series"]] == ["r0", "r1"]
+    assert [(one["label"], one["colour"]) for one in charts[0]["series"]] == [("r0", 0), ("r1", 1)]
 
 
 def test_charts_of_rates_share_the_positions_of_a_run(tmp_path: Path) -> None:
