@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import tyro
-
 from asyncrl.bench.measure import Rounds, Stage
 from asyncrl.bench.report import compare, render
 from asyncrl.bench.result import Result, load_results, save_results
 from asyncrl.bench.workload import StageName, Workload
-from asyncrl.cli.output import complain, on_results, show
+from asyncrl.cli.output import complain, show
+from asyncrl.cli.parser import parsed
 from asyncrl.core.declared import Count, NotNegative
 from asyncrl.core.errors import ConfigError
 from asyncrl.metrics.machine import machine
@@ -83,8 +82,7 @@ def parse(argv: list[str]) -> Arguments:
         else:
             what = f"{stage!r} is not a stage" if stage and stage[0] != "-" else "name a stage"
             raise ConfigError(f"{what} to measure: asyncrl bench {_WORDS} [OPTIONS]")
-    bench = on_results(
-        tyro.cli,
+    bench = parsed(
         BenchArguments,
         prog=f"asyncrl bench {stage}",
         args=flags,

@@ -11,7 +11,8 @@ from typing import Annotated
 import tyro
 from rich.table import Table
 
-from asyncrl.cli.output import on_results, show
+from asyncrl.cli.output import show
+from asyncrl.cli.parser import parsed
 from asyncrl.cli.run_directory import check_run_dir
 from asyncrl.cli.runs import print_table
 from asyncrl.core.declared import check_declared
@@ -57,10 +58,7 @@ _NUMBERS: dict[str, tuple[str, Callable[[float], str]]] = {
 
 def parse(argv: list[str]) -> CompareArguments:
     """Parse the command line."""
-    arguments: CompareArguments = on_results(
-        tyro.cli, CompareArguments, prog="asyncrl compare", args=argv
-    )
-    return arguments
+    return parsed(CompareArguments, prog="asyncrl compare", args=argv)
 
 
 def run(arguments: CompareArguments) -> int:

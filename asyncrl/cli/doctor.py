@@ -17,7 +17,8 @@ from typing import Annotated, Literal
 import tyro
 
 from asyncrl.cli.flags import check_config_file
-from asyncrl.cli.output import on_results, show
+from asyncrl.cli.output import show
+from asyncrl.cli.parser import parsed
 from asyncrl.core.declared import Count, Natural, Positive, check_declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.doctor.environment import examine
@@ -107,7 +108,7 @@ class DoctorArguments:
 
 def parse(argv: list[str]) -> DoctorArguments:
     """Parse the command line."""
-    arguments = on_results(tyro.cli, DoctorArguments, prog="asyncrl doctor", args=argv)
+    arguments = parsed(DoctorArguments, prog="asyncrl doctor", args=argv)
     if arguments.env:
         arguments.env_config()  # raises for settings that no environment can have
     return arguments

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from asyncrl.cli.output import on_results, show
+from asyncrl.cli.output import show
+from asyncrl.cli.parser import parsed
 from asyncrl.core.declared import Count, Natural, check_declared
 from asyncrl.supervision.in_child import run_in_child
 
@@ -51,8 +52,7 @@ class EvalArguments:
 
 def parse(argv: list[str]) -> EvalArguments:
     """Parse the command line."""
-    arguments: EvalArguments = on_results(tyro.cli, EvalArguments, prog="asyncrl eval", args=argv)
-    return arguments
+    return parsed(EvalArguments, prog="asyncrl eval", args=argv)
 
 
 def run(arguments: EvalArguments) -> int:

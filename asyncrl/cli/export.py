@@ -10,7 +10,8 @@ from typing import Annotated
 import tyro
 
 from asyncrl.agents.parts.torch_agent import TorchPolicy
-from asyncrl.cli.output import on_results, show
+from asyncrl.cli.output import show
+from asyncrl.cli.parser import parsed
 from asyncrl.cli.run_directory import find_model
 from asyncrl.core.errors import ConfigError
 from asyncrl.export import policy_numpy
@@ -38,7 +39,7 @@ class ExportArguments:
 
 def parse(argv: list[str]) -> ExportArguments:
     """Parse the command line."""
-    arguments = on_results(tyro.cli, ExportArguments, prog="asyncrl export", args=argv)
+    arguments = parsed(ExportArguments, prog="asyncrl export", args=argv)
     to = arguments.to
     model = find_model(arguments.run_dir, arguments.checkpoint)
     if (model.checkpoints / model.name).resolve() == to.parent.resolve():

@@ -11,12 +11,9 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from typing import ParamSpec, TextIO, TypeVar
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from typing import TextIO
 
 _STDOUT, _STDERR = 1, 2
 _results: list[TextIO] = []
@@ -35,12 +32,6 @@ def show(text: str) -> None:
 def complain(text: str) -> None:
     """Write a line to stderr."""
     print(text, file=sys.stderr)  # noqa: T201
-
-
-def on_results(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function that prints results itself, as the parser prints help."""
-    with redirect_stdout(results()):
-        return call(*args, **kwargs)
 
 
 def take_standard_output() -> None:

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-from asyncrl.cli.output import on_results, show
+from asyncrl.cli.output import show
+from asyncrl.cli.parser import parsed
 from asyncrl.cli.report import runs_in, written
 from asyncrl.core.declared import check_declared
 from asyncrl.core.errors import ConfigError
@@ -38,8 +39,7 @@ class PlotArguments:
 
 def parse(argv: list[str]) -> PlotArguments:
     """Parse the command line."""
-    arguments: PlotArguments = on_results(tyro.cli, PlotArguments, prog="asyncrl plot", args=argv)
-    return arguments
+    return parsed(PlotArguments, prog="asyncrl plot", args=argv)
 
 
 def run(arguments: PlotArguments) -> int:

@@ -10,7 +10,8 @@ from typing import Annotated
 
 import tyro
 
-from asyncrl.cli.output import on_results, show
+from asyncrl.cli.output import show
+from asyncrl.cli.parser import parsed
 from asyncrl.cli.run_directory import check_run_dir
 from asyncrl.core.declared import Count, check_declared
 from asyncrl.core.errors import ConfigError
@@ -38,10 +39,7 @@ class ReplayArguments:
 
 def parse(argv: list[str]) -> ReplayArguments:
     """Parse the command line."""
-    arguments: ReplayArguments = on_results(
-        tyro.cli, ReplayArguments, prog="asyncrl replay", args=argv
-    )
-    return arguments
+    return parsed(ReplayArguments, prog="asyncrl replay", args=argv)
 
 
 def run(arguments: ReplayArguments) -> int:

@@ -10,7 +10,8 @@ from typing import Annotated
 
 import tyro
 
-from asyncrl.cli.output import on_results, show
+from asyncrl.cli.output import show
+from asyncrl.cli.parser import parsed
 from asyncrl.cli.run_directory import check_run_dir
 from asyncrl.core.declared import Port, check_declared
 from asyncrl.core.errors import ConfigError
@@ -48,10 +49,7 @@ class ReportArguments:
 
 def parse(argv: list[str]) -> ReportArguments:
     """Parse the command line."""
-    arguments: ReportArguments = on_results(
-        tyro.cli, ReportArguments, prog="asyncrl report", args=argv
-    )
-    return arguments
+    return parsed(ReportArguments, prog="asyncrl report", args=argv)
 
 
 def run(arguments: ReportArguments) -> int:

@@ -14,7 +14,8 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from asyncrl.cli.output import on_results, results, show
+from asyncrl.cli.output import results, show
+from asyncrl.cli.parser import parsed
 from asyncrl.core.declared import check_declared
 from asyncrl.recorders.run_state import count, duration, measure
 from asyncrl.report.run_files import RunFiles, find_runs
@@ -58,8 +59,7 @@ _ORDER: dict[str, Callable[[RunFiles], float]] = {
 
 def parse(argv: list[str]) -> RunsArguments:
     """Parse the command line."""
-    arguments: RunsArguments = on_results(tyro.cli, RunsArguments, prog="asyncrl runs", args=argv)
-    return arguments
+    return parsed(RunsArguments, prog="asyncrl runs", args=argv)
 
 
 def run(arguments: RunsArguments) -> int:

@@ -26,7 +26,8 @@ from asyncrl.cli.flags import (
     value_of,
     without_rare,
 )
-from asyncrl.cli.output import on_results, results, show
+from asyncrl.cli.output import results, show
+from asyncrl.cli.parser import parsed
 from asyncrl.cli.run_directory import (
     ConfigKeeper,
     a_start,
@@ -276,8 +277,7 @@ def parse_flags(
         ],
     )
     with naming_flags(concrete):
-        parsed: Any = on_results(
-            tyro.cli,
+        given: Any = parsed(
             form,
             prog=prog,
             description=f"Train an agent. {shown}{more}",
@@ -285,7 +285,7 @@ def parse_flags(
             config=(tyro.conf.CascadeSubcommandArgs,),
             registry=REGISTRY,
         )
-    values = {f.name: getattr(parsed.run, f.name) for f in dataclasses.fields(RunConfig)}
+    values = {f.name: getattr(given.run, f.name) for f in dataclasses.fields(RunConfig)}
     auto = _search_space(flags) if values["actors"] == "auto" else None
     if auto:
         values["actors"] = RunConfig().actors  # the search starts from it
@@ -297,7 +297,7 @@ def parse_flags(
     _check_mode(config, flags, auto=auto is not None)
     command = f"{prog} {shlex.join(flags)}".rstrip()
     return TrainArguments(
-        agent=agent, output=parsed.output, config=config, command=command, auto=auto
+        agent=agent, output=given.output, config=config, command=command, auto=auto
     )
 
 

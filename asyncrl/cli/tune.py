@@ -10,13 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-import tyro
-
 from asyncrl.bench.cost_model import Plan, Task
 from asyncrl.bench.trial import Trial, run_trial
 from asyncrl.bench.tuner import SearchSpace, TrialRecord, Tuner, Tuning
 from asyncrl.cli.flags import check_config_file, naming_flags
-from asyncrl.cli.output import on_results, show
+from asyncrl.cli.output import show
+from asyncrl.cli.parser import parsed
 from asyncrl.core.declared import Positive, check_declared
 from asyncrl.core.env import DiscreteSpec
 from asyncrl.core.errors import AsyncRLError
@@ -89,7 +88,7 @@ class TuneArguments:
 def parse(argv: list[str]) -> TuneArguments:
     """Parse the command line after `asyncrl bench tune`."""
     with naming_flags(TuneOptions()):
-        options = on_results(tyro.cli, TuneOptions, prog="asyncrl bench tune", args=argv)
+        options = parsed(TuneOptions, prog="asyncrl bench tune", args=argv)
     agent, config = _settings(options)
     return TuneArguments(options=options, agent=agent, config=config)
 
