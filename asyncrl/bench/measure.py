@@ -119,6 +119,9 @@ Count = Callable[[], tuple[int, int]]
 """Returns a count, and the number of processes that contribute to it so far."""
 
 _START_DEADLINE_S = 120.0
+_SILENCE_S = 10.0
+"""What sends to this process may wait for a core for longer than a short measurement takes."""
+
 _POLL_S = 0.02
 _CHANGE_POLL_S = 0.001
 _CHUNK_S = 0.01
@@ -145,13 +148,13 @@ class Repeating:
         self._calls = 0
 
     def rate(self, seconds: float) -> float:
-        """Return the amount per second, measured over `seconds`."""
+        """Return the amount per second, measured over `seconds`, longer until there is any."""
         if not self._calls:
             self._warm_up()
         work, calls = self._work, self._calls
         done, began = 0.0, time.perf_counter()
         end = began + seconds
-        while time.perf_counter() < end:
+        while (now := time.perf_counter()) < end or (not done and now < end + _SILENCE_S):
             for _ in repeat(None, calls):
                 done += work()
         self._settle()

@@ -64,6 +64,25 @@ def test_only_the_first_measurement_warms_up(clock: Clock) -> None:
     assert clock.now_s - before == pytest.approx(1.0, abs=0.1)
 
 
+def test_measurement_lasts_until_something_is_counted(clock: Clock) -> None:
+    def work() -> int:
+        clock.pass_s(0.01)
+        return int(clock.now_s > 4.0)
+
+    rate = Repeating(work, warm_up_seconds=0.1).rate(1.0)
+    assert rate == pytest.approx(1 / 3.9, rel=0.02)
+    assert clock.now_s < 4.1
+
+
+def test_measurement_of_nothing_ends(clock: Clock) -> None:
+    def work() -> int:
+        clock.pass_s(0.01)
+        return 0
+
+    assert Repeating(work, warm_up_seconds=0.1).rate(1.0) == 0
+    assert clock.now_s == pytest.approx(11.1, abs=0.1)
+
+
 def test_quick_work_is_done_many_times_between_two_looks_at_the_clock(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
