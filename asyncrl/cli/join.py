@@ -11,7 +11,8 @@ from typing import Annotated
 import tyro
 
 from asyncrl.cli.flags import check_config_file
-from asyncrl.cli.output import on_results, show
+from asyncrl.cli.output import show
+from asyncrl.cli.parser import parsed
 from asyncrl.cli.signals import interrupting
 from asyncrl.core.declared import Count, NotNegative, check_declared
 from asyncrl.core.errors import ConfigError
@@ -55,8 +56,7 @@ class JoinArguments:
 
 def parse(argv: list[str]) -> JoinArguments:
     """Parse the command line."""
-    arguments: JoinArguments = on_results(tyro.cli, JoinArguments, prog="asyncrl join", args=argv)
-    return arguments
+    return parsed(JoinArguments, prog="asyncrl join", args=argv)
 
 
 def run(arguments: JoinArguments) -> int:

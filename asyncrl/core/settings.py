@@ -96,8 +96,8 @@ def load_object(path: str) -> object:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{module_name}.".startswith(f"{missing}."):
             raise ConfigError(
-                f"{path!r}: there is no module {missing!r}; it must be installed, or in a "
-                "directory of PYTHONPATH"
+                f"{path!r}: there is no module {missing!r}; install it, start in the "
+                "directory that holds it, or add that directory to PYTHONPATH"
             ) from error
         text = f"{type(error).__name__}: {error}"
         raise ConfigError(f"{path!r}: importing {module_name} failed: {text}") from error

@@ -39,7 +39,7 @@ def order_of(
         if after is None:
             raise ConfigError(
                 f"checkpoint {checkpoint.path} is of a run whose order was not recorded, so "
-                "neither can be that of the resumed run; resume without record_order"
+                "the resumed run cannot record its own either; resume without record_order"
             )
         after = {**after, "replay": REPLAY in checkpoint.groups}
     about = partial(about_run, plan, run_config)

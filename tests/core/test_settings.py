@@ -396,7 +396,7 @@ def test_load_object_imports_by_path() -> None:
         ("math:", "is not an import path"),
         (":sqrt", "is not an import path"),
         ("a/b.py:x", "is not an import path"),
-        ("mathh:sqrt", "no module 'mathh'; it must be installed"),
+        ("mathh:sqrt", "no module 'mathh'; install it, start in the"),
         ("os.pth:join", "no module 'os.pth'"),
         ("math:sqrtt", "math has no 'sqrtt'; did you mean sqrt"),
         ("pathlib:Path.cwdd", "pathlib has no 'cwdd'; did you mean cwd"),
