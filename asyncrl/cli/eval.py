@@ -13,6 +13,7 @@ import tyro
 from asyncrl.cli.output import show
 from asyncrl.cli.parser import parsed
 from asyncrl.core.declared import Count, Natural, check_declared
+from asyncrl.core.errors import ConfigError
 from asyncrl.supervision.in_child import run_in_child
 
 
@@ -27,8 +28,12 @@ class EvalArguments:
     """`best`, `newest`, or the number of optimisation steps of a checkpoint. Default: the best, or
     the newest if the run made no evaluation."""
 
+    all_checkpoints: bool = False
+    """Score each numbered checkpoint of the run, oldest first. With `--video`, the film shows how
+    the agent learned. `--save.keep 0` in training keeps all checkpoints."""
+
     episodes: Count = 10
-    """Episodes to play."""
+    """Episodes to play, with each checkpoint."""
 
     seed: Natural | None = None
     """Seed of the episodes. Default: the same episodes as in training's evaluations."""
@@ -48,6 +53,8 @@ class EvalArguments:
 
     def __post_init__(self) -> None:
         check_declared(self, flags=True)
+        if self.all_checkpoints and self.checkpoint is not None:
+            raise ConfigError("--all-checkpoints excludes --checkpoint; omit one")
 
 
 def parse(argv: list[str]) -> EvalArguments:
@@ -61,28 +68,30 @@ def run(arguments: EvalArguments) -> int:
         from asyncrl.envs.film import check_video  # imports gymnasium
 
         check_video(arguments.video)
-    played = run_in_child(_player(arguments), what="the evaluation")
-    if arguments.json:
-        show(json.dumps(played))
-        return 0
+    for played in run_in_child(_player(arguments), what="the evaluation"):
+        show(json.dumps(played) if arguments.json else _line(played))
+    return 0
+
+
+def _line(played: Mapping[str, Any]) -> str:
     rate = played.get("eval/success_rate")
-    show(
-        f"{played['score']:.1f} mean return over {arguments.episodes} episodes "
+    return (
+        f"{played['score']:.1f} mean return over {played['episodes']} episodes "
         f"(min {played['eval/return_min']:.1f}, max {played['eval/return_max']:.1f}), "
         f"{'' if rate is None else f'success rate {rate:.2f}, '}"
         f"model after {played['opt_steps']} optimisation steps"
     )
-    return 0
 
 
-def _player(arguments: EvalArguments) -> Callable[[], dict[str, Any]]:
+def _player(arguments: EvalArguments) -> Callable[[], list[dict[str, Any]]]:
     """Return the function to run in a child process, which loads torch there and not here."""
     run_dir, checkpoint = arguments.run_dir, arguments.checkpoint
-    how = {name: getattr(arguments, name) for name in ("episodes", "seed", "stochastic")}
+    names = ("episodes", "seed", "stochastic", "all_checkpoints")
+    how = {name: getattr(arguments, name) for name in names}
     env_kwargs = dict(arguments.env_kwargs)
     video = None if arguments.video is None else arguments.video.absolute()
 
-    def play() -> dict[str, Any]:
+    def play() -> list[dict[str, Any]]:
         from asyncrl.cli.run_directory import evaluated
 
         return evaluated(run_dir, checkpoint, env_kwargs=env_kwargs, video=video, **how)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.actor.evaluator import EpisodeEvaluator
+from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.checkpoint.directory import make_directory, sync
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import CLOCK_TIME, Record
@@ -278,13 +279,14 @@ def evaluated(
     run: Path,
     checkpoint: str | None,
     *,
+    all_checkpoints: bool,
     episodes: int,
     seed: int | None,
     stochastic: bool,
     env_kwargs: Mapping[str, Any],
     video: Path | None,
-) -> dict[str, Any]:
-    """Evaluate a run's model in this process and return the results as plain values.
+) -> list[dict[str, Any]]:
+    """Evaluate a run's model, or each of them, in this process; return plain values.
 
     Without a `seed` the episodes are those of training. `env_kwargs` replace arguments of the run's
     evaluations. A `video` is made of the same episodes, played one after another.
@@ -292,7 +294,8 @@ def evaluated(
     model = find_model(run, checkpoint)
     config = model.config()
     config = replace(config, eval_env_kwargs={**config.eval_env_kwargs, **env_kwargs})
-    saved = model.load()
+    models = _numbered(model) if all_checkpoints else [model]
+    first = models[0].load()  # raises before environments are built
     play = replace(
         config.evaluate.play,
         episodes=episodes,
@@ -302,8 +305,17 @@ def evaluated(
     environments = config.eval_env_config()
     with filmed(environments, video) if video else closing(environments.build_for(episodes)) as env:
         source = f"in {model.config_path}"
-        policy = policy_of(saved, config.agent, env.spec, seed=config.seed, source=source)
         evaluator = EpisodeEvaluator(env, play, derive_seed(seed, Role.EVALUATION))
-        score, record = evaluator.evaluate(policy)
-    values = {"score": score, "episodes": episodes, "opt_steps": saved.count("opt_steps")}
-    return {**values, **record}
+        found = []
+        for saved in chain([first], (later.load() for later in models[1:])):
+            policy = policy_of(saved, config.agent, env.spec, seed=config.seed, source=source)
+            score, record = evaluator.evaluate(policy)
+            values = {"score": score, "episodes": episodes, "opt_steps": saved.count("opt_steps")}
+            found.append({**values, **record})
+    return found
+
+
+def _numbered(model: SavedModel) -> list[SavedModel]:
+    """Return all models of its run that are named by their optimisation steps, oldest first."""
+    names = filter(str.isdigit, Checkpointer(model.checkpoints).names())
+    return [replace(model, asked=name) for name in sorted(names, key=int)] or [model]

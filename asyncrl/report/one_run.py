@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from asyncrl.report.page import (
     axis_switch,
     code,
     details,
+    film,
     line,
     numbers,
     table,
@@ -31,6 +33,9 @@ _MOST_ACTORS = 8
 """A chart with more lines cannot be read."""
 
 _FEWEST_POINTS = 2
+
+_MOST_FILM_BYTES = 20_000_000
+"""A page with more is slow to open, and to send."""
 
 _EXTREMES = ("_min", "_max")
 """Suffixes of the extremes over the steps of a record, of whose mean the name is."""
@@ -101,6 +106,7 @@ class _OneRun:
             self._failure(),
             axis_switch(AXES),
             self._section("Learning", self._learning()),
+            self._films(),
             self._section("Where time went", self._time()),
             self._section("Actors and experience", self._experience()),
             self._section("Machine", self._machine()),
@@ -153,6 +159,18 @@ class _OneRun:
         for name in self._of_agent():
             yield self._chart(name.removeprefix("agent/"), [name])
         yield self._chart("Exploration rate", self._of_actors("exploration_rate"))
+
+    def _films(self) -> str:
+        """Return the videos in the run directory, newest first, as far as there is room."""
+        if self._run.state == "running":  # its page is sent again and again
+            return ""
+        shown, room = "", _MOST_FILM_BYTES
+        for path in sorted(self._run.path.glob("*.mp4"), key=_changed_at, reverse=True):
+            with suppress(OSError):  # it has just been removed
+                room -= path.stat().st_size
+                if room > 0:
+                    shown += film(path.name, path.read_bytes())
+        return f"<h2>Videos</h2><div class=charts>{shown}</div>" if shown else ""
 
     def _time(self) -> Iterator[str]:
         yield self._chart("Environment steps per second", ["fps"])
@@ -279,6 +297,13 @@ class _OneRun:
     def _of_actors(self, metric: str) -> list[str]:
         names = [name for name in self._names("actor/") if name.endswith(f"/{metric}")]
         return sorted(names, key=_slot)[:_MOST_ACTORS]
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _slot(name: str) -> int:

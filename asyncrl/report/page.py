@@ -123,6 +123,15 @@ def details(title: str, content: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{content}</details>"
 
 
+def film(name: str, content: bytes) -> str:
+    """Return a video, which the page contains."""
+    data = base64.b64encode(content).decode()
+    return (
+        f"<figure class=film><figcaption>{escape(name)}</figcaption><video controls loop "
+        f'aria-label="{escape(name)}" src="data:video/mp4;base64,{data}"></video></figure>'
+    )
+
+
 def axis_switch(axes: Mapping[str, str]) -> str:
     """Return the choice of the axis of all charts."""
     choices = "".join(
@@ -156,6 +165,7 @@ class Page(NamedTuple):
         script = _asset("uPlot.iife.min.js") + "\n" + _asset("report.js")
         style = _asset("uPlot.min.css") + "\n" + _asset("report.css")
         policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}"
+        policy += "; media-src data:"
         icon = ""
         if updates:
             policy += "; connect-src 'self'; img-src data:"

@@ -119,6 +119,28 @@ def test_video_has_a_frame_for_each_step(
     assert [path.name for path in tmp_path.iterdir()] == ["two.mp4"]
 
 
+def test_film_of_all_checkpoints_shows_each_in_order(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    av = pytest.importorskip("av")
+    saved = Checkpointer(trained.directory / "checkpoints").load("300")
+    checkpoints = Checkpointer(tmp_path / "checkpoints")
+    groups = {"model": saved.group("model")}
+    for steps in (1000, 300):
+        checkpoints.save(str(steps), groups, {**saved.meta, "opt_steps": steps})
+    (tmp_path / "config.yaml").write_bytes((trained.directory / "config.yaml").read_bytes())
+    words = [str(tmp_path), "--all-checkpoints", "--episodes", "1", "--json"]
+    assert main(["eval", *words, "--video", str(tmp_path / "learned.mp4")]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["opt_steps"] for line in lines] == [300, 1000]
+    assert lines[0]["score"] == lines[1]["score"]
+    with av.open(str(tmp_path / "learned.mp4")) as film:
+        frames = sum(1 for _ in film.decode(video=0))
+    assert frames == sum(line["eval/length_mean"] for line in lines)
+    assert main(["eval", *words, "--checkpoint", "300"]) == 2
+    assert "--all-checkpoints excludes --checkpoint" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("video", "error"),
     [

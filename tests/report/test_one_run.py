@@ -120,3 +120,13 @@ def test_page_of_a_long_run_stays_small(tmp_path: Path) -> None:
     html = report_of_run(RunFiles(made_run(tmp_path / "mine", preset("dqn"), records=records)))
     assert len(data_of(html)["charts"]) == 30
     assert len(html) < 500_000
+
+
+def test_films_of_the_run_are_shown(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "mine", preset("dqn"), records=RECORDS)
+    assert "<video" not in report_of_run(RunFiles(run))
+    (run / "<b>.mp4").write_bytes(b"film")
+    html = report_of_run(RunFiles(run))
+    assert "&lt;b&gt;.mp4</figcaption>" in html
+    assert 'src="data:video/mp4;base64,ZmlsbQ=="></video>' in html
+    assert "media-src data:" in html
