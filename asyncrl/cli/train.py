@@ -111,6 +111,7 @@ def setup_of(config: RunConfig) -> Setup:
         actors=config.actors if config.mode == "async" else 0,
         envs_per_actor=config.envs_per_actor,
         samples_per_insert=config.limiter.samples_per_insert,
+        elsewhere=config.launcher == "hosts",
     )
 
 

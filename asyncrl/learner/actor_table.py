@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -72,6 +72,8 @@ class ActorTable:
     def __init__(self) -> None:
         self.episodes_before = 0
         """Episodes of earlier parts of a resumed run, which no row contains."""
+        self.hosts: Callable[[], Mapping[str, Mapping[str, float]]] = dict
+        """Returns the hosts that have joined, by name, see `TrainResult.hosts`. Any thread."""
         self.note: Callable[..., None] = lambda *_: None
         """Called with the name of an event and its values; see `Callbacks.note`."""
         self._lock = threading.Lock()
@@ -167,7 +169,7 @@ class ActorTable:
 
     def take(self) -> Record:
         """Return the metrics since the last call, and those of the whole run."""
-        record = {"episodes": float(self.episodes)}
+        record = {"episodes": float(self.episodes), **_hosts_record(self.hosts())}
         with self._lock:
             if len(self._returns):
                 record["episode/return_mean"] = float(np.mean(self._returns))
@@ -187,6 +189,19 @@ class ActorTable:
             self._info_sums.clear()
             self._info_counts.clear()
             return record
+
+
+def _hosts_record(hosts: Mapping[str, Mapping[str, float]]) -> Record:
+    """Return the sums over hosts; nothing in a run without hosts."""
+    if not hosts:
+        return {}
+    here = [host for host in hosts.values() if not host["lost"]]
+    return {
+        "hosts/joined": float(len(here)),
+        "hosts/room": sum(host["room"] for host in here),
+        "hosts/actors": sum(host["actors"] for host in here),
+        "hosts/lost": float(len(hosts) - len(here)),
+    }
 
 
 def _row_record(prefix: str, row: ActorRow) -> Record:

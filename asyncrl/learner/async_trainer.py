@@ -132,7 +132,7 @@ class AsyncTrainer(BaseTrainer):
         if strategy is None:
             proxy.on_room = self._publish_newest
         self._publish_share = _PUBLISH_SHARE
-        if setup is not None and setup.actors > setup.cores:
+        if setup is not None and not setup.elsewhere and setup.actors > setup.cores:
             self._publish_share *= setup.cores / setup.actors
         self._publish_after = 0.0
         self._drawn: Iterator[Columns] = iter(())
@@ -192,6 +192,7 @@ class AsyncTrainer(BaseTrainer):
             actor_shares=self.proxy.actors.shares(),
             ledger={**asdict(balance), "in_flight": balance.in_flight},
             actors={str(actor_id): row.totals() for actor_id, row in rows.items()},
+            hosts=self.proxy.actors.hosts(),
         )
 
     @property

@@ -76,6 +76,10 @@ class TrainResult:
     """What each actor did, by number: steps, steps per second, share of waiting, episodes,
     restarts, and the last numbers of its policy."""
 
+    hosts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Each host that has joined, by name: its `room` for actors, how many it runs now (`actors`),
+    how many were `started` on it, and whether it was `lost`."""
+
     agent: Mapping[str, float] = field(default_factory=dict)
     """The agent's numbers in the last record with an optimisation step, as under `agent/`."""
 

@@ -107,6 +107,11 @@ METRICS: dict[str, Metric] = {
     "link/fenced": Metric("messages", "of actors that were lost with their host, not counted"),
     "link/handshake_failed": Metric("connections", "without the right key, or aborted"),
     "link/flood": Metric("connections", "while there were far more connections than actors"),
+    # Of runs whose actors are on hosts that join.
+    "hosts/joined": Metric("hosts", "that are there now"),
+    "hosts/room": Metric("actors", "that these hosts have room for"),
+    "hosts/actors": Metric("actors", "that run on them now"),
+    "hosts/lost": Metric("hosts", "that have left, or were not heard for too long, so far"),
     "replay/size": Metric("transitions", "transitions that can be sampled now"),
     # The learner's time since the last record; the shares add up to 1.
     "share/learner_act": Metric("1", "acting, in synchronous mode"),

@@ -36,6 +36,9 @@ class Setup:
     """CPU seconds per second that a control group allows; None if that is not less than the
     cores."""
 
+    elsewhere: bool = False
+    """Whether actors run on hosts that join, so that the cores here are not theirs."""
+
     @property
     def share(self) -> float:
         """CPU seconds per second that a run may use."""
@@ -307,7 +310,7 @@ def _throttled(facts: Facts) -> Verdict | None:
 def _contended(facts: Facts) -> Verdict | None:
     """Judge a run that gets less CPU time than it could use, because the cores are busy."""
     taken, wanted = facts.cores_taken, facts.cores_wanted
-    if taken is None or taken >= _TAKEN * wanted or not _full(facts):
+    if facts.setup.elsewhere or taken is None or taken >= _TAKEN * wanted or not _full(facts):
         return None
     return Verdict(
         "contended",
@@ -334,7 +337,12 @@ def _overhead_bound(facts: Facts) -> Verdict | None:
 
 def _overcommitted(facts: Facts) -> Verdict | None:
     setup = facts.setup
-    if setup.actors <= setup.cores or not _full(facts) or _fills_idle_cores(facts):
+    if (
+        setup.elsewhere
+        or setup.actors <= setup.cores
+        or not _full(facts)
+        or _fills_idle_cores(facts)
+    ):
         return None
     return Verdict(
         "overcommitted",
@@ -432,6 +440,8 @@ def _more_actors(facts: Facts) -> str:
     setup, idle = facts.setup, 1 - facts.learner_waits
     ratio = setup.samples_per_insert
     wanted = math.ceil(round(setup.actors / max(idle, 0.05), 3))
+    if setup.elsewhere:
+        return f"{_actors(wanted)}, on hosts that join, would keep the learner busy"
     if facts.machine_cpu_percent is None:
         room = setup.cores - setup.actors - 1
     else:
@@ -448,7 +458,7 @@ def _more_actors(facts: Facts) -> str:
 
 def _cores_bound(facts: Facts) -> Verdict | None:
     setup = facts.setup
-    if setup.actors + 1 <= setup.cores or not _full(facts):
+    if setup.elsewhere or setup.actors + 1 <= setup.cores or not _full(facts):
         return None
     return Verdict(
         "cores-bound",

@@ -227,6 +227,8 @@ def fault_phrases(values: Mapping[str, float], actors: _Rows) -> list[str]:
         actors: The newest metrics of each actor, by slot.
     """
     phrases = [*_of_actors(actors)]
+    if lost := values.get("hosts/lost"):
+        phrases.append(_several(lost, "host", "lost"))
     if failures := values.get("checkpoint/failures"):
         phrases.append(_several(failures, "checkpoint", "not written"))
     for thing, reasons in (("message", _MESSAGES), ("connection", _CONNECTIONS)):

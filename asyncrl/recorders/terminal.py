@@ -141,6 +141,7 @@ def render_summary(summary: Mapping[str, Any]) -> str:
         "verdict": (summary.get("verdict") or {}).get("sentence", ""),
         "ledger": ledger_line(summary["ledger"]) if summary.get("ledger") else "",
         "faults": _faults(summary),
+        "hosts": "; ".join(map(_host, (summary.get("hosts") or {}).items())),
     }
     lines = [f"run ended: {summary.get('stop_reason', 'unknown')}"]
     lines += [f"  {name:<10} {text}" for name, text in rows.items() if text]
@@ -149,6 +150,12 @@ def render_summary(summary: Mapping[str, Any]) -> str:
         lines.append(f"  results    {run_dir}")
         lines.append(f"  report     asyncrl report {shlex.quote(str(run_dir))}")
     return "\n".join(lines)
+
+
+def _host(item: tuple[str, Mapping[str, float]]) -> str:
+    name, host = item
+    lost = ", lost" if host["lost"] else ""
+    return f"{name}: {host['started']:.0f} actors started, room for {host['room']:.0f}{lost}"
 
 
 _MOST_ACTORS = 16

@@ -8,6 +8,7 @@ and what they still send is ignored. Does not know what actors do.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -79,6 +80,7 @@ class _Host:
     room: int
     talk: Conversation = field(default_factory=Conversation)
     actors: dict[Peer, _Actor] = field(default_factory=dict)
+    started: int = 0
     silent_s: float = 0.0
     leaves: str = ""
     """Why it takes no further actors; empty while it does."""
@@ -129,6 +131,7 @@ class HostLauncher:
         self._ended: dict[Peer, ActorExit] = {}
         self._begun = self._least == 0
         self._closed = False
+        self._summary: dict[str, dict[str, float]] = {}
         self._looked_at = self._made_at = clock()
         self._reads = port.reads
         self._ticks = 0
@@ -154,6 +157,7 @@ class HostLauncher:
             raise ConfigError(f"no host has room for {peer}; ask `has_room` first")
         self._where[peer] = host
         host.actors[peer] = _Actor()
+        host.started += 1
         host.talk.say(launch=plain_peer(peer), order=order)
         self._speak()
 
@@ -173,6 +177,7 @@ class HostLauncher:
             if ended or left_s <= 0:
                 break
         self._remind()
+        self._summarize()
         return ended
 
     def progress(self, peer: Peer) -> ProgressReport:
@@ -211,6 +216,10 @@ class HostLauncher:
             self._speak()
         elif not self._is_actor(peer.actor_id):
             self._local.kill(peer, with_stacks=with_stacks)
+
+    def hosts(self) -> dict[str, dict[str, float]]:
+        """Return what is known of each host, by name: numbers. Any thread."""
+        return {name: dict(numbers) for name, numbers in self._summary.copy().items()}
 
     def close(self) -> None:
         """Inform all hosts that the run has ended, so that they end their actors and themselves."""
@@ -268,10 +277,16 @@ class HostLauncher:
             _log.warning("host %s is refused: %s", name[:80], why)
             self._port.send(who, encode({"refused": why}))
             return None
-        host = self._hosts[who] = _Host(name[:80], room)
+        host = self._hosts[who] = _Host(self._free_name(name[:80]), room)
         host.talk.say(welcome=dict(self._welcome))
         _log.info("host %s has joined with room for %d actors", host.name, room)
         return host
+
+    def _free_name(self, name: str) -> str:
+        """Return a name that no other host has now."""
+        taken = {host.name for host in self._hosts.values()}
+        numbered = (f"{name}-{number}" for number in itertools.count(2))
+        return next(n for n in itertools.chain([name], numbered) if n not in taken)
 
     def _on_item(self, host: _Host, item: Plain) -> None:
         match item:
@@ -316,9 +331,19 @@ class HostLauncher:
             gone = f"host {host.name} {why}"
             self._ended.setdefault(peer, ActorExit(peer=peer, code=1, last=actor.report, gone=gone))
         del self._hosts[who]
+        self._summarize(host)
         self._lost[who] = f"the learner has not heard this host for {host.silent_s:.0f} s"
         if len(self._lost) > _MOST_HOSTS:
             del self._lost[next(iter(self._lost))]
+
+    def _summarize(self, *lost: _Host) -> None:
+        for host in (*self._hosts.values(), *lost):
+            self._summary[host.name] = {
+                "room": host.room,
+                "actors": 0 if host in lost else len(host.actors),
+                "started": host.started,
+                "lost": int(bool(host.leaves) or host in lost),
+            }
 
     def _log_loss(self, host: _Host, why: str) -> None:
         ids = ", ".join(str(peer.actor_id) for peer in host.actors)

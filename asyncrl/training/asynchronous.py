@@ -171,6 +171,19 @@ def build_async_trainer(
         proxy.order = order_of(record_order, plan, parts.get("run_config"), checkpoint, interrupter)
         first = first_incarnation(checkpoint)
         address = None if config.inference == "actor" else transport.inference()
+        fleet: Launcher = starts
+        if config.launcher == "hosts":
+            facts = facts_of(agent, actor_agents, config, plan.schema.hash())
+            fleet = open_door(
+                starts,
+                link,
+                config,
+                facts,
+                key_file=join_key,
+                settings=parts.get("run_config"),
+                closing=closing,
+            )
+            proxy.actors.hosts = fleet.hosts
         bodies = plan.bodies(link.admit, evaluate, address)
         trainer = AsyncTrainer(
             learner,
@@ -178,17 +191,7 @@ def build_async_trainer(
             proxy,
             config.trainer,
             manager=_manager(
-                starts
-                if config.launcher != "hosts"
-                else open_door(
-                    starts,
-                    link,
-                    config,
-                    facts_of(agent, actor_agents, config, plan.schema.hash()),
-                    key_file=join_key,
-                    settings=parts.get("run_config"),
-                    closing=closing,
-                ),
+                fleet,
                 bodies,
                 config,
                 interrupter,

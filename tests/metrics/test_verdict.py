@@ -158,6 +158,11 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
         "overhead-bound",
         ("publishing models takes 30 %", "sync_interval_opt_steps"),
     ),
+    "actors on other machines": (
+        facts(0.0, 0.5, setup={"cores": 2, "elsewhere": True}, machine_cpu_percent=99.0),
+        "env-bound",
+        ("8 actors, on hosts that join",),
+    ),
     "more actors than cores": (
         facts(0.4, setup={"cores": 2}, machine_cpu_percent=99.0),
         "overcommitted",

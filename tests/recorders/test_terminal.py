@@ -245,6 +245,16 @@ def test_summary_names_the_actors_that_had_faults() -> None:
     )
 
 
+def test_summary_names_the_hosts() -> None:
+    hosts = {
+        "n1/17": {"room": 2, "actors": 0, "started": 3, "lost": 1},
+        "n2/18": {"room": 4, "actors": 4, "started": 4, "lost": 0},
+    }
+    rows = ("n1/17: 3 actors started, room for 2, lost", "n2/18: 4 actors started, room for 4")
+    expected = "  hosts      " + "; ".join(rows)
+    assert expected in render_summary(SUMMARY | {"hosts": hosts})
+
+
 ROW = {
     "env_steps": 48_100,
     "env_steps_per_s": 812.0,

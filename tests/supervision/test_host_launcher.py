@@ -275,6 +275,21 @@ def test_close_asks_hosts_to_end_and_does_not_wait_for_the_silent(
     assert stage.local.closed == 2
 
 
+def test_hosts_are_described() -> None:
+    stage = Stage()
+    assert stage.launcher.hosts() == {}
+    host, other = HostSide(stage, "n1", 2), HostSide(stage, "n2", 1)
+    stage.launcher.launch(peer(), body)
+    other.say()
+    assert stage.launcher.hosts() == {
+        "n1": {"room": 2, "actors": 1, "started": 1, "lost": 0},
+        "n2": {"room": 1, "actors": 0, "started": 0, "lost": 0},
+    }
+    host.say()
+    stage.look(11.0)
+    assert stage.launcher.hosts()["n1"] == {"room": 2, "actors": 0, "started": 1, "lost": 1}
+
+
 def test_kill_and_finish_are_passed_on() -> None:
     stage = Stage()
     host = HostSide(stage)
