@@ -76,7 +76,7 @@ def test_help_shows_what_people_change_most(name: str, capsys: pytest.CaptureFix
     common = flags_of_help(capsys, name, "--help")
     assert {"--env", "--actors", "--seed", "--replay.gamma", "--run-dir"} <= common
     assert any(flag.endswith("learning-rate") for flag in common)
-    assert 20 <= len(common) <= 30
+    assert 20 <= len(common) <= 32
     assert common < flags_of_help(capsys, name, "--help-all")
 
 
