@@ -56,7 +56,7 @@ class HostTimeouts:
 
 
 class Host:
-    """One life of a host: from its request to join until the learner no longer wants it.
+    """The session of a host: from its request to join until the learner no longer wants it.
 
     Args:
         launcher: Starts actors on this machine. The caller closes it.
