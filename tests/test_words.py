@@ -148,7 +148,17 @@ def test_rewritten_text_has_no_odd_phrase(pattern: str) -> None:
 WORDS = re.compile("[a-z]+")
 
 # Names are made of these no more than texts are.
-ODD_NAMES = {"anew", "everybody", "nobody", "somebody", "tells", "told", "whoever"}
+ODD_NAMES = {
+    "anew",
+    "bookkeeper",
+    "books",
+    "everybody",
+    "nobody",
+    "somebody",
+    "tells",
+    "told",
+    "whoever",
+}
 # Only games have lives; an actor has incarnations.
 ODD_IN = {"benchmarks": {"life", "lives"}}
 

@@ -181,12 +181,12 @@ def _blocks(
         grid.add_row(*row)
         blocks += [Text(), grid]
     ledger = _below(state.values, "ledger/")
-    books = _ledger_parts(ledger) if {"produced", "stored"} <= set(ledger) else []
+    entries = _ledger_parts(ledger) if {"produced", "stored"} <= set(ledger) else []
     faults = fault_phrases(state.values, state.actors())
     listed = [f"{phrase}," for phrase in faults[:-1]] + faults[-1:]
     lines = Table.grid()
     for title, text, style in (
-        ("ledger  ", _packed(books, " ", width - len("ledger  ")), ""),
+        ("ledger  ", _packed(entries, " ", width - len("ledger  ")), ""),
         ("faults  ", _packed(listed, " ", width - len("faults  ")), "yellow"),
     ):
         if text:

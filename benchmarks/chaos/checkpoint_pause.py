@@ -104,7 +104,7 @@ def measure(size: Size, directory: Path) -> list[Finding]:
     return [
         _pause(shown, copied_s, saves.during(stage.learned_at)),
         _intake(shown, *saves.during(stage.audit.pushed_at)),
-        stage.books(5, "checkpoints while experience comes in"),
+        stage.balance(5, "checkpoints while experience comes in"),
     ]
 
 

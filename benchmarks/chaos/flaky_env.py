@@ -72,7 +72,7 @@ def measure(size: Size, directory: Path) -> list[Finding]:
     stage.play(failures)
     return [
         *_borne(stage, failures),
-        stage.books(5, f"{failures.count} exceptions"),
+        stage.balance(5, f"{failures.count} exceptions"),
         *_not_borne(directory),
     ]
 

@@ -104,5 +104,5 @@ def measure(size: Size, directory: Path) -> list[Finding]:
             passed=all(stacks) and restarts == hangs.count,
             numbers={"stacks": sum(stacks), "hangs": hangs.count, "restarts": restarts},
         ),
-        stage.books(5, f"{hangs.count} hangs"),
+        stage.balance(5, f"{hangs.count} hangs"),
     ]

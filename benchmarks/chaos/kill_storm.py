@@ -166,15 +166,15 @@ def _loss(storm: KillStorm, stage: Stage) -> Finding:
     """Look at what each kill cost, as the environments and the replay have it."""
     lost = [stage.lost(one) / stage.message for one in storm.killed]
     most = ZmqTransportConfig().window + _UNSENT
-    books = stage.books(5, f"{storm.kills} kills of actors")
+    balance = stage.balance(5, f"{storm.kills} kills of actors")
     return Finding(
         target=5,
-        what=books.what,
+        what=balance.what,
         measured=f"at most {max(lost):.1f} batches lost by a kill, {sum(lost) / len(lost):.1f} in "
-        f"the mean; {books.measured}",
-        promised=f"<= {most - _UNSENT} sent batches and {_UNSENT} unsent; {books.promised}",
-        passed=books.passed and max(lost) <= most,
-        numbers={**books.numbers, "most_lost_batches": max(lost)},
+        f"the mean; {balance.measured}",
+        promised=f"<= {most - _UNSENT} sent batches and {_UNSENT} unsent; {balance.promised}",
+        passed=balance.passed and max(lost) <= most,
+        numbers={**balance.numbers, "most_lost_batches": max(lost)},
     )
 
 

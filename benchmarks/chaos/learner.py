@@ -111,8 +111,8 @@ class Learner:
         out, err = self.process.communicate(timeout=DEADLINE_S)
         if self.process.returncode:
             raise RuntimeError(f"the learner ended with {self.process.returncode}: {err}")
-        actors, books = json.loads(out.splitlines()[-1])
-        return actors, Finding(**books)
+        actors, balance = json.loads(out.splitlines()[-1])
+        return actors, Finding(**balance)
 
 
 def _until_enough(stage: Stage, directory: Path) -> Iterator[None]:
@@ -135,7 +135,7 @@ def main() -> None:
         replay=UniformReplayConfig(capacity=_CAPACITY),
     )
     stage.play(lambda stage: _until_enough(stage, directory))
-    print(json.dumps([dict(stage.result.actors), asdict(stage.books(21, "the ledger"))]))
+    print(json.dumps([dict(stage.result.actors), asdict(stage.balance(21, "the ledger"))]))
 
 
 if __name__ == "__main__":

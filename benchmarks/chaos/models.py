@@ -132,7 +132,7 @@ def _some_lost(seconds: float, directory: Path) -> list[Finding]:
             timed=True,
             numbers={"young": young, "most_behind": max(behind), "lost": losses.lost},
         ),
-        stage.books(5, "models lost on their way"),
+        stage.balance(5, "models lost on their way"),
     ]
 
 

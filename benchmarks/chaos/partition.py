@@ -244,12 +244,12 @@ def _over(bind: str, heartbeat_s: float) -> Callable[[AsyncConfig], AsyncConfig]
 
 def _judge(how: str, cut: Cut, stage: Stage) -> list[Finding]:
     restarts = sum(actor["restarts"] for actor in stage.result.actors.values())
-    books = stage.books(22, f"a network that {how} for {cut.seconds:g} s")
+    balance = stage.balance(22, f"a network that {how} for {cut.seconds:g} s")
     lost = stage.result.ledger["lost"]
     return [
         Finding(
             target=22,
-            what=f"{books.what}: until experience of all actors flows again",
+            what=f"{balance.what}: until experience of all actors flows again",
             measured=f"{cut.flows_s:.2f} s after it is back",
             promised=f"<= {_FLOWS_S:g} s",
             passed=cut.flows_s <= _FLOWS_S,
@@ -257,11 +257,11 @@ def _judge(how: str, cut: Cut, stage: Stage) -> list[Finding]:
             numbers={"flows_s": cut.flows_s},
         ),
         replace(
-            books,
+            balance,
             measured=f"{restarts:.0f} actors started again, {lost} transitions lost; "
-            f"{books.measured}",
-            promised=f"0, 0; {books.promised}",
-            passed=books.passed and not restarts and not lost,
+            f"{balance.measured}",
+            promised=f"0, 0; {balance.promised}",
+            passed=balance.passed and not restarts and not lost,
         ),
     ]
 

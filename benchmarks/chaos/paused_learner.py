@@ -42,7 +42,7 @@ def measure(size: Size, directory: Path) -> list[Finding]:
         paused = _most_held_bytes(learner, pause_s)
         flows_s = _resumes(learner)
         after = _most_held_bytes(learner, 2.0)
-        actors, books = learner.end()
+        actors, balance = learner.end()
     restarts = sum(actor["restarts"] for actor in actors.values())
     return [
         _memory("actors while their learner is stopped", paused[1] - before[1], learner),
@@ -59,12 +59,12 @@ def measure(size: Size, directory: Path) -> list[Finding]:
         Finding(
             target=21,
             what=f"a pause of {pause_s:g} s: transitions dropped or lost, actors started again",
-            measured=f"{books.numbers['dropped']}, {books.numbers['lost']}, {restarts:.0f}; "
-            f"{books.measured}",
-            promised=f"0, 0, 0; {books.promised}",
-            passed=books.passed
-            and not (books.numbers["dropped"] or books.numbers["lost"] or restarts),
-            numbers=books.numbers,
+            measured=f"{balance.numbers['dropped']}, {balance.numbers['lost']}, {restarts:.0f}; "
+            f"{balance.measured}",
+            promised=f"0, 0, 0; {balance.promised}",
+            passed=balance.passed
+            and not (balance.numbers["dropped"] or balance.numbers["lost"] or restarts),
+            numbers=balance.numbers,
         ),
     ]
 

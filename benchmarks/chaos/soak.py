@@ -164,14 +164,16 @@ def measure(size: Size, directory: Path) -> list[Finding]:
     wanted = sum(count for name, count in soak.faults.items() if name not in _QUIET)
     after = soak.samples[0].at + _SHARE * plan.seconds
     warm = [sample for sample in soak.samples if sample.at >= after]
-    books = stage.books(24, f"{sum(soak.faults.values())} faults in {plan.seconds / 60:.0f} min")
+    balance = stage.balance(
+        24, f"{sum(soak.faults.values())} faults in {plan.seconds / 60:.0f} min"
+    )
     return [
         replace(
-            books,
-            measured=f"{restarts:.0f} restarts for {wanted} that need one; {books.measured}",
-            promised=f"one for each; {books.promised}",
-            passed=books.passed and restarts == wanted,
-            numbers={**books.numbers, **soak.faults},
+            balance,
+            measured=f"{restarts:.0f} restarts for {wanted} that need one; {balance.measured}",
+            promised=f"one for each; {balance.promised}",
+            passed=balance.passed and restarts == wanted,
+            numbers={**balance.numbers, **soak.faults},
         ),
         _growth(plan, warm),
         _open(warm),

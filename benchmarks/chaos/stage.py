@@ -164,7 +164,7 @@ class Stage:
         """Return the transitions that an incarnation made and that were never stored."""
         return incarnation.steps * self.world.n_envs - self.audit.stored(incarnation.number)
 
-    def books(self, target: int, what: str) -> Finding:
+    def balance(self, target: int, what: str) -> Finding:
         """Compare the ledger with what the actors did and what the replay was given."""
         ledger = self.result.ledger
         found = self.incarnations.all()

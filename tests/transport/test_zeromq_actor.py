@@ -100,7 +100,7 @@ class Line:
         return [m for m in self.received if isinstance(m, EvaluationReport)]
 
     def check(self) -> None:
-        """Check that all has come that was sent: once, in order, and in the books."""
+        """Check that all has come that was sent: once, in order, and in the balance."""
         wait_until(lambda: self.take() or self.actor.drain(0.0), DEADLINE_S, "the end")
         assert self.seqs == list(range(1, self.sent + 1))
         balance = self.ledger.balance()
