@@ -29,6 +29,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from asyncrl.agents.parts.masks import allowed_only
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, n_actions, q_network
 from asyncrl.agents.parts.q_learning import QAgent, QConfig, QPolicy
 from asyncrl.agents.parts.torch_agent import pick_device
@@ -107,7 +108,7 @@ class C51Network(nn.Module):
 
     def forward(self, obs: NetworkInput) -> Tensor:
         """Return values (B, actions)."""
-        return self.mean(self.logits(obs))
+        return allowed_only(self.mean(self.logits(obs)), obs)
 
     def logits(self, obs: NetworkInput) -> Tensor:
         """Return logits (B, actions, atoms)."""
@@ -150,7 +151,7 @@ class C51Agent(C51Policy, QAgent):
         """Return m (B, atoms): the target distribution on the atoms."""
         logits = self.updater(self.target.logits, next_obs)
         choosing = self.updater(self.net.logits, next_obs) if self.config.double else logits
-        best = self.net.mean(choosing).argmax(dim=1)
+        best = allowed_only(self.net.mean(choosing), next_obs).argmax(dim=1)
         return project(_of(logits, best).softmax(dim=1), self.net.atoms, reward, discount)
 
 

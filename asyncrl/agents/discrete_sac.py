@@ -45,6 +45,7 @@ from asyncrl.agents.parts.actor_critic import make_actor
 from asyncrl.agents.parts.choosing import LogitChooser, Recipe
 from asyncrl.agents.parts.critics import ChoiceValues, make_action_values
 from asyncrl.agents.parts.inference import LocalInference
+from asyncrl.agents.parts.masks import with_mask
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, n_actions, observation_reader
 from asyncrl.agents.parts.optimizers import FusedAdam
 from asyncrl.agents.parts.schedules import Rate
@@ -156,13 +157,17 @@ class DiscreteSACPolicy(TorchPolicy, LogitChooser):
     ) -> None:
         n = n_actions(spec, "discrete SAC")
         with seeded(context.seed):
-            actor = make_actor(spec, config.hidden, n, config.actor_network)
+            actor = with_mask(make_actor(spec, config.hidden, n, config.actor_network), spec)
         super().__init__(config.with_norms(actor, spec.observation), device)
         self.actor = actor
         """The model without normalisation."""
         self.config = config
         self.read_obs = observation_reader(spec.observation)
-        settings = {"n_actions": n, "random_env_steps": config.random_env_steps}
+        settings = {
+            "n_actions": n,
+            "random_env_steps": config.random_env_steps,
+            "masked": spec.masked,
+        }
         LogitChooser.set_up(self, spec, context, settings)
         self.recipe = Recipe(LogitChooser, settings)
         self.inference: Inference = LocalInference(self.compute, device)

@@ -41,6 +41,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asyncrl.agents.parts.choosing import REWARD_SCALE, PrioritisingChooser
+from asyncrl.agents.parts.masks import with_mask
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, n_actions, q_network
 from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.q_learning import QAgent, QConfig, QPolicy
@@ -88,8 +89,11 @@ class DQNConfig(QConfig):
         """Return the network, from observations to values (B, actions)."""
         n = n_actions(spec, "DQN")
         if self.network is not None:
-            return own_network("network", self.network, spec, [(2, n)])
-        return q_network(spec.observation, self.hidden, n, dueling=self.dueling, sigma=self.sigma)
+            return with_mask(own_network("network", self.network, spec, [(2, n)]), spec)
+        network = q_network(
+            spec.observation, self.hidden, n, dueling=self.dueling, sigma=self.sigma
+        )
+        return with_mask(network, spec)
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
         """Return the columns of initial priorities and normalisation, if they are on."""

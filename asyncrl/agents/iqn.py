@@ -35,6 +35,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from asyncrl.agents.parts.masks import allowed_only
 from asyncrl.agents.parts.networks import (
     MakeNetwork,
     NetworkInput,
@@ -135,7 +136,7 @@ class IQNNetwork(nn.Module):
 
     def forward(self, obs: NetworkInput) -> Tensor:
         """Return values (B, actions)."""
-        return self.mean(self.encoder(obs))
+        return allowed_only(self.mean(self.encoder(obs)), obs)
 
     def mean(self, features: Tensor) -> Tensor:
         """Return values (B, actions) of encoded observations (B, features)."""
@@ -191,7 +192,7 @@ class IQNAgent(IQNPolicy, QAgent):
         if self.config.double:
             q = self.updater(self.net, next_obs)
         else:
-            q = self.updater(self.target.mean, features)
+            q = allowed_only(self.updater(self.target.mean, features), next_obs)
         return reward + discount * _of(quantiles, q.argmax(dim=1))
 
     def quantiles(self, network: IQNNetwork, features: Tensor, fractions: Tensor) -> Tensor:

@@ -36,6 +36,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents.parts.choosing import RecurrentChooser
+from asyncrl.agents.parts.masks import allowed_only
 from asyncrl.agents.parts.memories import CoreKind, memory_size
 from asyncrl.agents.parts.networks import (
     MakeNetwork,
@@ -144,7 +145,7 @@ class RecurrentQNet(nn.Module):
     def step(self, obs: NetworkInput, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Return values (B, actions), and the memory after these rows."""
         out, memory = self.core.step(self.encoder(obs), memory)
-        return self.head(out), memory
+        return allowed_only(self.head(out), obs), memory
 
     def remember(self, obs: NetworkInput, memory: Tensor) -> Tensor:
         """Return the memory after these sequences."""
@@ -153,7 +154,7 @@ class RecurrentQNet(nn.Module):
     def unroll(self, obs: NetworkInput, memory: Tensor) -> Tensor:
         """Return values (B, T, actions)."""
         q: Tensor = self.head(self.core.unroll(each_row(self.encoder, obs), memory)[0])
-        return q
+        return allowed_only(q, obs)
 
 
 class R2D2Policy(QPolicy, RecurrentChooser):

@@ -127,12 +127,39 @@ class DiscreteSpec:
         return "int64"
 
 
+ACTION_MASK = "action_mask"
+"""Field of an observation that says which actions are allowed: one number per discrete action, 0
+where it is forbidden. Agents choose none of these, and learn values of allowed actions only."""
+
+
 @dataclass(frozen=True, slots=True)
 class EnvSpec:
     """Observation and action of one environment."""
 
     observation: BoxSpec | PackedSpec
     action: BoxSpec | DiscreteSpec
+
+    def __post_init__(self) -> None:
+        box = self._mask()
+        if box is None:
+            return
+        n = self.action.n if isinstance(self.action, DiscreteSpec) else None
+        if n is None or box.shape != (n,):
+            raise ConfigError(
+                f"the field {ACTION_MASK!r} of observations has shape {box.shape}; it says which "
+                "discrete actions are allowed, and must have one number for each: "
+                f"{'there are none' if n is None else (n,)}. Correct it, or give it another name"
+            )
+
+    @property
+    def masked(self) -> bool:
+        """Whether observations say which actions are allowed."""
+        return self._mask() is not None
+
+    def _mask(self) -> BoxSpec | None:
+        if isinstance(self.observation, BoxSpec):
+            return None
+        return dict(self.observation.fields).get(ACTION_MASK)
 
 
 def _round_up(number: int, factor: int) -> int:

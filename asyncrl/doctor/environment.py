@@ -28,7 +28,7 @@ from asyncrl.doctor.agent import examine_anywhere
 from asyncrl.doctor.findings import Finding, fail, ok, warn
 from asyncrl.doctor.probe import Probe, play
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.envs.spaces import random_actions
+from asyncrl.envs.spaces import random_allowed_actions
 from asyncrl.supervision.in_child import CHILD_ID
 from asyncrl.supervision.local import LocalLauncher, pickled
 from asyncrl.supervision.restart_policy import cause_of
@@ -38,9 +38,6 @@ _LEAVE_S = 2.0
 
 _SHARES = {"copies": 0.2, "play": 0.4, "resets": 0.15, "speed": 0.25}
 """Shares of the time budget."""
-
-_BATCHES = 64
-"""Batches of random actions, used in turn."""
 
 _FIRST = "Fix this first: it makes actors fail."
 
@@ -169,18 +166,18 @@ class _Examination:
     def _measure(self) -> Iterator[Finding]:
         batch = self._batch
         random = np.random.default_rng(self._seed)
-        # Sampled in advance, so that sampling is not measured.
-        actions = random_actions(batch.spec.action, (_BATCHES, batch.n_envs), random)
         started = time.perf_counter()
-        batch.reset(self._seed)
+        obs = batch.reset(self._seed)
         reset_s = time.perf_counter() - started
         until = time.perf_counter() + self._seconds["speed"]
         step_s: list[float] = []
         rewards: list[float] = []
         while not step_s or time.perf_counter() < until:
+            action = random_allowed_actions(batch.spec, obs, random)  # not measured
             started = time.perf_counter()
-            outcome = batch.step(actions[len(step_s) % len(actions)])
+            outcome = batch.step(action)
             step_s.append(time.perf_counter() - started)
+            obs = outcome.obs
             stepped = slice(None) if outcome.stepped is None else outcome.stepped
             rewards += outcome.reward[stepped].tolist()
         yield findings.reward_scale(rewards)

@@ -121,7 +121,7 @@ def action_bounds(spec: EnvSpec) -> Finding:
     """Are there finite bounds to which a policy can scale its actions?"""
     action = spec.action
     if isinstance(action, DiscreteSpec):
-        return ok("actions", f"one of {action.n}")
+        return ok("actions", f"one of {action.n}{', as masks allow' if spec.masked else ''}")
     seen = f"{action.shape} {action.dtype} within {_range(action)}"
     if not (np.isfinite(action.low).all() and np.isfinite(action.high).all()):
         return fail(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from gymnasium.spaces import Box, Dict, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
+from asyncrl.core.env import ACTION_MASK
 from asyncrl.core.env_checks import shown
 from asyncrl.core.types import BoolArray
 
@@ -67,7 +68,8 @@ class Probe:
 
     def sample(self) -> list[Any]:
         """Return one random action per environment."""
-        return [self._action_space.sample() for _ in range(self.n_envs)]
+        rows = self.rows or [None] * self.n_envs
+        return [self._sample(row) for row in rows]
 
     def step(self, actions: Sequence[Any]) -> Answer:
         """Step all environments, and reset none."""
@@ -91,6 +93,12 @@ class Probe:
             return
         options = {"options": {"reset_mask": self.ended.copy()}} if self.vector else {}
         self.rows = self._rows(self.env.reset(**options)[0])
+
+    def _sample(self, row: Row | None) -> Any:  # noqa: ANN401  # of any space
+        """Return a random action; one that the observation allows, if it has an action mask."""
+        if isinstance(row, Mapping) and ACTION_MASK in row:
+            return self._action_space.sample(np.asarray(row[ACTION_MASK], np.int8))
+        return self._action_space.sample()
 
     def _rows(self, obs: Any) -> list[Row]:  # noqa: ANN401  # from foreign code
         return [*iterate(self._batched_space, obs)] if self.vector else [obs]

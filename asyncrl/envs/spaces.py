@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
-from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.core.env import ACTION_MASK, BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array
 
@@ -189,3 +189,13 @@ def random_actions(
     first = np.where(np.isfinite(low), low, np.minimum(-1.0, high - 1.0))
     last = np.where(np.isfinite(high), high, np.maximum(1.0, low + 1.0))
     return random.uniform(first, last, shape).astype(action.dtype)
+
+
+def random_allowed_actions(spec: EnvSpec, obs: Array, random: np.random.Generator) -> Array:
+    """Return a random action for each observation (B, ...), as its action mask allows."""
+    if not spec.masked or isinstance(spec.observation, BoxSpec):
+        return random_actions(spec.action, (len(obs),), random)
+    mask = spec.observation.unpack(obs)[ACTION_MASK] != 0
+    mask |= ~mask.any(axis=1, keepdims=True)
+    action: Array = (mask * (1.0 - random.random(mask.shape))).argmax(axis=1)
+    return action

@@ -314,3 +314,14 @@ def test_environment_is_closed_when_the_reader_is_gone() -> None:
     next(running)
     running.close()  # type: ignore[attr-defined]
     assert Made.closed == 4
+
+
+def test_forbidden_actions_are_not_played() -> None:
+    config = EnvConfig(
+        id="tests.envs.test_masks:Strict",
+        n_envs=2,
+        wrappers=("asyncrl.envs.masks:ActionMasks",),
+    )
+    findings = [*diagnose(config, seconds=0.4)]
+    assert not [f for f in findings if f.level == "fail"]
+    assert only(findings, "actions").seen == "one of 3, as masks allow"

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from asyncrl.agents.parts.exploration import Exploration, Explorer
+from asyncrl.agents.parts.exploration import Exploration, Explorer, random_allowed
 from asyncrl.agents.parts.memories import Memories
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.env import EnvSpec
@@ -212,8 +212,9 @@ class LogitChooser(Chooser):
     """
 
     def set_up(self, spec: EnvSpec, context: PolicyContext, settings: Settings) -> None:
-        """Take `n_actions` and `random_env_steps`."""
+        """Take `n_actions`, `random_env_steps`, and whether observations are `masked`."""
         self.n_actions: int = settings["n_actions"]
+        self.__masked: bool = settings["masked"]
         self.random = np.random.default_rng(context.seed)
         self.__random_env_steps: int = settings["random_env_steps"]
 
@@ -222,7 +223,11 @@ class LogitChooser(Chooser):
         if not self.training:
             return Act(self.inference({OBS: obs})[OUTPUTS].argmax(axis=1))
         if self.env_steps < self.__random_env_steps:
-            action = self.random.integers(self.n_actions, size=len(obs))
+            if self.__masked:  # the outputs say which actions are allowed
+                share = self.random.random(len(obs))
+                action = random_allowed(self.inference({OBS: obs})[OUTPUTS], share)
+            else:
+                action = self.random.integers(self.n_actions, size=len(obs))
         else:
             # Gumbel-max trick: argmax(logits + G) is a sample from softmax(logits).
             noise = self.random.gumbel(size=(len(obs), self.n_actions))

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from asyncrl.agents.parts.distributions import ActionHead, GaussianHead, action_head
 from asyncrl.agents.parts.inference import LocalInference
+from asyncrl.agents.parts.masks import allowed_only
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, encoded_mlp, observation_reader
 from asyncrl.agents.parts.optimizers import FusedAdam
 from asyncrl.agents.parts.schedules import Rate
@@ -108,8 +109,7 @@ class Actor(nn.Module):
 
     def forward(self, obs: NetworkInput) -> Tensor:
         """Return the network's outputs."""
-        answer: Tensor = self.network(obs)
-        return answer
+        return allowed_only(self.network(obs), obs)
 
 
 class CloningPolicy(TorchPolicy):

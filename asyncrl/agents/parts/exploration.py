@@ -65,6 +65,23 @@ class Softmax:
         check_declared(self, "agent.exploration")
 
 
+FORBIDDEN = -1e9
+"""Value or logit of a forbidden action, give or take that of an allowed one. It is finite, so that
+0 times its logarithm is 0."""
+
+
+def random_allowed(outputs: Array, share: Array) -> IntArray:
+    """Return an allowed action for each row of outputs, for shares that are uniform in [0, 1)."""
+    allowed = outputs > FORBIDDEN / 2
+    if allowed.all():
+        anything: IntArray = (share * outputs.shape[1]).astype(np.int64)
+        return anything
+    place = (share * allowed.sum(axis=1)).astype(np.int64)
+    # the first action with this number of allowed ones before it
+    action: IntArray = (allowed.cumsum(axis=1) > place[:, None]).argmax(axis=1)
+    return action
+
+
 Exploration = EpsilonGreedy | EpsilonLadder | Softmax
 
 
@@ -85,9 +102,9 @@ class Explorer:
         self._duration = 1
         if isinstance(exploration, EpsilonLadder):
             self._duration = exploration.duration_env_steps
-        # What each environment does until its next decision.
+        # What each environment does until its next decision; `anything` is a share of its actions.
         self._explores: BoolArray = np.zeros(context.n_envs, np.bool_)
-        self._anything: IntArray = np.zeros(context.n_envs, np.int64)
+        self._anything: Array = np.zeros(context.n_envs)
         self._decides: BoolArray = np.ones(context.n_envs, np.bool_)
 
     def choose(self, q: Array, env_steps: int) -> Array:
@@ -101,13 +118,13 @@ class Explorer:
         number, epsilon = self._random.random(len(q)), self.epsilons(env_steps)
         explores = number < epsilon
         # A number that is uniform in [0, 1) is uniform in [0, epsilon) where it is below epsilon.
-        anything = (number / np.maximum(epsilon, number) * q.shape[1]).astype(np.int64)
+        anything = number / np.maximum(epsilon, number)
         if self._duration > 1:
             renewed = self._decides | (self._random.random(len(q)) * self._duration < 1.0)
             explores = self._explores = np.where(renewed, explores, self._explores)
             anything = self._anything = np.where(renewed, anything, self._anything)
             self._decides = np.zeros(len(q), np.bool_)
-        action: Array = np.where(explores, anything, q.argmax(axis=1))
+        action: Array = np.where(explores, random_allowed(q, anything), q.argmax(axis=1))
         return action
 
     def forget(self, where: BoolArray) -> None:

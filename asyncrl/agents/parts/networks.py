@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.core.env import ACTION_MASK, BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 
 
@@ -285,12 +285,18 @@ class OneHot(nn.Module):
 
 
 class FieldsEncoder(nn.Module):
-    """Encodes each field of an observation separately, and concatenates the results."""
+    """Encodes each field of an observation separately, and concatenates the results.
+
+    It leaves out the action mask, which is applied to the outputs.
+    """
 
     def __init__(self, spec: PackedSpec) -> None:
         super().__init__()
-        self.names = [name for name, _ in spec.fields]
-        self.encoders = nn.ModuleList(nn.Sequential(*encoder_layers(box)) for _, box in spec.fields)
+        fields = {name: box for name, box in spec.fields if name != ACTION_MASK}
+        self.names = [*fields]
+        self.encoders = nn.ModuleList(
+            nn.Sequential(*encoder_layers(box)) for box in fields.values()
+        )
 
     def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
         """Return (B, features)."""

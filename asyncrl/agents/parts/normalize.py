@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents.parts.networks import NetworkInput
-from asyncrl.core.env import BoxSpec, PackedSpec
+from asyncrl.core.env import ACTION_MASK, BoxSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import DISCOUNTED_RETURN
 from asyncrl.core.types import Columns
@@ -124,8 +124,15 @@ class Normalized(nn.Module):
 
 
 def _fields(observation: BoxSpec | PackedSpec | None) -> dict[str, BoxSpec]:
-    """Return the fields to normalise: bytes are within [0, 1] already, choices have no scale."""
+    """Return the fields to normalise: bytes are within [0, 1] already, choices have no scale.
+
+    Neither has the action mask.
+    """
     if observation is None:
         return {}
     fields = observation.fields if isinstance(observation, PackedSpec) else [("", observation)]
-    return {name: box for name, box in fields if box.dtype != "uint8" and not box.categorical}
+    return {
+        name: box
+        for name, box in fields
+        if box.dtype != "uint8" and not box.categorical and name != ACTION_MASK
+    }

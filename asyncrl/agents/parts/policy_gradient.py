@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from asyncrl.agents.parts.distributions import ActionHead
 from asyncrl.agents.parts.inference import LocalInference
+from asyncrl.agents.parts.masks import allowed_only
 from asyncrl.agents.parts.memories import CoreKind, Memories, MemoryKind, memory_size
 from asyncrl.agents.parts.networks import (
     MakeNetwork,
@@ -85,14 +86,15 @@ class PolicyValueNet(nn.Module):
         """Return outputs (B, n_outputs) and values (B,) of a network without memory."""
         features = self.torsos[0](obs)
         others = features if len(self.torsos) == 1 else self.torsos[1](obs)
-        return exactly(self.policy, features), exactly(self.value, others).squeeze(-1)
+        outputs = allowed_only(exactly(self.policy, features), obs)
+        return outputs, exactly(self.value, others).squeeze(-1)
 
     def step(self, obs: NetworkInput, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return outputs (B, n_outputs), and the memory after these rows if there is one."""
         features = self.torsos[0](obs)
         if self.core is not None and memory is not None:
             features, memory = self.core.step(features, memory)
-        return self.policy(features), memory
+        return allowed_only(self.policy(features), obs), memory
 
     def unroll(
         self, obs: NetworkInput, memory: Tensor, begins: Tensor | None = None
@@ -105,7 +107,8 @@ class PolicyValueNet(nn.Module):
         others = features if len(self.torsos) == 1 else each_row(self.torsos[1], obs)
         if self.core is not None:
             features = others = self.core.unroll(features, memory, begins)[0]
-        return exactly(self.policy, features), exactly(self.value, others).squeeze(-1)
+        outputs = allowed_only(exactly(self.policy, features), obs)
+        return outputs, exactly(self.value, others).squeeze(-1)
 
 
 def make_torso(

@@ -9,6 +9,7 @@ from contextlib import suppress
 import torch
 from torch import Tensor, nn
 
+from asyncrl.agents.parts.masks import WithoutMask, without_mask
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, no_observations
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
@@ -22,7 +23,7 @@ def own_network(
     *others: Tensor,
 ) -> nn.Module:
     """Return a custom network that learns, after checking its output for 2 observations."""
-    network = make(spec)
+    network = _made(name, make, spec)
     if (shape := _answer(name, network, spec, *others)) not in expected:
         raise ConfigError(
             f"agent.{name} must map 2 observations to shape {' or '.join(map(str, expected))}, got "
@@ -52,7 +53,7 @@ def own_networks(
     Each is called once, since lazy layers have no parameters before.
     """
     networks = [own_network(name, make, spec, expected, *others) for _ in range(count)]
-    if len(set(networks)) < count:
+    if len({one.network if isinstance(one, WithoutMask) else one for one in networks}) < count:
         raise ConfigError(
             f"agent.{name} is called {count} times and must return a new network each time, but it "
             "returned the same one again; create the network inside it"
@@ -65,7 +66,7 @@ def own_encoder(make: MakeNetwork, spec: EnvSpec) -> tuple[nn.Module, int]:
 
     It need not learn: the layers after it do.
     """
-    network = make(spec)
+    network = _made("network", make, spec)
     shape = _answer("network", network, spec)
     if len(shape) != 2 or shape[0] != 2:
         raise ConfigError(
@@ -74,6 +75,14 @@ def own_encoder(make: MakeNetwork, spec: EnvSpec) -> tuple[nn.Module, int]:
         )
     _check_dtypes("network", network, torch.float32)  # like the layers after it
     return network, shape[1]
+
+
+def _made(name: str, make: MakeNetwork, spec: EnvSpec) -> nn.Module:
+    """Make a custom network; it gets observations without action masks."""
+    network = make(without_mask(spec))
+    if not isinstance(network, nn.Module):
+        raise ConfigError(f"agent.{name} must return a torch.nn.Module, got {_kind(network)}")
+    return WithoutMask(network) if spec.masked else network
 
 
 def _check_dtypes(name: str, network: nn.Module, *behind: torch.dtype) -> None:
@@ -91,8 +100,6 @@ def _check_dtypes(name: str, network: nn.Module, *behind: torch.dtype) -> None:
 
 def _answer(name: str, network: nn.Module, spec: EnvSpec, *others: Tensor) -> tuple[int, ...]:
     """Return the shape of the output; normalisation statistics of the network stay unchanged."""
-    if not isinstance(network, nn.Module):
-        raise ConfigError(f"agent.{name} must return a torch.nn.Module, got {_kind(network)}")
     obs = no_observations(spec.observation, 2)
     answer = _asked(name, network.eval(), obs, others)
     network.train()

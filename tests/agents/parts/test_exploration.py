@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from asyncrl.agents.parts.exploration import (
+    FORBIDDEN,
     EpsilonGreedy,
     EpsilonLadder,
     Exploration,
@@ -109,3 +110,22 @@ def test_random_actions_last_until_an_episode_ends() -> None:
     one.forget(where)
     after = one.choose(q, 0)
     assert (after != chosen[-1])[where].sum() > 3 + (after != chosen[-1])[~where].sum()
+
+
+def test_random_actions_are_uniform_among_the_allowed_ones() -> None:
+    one = explorer(EpsilonGreedy(epsilon=1.0), n_envs=9000)
+    q = np.zeros((9000, 5), np.float32)
+    q[:, [0, 3]] += np.float32(FORBIDDEN)
+    counts = np.bincount(one.choose(q, 0), minlength=5)
+    assert counts[[0, 3]].tolist() == [0, 0]
+    assert counts[[1, 2, 4]].min() > 2800
+    everything = np.bincount(one.choose(np.zeros((9000, 5), np.float32), 0), minlength=5)
+    assert everything.min() > 1600
+
+
+def test_lasting_random_action_changes_where_it_becomes_forbidden() -> None:
+    one = explorer(EpsilonLadder(base=1.0, alpha=0.0, duration_env_steps=1000), n_envs=50)
+    q = np.zeros((50, 3), np.float32)
+    first = one.choose(q, 0)
+    q[np.arange(50), first] += np.float32(FORBIDDEN)
+    assert (one.choose(q, 0) != first).all()
