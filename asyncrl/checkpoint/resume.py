@@ -46,13 +46,25 @@ def _checked(
 ) -> Checkpoint:
     if "run" not in checkpoint.meta:
         raise CheckpointError(
-            f"{called} does not contain the counters of its run, so it cannot be resumed; its "
-            "model can still be evaluated. Checkpoints with a number contain them"
+            f"{called} is a model alone, without optimizer and counters, so it cannot be resumed "
+            f"from; it can be evaluated and exported. {_nearest(checkpoint)}"
         )
     before = checkpoint.meta.get("config")
     if changed := differences(before, plain_config(config or {})) if before else []:
         logger.warning("resumed with changed settings: %s", "; ".join(changed))
     return checkpoint
+
+
+def _nearest(checkpoint: Checkpoint) -> str:
+    """Return what to resume from instead of a model."""
+    names = Checkpointer(checkpoint.path.parent).names()
+    steps = checkpoint.meta.get("opt_steps", 0)
+    nearest = min(
+        map(int, filter(str.isdecimal, names)), key=lambda n: abs(n - steps), default=None
+    )
+    if nearest is None:
+        return "Checkpoints with a number contain all of it"
+    return f"The nearest one to it, of optimisation step {steps}, is {nearest}"
 
 
 def open_checkpoints(

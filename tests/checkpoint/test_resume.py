@@ -17,6 +17,7 @@ from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import (
     differences,
     first_incarnation,
+    load_to_branch,
     load_to_resume,
     open_checkpoints,
     plain_config,
@@ -77,6 +78,16 @@ def test_run_that_cannot_be_resumed_says_why(tmp_path: Path) -> None:
     save(tmp_path, "3", {"opt_steps": 3})
     with pytest.raises(CheckpointError, match="it cannot be resumed"):
         load_to_resume(tmp_path)
+
+
+def test_nearest_checkpoint_to_the_best_model_is_named(tmp_path: Path) -> None:
+    best = save(tmp_path, "best", {"opt_steps": 70})
+    with pytest.raises(CheckpointError, match=r"model alone.*Checkpoints with a number contain"):
+        load_to_branch(best)
+    for n in (5, 60, 100):
+        save(tmp_path, str(n), {**META, "opt_steps": n})
+    with pytest.raises(CheckpointError, match=r"to it, of optimisation step 70, is 60$"):
+        load_to_branch(best)
 
 
 def test_new_run_begins_with_the_first_incarnations() -> None:
