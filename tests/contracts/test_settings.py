@@ -181,3 +181,11 @@ def test_every_number_has_a_range(cls: type) -> None:
 def test_the_settings_of_a_run_are_among_them() -> None:
     assert len(CLASSES) > 35
     assert {"RingConfig", "DQNConfig", "RestartPolicyConfig"} <= {cls.__name__ for cls in CLASSES}
+
+
+def test_the_name_of_each_interval_ends_with_its_unit() -> None:
+    units = r"_(s|opt_steps|env_steps|episodes)"
+    names = {f.name for cls in CLASSES for f in dataclasses.fields(cls) if "interval" in f.name}
+    plain = {name for name in names if not re.search(rf"interval{units}$|_per_interval$", name)}
+    assert not plain, "say in which unit it counts: interval_s, interval_opt_steps, ..."
+    assert len(names) >= 5

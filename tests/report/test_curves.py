@@ -57,6 +57,14 @@ def test_missing_and_infinite_values_are_gaps() -> None:
     assert curves.last("x") == 1.0
 
 
+def test_hundreds_of_restarts_are_not_all_noted() -> None:
+    curves = Curves()
+    for k in range(1, 400):
+        at = dict.fromkeys(AXES, float(k))
+        curves.add({**at, "actor/0/restarts": float(k), "actor/1/restarts": float(k)})
+    assert len(curves.restarts) == 200
+
+
 def test_axis_never_decreases() -> None:
     """A record about an evaluation may be older than the one before it."""
     curves = Curves()

@@ -36,6 +36,7 @@ SUMMARY: dict[str, Any] = {
     "verdict": {"kind": "balanced", "sentence": "balanced: actors & learner are busy"},
     "actors": {"0": {"env_steps": 480, "restarts": 1}, "1": {"env_steps": 320, "restarts": 0}},
     "ledger": {"produced": 800, "stored": 790, "dropped": 0, "lost": 10, "in_flight": 0},
+    "lag_histogram": {"0": 300, "8": 100, "16": 0},
     "wall_s": 5.0,
     "opt_steps": 50,
 }
@@ -58,6 +59,7 @@ def test_page_shows_what_the_run_wrote(tmp_path: Path) -> None:
         "Ended because 50 optimisation steps are done.",
         "<td class=number>480</td>",
         "<td class=number>790</td>",
+        "<td >8</td><td >25.0%</td>",
         "differs from the preset",
     ):
         assert shown in html
@@ -99,6 +101,26 @@ def test_failed_run_shows_its_error(tmp_path: Path) -> None:
     (run / "error.txt").write_text("Traceback ...\nValueError: <no> gravity\n")
     html = report_of_run(RunFiles(run))
     assert "<p class=bad>ValueError: &lt;no&gt; gravity</p>" in html
+
+
+def test_error_of_an_earlier_part_is_not_shown(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "mine", preset("dqn"), records=RECORDS, summary=SUMMARY)
+    (run / "error.txt").write_text("ValueError: no gravity\n")
+    assert "no gravity" not in report_of_run(RunFiles(run))
+
+
+def test_page_says_how_often_the_run_was_resumed(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "mine", preset("dqn"), records=RECORDS)
+    assert ", resumed" not in report_of_run(RunFiles(run))
+    (start,) = json.loads((run / "run.json").read_text())["starts"]
+    (run / "run.json").write_text(json.dumps({"starts": [start] * 3}))
+    assert f"started {start['time']}, resumed 2 times" in report_of_run(RunFiles(run))
+
+
+def test_memory_of_the_machine_is_a_chart(tmp_path: Path) -> None:
+    records = [{**record, "system/rss_bytes": 1e9} for record in RECORDS]
+    html = report_of_run(RunFiles(made_run(tmp_path / "mine", preset("dqn"), records=records)))
+    assert "<figcaption>Memory<small>bytes" in html
 
 
 def test_run_that_has_not_recorded_yet_has_a_page(tmp_path: Path) -> None:

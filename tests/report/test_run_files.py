@@ -70,6 +70,7 @@ def test_runs_are_found_at_any_depth_oldest_first(tmp_path: Path) -> None:
     made_run(tmp_path / "c", RunConfig(), began="2026-11-23T14:30:00+0100")
     made_run(tmp_path / "a", RunConfig(), began="2026-11-23T12:00:00+0000")
     (tmp_path / "notes").mkdir()
+    made_run(tmp_path / "a/inner", RunConfig())  # a part of run a
     found = find_runs([tmp_path, tmp_path / "deep"])
     assert [run.path.name for run in found] == ["a", "b", "c"]
     with pytest.raises(ConfigError, match="is not a directory"):

@@ -43,6 +43,13 @@ def test_page_compares_groups(tmp_path: Path) -> None:
     cells = re.findall(r"<td [^>]*>([^<]*)</td>", groups)
     assert cells[:7] == ["actors=2", "3", "5", "mean", "4 to 6", "3", "1 of 3"]
     assert cells[7:10] == ["actors=4", "2", "10.5"]
+    runs = html.partition("<h2>Runs</h2>")[2].partition("</table>")[0]
+    first = re.findall(r"<td [^>]*>([^<]*)</td>", runs)[:4]
+    assert first == [str(tmp_path / "few-0"), "actors=2", "ended", "4"]
+    differing = html.partition("<h2>Settings that differ</h2>")[2].partition("</table>")[0]
+    cells = re.findall(r"<td [^>]*>([^<]*)</td>", differing)
+    rows = {cells[k]: cells[k + 1 : k + 6] for k in range(0, len(cells), 6)}
+    assert rows == {"seed": ["0", "1", "2", "0", "1"], "actors": ["2", "2", "2", "4", "4"]}
     better = html.partition("Probability of improvement")[2]
     assert re.findall(r"<td [^>]*>([^<]*)</td>", better)[:3] == ["actors=2", "actors=4", "0%"]
 
