@@ -28,7 +28,7 @@ from asyncrl.agents.td3 import TD3Config
 from asyncrl.core.agent import AgentConfig, is_agent_config
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
-from asyncrl.core.settings import from_plain, load_object, to_plain
+from asyncrl.core.settings import did_you_mean, from_plain, load_object, to_plain
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import SaveConfig
@@ -471,7 +471,7 @@ def preset(name: str) -> RunConfig:
     if ":" not in name:
         raise ConfigError(
             f"unknown agent {name!r}; use {', '.join(PRESETS)}, or module:Class of a custom agent "
-            "config"
+            f"config{did_you_mean(name, PRESETS)}"
         )
     make = load_object(name)
     if not callable(make):

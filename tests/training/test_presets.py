@@ -88,7 +88,7 @@ def test_agent_for_other_actions_names_itself() -> None:
     ("name", "words"),
     [
         ("nothing", "unknown agent 'nothing'; use .*dqn, dqn-atari, "),
-        ("dqn_atari", "unknown agent 'dqn_atari'"),
+        ("dqn_atari", "unknown agent 'dqn_atari'.*; did you mean dqn-atari"),
         ("../presets/dqn", "unknown agent"),
         ("tests.support.fakes:COUNTING_SPEC", "not a class of agent configs"),
         ("tests.support.fakes:CountingBatch", "build, build_policy and extra_columns"),
