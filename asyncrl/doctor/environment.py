@@ -159,6 +159,7 @@ class _Examination:
         yield from findings.observations(seen)
         yield findings.finite(seen)
         yield findings.rewards(seen)
+        yield from findings.unused_mask(seen)
         yield from findings.endings(seen)
         yield findings.time_limit(seen)
         yield findings.arrays(seen)

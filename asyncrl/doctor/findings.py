@@ -198,6 +198,17 @@ def reward_scale(rewards: Sequence[float]) -> Finding:
     return Finding(level=level, check="reward scale", seen=text, advice=advice, numbers=numbers)
 
 
+def unused_mask(seen: Experience) -> Iterator[Finding]:
+    """Does an environment give an action mask that is not used?"""
+    if seen.unused_mask:
+        yield warn(
+            "action mask",
+            "infos hold an action_mask, which is not used",
+            "Add --env-wrappers asyncrl.envs.masks:ActionMasks, and agents choose allowed actions "
+            "only.",
+        )
+
+
 def endings(seen: Experience) -> Iterator[Finding]:
     """Do episodes end, and are termination and truncation kept apart?"""
     if seen.bad_flag:

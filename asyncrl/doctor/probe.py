@@ -50,6 +50,9 @@ class Probe:
         prefix = "single_" if self.vector else ""
         self.observation_space: Space[Any] = getattr(env, f"{prefix}observation_space")
         self._action_space: Space[Any] = getattr(env, f"{prefix}action_space")
+        spaces = self.observation_space.spaces if isinstance(self.observation_space, Dict) else {}
+        self.masked = ACTION_MASK in spaces
+        """Whether observations hold an action mask."""
         self._batched_space = batch_space(self.observation_space, self.n_envs)
         self._action_space.seed(seed)
         self.mode = _mode(env) if self.vector else AutoresetMode.DISABLED
@@ -150,6 +153,9 @@ class Experience:
     bad_reward: str = ""
     bad_flag: str = ""
     reuses_arrays: bool = False
+    unused_mask: bool = False
+    """Whether infos hold an action mask, and observations do not."""
+
     longest: int = 0
     """Steps of the longest episode, ended or not."""
 
@@ -165,6 +171,7 @@ def play(probe: Probe, seconds: float, *, seed: int = 0, max_steps: int = 100_00
         copies = [kept(row) for row in before]
         answer = probe.step(probe.sample())
         seen.reuses_arrays |= not all(map(same, before, copies))
+        seen.unused_mask |= ACTION_MASK in answer.infos and not probe.masked
         _look(seen, probe, answer.rows)
         _count(seen, answer, lengths)
         _take_ends(seen, answer, lengths, probe.ended)

@@ -325,3 +325,12 @@ def test_forbidden_actions_are_not_played() -> None:
     findings = [*diagnose(config, seconds=0.4)]
     assert not [f for f in findings if f.level == "fail"]
     assert only(findings, "actions").seen == "one of 3, as masks allow"
+    assert not [f for f in findings if f.check == "action mask"]
+
+
+def test_unused_mask_is_found() -> None:
+    probe = Probe(EnvConfig(id="Taxi-v4").make())
+    (found,) = judge.unused_mask(play(probe, seconds=60.0, max_steps=3))
+    assert "--env-wrappers asyncrl.envs.masks:ActionMasks" in found.advice
+    wrapped = EnvConfig(id="Taxi-v4", wrappers=("asyncrl.envs.masks:ActionMasks",)).make()
+    assert not [*judge.unused_mask(play(Probe(wrapped), seconds=60.0, max_steps=3))]
