@@ -94,7 +94,7 @@ class FakeLauncher:
     def close(self) -> None:
         self.closed += 1
 
-    def end(self, *peers: Peer | int, text: str = "", error: str = "") -> None:
+    def end(self, *peers: Peer | int, text: str = "", error: str = "", gone: str = "") -> None:
         """Let actors end at the same moment; a number among them is their exit code."""
         code = next((given for given in peers if isinstance(given, int)), 0)
         with self._changed:
@@ -103,7 +103,9 @@ class FakeLauncher:
                     self.alive.remove(peer)
                     last = self._reports[peer]
                     self._ended.append(
-                        ActorExit(peer=peer, code=code, text=text, error=error, last=last)
+                        ActorExit(
+                            peer=peer, code=code, text=text, error=error, last=last, gone=gone
+                        )
                     )
             self._changed.notify_all()
 
@@ -226,6 +228,23 @@ def test_actor_that_died_is_started_again_after_a_while() -> None:
         assert stage.restarts == [1]
         assert stage.manager.alive == 2
         assert not stage.interrupter.is_set
+
+
+@pytest.mark.fault("F1")
+def test_actor_lost_with_its_host_starts_again_as_soon_as_there_is_room() -> None:
+    with started(max_restarts=0) as stage:
+        stage.all_work()
+        for incarnation in range(3):
+            stage.wait_for(peer(1, incarnation))
+            stage.launcher.without_room.add(ActorId(1))
+            stage.launcher.end(peer(1, incarnation), 1, gone="its host was not heard")
+            stage.launcher.wait_rounds()
+            assert peer(1, incarnation + 1) not in stage.ran, "there is no room"
+            stage.launcher.without_room.clear()
+        stage.wait_for(peer(1, 3))
+        stage.launcher.wait_rounds()
+        assert stage.restarts == [1, 1, 1]
+        assert not stage.interrupter.is_set, "it uses up no restarts"
 
 
 @pytest.mark.fault("F1")
