@@ -31,7 +31,7 @@ from asyncrl.checkpoint.resume import Resume, open_checkpoints
 from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent, AgentConfig, build_agent, require_agent_config
 from asyncrl.core.declared import Count
-from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv
+from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv, require_make_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluator
 from asyncrl.core.interrupter import Interrupter
@@ -240,24 +240,31 @@ def _place(
     data: str | PathLike[str] | ReplayBuffer,
     closing: ExitStack,
 ) -> _Place:
-    saved = read_saved(Path(data)) if isinstance(data, str | PathLike) else data
-    own = None
-    if make_evaluator and config.evaluate.where != "off":
+    own, evaluates = None, config.evaluate.where != "off"
+    if make_evaluator and evaluates:
         own = make_evaluator()
         closing.callback(own.close)
-    if not isinstance(make_env, EnvSpec):
-        apart = apart_unless(make_evaluator, agent, make_env, config.evaluate)
-        spaces = saved.meta.get("run", {}).get(SPACES) if isinstance(saved, Checkpoint) else None
-        if spaces and (own or config.evaluate.where == "off"):
+    if isinstance(make_env, EnvSpec):
+        if evaluates and not own:
+            raise ConfigError(
+                "nothing can be evaluated in an EnvSpec; set evaluate to "
+                'EvaluationConfig(where="off"), or pass a function that builds environments'
+            )
+        return _Place(_read(data), make_env, evaluator=own)
+    require_make_env(make_env)
+    apart = apart_unless(make_evaluator, agent, make_env, config.evaluate)
+    saved = None
+    if own or not evaluates:
+        saved = _read(data)
+        if spaces := saved.meta.get("run", {}).get(SPACES) if isinstance(saved, Checkpoint) else {}:
             return _Place(saved, spec_of(spaces), evaluator=own, evaluate_apart=apart)
-        env = open_env(make_env, closing)
-        return _Place(saved, env.spec, env.n_envs, own or _make_evaluator(config, env), apart)
-    if config.evaluate.where != "off" and not own:
-        raise ConfigError(
-            "nothing can be evaluated in an EnvSpec; set evaluate to "
-            'EvaluationConfig(where="off"), or pass a function that builds environments'
-        )
-    return _Place(saved, make_env, evaluator=own)
+    env = open_env(make_env, closing)  # before the data is read, which may take long
+    saved = _read(data) if saved is None else saved
+    return _Place(saved, env.spec, env.n_envs, own or _make_evaluator(config, env), apart)
+
+
+def _read(data: str | PathLike[str] | ReplayBuffer) -> Checkpoint | ReplayBuffer:
+    return read_saved(Path(data)) if isinstance(data, str | PathLike) else data
 
 
 def _load(
