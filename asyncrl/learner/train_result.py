@@ -83,6 +83,16 @@ class TrainResult:
     agent: Mapping[str, float] = field(default_factory=dict)
     """The agent's numbers in the last record with an optimisation step, as under `agent/`."""
 
+    def __repr__(self) -> str:
+        """Return the headline; `summary()` has all values."""
+        best = "not evaluated"
+        if self.best_score is not None:
+            best = f"best score {self.best_score:.4g} after {self.best_opt_steps} opt steps"
+        return (
+            f"TrainResult({best}; {self.env_steps} env steps and {self.opt_steps} opt steps in "
+            f"{self.wall_s:.3g} s; ended because {self.stop_reason})"
+        )
+
     @property
     def env_steps_per_s(self) -> float:
         """Mean rate over the run."""

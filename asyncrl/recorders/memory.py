@@ -6,7 +6,9 @@ Writes no files; a long run's records stay in memory as long as the recorder exi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
 
 
@@ -36,3 +38,19 @@ class MemoryRecorder:
     def last(self, name: str) -> float | None:
         """Return the newest value of a metric, or None if no record has it."""
         return next((record[name] for record in reversed(self.records) if name in record), None)
+
+    def plot(self, *names: str, axis: str = "env_steps") -> Any:
+        """Draw metrics, by default the returns, and return the figure. Needs matplotlib."""
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ConfigError("plot needs matplotlib: pip install 'asyncrl[plot]'") from error
+        figure = Figure(figsize=(5.5, 3.4), layout="constrained")
+        axes = figure.add_subplot()
+        for name in names or ("episode/return_mean", "eval_reward"):
+            rows = [record for record in self.records if name in record]
+            axes.plot([row[axis] for row in rows], [row[name] for row in rows], label=name)
+        axes.set_xlabel(axis)
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+        return figure
