@@ -91,7 +91,7 @@ def browser(profile: Path) -> Iterator[Tab]:
     """Start a browser, and end it with all its processes."""
     (their_in, our_out), (our_in, their_out) = os.pipe(), os.pipe()
     # It reads from descriptor 3 and writes to 4; those of the pipes may be the same numbers.
-    script = f'exec 9<&{their_in} 8>&{their_out}; exec 3<&9 4>&8; exec "$@"'
+    script = f'exec {{a}}<&{their_in} {{b}}>&{their_out}; exec 3<&$a 4>&$b; exec "$@"'
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"]
     flags += ["--no-first-run", f"--user-data-dir={profile}"]
     process = subprocess.Popen(
