@@ -43,7 +43,7 @@ _LONGEST_LOOK_S = 1.0
 was stopped."""
 
 _POLL_S = 0.02
-_CLOSE_S = 2.0
+_CLOSE_S = 5.0
 _FIRST_REMINDER_S = 10.0
 _MOST_HOSTS = 4096
 _MOST_ROOM = 4096
@@ -235,7 +235,8 @@ class HostLauncher:
 
     def _are_informed(self) -> bool:
         return all(
-            host.talk.is_acknowledged or host.silent_s > _QUIET_S for host in self._hosts.values()
+            host.talk.is_acknowledged or host.leaves or host.silent_s > _QUIET_S
+            for host in self._hosts.values()
         )
 
     def _is_actor(self, actor_id: ActorId) -> bool:
