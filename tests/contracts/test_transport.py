@@ -180,8 +180,8 @@ def test_only_waiting_is_reported(net: Net) -> None:
     waited: list[int] = []
     net.learner.poll(0.0, lambda: waited.append(0))
     assert not waited
-    net.learner.poll(0.01, lambda: waited.append(0))
-    assert waited
+    while not waited:  # a busy machine can take the whole time before the wait begins
+        net.learner.poll(0.01, lambda: waited.append(0))
     actor = net.join()
     net.learner.poll(0.0)
     waited.clear()
