@@ -39,8 +39,8 @@ _QUIET_S = 1.5
 """Seconds without a report after which an actor's heartbeats cannot be known."""
 
 _LONGEST_LOOK_S = 1.0
-"""Maximum time between two looks that counts as silence: after a longer one, this process itself
-was stopped."""
+"""Maximum time between two reads of the socket that counts as silence: in a longer one, this
+process itself was stopped or busy."""
 
 _POLL_S = 0.02
 _CLOSE_S = 5.0
@@ -315,10 +315,10 @@ class HostLauncher:
     def _check_silence(self) -> None:
         """Give up hosts that were not heard while the socket was read."""
         now, reads = self._clock(), self._port.reads
-        passed_s, self._looked_at = min(now - self._looked_at, _LONGEST_LOOK_S), now
         if reads == self._reads:
             return
-        self._reads = reads
+        passed_s = min(now - self._looked_at, _LONGEST_LOOK_S)
+        self._looked_at, self._reads = now, reads
         for who, host in list(self._hosts.items()):
             host.silent_s += passed_s
             if host.silent_s > self._config.host_timeout_s:

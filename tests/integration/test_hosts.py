@@ -170,11 +170,19 @@ def test_a_host_may_leave_during_the_run(tmp_path: Path) -> None:
         if once(trainer, 100, done):
             first.stop("the test asks it to leave")
             wait_until(lambda: hosts.ended, DEADLINE_S, "the first host to have left")
-            hosts.join()
+            hosts.join(unlimited)
+            rows = trainer.proxy.actors.rows
+            wait_until(
+                lambda: sum(row.restarts for row in rows().values()) == 2,
+                DEADLINE_S,
+                "its actors on the second host",
+            )
 
-    trainer = built(key, before=before)
+    # Without a limiter, what the leaving actors send is stored while the learner waits above.
+    unlimited = replace(CONFIG, limiter=replace(CONFIG.limiter, samples_per_insert=0.0))
+    trainer = built(key, unlimited, before=before)
     with hosts_of(key) as hosts:
-        first = hosts.join()
+        first = hosts.join(unlimited)
         result = trainer.train()
     check(result)
     assert hosts.ended == ["ended", "ended"]

@@ -198,6 +198,19 @@ def test_no_host_is_lost_while_the_socket_is_not_read() -> None:
     assert stage.look(12.0) != []
 
 
+def test_silence_counts_between_rare_reads() -> None:
+    """A socket on which nothing arrives is read every 100 ms, and looked at every 20 ms."""
+    stage = Stage()
+    HostSide(stage)
+    stage.launcher.launch(peer(), body)
+    looks = 0
+    while not stage.launcher.exits(0.0):
+        looks += 1
+        stage.now_s += 0.02
+        stage.reads += looks % 5 == 0
+    assert stage.now_s == pytest.approx(110.0, abs=0.2)
+
+
 def test_a_host_that_leaves_takes_no_further_actor() -> None:
     stage = Stage()
     host = HostSide(stage)
