@@ -62,7 +62,7 @@ def parse(argv: list[str]) -> JoinArguments:
 def run(arguments: JoinArguments) -> int:
     """Serve the run until it ends, and return the exit code."""
     interrupter = Interrupter()
-    _wait_for(arguments.key, arguments.wait_s)
+    _wait_for_key(arguments)
     config = _config(arguments)
     if not arguments.quiet:
         _print_joining()
@@ -82,8 +82,11 @@ def run(arguments: JoinArguments) -> int:
     return interrupted.exit_code
 
 
-def _wait_for(path: Path, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
+def _wait_for_key(arguments: JoinArguments) -> None:
+    path, wait_s = arguments.key, arguments.wait_s
+    if wait_s and not arguments.quiet and not path.exists():
+        show(f"there is no {path} yet; waiting for it, at most {wait_s:g} s")
+    deadline = time.monotonic() + wait_s
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(_POLL_S)
 

@@ -40,8 +40,18 @@ def test_a_key_without_settings_asks_for_them(tmp_path: Path) -> None:
     JoinKey(address="tcp://127.0.0.1:1", curve=curve).save(key)
     with pytest.raises(ConfigError, match=r"started from Python: give\s+them by --config"):
         join.run(join.parse([str(key)]))
-    with pytest.raises(ConfigError, match="there is no join key"):
-        join.run(join.parse([str(tmp_path / "none"), "--wait-s", "0"]))
+
+
+def test_a_missing_key_is_waited_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / "none"
+    for wait_s, said in (
+        ("0", ""),
+        ("0.1", f"there is no {missing} yet; waiting for it, at most 0.1"),
+    ):
+        with pytest.raises(ConfigError, match="there is no join key"):
+            join.run(join.parse([str(missing), "--wait-s", wait_s]))
+        out = capfd.readouterr().out
+        assert (out.startswith(said), bool(out)) == (True, bool(said))
 
 
 @pytest.mark.processes
