@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from contextlib import suppress
 
 from asyncrl.core.errors import describe_error
 
@@ -23,9 +23,10 @@ class Interrupter:
 
     # A signal handler runs in the main thread, between any two of its instructions, so it must not
     # need a lock that the main thread may hold. threading.Event does: `set` in the handler would
-    # wait forever for the `wait` that it interrupted. So there is no lock here: list.append is
-    # atomic, and SimpleQueue.put is documented to be reentrant. One token in the queue means "set";
-    # every waiter that takes it puts it back for the next.
+    # wait forever for the `wait` that it interrupted. So nothing here waits for a lock but `wait`:
+    # list.append is atomic, and a lock is released without waiting. Closed means "not set"; every
+    # waiter that gets through opens it for the next. (queue.SimpleQueue could serve, but in CPython
+    # 3.11 its `get` with a timeout waits forever if the time is over before the wait begins.)
 
     def __init__(self) -> None:
         self._reasons: list[str] = []
@@ -36,7 +37,8 @@ class Interrupter:
         self.save_requested = False
         """Set it to save a checkpoint soon; the run continues."""
         self._noted = 0
-        self._token: SimpleQueue[None] = SimpleQueue()
+        self._gate = threading.Lock()
+        self._gate.acquire()
 
     def stop(self, reason: str, *, urgent: bool = False) -> None:
         """End the run normally; `urgent` means that the end must not take long.
@@ -91,11 +93,9 @@ class Interrupter:
         """Wait up to `timeout_s` for the end of the run; return whether it must end."""
         if self.is_set:
             return True
-        try:
-            self._token.get(timeout=max(timeout_s, 0.0))
-        except Empty:
+        if not self._gate.acquire(timeout=max(timeout_s, 0.0)):
             return self.is_set
-        self._token.put(None)
+        self._open()
         return True
 
     def raise_if_failed(self) -> None:
@@ -114,7 +114,11 @@ class Interrupter:
 
     def _set(self, reason: str) -> None:
         self._reasons.append(reason)
-        self._token.put(None)
+        self._open()
+
+    def _open(self) -> None:
+        with suppress(RuntimeError):  # it is open
+            self._gate.release()
 
 
 def start_thread(thread: threading.Thread) -> None:

@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import Self
 
 from asyncrl.core.errors import describe_error
@@ -87,7 +87,7 @@ class ThreadLauncher:
         """Names of threads that are not actors."""
         self._directory, self._alive = make_directory()
         self._running: dict[Peer, _Running] = {}
-        self._exits: SimpleQueue[ActorExit] = SimpleQueue()
+        self._exits: Queue[ActorExit] = Queue()
 
     @property
     def directory(self) -> Path:

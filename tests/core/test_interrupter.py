@@ -153,6 +153,11 @@ def test_a_negative_timeout_is_no_wait() -> None:
     assert Interrupter().wait(-1.0) is False
 
 
+def test_a_time_that_is_over_before_the_wait_begins_is_no_endless_wait() -> None:
+    for _ in range(10_000):
+        assert not Interrupter().wait(1e-6)
+
+
 def test_a_signal_handler_wakes_the_main_thread_that_waits(usr1: Any) -> None:
     interrupter = Interrupter()
     usr1(lambda *_: interrupter.stop("a signal", urgent=True))
