@@ -122,14 +122,12 @@ class GrowingFile:
                 self._bytes, self.curves = 0, Curves()
             begun = file.seek(self._bytes)
             for line in file:
-                self._add(line)
+                if not line.endswith(b"\n"):  # it is being written; its end may follow at once
+                    break
+                self._bytes += len(line)
+                if record := _as_record(line):
+                    self.curves.add(record)
         return self._bytes > begun
-
-    def _add(self, line: bytes) -> None:
-        if line.endswith(b"\n"):  # otherwise it is being written
-            self._bytes += len(line)
-            if record := _as_record(line):
-                self.curves.add(record)
 
 
 class _Stretch:
