@@ -34,14 +34,14 @@ class Tab:
 
     def open(self, url: str) -> None:
         """Go there, and begin to listen."""
-        target = self.tell("Target.createTarget", url="about:blank")["targetId"]
-        answer = self.tell("Target.attachToTarget", targetId=target, flatten=True)
+        target = self.send("Target.createTarget", url="about:blank")["targetId"]
+        answer = self.send("Target.attachToTarget", targetId=target, flatten=True)
         self._session = answer["sessionId"]
         for part in ("Runtime", "Log", "Page"):
-            self.tell(f"{part}.enable")
-        self.tell("Page.navigate", url=url)
+            self.send(f"{part}.enable")
+        self.send("Page.navigate", url=url)
 
-    def tell(self, method: str, **params: Any) -> dict[str, Any]:
+    def send(self, method: str, **params: Any) -> dict[str, Any]:
         """Send a command and return its answer."""
         self._number += 1
         command: dict[str, Any] = {"id": self._number, "method": method, "params": params}
@@ -70,7 +70,7 @@ class Tab:
 
     def value(self, expression: str) -> Any:
         """Return the value of an expression in the page."""
-        answer = self.tell("Runtime.evaluate", expression=expression, returnByValue=True)
+        answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True)
         if "exceptionDetails" in answer:
             raise ValueError(answer["exceptionDetails"])
         return answer["result"].get("value")
@@ -82,8 +82,8 @@ class Tab:
     def picture(self, path: Path, width: int, height: int) -> None:
         """Write what a screen of this size shows."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
-        self.tell("Emulation.setDeviceMetricsOverride", **metrics)
-        path.write_bytes(base64.b64decode(self.tell("Page.captureScreenshot")["data"]))
+        self.send("Emulation.setDeviceMetricsOverride", **metrics)
+        path.write_bytes(base64.b64decode(self.send("Page.captureScreenshot")["data"]))
 
 
 @contextmanager
