@@ -42,7 +42,6 @@ from asyncrl.agents.parts.memories import MemoryKind
 from asyncrl.agents.parts.networks import MakeNetwork
 from asyncrl.agents.parts.optimizers import FastOptimizer, FusedAdam, RMSprop
 from asyncrl.agents.parts.policy_gradient import (
-    LOG_PROB,
     Activation,
     PolicyValueNet,
     StochasticPolicy,
@@ -53,6 +52,7 @@ from asyncrl.agents.parts.policy_gradient import (
     read_columns,
     vtrace,
 )
+from asyncrl.agents.parts.sampling import LOG_PROB
 from asyncrl.agents.parts.schedules import Rate, value_at
 from asyncrl.agents.parts.torch_agent import (
     learning_parameters,
@@ -216,7 +216,7 @@ class IMPALAAgent(IMPALAPolicy, TrajectoryAgent):
         unroll = self.net.unroll
         outputs, values = self.updater(unroll, obs, played.memory, played.begins)
         outputs = outputs[:, :-1]
-        log_prob = self.net.head.log_prob(outputs, data[self.net.head.column])
+        log_prob = self.net.head.log_prob(outputs, data[self.net.head.sampler.column])
         log_rhos = log_prob.detach() - data[LOG_PROB]
         config = self.config
         targets, advantages = vtrace(

@@ -361,7 +361,7 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
         """Estimate advantages and targets with the current network; return columns and numbers."""
         unroll = self.net.unroll
         outputs, values = self.updater(unroll, played.obs, played.memory, played.begins)
-        mask, drawn, log_mu = played.mask, data[self.net.head.column], data["log_prob"]
+        mask, drawn, log_mu = played.mask, data[self.net.head.sampler.column], data["log_prob"]
         log_ratio = torch.where(mask, self.net.head.log_prob(outputs[:, :-1], drawn) - log_mu, 0.0)
         expected = self.in_rewards(values)
         advantages, targets = self.estimate(log_ratio, reward, data, expected)

@@ -16,17 +16,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.parts.distributions import ActionHead, GaussianHead, action_head
+from asyncrl.agents.parts.choosing import Recipe
+from asyncrl.agents.parts.distributions import ActionHead, CategoricalHead, GaussianHead
 from asyncrl.agents.parts.inference import LocalInference
 from asyncrl.agents.parts.masks import allowed_only
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, encoded_mlp, observation_reader
 from asyncrl.agents.parts.optimizers import FusedAdam
+from asyncrl.agents.parts.sampling import (
+    CategoricalSampler,
+    GaussianSampler,
+    SamplingChooser,
+    make_sampler,
+)
 from asyncrl.agents.parts.schedules import Rate
 from asyncrl.agents.parts.torch_agent import TorchPolicy, flatten_parameters, seeded
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.parts.updater import TargetNetwork, Updater, UpdatingAgent
 from asyncrl.agents.parts.user_networks import own_network
-from asyncrl.core.agent import Act, PolicyContext
+from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Count, Finite, Positive, PositiveOrOff, Widths, Within
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.inference import OBS, OUTPUTS, Inference, observation_input
@@ -76,10 +83,13 @@ class UnitGaussianHead(GaussianHead):
     low: Tensor
     high: Tensor
 
-    def __init__(self, box: BoxSpec, *, state_std: bool, initial_log_std: float) -> None:
-        super().__init__(box, state_std=state_std, initial_log_std=initial_log_std)
-        low, high = ((bound - self._center) / self._half for bound in (self._low, self._high))
-        bounds = {"center": self._center, "half_width": self._half, "low": low, "high": high}
+    def __init__(
+        self, sampler: GaussianSampler, *, state_std: bool, initial_log_std: float
+    ) -> None:
+        super().__init__(sampler, state_std=state_std, initial_log_std=initial_log_std)
+        center, half = sampler.center, sampler.half
+        low, high = ((bound - center) / half for bound in (sampler.low, sampler.high))
+        bounds = {"center": center, "half_width": half, "low": low, "high": high}
         for name, value in bounds.items():
             tensor = torch.from_numpy(np.asarray(value, np.float32))
             self.register_buffer(name, tensor, persistent=False)
@@ -112,7 +122,7 @@ class Actor(nn.Module):
         return allowed_only(self.network(obs), obs)
 
 
-class CloningPolicy(TorchPolicy):
+class CloningPolicy(TorchPolicy, SamplingChooser):
     """The part that acts: samples actions when training, and takes the most likely otherwise."""
 
     def __init__(
@@ -121,20 +131,14 @@ class CloningPolicy(TorchPolicy):
         with seeded(context.seed):
             actor = _make_actor(spec, config)
         super().__init__(config.with_norms(actor, spec.observation), device)
+        settings = {"memory_size": 0, "stores_samples": False}
+        SamplingChooser.set_up(self, spec, context, settings)
+        self.recipe = Recipe(SamplingChooser, settings)
         self.head = actor.head
         self.actor = actor
         self.read_obs = observation_reader(spec.observation)
-        self.random = np.random.default_rng(context.seed)
         self.inference: Inference = LocalInference(self.compute, device)
         self.inference_inputs = observation_input(spec)
-
-    def act(self, obs: Array) -> Act:
-        """Sample an action for each observation, or take the most likely one."""
-        outputs = torch.from_numpy(self.inference({OBS: obs})[OUTPUTS])
-        if not self.training:
-            return Act(self.head.mode(outputs))
-        self.env_steps += len(obs)
-        return Act(self.head.sample(outputs, self.random).action)
 
     def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the completed outputs for observations on the device."""
@@ -205,11 +209,12 @@ def _make_actor(spec: EnvSpec, config: CloningConfig) -> Actor:
 
 
 def _make_head(action: BoxSpec | DiscreteSpec, config: CloningConfig) -> ActionHead:
-    state_std, log_std = config.state_std, config.initial_log_std
-    head = action_head(action, state_std=state_std, initial_log_std=log_std)
-    if isinstance(action, BoxSpec) and isinstance(head, GaussianHead):
-        return UnitGaussianHead(action, state_std=state_std, initial_log_std=log_std)
-    return head
+    sampler = make_sampler(action)
+    if isinstance(sampler, CategoricalSampler):
+        return CategoricalHead(sampler)
+    return UnitGaussianHead(
+        sampler, state_std=config.state_std, initial_log_std=config.initial_log_std
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

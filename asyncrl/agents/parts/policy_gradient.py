@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, Literal, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from asyncrl.agents.parts.choosing import Recipe
 from asyncrl.agents.parts.distributions import ActionHead
 from asyncrl.agents.parts.inference import LocalInference
 from asyncrl.agents.parts.masks import allowed_only
-from asyncrl.agents.parts.memories import CoreKind, Memories, MemoryKind, memory_size
+from asyncrl.agents.parts.memories import CoreKind, MemoryKind, memory_size
 from asyncrl.agents.parts.networks import (
     MakeNetwork,
     NetworkInput,
@@ -35,16 +35,17 @@ from asyncrl.agents.parts.networks import (
 )
 from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.recurrent import RecurrentCore, each_row
+from asyncrl.agents.parts.sampling import LOG_PROB, SamplingChooser
 from asyncrl.agents.parts.torch_agent import TorchPolicy, seeded
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.parts.updater import TRAJECTORY_COLUMNS, UpdatingAgent
 from asyncrl.agents.parts.user_networks import own_encoder
-from asyncrl.core.agent import Act, PolicyContext
+from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.inference import MEMORY, OBS, OUTPUTS, Inference, observation_input
 from asyncrl.core.segment import ColumnSpec
-from asyncrl.core.types import Array, BoolArray, Columns, ModelVersion
+from asyncrl.core.types import Columns, ModelVersion
 
 Activation = Literal["tanh", "relu"]
 
@@ -144,11 +145,7 @@ class _Torso(nn.Module):
         return x
 
 
-LOG_PROB = "log_prob"
-"""Column of the log probabilities, or log densities, of the sampled actions."""
-
-
-class StochasticPolicy(TorchPolicy):
+class StochasticPolicy(TorchPolicy, SamplingChooser):
     """Acts by a network of policy and values."""
 
     def __init__(
@@ -160,28 +157,14 @@ class StochasticPolicy(TorchPolicy):
         device: torch.device,
     ) -> None:
         super().__init__(config.with_norms(net, spec.observation), device)
+        settings = {"memory_size": net.memory_size, "stores_samples": True}
+        SamplingChooser.set_up(self, spec, context, settings)
+        self.recipe = Recipe(SamplingChooser, settings)
         self.read_obs = observation_reader(spec.observation)
-        self.random = np.random.default_rng(context.seed)
         self.net = net
-        self.memories = Memories(net.memory_size)
         self.inference: Inference = LocalInference(self.compute, device)
         memory = ColumnSpec(MEMORY, "float32", (net.memory_size,))
         self.inference_inputs = (*observation_input(spec), *[memory] * bool(net.memory_size))
-
-    def act(self, obs: Array) -> Act:
-        """Sample actions in training; take the most likely ones otherwise."""
-        memory: Columns = {}
-        if self.net.memory_size:
-            memory = {MEMORY: self.memories.recall(len(obs), training=self.training)}
-        answer = self.inference({OBS: obs, **memory})
-        if memory:
-            self.memories.keep(answer[MEMORY], training=self.training)
-        outputs = torch.from_numpy(answer[OUTPUTS])
-        if not self.training:
-            return Act(self.net.head.mode(outputs))
-        self.env_steps += len(obs)
-        drawn = self.net.head.sample(outputs, self.random)
-        return Act(drawn.action, {LOG_PROB: drawn.log_prob, **drawn.extras, **memory})
 
     def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return completed outputs for inputs on the device, and the memory after them."""
@@ -192,10 +175,6 @@ class StochasticPolicy(TorchPolicy):
         outputs, after = self.net.step(seen, memory)
         complete = {OUTPUTS: self.net.head.complete(outputs)}
         return complete if after is None else {**complete, MEMORY: after}
-
-    def forget(self, where: BoolArray) -> None:
-        """Reset the memory of environments in which an episode begins."""
-        self.memories.forget(where, training=self.training)
 
 
 def own_columns(
@@ -213,12 +192,12 @@ def own_columns(
             n_units = hidden[-1] if hidden and not own else make_torso(spec, hidden, "relu", own)[1]
         remembered = memory_size(kind, n_units)
     memory = (ColumnSpec(MEMORY, "float32", (remembered,), start=True),) if remembered else ()
-    return (ColumnSpec(LOG_PROB, "float32"), *head.columns, *memory)
+    return (ColumnSpec(LOG_PROB, "float32"), *head.sampler.columns, *memory)
 
 
 def read_columns(net: PolicyValueNet) -> tuple[str, ...]:
     """Return the columns of a batch that an agent with such a network reads."""
-    return tuple(dict.fromkeys((*TRAJECTORY_COLUMNS, LOG_PROB, net.head.column, MEMORY)))
+    return tuple(dict.fromkeys((*TRAJECTORY_COLUMNS, LOG_PROB, net.head.sampler.column, MEMORY)))
 
 
 def check_batch(batch: Columns, net: PolicyValueNet, algorithm: str) -> None:

@@ -48,6 +48,7 @@ CASES: dict[str, tuple[AgentConfig, EnvSpec]] = {
     "td3": (TD3Config(hidden=(8,), random_env_steps=9), BOX),
     "discrete sac": (DiscreteSACConfig(hidden=(8,), random_env_steps=9), CHOICE),
     "iql": (IQLConfig(hidden=(8,)), BOX),
+    "iql, choices": (IQLConfig(hidden=(8,)), CHOICE),
 }
 
 
@@ -104,10 +105,7 @@ def test_values_stored_for_priorities_have_the_scale_of_the_servers_model() -> N
     np.testing.assert_array_equal(stored, np.full(ENVS, expected, np.float32))
 
 
-CHOOSERS = ("dqn", "noisy", "c51", "r2d2", "sac", "correlated", "td3", "discrete sac")
-
-
-@pytest.mark.parametrize("case", CHOOSERS)
+@pytest.mark.parametrize("case", CASES)
 def test_a_chooser_acts_like_its_policy_without_a_network(case: str) -> None:
     whole, elsewhere = built(case), built(case)
     assert isinstance(elsewhere, HasChooser)
@@ -136,7 +134,7 @@ def test_a_policy_that_acts_in_its_own_way_has_no_chooser() -> None:
 
 
 def test_choosers_load_no_torch() -> None:
-    recipes = [built(case).chooser for case in CHOOSERS]
+    recipes = [built(case).chooser for case in CASES]
     code = (
         "import pickle, sys, asyncrl.actor.process, asyncrl.transport.zeromq, asyncrl.envs.gym\n"
         "pickle.load(sys.stdin.buffer)\n"
