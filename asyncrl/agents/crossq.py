@@ -61,6 +61,7 @@ from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Count, Natural, Widths, Within
 from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.ranks import Ranks
 
 _EPSILON = 1e-3
 _MOMENTUM = 0.01
@@ -322,6 +323,13 @@ class CrossQAgent(CrossQPolicy, ActorCritic):
         self.learning_critics = in_training_mode(self.critics)
         self.temperature = config.temperature(self.bounds.size, device)
         self.parts |= self.temperature.parts
+
+    def join(self, ranks: Ranks) -> None:
+        """Reject several learners."""
+        raise ConfigError(
+            "CrossQ's networks normalise by the statistics of the whole batch, and those of "
+            f"{ranks.world} learners' rows differ; use one learner, or SAC"
+        )
 
     def draw(self, rows: int) -> dict[str, Tensor]:
         """Return noise, and whether to update actor and temperature."""

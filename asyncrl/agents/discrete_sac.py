@@ -245,7 +245,7 @@ class DiscreteSACAgent(DiscreteSACPolicy, UpdatingAgent):
         entropy = -(pi * log_pi).detach().sum(dim=1).mean()
         metrics |= {"actor_loss": actor_loss.detach(), "alpha": alpha, "entropy": entropy}
         metrics |= self.updater.minimize(actor_loss, "actor")
-        self.temperature.improve(entropy)
+        self.temperature.improve(self.updater.mean(entropy))
         self.updater.update_targets()
         return metrics
 

@@ -231,8 +231,8 @@ class IMPALAAgent(IMPALAPolicy, TrajectoryAgent):
             clip_pg_rho=config.clip_pg_rho,
         )
         if config.normalize_advantages:
-            centered = advantages - _mean(advantages, mask)
-            advantages = centered / (_mean(centered.square(), mask).sqrt() + 1e-8)
+            std, mean = self.updater.std_mean(advantages[mask])
+            advantages = (advantages - mean) / (std + 1e-8)
         policy_loss = -_mean(advantages * log_prob, mask)
         value_loss = _mean((targets - values[:, :-1]).square(), mask)
         entropy = _mean(self.net.head.entropy(outputs), mask)

@@ -374,7 +374,7 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
             # Rare targets are not clipped: values should be the mean of all.
             targets = self.value_norm.units(targets)
         if self.config.normalize_advantages:
-            std, mean = torch.std_mean(advantages[mask], correction=0)
+            std, mean = self.updater.std_mean(advantages[mask])
             advantages = (advantages - mean) / (std + 1e-8)
         return {
             "drawn": drawn,
@@ -410,16 +410,26 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
 
     def run_epochs(self, minibatches: Minibatches) -> dict[str, Tensor]:
         """Take the gradient steps of all epochs; return the means of their numbers."""
+        config, updater = self.config, self.updater
         metrics: list[dict[str, Tensor]] = []
-        for _ in range(self.config.epochs):
-            parts = minibatches.shuffled(self.config.minibatches, self.order)
-            newest = [self.improve(*minibatches.take(index)) for index in parts]
+        # The same number on all ranks, even if one has fewer transitions than that.
+        count = min(config.minibatches, updater.over.most(len(minibatches)))
+        for _ in range(config.epochs):
+            parts = minibatches.shuffled(count, self.order)
+            newest = [self.improve_on(minibatches, index) for index in parts]
             metrics += newest
-            if self.config.target_kl and _mean(newest, "approx_kl") > self.config.target_kl:
+            if config.target_kl and updater.mean(_mean(newest, "approx_kl")) > config.target_kl:
                 break
         means = {name: _mean(metrics, name) for name in metrics[0]}
         means["grad_steps"] = torch.tensor(float(len(metrics)))
         return means
+
+    def improve_on(self, minibatches: Minibatches, index: Tensor) -> dict[str, Tensor]:
+        """Take one step on these transitions; if there are none, they are those of other ranks."""
+        if len(index):
+            return self.improve(*minibatches.take(index))
+        with self.updater.over.without_rows():
+            return self.improve(*minibatches.take(index.new_zeros(1)))
 
     def improve(
         self, outputs: Tensor, values: Tensor, rows: Mapping[str, Tensor]
@@ -433,7 +443,7 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
         entropy = self.net.head.entropy(outputs).mean()
         weight = value_at(config.entropy_weight, self.env_steps)
         loss = config.value_weight * errors - gain - weight * entropy
-        norms = self.updater.minimize(loss)
+        norms = self.updater.minimize(loss, rows=len(values))
         log_ratio = log_ratio.detach()
         return {
             "loss": loss.detach(),

@@ -215,6 +215,7 @@ class R2D2Agent(R2D2Policy, QAgent):
         q = all_q[:, : action.shape[1]].gather(2, action[:, :, None]).squeeze(2)
         error = torch.where(mask, q - target, 0.0)
         n_rows = mask.sum(dim=1).clamp(min=1)
+        self.updater.rows = n_rows.sum()
         squares = error.square().sum(dim=1)
         loss = (data["weight"] * squares if "weight" in data else squares).sum() / n_rows.sum()
         size, eta = error.detach().abs(), self.config.priority_of_largest

@@ -229,7 +229,7 @@ class SACAgent(SACPolicy, ActorCritic):
         entropy = -log_prob.detach().mean()
         metrics |= {"actor_loss": loss.detach(), "alpha": alpha, "entropy": entropy}
         metrics |= self.updater.minimize(loss, "actor")
-        self.temperature.improve(entropy)
+        self.temperature.improve(self.updater.mean(entropy))
         self.updater.update_targets()
         return metrics
 

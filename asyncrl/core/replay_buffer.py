@@ -14,6 +14,9 @@ from asyncrl.core.types import Array, Arrays, ArrayStream, Columns, IntArray, Pa
 REPLAY = "replay"
 """The group of a checkpoint that holds the replay."""
 
+LARGEST_WEIGHT = "largest_weight"
+"""Column of what a prioritized buffer has divided importance weights by, equal in all rows."""
+
 
 class ReplayBuffer(Protocol):
     """Keeps the newest transitions and returns batches of them. Not thread-safe."""
@@ -33,9 +36,11 @@ class ReplayBuffer(Protocol):
         `model_version` (that acted), and the extra columns of the agent.
 
         A prioritized buffer, `AcceptsPriorities`, adds `weight` (the importance weight of each row)
-        and `index` (to return with its TD error). Buffers of sequences and of trajectories document
-        their own layouts. Those that return each transition once return approximately this number:
-        whole segments. Columns that are kept on a device are torch tensors there instead of arrays.
+        and `index` (to return with its TD error). Several learners with a buffer each also need
+        `largest_weight` (what the weights were divided by). Buffers of sequences and of
+        trajectories document their own layouts. Those that return each transition once return
+        approximately this number: whole segments. Columns that are kept on a device are torch
+        tensors there instead of arrays.
         """
         ...
 

@@ -231,7 +231,7 @@ def test_minibatches_hold_each_transition_once(memory: dict[str, Any], parts: in
     order = torch.Generator().manual_seed(0)
     epochs = []
     for _ in range(2):
-        indices = minibatches.shuffled(parts, order)
+        indices = minibatches.shuffled(min(parts, len(minibatches)), order)
         assert all(len(index) for index in indices)
         taken = torch.cat([minibatches.take(index)[2]["number"] for index in indices])
         assert sorted(taken.tolist()) == number[mask].tolist()

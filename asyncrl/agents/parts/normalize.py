@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents.parts.networks import NetworkInput
+from asyncrl.agents.parts.reduction import Reduction, Rows
 from asyncrl.core.env import ACTION_MASK, BoxSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import DISCOUNTED_RETURN
@@ -28,6 +29,9 @@ class RunningNorm(nn.Module):
     mean: Tensor
     var: Tensor
     count: Tensor
+
+    over = Reduction()
+    """Whose rows it learns from: those of all ranks, once its agent has joined them."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -47,8 +51,11 @@ class RunningNorm(nn.Module):
         """
         rows = values.reshape(-1, *self.shape).double()
         var, mean = torch.var_mean(rows, dim=0, correction=0)
-        self.count.add_(len(rows))
-        share = len(rows) / self.count
+        count: Rows = len(rows)
+        if not self.over.alone:
+            count, var, mean = self.over.merge(len(rows), var, mean)
+        self.count.add_(count)
+        share = count / self.count
         delta = mean - self.mean
         self.mean.addcmul_(delta, share)
         # var <- (1 - share) var + share (var_B + (1 - share) delta^2)

@@ -224,10 +224,15 @@ class TrajectoryAgent(StochasticPolicy, UpdatingAgent):
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
         """Learn from a batch of trajectories."""
         check_batch(batch, self.net, self.algorithm)
-        if not batch["mask"].any():  # a stream that was cut directly after an episode's end
+        over, mask = self.updater.over, batch["mask"]
+        has_rows = bool(mask.any())  # not if a stream was cut directly after an episode's end
+        if not over.any(has_rows):
             self.version = ModelVersion(self.version + 1)
             return {}
-        return super().opt(batch)
+        if has_rows:
+            return super().opt(batch)
+        with over.without_rows():  # they are computed with, but do not count
+            return super().opt({**batch, "mask": mask | True})
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,12 +279,13 @@ class Minibatches:
         return len(next(iter(self._columns.values())))
 
     def shuffled(self, parts: int, order: torch.Generator) -> list[Tensor]:
-        """Return the indices of at most this number of parts, of similar size, in random order.
+        """Return the indices of this number of parts, of similar size, in random order.
 
-        Each transition, or each stretch, is in exactly one of them.
+        Each transition, or each stretch, is in exactly one of them. Some are empty if there are
+        fewer of these than parts.
         """
         index = torch.randperm(len(self), generator=order, device=order.device)
-        return list(index.tensor_split(min(parts, len(self))))
+        return list(index.tensor_split(parts))
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return the network's outputs and values, and the columns, of these transitions."""

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from asyncrl.agents.parts.accelerated import (
@@ -35,8 +36,9 @@ from asyncrl.agents.parts.accelerated import (
     pick_matmul,
 )
 from asyncrl.agents.parts.networks import NetworkInput, each_field
-from asyncrl.agents.parts.normalize import Normalized
+from asyncrl.agents.parts.normalize import Normalized, RunningNorm
 from asyncrl.agents.parts.optimizers import FastOptimizer
+from asyncrl.agents.parts.reduction import Reduction, Rows, diverge, fingerprint
 from asyncrl.agents.parts.torch_agent import (
     TorchAgent,
     buffer_copier,
@@ -46,6 +48,8 @@ from asyncrl.agents.parts.torch_agent import (
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import ConfigError, OutOfMemory
+from asyncrl.core.ranks import Ranks
+from asyncrl.core.replay_buffer import LARGEST_WEIGHT
 from asyncrl.core.segment import DISCOUNTED_RETURN
 from asyncrl.core.types import Array, Columns, ModelVersion
 
@@ -328,11 +332,16 @@ class OptimizerStep:
             _metric_name(what, "grad_norm"): params for what, params in norms.items()
         }
 
-    def __call__(self, loss: Tensor) -> dict[str, Tensor]:
-        """Take a step; compute gradients of this optimizer's parameters only."""
+    def __call__(self, loss: Tensor, over: Reduction, rows: Rows) -> dict[str, Tensor]:
+        """Take a step on the mean over this many rows, and over those of all ranks.
+
+        Computes gradients of this optimizer's parameters only.
+        """
         optimizer = self.optimizer
         optimizer.clear()
         torch.autograd.backward(loss, inputs=optimizer.inputs)
+        if not over.alone:
+            over.gradients(optimizer.params, rows)
         norms = self._limit()
         optimizer.step()
         return norms
@@ -387,6 +396,14 @@ class Updater:
         hidden: Widths of hidden layers, if these alone decide how to multiply matrices.
     """
 
+    rows: Rows = 0
+    """What an update's losses and numbers are means over, if there are several ranks: the rows of
+    its batch, of trajectories those that are transitions. An update whose means are over others
+    sets it."""
+
+    repeatable: Columns | None = None
+    """The newest batch, for a step without one; with several ranks only."""
+
     def __init__(
         self,
         agent: UpdatingAgent,
@@ -403,9 +420,13 @@ class Updater:
     ) -> None:
         device = agent.device
         self.minimize = config.uncompiled(self._minimize)
-        """Step on the loss by the step of that name; return gradient norms."""
+        """Step on the loss by the step of that name; return gradient norms.
+
+        `rows` is the number of rows that the loss is a mean over, if it is not the update's."""
         self.update_targets = config.uncompiled(self._update_targets)
         """Update all target networks."""
+        self.over = Reduction(device)
+        """What is computed over all ranks."""
         self._device = device
         self._optimizer_steps = {
             name: OptimizerStep(optimizer, max_grad_norm, name=name, norms=norms)
@@ -427,7 +448,7 @@ class Updater:
         self._chunked = ChunkedForward(config.accumulate)
         learning = networks if switch_modes else []
         self._run = Accelerated(agent.update, config.accelerate, device, learning)
-        self._name = type(agent).__name__
+        self._name, self._accelerate = type(agent).__name__, config.accelerate
         self._newest: tuple[Tensor, ...] | None = None
         """The priority of each row of the last batch, or values and their targets, or nothing; None
         before the first batch."""
@@ -450,14 +471,53 @@ class Updater:
             torch.manual_seed(int(self._random.integers(2**63)))
         try:
             with self._matmul(), self._flushed:
-                metrics = self._run({**self._move(batch), **draws})
+                data = {**self._move(batch), **draws}
+                if not self.over.alone:
+                    self._begin_with_all(batch, data)
+                metrics = self._run(data)
         except torch.OutOfMemoryError as error:
             raise _out_of_memory(batch, self._device) from error
         self._newest = self._taken_out(metrics)
+        if not self.over.alone:
+            metrics = self.over.mean_of_each(metrics, self.rows)
         for step in self._optimizer_steps.values():
             metrics |= step.optimizer.metrics(step.rate_name)
         self._metrics |= metrics
         return dict(self._metrics)
+
+    def join(self, ranks: Ranks, modules: Iterable[nn.Module]) -> None:
+        """Compute with all ranks from now on, and so let the normalisation among modules."""
+        if self._accelerate != "off":
+            raise ConfigError(
+                f"agent.accelerate={self._accelerate!r} cannot be combined with several learners, "
+                f"{ranks.world} here, which add up their gradients in the middle of an update; set "
+                "it to off"
+            )
+        for module in modules:
+            if isinstance(module, _BatchNorm):
+                raise ConfigError(
+                    f"a network of {self._name} has {type(module).__name__}, and the statistics of "
+                    f"{ranks.world} learners' rows would differ; use one learner, or another "
+                    "normalisation such as LayerNorm"
+                )
+            if isinstance(module, RunningNorm):
+                module.over = self.over
+        self.over.ranks = ranks
+
+    def _begin_with_all(self, batch: Columns, data: dict[str, Tensor]) -> None:
+        """Count rows, and divide importance weights by the largest of all ranks."""
+        self.repeatable = batch
+        self.rows = int(batch["mask"].sum()) if "mask" in batch else len(batch["reward"])
+        if "weight" not in data:
+            return
+        if LARGEST_WEIGHT not in batch:
+            raise ConfigError(
+                f"this batch has importance weights but no column {LARGEST_WEIGHT}, without which "
+                "those of several learners cannot be compared; add what they were divided by, or "
+                "use one learner"
+            )
+        own = torch.as_tensor(batch[LARGEST_WEIGHT][0], device=self._device)
+        data["weight"] = data["weight"] * (own / self.over.each(own * self.over.counts).max())
 
     def _taken_out(self, metrics: dict[str, Tensor]) -> tuple[Tensor, ...]:
         """Remove from an update's numbers what priorities are computed from."""
@@ -528,8 +588,22 @@ class Updater:
         with self._precision():
             return self._chunked(network, *inputs, dim=dim)
 
-    def _minimize(self, loss: Tensor, name: str = "") -> dict[str, Tensor]:
-        return self._optimizer_steps[name](loss)
+    def mean(self, value: Tensor) -> Tensor:
+        """Return the mean over the rows of all ranks, given that of this rank's rows."""
+        return value if self.over.alone else self.over.mean(value, self.rows)
+
+    def std_mean(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return standard deviation and mean of all ranks' values (rows,)."""
+        if self.over.alone:
+            return torch.std_mean(values, correction=0)
+        var, mean = torch.var_mean(values.double(), correction=0)
+        _, var, mean = self.over.merge(len(values), var, mean)
+        return var.sqrt().to(values.dtype), mean.to(values.dtype)
+
+    def _minimize(
+        self, loss: Tensor, name: str = "", *, rows: Rows | None = None
+    ) -> dict[str, Tensor]:
+        return self._optimizer_steps[name](loss, self.over, self.rows if rows is None else rows)
 
     def _update_targets(self) -> None:
         for target in self._targets:
@@ -598,3 +672,30 @@ class UpdatingAgent(TorchAgent, ABC):
         metrics = self.updater.step(batch, self.draw(len(batch["reward"])), self.env_steps)
         self.version = ModelVersion(self.version + 1)
         return metrics
+
+    def join(self, ranks: Ranks) -> None:
+        """Compute with all ranks from now on, see `core/ranks.py`."""
+        networks = [part for part in self.parts.values() if isinstance(part, nn.Module)]
+        self.updater.join(ranks, [layer for one in networks for layer in one.modules()])
+
+        def draw_other_numbers() -> None:
+            diverge(self.parts.values(), ranks.rank)
+
+        draw_other_numbers()
+        self.on_load.append(draw_other_numbers)
+
+    def opt_without_batch(self) -> Mapping[str, Tensor]:
+        """Do a step with the other ranks, with no rows here; return its numbers."""
+        batch = self.updater.repeatable
+        if batch is None:
+            raise ValueError(
+                "a rank without a batch repeats its newest one, and there was none yet"
+            )
+        with self.updater.over.without_rows():
+            return self.opt(batch)
+
+    def differing_ranks(self) -> tuple[int, ...]:
+        """Compare what all ranks have learned; return those that differ from rank 0."""
+        own = torch.tensor(fingerprint(self.parts), device=self.device)
+        all_of_them = self.updater.over.each(own).tolist()
+        return tuple(rank for rank, one in enumerate(all_of_them) if one != all_of_them[0])
