@@ -48,6 +48,7 @@ from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.host_launcher import HostsConfig
+from asyncrl.supervision.ray import RayConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.named_parts import NamedParts
@@ -80,6 +81,7 @@ GROUPS: Mapping[str, tuple[type, ...]] = {
     "segment": (SegmentConfig,),
     "transport": (ZmqTransportConfig,),
     "hosts": (HostsConfig,),
+    "ray": (RayConfig,),
     "proxy": (ReplayBufferProxyConfig,),
     "supervision": (ActorManagerConfig,),
     "supervision.restart": (RestartPolicyConfig,),

@@ -118,7 +118,8 @@ def for_hosts(words: list[str]) -> list[str]:
     """Return a command line with the settings that `--listen` and a range of actors stand for."""
     spread = [part for word in words for part in _without_range(word)]
     if (bind := value_of("--listen", words)) is not None:
-        spread += ["--launcher", "hosts", "--transport.bind", bind]
+        on_ray = value_of("--launcher", words) == "ray"
+        spread += [*([] if on_ray else ["--launcher", "hosts"]), "--transport.bind", bind]
     if (name := value_of("--advertise", words)) is not None:
         spread += ["--transport.advertise", name]
     least = (_ACTORS.fullmatch(value_of("--actors", words) or "") or [None, None])[1]

@@ -32,7 +32,7 @@ from asyncrl.core.recorder import CLOCK_TIME
 from asyncrl.supervision.process_name import set_name
 
 if TYPE_CHECKING:
-    from asyncrl.training.asynchronous import RunLauncher
+    from asyncrl.training.launchers import RunLauncher
 
 _USAGE = """\
 usage: asyncrl COMMAND [OPTIONS]
@@ -242,7 +242,7 @@ def _has_actors(name: str, args: Sequence[str]) -> bool:
 
 def _early_launcher(undo: ExitStack) -> tuple[RunLauncher]:
     """Start the launcher: it loads torch for the actors while this process loads it too."""
-    from asyncrl.training.asynchronous import start_launcher
+    from asyncrl.training.launchers import start_launcher
 
     launcher = start_launcher()
     undo.callback(launcher.close)

@@ -13,7 +13,7 @@ from asyncrl.cli.output import show
 from asyncrl.cli.run_directory import check_run_dir, has_summary, run_dir_made
 from asyncrl.cli.train import TrainArguments, parse_flags, train_in
 from asyncrl.core.errors import ConfigError
-from asyncrl.training.asynchronous import RunLauncher
+from asyncrl.training.launchers import RunLauncher
 from asyncrl.training.presets import preset_like
 from asyncrl.training.run_config import RunConfig, load_yaml
 

@@ -57,8 +57,8 @@ from asyncrl.recorders.csv import CsvRecorder
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.recorders.terminal import ProgressConsole, TerminalRecorder, render_summary
 from asyncrl.report.live import LiveReport
-from asyncrl.training.asynchronous import RunLauncher
 from asyncrl.training.describe_env import describe_env_of_run
+from asyncrl.training.launchers import RunLauncher
 from asyncrl.training.presets import (
     REPLAYS,
     ReplayKind,
@@ -111,7 +111,7 @@ def setup_of(config: RunConfig) -> Setup:
         actors=config.actors if config.mode == "async" else 0,
         envs_per_actor=config.envs_per_actor,
         samples_per_insert=config.limiter.samples_per_insert,
-        elsewhere=config.launcher == "hosts",
+        elsewhere=config.elsewhere,
     )
 
 
@@ -302,7 +302,8 @@ def parse_flags(
     )
 
 
-_OF_ACTORS = ("supervision", "transport", "proxy", "launcher", "hosts", "listen", "advertise")
+_OF_HOSTS = ("launcher", "hosts", "ray", "listen", "advertise")
+_OF_ACTORS = ("supervision", "transport", "proxy", *_OF_HOSTS)
 _OF_ENVIRONMENTS = (*_OF_ACTORS, "actors", "limiter", "segment", "envs-per-actor")
 _WITHOUT_MEANING = {"async": (), "sync": _OF_ACTORS, "offline": _OF_ENVIRONMENTS}
 """Prefixes of flags that have no effect in a mode."""

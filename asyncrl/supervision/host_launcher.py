@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -129,6 +130,7 @@ class HostLauncher:
         self._where: dict[Peer, _Host] = {}
         self._lost: dict[bytes, str] = {}
         self._ended: dict[Peer, ActorExit] = {}
+        self._given_up: deque[tuple[str, str]] = deque()
         self._begun = self._least == 0
         self._closed = False
         self._summary: dict[str, dict[str, float]] = {}
@@ -169,6 +171,7 @@ class HostLauncher:
             left_s = deadline - self._clock()
             self._hear(0.0 if ended else max(0.0, min(left_s, _POLL_S)))
             self._check_silence()
+            self._lose_given_up()
             self._speak()
             for one in self._ended.values():
                 del self._where[one.peer].actors[one.peer], self._where[one.peer]
@@ -216,6 +219,10 @@ class HostLauncher:
             self._speak()
         elif not self._is_actor(peer.actor_id):
             self._local.kill(peer, with_stacks=with_stacks)
+
+    def give_up(self, name: str, why: str) -> None:
+        """Give up a host that is known to have ended, before its silence says so. Any thread."""
+        self._given_up.append((name, why))
 
     def hosts(self) -> dict[str, dict[str, float]]:
         """Return what is known of each host, by name: numbers. Any thread."""
@@ -322,10 +329,16 @@ class HostLauncher:
         for who, host in list(self._hosts.items()):
             host.silent_s += passed_s
             if host.silent_s > self._config.host_timeout_s:
-                self._lose(who, host)
+                self._lose(who, host, f"was not heard for {host.silent_s:.0f} s")
 
-    def _lose(self, who: bytes, host: _Host) -> None:
-        why = f"was not heard for {host.silent_s:.0f} s"
+    def _lose_given_up(self) -> None:
+        while self._given_up:
+            name, why = self._given_up.popleft()
+            for who, host in list(self._hosts.items()):
+                if host.name == name:
+                    self._lose(who, host, f"has ended: {why}")
+
+    def _lose(self, who: bytes, host: _Host, why: str) -> None:
         if not host.leaves or host.actors:
             self._log_loss(host, why)
         for peer, actor in host.actors.items():
@@ -333,7 +346,7 @@ class HostLauncher:
             self._ended.setdefault(peer, ActorExit(peer=peer, code=1, last=actor.report, gone=gone))
         del self._hosts[who]
         self._summarize(host)
-        self._lost[who] = f"the learner has not heard this host for {host.silent_s:.0f} s"
+        self._lost[who] = f"this host {why}"
         if len(self._lost) > _MOST_HOSTS:
             del self._lost[next(iter(self._lost))]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from inspect import signature
 from os import PathLike
 from typing import Unpack
@@ -31,8 +32,6 @@ from asyncrl.learner.stop_conditions import StopCondition, StopFunction, check_c
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import CommonParts, check_parts
 from asyncrl.supervision.actor_manager import ActorManager, MakeBody
-from asyncrl.supervision.in_child import CHILD_ID
-from asyncrl.supervision.local import LocalLauncher
 from asyncrl.supervision.threads import ThreadLauncher
 from asyncrl.training.common_config import (
     EvaluationConfig,
@@ -40,31 +39,23 @@ from asyncrl.training.common_config import (
     config_or_default,
 )
 from asyncrl.training.config import AsyncConfig
-from asyncrl.training.describe_env import PRELOAD, describe_here, describe_in_child, plain_spec
+from asyncrl.training.describe_env import describe_here, describe_in_child, plain_spec
 from asyncrl.training.evaluate_apart import apart_unless
-from asyncrl.training.hosted import facts_of, open_door
+from asyncrl.training.hosted import (
+    checked_key_file,
+    facts_of,
+    open_door,
+    places_on_ray,
+    publish,
+    start_on_ray,
+)
+from asyncrl.training.join import serve_run
+from asyncrl.training.launchers import RunLauncher, launcher_of
 from asyncrl.training.parts import AsyncParts
 from asyncrl.training.plan import RunPlan, check_run, evaluator_maker, helpers
 from asyncrl.training.recorded import check_order_path, order_of
 from asyncrl.training.signals import answering_signals
 from asyncrl.transport.zeromq import ZmqTransport
-
-_PRELOAD = (*PRELOAD, "asyncrl.actor.process", "asyncrl.transport.zeromq")
-"""Modules that almost every actor loads, with or without a network."""
-
-_NETWORKS, _CHOICE = "asyncrl.agents.parts.torch_agent", "asyncrl.agents.parts.bounded"
-"""What it loads with a network, which includes torch, and without one."""
-
-RunLauncher = LocalLauncher
-"""What starts the processes of a run."""
-
-
-def start_launcher(*, networks: bool = True) -> RunLauncher:
-    """Start what loads modules for actors, and later starts them; `networks` includes torch.
-
-    Who calls it before loading torch saves a second: both then load it at the same time.
-    """
-    return LocalLauncher(preload=(*_PRELOAD, _NETWORKS if networks else _CHOICE))
 
 
 def train_async(
@@ -138,9 +129,11 @@ def build_async_trainer(
     check_order_path(record_order)
     check_run(agent, make_env, make_processor, config, actor_agents)
     evaluate = evaluator_maker(make_evaluator, make_eval_env or make_env, config)
+    key_file = checked_key_file(config, join_key)
     with ExitStack() as undo:
+        places, config = places_on_ray(config, undo)
         # Started first: it loads modules for the actors while the learner's side is built.
-        starts = _launcher_of(config, launcher)
+        starts = launcher_of(config, launcher)
         undo.callback(starts.close)
         seen = _describe(make_env, config, starts)
         plan = RunPlan(agent, make_env, make_processor, config, actor_agents, seen=seen)
@@ -148,7 +141,7 @@ def build_async_trainer(
             config = plan.decide_inference()
             if config.inference == "server":
                 starts.close()
-                starts = _launcher_of(config, None)
+                starts = launcher_of(config, None)
                 undo.callback(starts.close)
         elif config.inference != "actor":
             plan.check_inference()
@@ -172,18 +165,15 @@ def build_async_trainer(
         first = first_incarnation(checkpoint)
         address = None if config.inference == "actor" else transport.inference()
         fleet: Launcher = starts
-        if config.launcher == "hosts":
+        if config.elsewhere:
             facts = facts_of(agent, actor_agents, config, plan.schema.hash())
-            fleet = open_door(
-                starts,
-                link,
-                config,
-                facts,
-                key_file=join_key,
-                settings=parts.get("run_config"),
-                closing=closing,
-            )
+            fleet, key = open_door(starts, link, config, facts, parts.get("run_config"))
             proxy.actors.hosts = fleet.hosts
+            publish(key, key_file, closing)
+            host = partial(
+                serve_run, key, agent, make_env, config, actor_agents, make_processor=make_processor
+            )
+            start_on_ray(places, fleet, host, interrupter, closing)
         bodies = plan.bodies(link.admit, evaluate, address)
         trainer = AsyncTrainer(
             learner,
@@ -223,23 +213,6 @@ def build_async_trainer(
         plan.env_change = lambda: trainer.env_change
         undo.pop_all()
     return trainer
-
-
-def _launcher_of(config: AsyncConfig, launcher: RunLauncher | None) -> RunLauncher | ThreadLauncher:
-    """Return what starts the actors; close a launcher that does not fit.
-
-    Without networks, actors are a quarter as large if what starts them has not loaded torch.
-    """
-    chosen: RunLauncher | ThreadLauncher
-    if config.launcher != "thread" and config.inference in {"actor", "auto"}:
-        chosen = launcher or start_launcher()
-    else:
-        if launcher is not None:
-            launcher.close()
-        threads = config.launcher == "thread"
-        chosen = ThreadLauncher() if threads else start_launcher(networks=False)
-    chosen.names = {CHILD_ID: "environment", **helpers(config)}
-    return chosen
 
 
 def _describe(

@@ -16,6 +16,7 @@ from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxyConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.host_launcher import HostsConfig
+from asyncrl.supervision.ray import RayConfig
 from asyncrl.training.common_config import CommonConfig
 from asyncrl.transport.zeromq import ZmqTransportConfig
 
@@ -27,11 +28,12 @@ class AsyncConfig(CommonConfig):
     actors: Count = 2
     """Number of actor processes."""
 
-    launcher: Literal["process", "thread", "hosts"] = "process"
+    launcher: Literal["process", "thread", "hosts", "ray"] = "process"
     """What actors are. `process`: processes of this machine. `thread`: threads of the learner's
     process for debuggers, notebooks and free-threaded Python; a crash in native code then ends the
     run, and a hang there leaves a thread behind. `hosts`: processes of any machine that joins with
-    the run's key, by `asyncrl join`; needs `transport.bind`."""
+    the run's key, by `asyncrl join`; needs `transport.bind`. `ray`: processes of the nodes of a Ray
+    cluster; needs `pip install 'asyncrl[ray]'`."""
 
     inference: Annotated[Literal["actor", "learner", "server", "auto"], COMMON] = "actor"
     """Where the networks of actors are computed: in each actor; or in batches of all actors, by a
@@ -47,6 +49,9 @@ class AsyncConfig(CommonConfig):
 
     hosts: HostsConfig = field(default_factory=HostsConfig)
     """Actors on other machines."""
+
+    ray: RayConfig = field(default_factory=RayConfig)
+    """Hosts on a Ray cluster."""
 
     segment: SegmentConfig = field(default_factory=SegmentConfig)
     """How experience is cut into segments and messages."""
@@ -73,12 +78,18 @@ class AsyncConfig(CommonConfig):
                 "supervision.memory_limit_bytes has no effect with launcher=thread, because "
                 "threads share their memory; set it to 0, or launcher to process"
             )
-        self._check_hosts()
+        if self.elsewhere:
+            self._check_hosts()
         if (fewest := self.supervision.restart.min_actors) > self.actors:
             raise ConfigError(
                 f"supervision.restart.min_actors is {fewest}, but there are only {self.actors} "
                 "actors; lower it, or raise `actors`"
             )
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether hosts start the actors, which may be other machines."""
+        return self.launcher in {"hosts", "ray"}
 
     def _check_hosts(self) -> None:
         """Raise if actors on other machines cannot work with the other settings."""
@@ -88,9 +99,7 @@ class AsyncConfig(CommonConfig):
                 f"hosts.min_actors is {least}, but there are only {self.actors} actors; lower it, "
                 "or raise `actors`"
             )
-        if self.launcher != "hosts":
-            return
-        if transport.bind == "ipc":
+        if transport.bind == "ipc" and self.launcher == "hosts":
             raise ConfigError(
                 "launcher=hosts needs an address that hosts can reach; set transport.bind to "
                 "tcp://ADDRESS, on the command line --listen tcp://ADDRESS"
@@ -102,6 +111,6 @@ class AsyncConfig(CommonConfig):
             )
         if self.inference != "actor":
             raise ConfigError(
-                f"inference is {self.inference!r}, but with launcher=hosts each actor computes its "
-                "network itself; leave it at actor"
+                f"inference is {self.inference!r}, but with launcher={self.launcher} each actor "
+                "computes its network itself; leave it at actor"
             )

@@ -11,6 +11,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -19,10 +20,12 @@ from typing import Any, cast
 from asyncrl.actor.process import ActorSpec
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorBody, Launcher
 from asyncrl.core.messages import SOFTWARE
 from asyncrl.core.settings import to_parameters
 from asyncrl.supervision.host_launcher import HostLauncher
+from asyncrl.supervision.ray import RayHosts
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.join_key import JoinKey
 from asyncrl.transport.zeromq import Curve, ZmqLearnerLink, ZmqTransport
@@ -105,27 +108,13 @@ def open_door(
     link: ZmqLearnerLink,
     config: AsyncConfig,
     facts: Plain,
-    *,
-    key_file: str | PathLike[str] | None,
     settings: Mapping[str, Any] | None,
-    closing: ExitStack,
-) -> HostLauncher:
-    """Write the join key, and return what starts actors on the hosts that join with it."""
-    if key_file is None:
-        raise ConfigError(
-            "launcher=hosts needs a file for the join key: pass join_key=PATH, which hosts join "
-            "with"
-        )
-    path = Path(key_file)
+) -> tuple[HostLauncher, JoinKey]:
+    """Return what starts actors on the hosts that join, and the key that they join with."""
     address = cast(ZmqTransport, link.address)
     curve: Curve = link.hosts.open(most_hosts=config.actors)
-    JoinKey(address=address.advertised(), curve=curve, settings=settings).save(path)
-    closing.callback(JoinKey.remove, path)
-    _log.info(
-        "actors run on hosts that join, here or on other machines: asyncrl join %s --actors N", path
-    )
     objection: Callable[[Plain], str] = partial(objection_to, facts)
-    return HostLauncher(
+    launcher = HostLauncher(
         local,
         link.hosts,
         actors=config.actors,
@@ -134,3 +123,53 @@ def open_door(
         objection=objection,
         welcome={"run": address.run_id},
     )
+    return launcher, JoinKey(address=address.advertised(), curve=curve, settings=settings)
+
+
+def checked_key_file(config: AsyncConfig, key_file: str | PathLike[str] | None) -> Path | None:
+    """Return where the key is written for hosts that join by themselves; None if none do."""
+    if config.launcher != "hosts":
+        return None
+    if key_file is None:
+        raise ConfigError(
+            "launcher=hosts needs a file for the join key: pass join_key=PATH, which hosts join "
+            "with"
+        )
+    return Path(key_file)
+
+
+def publish(key: JoinKey, path: Path | None, closing: ExitStack) -> None:
+    """Write the key, if hosts join by themselves, and log how they do."""
+    if path is None:
+        return
+    key.save(path)
+    closing.callback(JoinKey.remove, path)
+    _log.info(
+        "actors run on hosts that join, here or on other machines: asyncrl join %s --actors N", path
+    )
+
+
+def places_on_ray(config: AsyncConfig, undo: ExitStack) -> tuple[RayHosts | None, AsyncConfig]:
+    """Reserve places for hosts with launcher=ray, and listen where they can reach the learner."""
+    if config.launcher != "ray":
+        return None, config
+    places = RayHosts(config.ray, actors=config.actors)
+    undo.callback(places.close)
+    if config.transport.bind != "ipc":
+        return places, config
+    transport = replace(config.transport, bind=f"tcp://{places.address}")
+    return places, replace(config, transport=transport)
+
+
+def start_on_ray(
+    places: RayHosts | None,
+    launcher: HostLauncher,
+    run: Callable[[int], None],
+    interrupter: Interrupter,
+    closing: ExitStack,
+) -> None:
+    """Start the hosts on Ray, if it has places; the run fails when none can start any more."""
+    if places is None:
+        return
+    closing.callback(places.close)
+    places.serve(run, on_lost=launcher.give_up, on_failed=interrupter.fail)

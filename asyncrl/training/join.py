@@ -25,12 +25,12 @@ from asyncrl.core.messages import EnvChange, Peer
 from asyncrl.core.transport import Transport
 from asyncrl.supervision.host import Host, HostTimeouts
 from asyncrl.supervision.local import LocalLauncher
-from asyncrl.training.asynchronous import start_launcher
 from asyncrl.training.common_config import config_or_default
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.describe_env import describe_in_child
 from asyncrl.training.hosted import Plain, facts_of
 from asyncrl.training.join_key import JoinKey
+from asyncrl.training.launchers import start_launcher
 from asyncrl.training.plan import RunPlan, check_run
 from asyncrl.transport.zeromq import Curve, ZmqHostLine, ZmqTransport
 
@@ -67,10 +67,32 @@ def join_run(
         make_processor: As in the run.
         interrupter: Ends this host: its actors send what they have, and start again elsewhere.
     """
-    config = config_or_default(config, AsyncConfig)
     if actors < 1:
         raise ConfigError(f"actors must be at least 1, got {actors}")
-    key = JoinKey.load(Path(key_file))
+    serve_run(
+        JoinKey.load(Path(key_file)),
+        agent,
+        make_env,
+        config_or_default(config, AsyncConfig),
+        actor_agents,
+        actors,
+        make_processor=make_processor,
+        interrupter=interrupter,
+    )
+
+
+def serve_run(
+    key: JoinKey,
+    agent: AgentConfig,
+    make_env: MakeBatchEnv,
+    config: AsyncConfig,
+    actor_agents: Sequence[AgentConfig] | None,
+    actors: int,
+    *,
+    make_processor: Callable[[], StepProcessor] | None = None,
+    interrupter: Interrupter | None = None,
+) -> None:
+    """Be a host with a key that was read; the arguments are those of `join_run`."""
     check_run(agent, make_env, make_processor, config, actor_agents)
     interrupter = interrupter or Interrupter()
     while not interrupter.is_set:

@@ -122,7 +122,7 @@ class RunPlan:
             actors=n_actors,
             envs_per_actor=self._n_envs,
             samples_per_insert=config.limiter.samples_per_insert,
-            elsewhere=config.launcher == "hosts",
+            elsewhere=config.elsewhere,
         )
 
     def build_learner(self) -> Agent:

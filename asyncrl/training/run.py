@@ -14,8 +14,9 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import to_plain
 from asyncrl.learner.trainer import BaseTrainer
 from asyncrl.recorders.background import BackgroundRecorder
-from asyncrl.training.asynchronous import RunLauncher, build_async_trainer
+from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.env_schedule import EnvSchedule
+from asyncrl.training.launchers import RunLauncher
 from asyncrl.training.offline import build_offline_trainer
 from asyncrl.training.parts import OfflineParts
 from asyncrl.training.run_config import RunConfig

@@ -24,6 +24,8 @@ def test_listen_and_a_range_stand_for_settings() -> None:
     assert (config.transport.bind, config.transport.advertise) == ("tcp://127.0.0.1:7", "here")
     assert for_hosts(["--actors=0..4"]) == ["--actors=4", "--hosts.min-actors", "0"]
     assert for_hosts(["dqn", "--actors", "4"]) == ["dqn", "--actors", "4"]
+    on_ray = ["--launcher", "ray", "--listen", "tcp://10.0.0.1:7"]
+    assert for_hosts(on_ray) == [*on_ray, "--transport.bind", "tcp://10.0.0.1:7"]
 
 
 def test_what_cannot_be_listened_on_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ import asyncrl
 from asyncrl.cli import main as main_module
 from asyncrl.cli.flags import as_flags, flags_meant
 from asyncrl.cli.main import main
-from asyncrl.training import asynchronous
+from asyncrl.training import launchers
 from asyncrl.training.run_config import RunConfig
 from tests.cli.console import COMMAND
 from tests.support import warm
@@ -75,7 +75,7 @@ def test_actors_launcher_starts_before_the_command_is_loaded_and_ends_with_it(
         order.append(name.rpartition(".")[2])
         return Command
 
-    monkeypatch.setattr(asynchronous, "start_launcher", Launcher)
+    monkeypatch.setattr(launchers, "start_launcher", Launcher)
     monkeypatch.setattr(main_module.importlib, "import_module", load)
     assert main(argv.split()) == 7
     command = argv.split(maxsplit=1)[0]

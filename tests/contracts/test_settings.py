@@ -35,6 +35,7 @@ from asyncrl.replay.ring_config import RingConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.host_launcher import HostsConfig
+from asyncrl.supervision.ray import RayConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.synchronous import TrainerConfig
@@ -61,6 +62,7 @@ _GROUPS: dict[Any, str] = {  # what a sentence puts before the name of a setting
     RestartPolicyConfig: "supervision.restart",
     ActorManagerConfig: "supervision",
     HostsConfig: "hosts",
+    RayConfig: "ray",
     RingConfig: "replay",
     TrajectoryQueueConfig: "replay",
     SegmentConfig: "segment",

@@ -185,7 +185,7 @@ def test_a_silent_host_is_lost_with_its_actors(caplog: pytest.LogCaptureFixture)
     assert other.heard[-1]["launch"] == [0, 1]
     host.talk.say(**plain_exit(ActorExit(peer=peer(), code=0)))
     assert host.say() == [], "it ended before"
-    assert "has not heard this host" in host.words[-1]["lost"]
+    assert "this host was not heard" in host.words[-1]["lost"]
 
 
 def test_no_host_is_lost_while_the_socket_is_not_read() -> None:
@@ -311,3 +311,20 @@ def test_kill_and_finish_are_passed_on() -> None:
     stage.launcher.kill(peer(), with_stacks=True)
     host.listen()
     assert host.heard[-2:] == [{"finish": [0, 0]}, {"kill": [0, 0], "stacks": True}]
+
+
+def test_a_host_that_is_known_to_have_ended_is_given_up_at_once() -> None:
+    stage = Stage()
+    host, other = HostSide(stage), HostSide(stage, "n2")
+    for actor_id in range(2):
+        stage.launcher.launch(peer(actor_id), body)
+    stage.launcher.give_up("n1", "its node has died")
+    stage.launcher.give_up("n3", "it never joined")
+    (ended,) = stage.look()
+    assert ended.gone == "host n1 has ended: its node has died"
+    assert stage.launcher.hosts()["n1"]["lost"] == 1
+    assert stage.launcher.hosts()["n2"]["lost"] == 0
+    host.say()
+    assert host.words == [{"lost": "this host has ended: its node has died"}], "if it still lives"
+    other.say()
+    assert not other.words

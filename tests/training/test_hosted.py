@@ -71,3 +71,10 @@ def test_a_run_needs_a_file_for_the_key() -> None:
 def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         replace(CONFIG, **changes)
+
+
+def test_on_ray_the_learner_finds_its_address_itself() -> None:
+    config = AsyncConfig(launcher="ray")
+    assert config.elsewhere
+    with pytest.raises(ConfigError, match=r"with launcher=ray each actor .* leave it at actor"):
+        replace(config, inference="server")

@@ -1,0 +1,44 @@
+"""What starts the processes of a run on this machine, with the modules that they need."""
+
+from __future__ import annotations
+
+from asyncrl.supervision.in_child import CHILD_ID
+from asyncrl.supervision.local import LocalLauncher
+from asyncrl.supervision.threads import ThreadLauncher
+from asyncrl.training.config import AsyncConfig
+from asyncrl.training.describe_env import PRELOAD
+from asyncrl.training.plan import helpers
+
+_PRELOAD = (*PRELOAD, "asyncrl.actor.process", "asyncrl.transport.zeromq")
+"""Modules that almost every actor loads, with or without a network."""
+
+_NETWORKS, _CHOICE = "asyncrl.agents.parts.torch_agent", "asyncrl.agents.parts.bounded"
+"""What it loads with a network, which includes torch, and without one."""
+
+RunLauncher = LocalLauncher
+"""What starts the processes of a run."""
+
+
+def start_launcher(*, networks: bool = True) -> RunLauncher:
+    """Start what loads modules for actors, and later starts them; `networks` includes torch.
+
+    Who calls it before loading torch saves a second: both then load it at the same time.
+    """
+    return LocalLauncher(preload=(*_PRELOAD, _NETWORKS if networks else _CHOICE))
+
+
+def launcher_of(config: AsyncConfig, launcher: RunLauncher | None) -> RunLauncher | ThreadLauncher:
+    """Return what starts the actors; close a launcher that does not fit.
+
+    Without networks, actors are a quarter as large if what starts them has not loaded torch.
+    """
+    chosen: RunLauncher | ThreadLauncher
+    if config.launcher != "thread" and config.inference in {"actor", "auto"}:
+        chosen = launcher or start_launcher()
+    else:
+        if launcher is not None:
+            launcher.close()
+        threads = config.launcher == "thread"
+        chosen = ThreadLauncher() if threads else start_launcher(networks=False)
+    chosen.names = {CHILD_ID: "environment", **helpers(config)}
+    return chosen

@@ -1,0 +1,165 @@
+"""The learner's side of hosts on Ray: its process, which a fake Ray in it disturbs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import queue
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from asyncrl.core.errors import ConfigError, TransportError
+from asyncrl.learner.async_trainer import AsyncTrainer
+from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
+from asyncrl.supervision.ray import RayConfig, RayHosts
+from asyncrl.training.asynchronous import build_async_trainer
+from asyncrl.training.config import AsyncConfig
+from asyncrl.training.join_key import JoinKey
+from asyncrl.transport.zeromq import ZmqTransportConfig
+from tests.integration.test_hosts import CONFIG, check, once
+from tests.integration.test_train_async import Loop
+from tests.support.fakes import ConstantConfig, CountingBatch
+from tests.support.helpers import wait_until
+
+pytestmark = pytest.mark.processes
+
+FAKE = Path(__file__).parents[1] / "support" / "fake_ray"
+DEADLINE_S = 60.0
+
+
+@pytest.fixture
+def config(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayConfig]:
+    """What connects to the fake; it is not loaded here."""
+    monkeypatch.syspath_prepend(FAKE)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield RayConfig(address=f"127.0.0.1:{listener.getsockname()[1]}")
+
+
+def on_ray(config: RayConfig) -> AsyncConfig:
+    return replace(CONFIG, launcher="ray", ray=config, transport=ZmqTransportConfig())
+
+
+def waits(_: int) -> None:
+    """Stand for a host that runs on."""
+    threading.Event().wait(DEADLINE_S)
+
+
+def fails(_: int) -> None:
+    raise ConfigError("this host wants nothing")
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[JoinKey]:
+    """The keys with which hosts were started."""
+    serve, keys = RayHosts.serve, list[JoinKey]()
+
+    def spied(places: RayHosts, run: Any, **options: Any) -> None:
+        keys.append(run.args[0])
+        serve(places, run, **options)
+
+    monkeypatch.setattr(RayHosts, "serve", spied)
+    return keys
+
+
+def test_a_run_on_ray_ends_with_its_hosts_and_leaves_this_process_alone(
+    config: RayConfig, served: list[JoinKey], capfd: pytest.CaptureFixture[str]
+) -> None:
+    done: list[Any] = []
+
+    def before(trainer: AsyncTrainer) -> None:
+        if once(trainer, 100, done):
+            secret = served[0].curve.secret.decode()
+            for child in psutil.Process().children():
+                assert secret not in " ".join([*child.cmdline(), *child.environ().values()])
+
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    trainer = build_async_trainer(
+        ConstantConfig(),
+        CountingBatch,
+        on_ray(replace(config, hosts=1)),
+        stop=MaxOptSteps(300) | MaxSeconds(60),
+        strategy=Loop(before),
+    )
+    result = trainer.train()
+    check(result)
+    assert done
+    assert {*result.actors} == {"0", "1"}
+    assert [host["started"] for host in result.hosts.values()] == [2]
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
+    assert "ray" not in sys.modules
+    assert "raylet" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("body", "lost", "words"),
+    [
+        (waits, True, r"connection to the Ray cluster is lost: .* has ended.*resume the run"),
+        (fails, False, "failed 3 times in a row, at last: ConfigError: this host wants nothing"),
+    ],
+)
+def test_a_run_fails_once_if_no_host_can_start_any_more(
+    config: RayConfig, body: Any, lost: bool, words: str
+) -> None:
+    failed: queue.Queue[Exception] = queue.Queue()
+    places = RayHosts(config, actors=2)
+    try:
+        places.serve(body, on_lost=lambda *_: None, on_failed=failed.put)
+        if lost:
+            places._process.kill()
+        error = failed.get(timeout=DEADLINE_S)
+    finally:
+        places.close()
+    assert isinstance(error, TransportError if lost else ConfigError)
+    assert re.search(words, str(error))
+    assert failed.empty()
+
+
+def test_places_that_are_not_used_are_given_back(config: RayConfig) -> None:
+    places = RayHosts(config, actors=2)
+    assert places.address == "127.0.0.1"
+    places.close()
+    places.close()
+
+
+@pytest.mark.skipif(bool(importlib.util.find_spec("ray")), reason="Ray is installed here")
+def test_without_ray_a_sentence_says_what_to_install() -> None:
+    with pytest.raises(ConfigError, match=r"pip install 'asyncrl\[ray\]'"):
+        RayHosts(RayConfig(), actors=2)
+
+
+def test_a_wrong_address_is_refused_before_anything_starts(config: RayConfig) -> None:
+    wrong = replace(config, address="ray://head:10001")
+    with pytest.raises(ConfigError, match="Ray's client"):
+        build_async_trainer(ConstantConfig(), CountingBatch, on_ray(wrong))
+
+
+def test_hosts_end_with_a_learner_that_is_killed(config: RayConfig) -> None:
+    code = (
+        "import sys, os; from asyncrl.supervision.ray import *; "
+        f"p = RayHosts(RayConfig(address={config.address!r}), actors=2); "
+        "print(p._process.pid, flush=True); os.kill(os.getpid(), 9)"
+    )
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(FAKE), *sys.path])}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False
+    )
+    pid = int(ended.stdout)
+
+    def is_gone() -> bool:
+        try:
+            return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+
+    wait_until(is_gone, DEADLINE_S, "the end of the process that speaks to Ray")

@@ -1,0 +1,1 @@
+"""What is used of Ray that is private."""

@@ -1,0 +1,1 @@
+"""Finds no cluster on this machine."""
