@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from asyncrl.core.agent import CountsEnvSteps, Policy
+from asyncrl.core.agent import CountsEnvSteps, HasPlaceOnLadder, Policy
 from asyncrl.core.errors import ConfigError, TransportError
 from asyncrl.core.inference import InferenceAnswer, InferenceClient, InferenceRequest
 from asyncrl.core.launcher import Progress
@@ -35,11 +35,26 @@ class ActingModel(Protocol):
         ...
 
 
+class _Place:
+    """A policy's place on the ladder of exploration, which depends on the number of actors."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy if isinstance(policy, HasPlaceOnLadder) else None
+        self._n_actors = 0
+
+    def update(self, n_actors: int) -> None:
+        """Take the place in a run with this number of actors; 0 is unknown."""
+        if self._policy is not None and n_actors not in {0, self._n_actors}:
+            self._n_actors = n_actors
+            self._policy.spread(n_actors)
+
+
 class OwnModel:
     """The policy's own model, which is replaced by the learner's newest one."""
 
     def __init__(self, policy: Policy, link: ActorLink) -> None:
         self._policy = policy
+        self._place = _Place(policy)
         self._link = link
         self.version = ModelVersion(-1)
 
@@ -48,6 +63,7 @@ class OwnModel:
         info = self._link.latest_model("act", self.version, timeout_s)
         if info is not None:
             self._policy.sync_model(info)
+            self._place.update(info.n_actors)
             self.version = info.version
 
 
@@ -72,6 +88,7 @@ class ServedModel:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._policy = policy
+        self._place = _Place(policy)
         self._client = client
         self._peer = peer
         self._progress = progress
@@ -89,6 +106,7 @@ class ServedModel:
         if answer.error:
             raise ConfigError(f"the server of inference refuses: {answer.error}")
         self.version = answer.version
+        self._place.update(answer.n_actors)
         if isinstance(self._policy, CountsEnvSteps):
             self._policy.env_steps = max(self._policy.env_steps, answer.env_steps)
         return {name: np.array(rows) for name, rows in answer.outputs.items()}  # may be written to

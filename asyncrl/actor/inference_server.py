@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -206,7 +206,7 @@ class InferenceServer:
         info = self._learner.latest_model("act", self._model.version, timeout_s)
         if info is not None:
             self._policy.sync_model(info)
-            self._model = ModelInfo(version=info.version, params={}, env_steps=info.env_steps)
+            self._model = replace(info, params={})
 
     def _take(self, request: InferenceRequest) -> None:
         """Answer at once what needs no network; leave the rest to the batcher."""
@@ -242,6 +242,7 @@ class InferenceServer:
             number=request.number,
             version=self._model.version,
             env_steps=self._model.env_steps,
+            n_actors=self._model.n_actors,
             outputs=outputs,
             error=error,
         )

@@ -155,6 +155,15 @@ class CountsEnvSteps(Protocol):
     """Environment steps of the whole run, as far as the agent knows."""
 
 
+@runtime_checkable
+class HasPlaceOnLadder(Protocol):
+    """A policy that explores more or less than those of other actors, by its place among them."""
+
+    def spread(self, n_actors: int) -> None:
+        """Take the place that its actor has in a run with this number of actors."""
+        ...
+
+
 def acted(policy: Policy, obs: Array) -> Act:
     """Call `act` of a policy; raise if it does not return an `Act`."""
     act = policy.act(obs)

@@ -74,6 +74,9 @@ class InferenceAnswer:
     env_steps: int
     """As in `ModelInfo`; schedules of the choice depend on it."""
 
+    n_actors: int = 0
+    """As in `ModelInfo`."""
+
     outputs: Columns
     error: str = ""
     """Why the request cannot be answered."""

@@ -42,6 +42,15 @@ class ProgressReport:
     """Number of calls of `waiting`; with `turns`, its heartbeats."""
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an actor runs."""
+
+    host: str
+    pid: int = 0
+    """0 while it is not known."""
+
+
 ActorBody = Callable[[Progress], None]
 """What an actor runs. It is pickled by cloudpickle; when it returns, the actor exits with code
 0."""
@@ -101,6 +110,10 @@ class Launcher(Protocol):
 
     def memory_bytes(self, peer: Peer) -> int:
         """Return the memory that a running actor holds; 0 if the system does not report it."""
+        ...
+
+    def place(self, peer: Peer) -> Place:
+        """Return where a running actor runs."""
         ...
 
     def finish(self, peer: Peer) -> None:

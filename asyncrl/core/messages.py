@@ -142,6 +142,10 @@ class ModelInfo:
     env_steps: int = 0
     """Environment steps of the whole run when it was taken; schedules depend on them."""
 
+    n_actors: int = 0
+    """Number of actors of the run when it was published, on which ladders of exploration depend; 0
+    if unknown."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvChange:

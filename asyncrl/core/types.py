@@ -23,6 +23,9 @@ Params = Mapping[str, Array]
 ActorId = NewType("ActorId", int)
 """The slot of an actor, 0 to N-1. A restarted actor keeps its slot."""
 
+MOST_ACTORS = 4096
+"""Maximum number of actors of a run; slots from this number on are those of other processes."""
+
 ModelVersion = NewType("ModelVersion", int)
 """The number of optimisation steps behind a published model."""
 

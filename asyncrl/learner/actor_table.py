@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -31,6 +31,9 @@ class ActorRow:
     restarts: int = 0
     memory_restarts: int = 0
     dropped: bool = False
+    left: bool | None = None
+    """Whether it has left on request; None if it never has."""
+
     steps_per_s: float = 0.0
     model_version: ModelVersion | None = None
     """The newest model behind its experience; None without experience."""
@@ -56,6 +59,7 @@ class ActorRow:
             "memory_restarts": self.memory_restarts,
             "env_restarts": self.policy.get("env_restarts", 0.0),
             "dropped": int(self.dropped),
+            "left": int(self.left or False),
         }
 
 
@@ -74,6 +78,8 @@ class ActorTable:
         """Episodes of earlier parts of a resumed run, which no row contains."""
         self.hosts: Callable[[], Mapping[str, Mapping[str, float]]] = dict
         """Returns the hosts that have joined, by name, see `TrainResult.hosts`. Any thread."""
+        self.away: Callable[[], Collection[ActorId]] = tuple
+        """Returns the actors that have left on request. Any thread."""
         self.note: Callable[..., None] = lambda *_: None
         """Called with the name of an event and its values; see `Callbacks.note`."""
         self._lock = threading.Lock()
@@ -148,7 +154,15 @@ class ActorTable:
     def rows(self) -> dict[ActorId, ActorRow]:
         """Return the rows by slot."""
         with self._lock:
+            self._mark_away()
             return dict(sorted(self._rows.items()))
+
+    def _mark_away(self) -> None:
+        away = self.away()
+        for actor_id, row in self._rows.items():
+            if actor_id in away or row.left is not None:
+                row.left = actor_id in away
+                row.steps_per_s *= not row.left
 
     def end_learning(self) -> None:
         """Freeze the time shares: from now on actors only wait for the end of the run."""
@@ -171,6 +185,7 @@ class ActorTable:
         """Return the metrics since the last call, and those of the whole run."""
         record = {"episodes": float(self.episodes), **_hosts_record(self.hosts())}
         with self._lock:
+            self._mark_away()
             if len(self._returns):
                 record["episode/return_mean"] = float(np.mean(self._returns))
                 record["episode/return_min"] = float(np.min(self._returns))
@@ -217,6 +232,7 @@ def _row_record(prefix: str, row: ActorRow) -> Record:
             else {f"{prefix}/model_version": float(row.model_version)}
         ),
         **({f"{prefix}/dropped": 1.0} if row.dropped else {}),
+        **({} if row.left is None else {f"{prefix}/left": float(row.left)}),
         **{f"{prefix}/{name}": value for name, value in row.policy.items()},
     }
 

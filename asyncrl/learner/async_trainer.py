@@ -30,7 +30,7 @@ from asyncrl.learner.staleness import Lag, Staleness
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import BaseTrainer, TrainerParts
 from asyncrl.metrics.verdict import Setup
-from asyncrl.supervision.actor_manager import ActorManager
+from asyncrl.supervision.actor_manager import ActorManager, ActorStatus
 
 _WAIT_S = 0.05
 _PUBLISH_SHARE = 0.02
@@ -131,9 +131,8 @@ class AsyncTrainer(BaseTrainer):
         proxy.on_stored = self._note_lag
         if strategy is None:
             proxy.on_room = self._publish_newest
-        self._publish_share = _PUBLISH_SHARE
-        if setup is not None and not setup.elsewhere and setup.actors > setup.cores:
-            self._publish_share *= setup.cores / setup.actors
+        self._setup = setup
+        self._declared = manager.size
         self._publish_after = 0.0
         self._drawn: Iterator[Columns] = iter(())
         self._at_once = 1
@@ -146,6 +145,7 @@ class AsyncTrainer(BaseTrainer):
             parts=parts,
         )
         proxy.actors.note = self._callbacks.note
+        proxy.actors.away = lambda: {s.actor_id for s in manager.fleet() if s.state == "left"}
 
     @property
     def env_steps(self) -> int:
@@ -156,11 +156,36 @@ class AsyncTrainer(BaseTrainer):
         """Publish the agent's model to all actors; refuse a model that is not finite."""
         counts = self.services.counts
         info = take_snapshot(self.agent, opt_steps=counts.opt_steps, env_steps=counts.env_steps)
-        self._link.publish(info, "act")
+        self._link.publish(replace(info, n_actors=self._manager.size), "act")
         self.proxy.order.published(info)
         self._staleness.on_publish(info.version)
         self._callbacks.note("published", counts.opt_steps)
         self.services.watch.lap("publish")
+
+    @property
+    def _publish_share(self) -> float:
+        setup = self._setup
+        if setup is None or setup.elsewhere:
+            return _PUBLISH_SHARE
+        return _PUBLISH_SHARE * min(1.0, setup.cores / self._manager.size)
+
+    @property
+    def actors(self) -> int:
+        """Target number of actors."""
+        return self._manager.size
+
+    def set_actors(self, actors: int) -> None:
+        """Let the run have this number of actors from now on. Any thread; does not wait.
+
+        Actors that become too many, those with the highest numbers, send what they have before they
+        exit. A resumed run has as many actors as before, unless its settings have another number
+        than then.
+        """
+        self._manager.resize(actors)
+
+    def fleet(self) -> list[ActorStatus]:
+        """Return each actor's state, host and process, also of those that have left. Any thread."""
+        return self._manager.fleet()
 
     def _change_env(self, change: EnvChange) -> None:
         """Publish the change; actors that start later begin with it."""
@@ -184,8 +209,10 @@ class AsyncTrainer(BaseTrainer):
         """Return a summary of the run."""
         balance = self.proxy.ledger.balance()
         rows = self.proxy.actors.rows()
+        result = super().result()
         return replace(
-            super().result(),
+            result,
+            setup=replace(result.setup, actors=self.actors) if self._setup else result.setup,
             lag_at_insert=self._staleness.mean_at_insert,
             lag_when_sampled=self._staleness.mean_when_sampled,
             lag_histogram=self._staleness.histogram,
@@ -248,18 +275,27 @@ class AsyncTrainer(BaseTrainer):
             self.publish()
 
     def _metrics(self) -> Record:
-        return {**self.proxy.record(), **self.proxy.actors.take(), **self._staleness.take()}
+        record = {**self.proxy.record(), **self.proxy.actors.take(), **self._staleness.take()}
+        return {"actors": float(self.actors), **record}
 
     def _state(self, *, save_replay: bool) -> RunState:
         groups, numbers = self.proxy.state(save_replay=save_replay)
-        return RunState(groups, {**numbers, "incarnation": self._manager.next_incarnation})
+        fleet = {"actors": self.actors, "declared": self._declared}
+        more = {"fleet": fleet} if self.actors != self._declared else {}
+        incarnation = self._manager.next_incarnation
+        return RunState(groups, {**numbers, "incarnation": incarnation, **more})
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Restore the ledger and, if it was saved, the replay.
 
-        Actors start new episodes, with seeds that no earlier incarnation has used.
+        Actors start new episodes, with seeds that no earlier incarnation has used. There are as
+        many as before, unless the settings now declare another number.
         """
         self.proxy.restore(checkpoint)
+        if "fleet" not in checkpoint.meta["run"]:
+            return
+        if checkpoint.count("run.fleet.declared") == self._declared:
+            self._manager.resize(checkpoint.count("run.fleet.actors"))
 
     def _begin(self) -> None:
         """Start the receiving thread, publish the first model, then start actors."""

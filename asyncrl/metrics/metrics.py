@@ -37,6 +37,7 @@ METRICS: dict[str, Metric] = {
     "samples_per_insert": Metric(
         "1", "how often each transition in replay was sampled, on average, whole run"
     ),
+    "actors": Metric("actors", "target number, which `asyncrl actors` changes"),
     # Returns.
     "episodes": Metric("episodes", "training episodes ended so far"),
     "episode/return_mean": Metric(
@@ -170,6 +171,7 @@ METRICS: dict[str, Metric] = {
     "actor/<id>/env_restarts": Metric(
         "1", "times that this incarnation has rebuilt its environments"
     ),
+    "actor/<id>/left": Metric("1", "1 while it has left on request, 0 once it is back"),
     "actor/<id>/dropped": Metric("1", "1 after the run continues without it"),
     "actor/<id>/trajectories_stored": Metric(
         "trajectories", "stored, or clips of them with `clip_length`"

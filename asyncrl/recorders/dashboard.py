@@ -54,7 +54,7 @@ _LOADS = (
     ("gpu", "system/gpu_percent", "system/gpu_memory_bytes"),
 )
 _ACTOR_COLUMNS = ("env_steps", "env_steps_per_s", "episodes", "restarts", "model_version")
-_STATES = ("dropped", "env_restarts", "memory_restarts")
+_STATES = ("dropped", "left", "env_restarts", "memory_restarts")
 """Actor metrics without a column; the faults and the marks show them."""
 
 _MOST_POLICY_COLUMNS = 2
@@ -300,7 +300,7 @@ def _actor_table(
 
 
 def _severity(state: RunState, slot: str, row: Mapping[str, float]) -> tuple[float, ...]:
-    idle = state.idle_s(slot) >= _IDLE_S
+    idle = state.idle_s(slot) >= _IDLE_S and not row.get("left")
     restarts = row.get("restarts", 0.0) + row.get("env_restarts", 0.0)
     return row.get("dropped", 0.0), idle, restarts, -row.get("env_steps_per_s", 0.0)
 
@@ -312,6 +312,8 @@ def _actor_cells(state: RunState, slot: str, row: Mapping[str, float]) -> list[R
     pace = cell("env_steps_per_s")
     if row.get("dropped"):
         pace = Text("dropped", style="bold red")
+    elif row.get("left"):
+        pace = Text("left", style="dim")
     elif (idle_s := state.idle_s(slot)) >= _IDLE_S and not state.ended:
         pace = Text(f"idle {duration(idle_s)}", style="bold red")
     restarts = cell("restarts", "bold yellow" if row.get("restarts") else "")
@@ -329,7 +331,7 @@ def _actor_cells(state: RunState, slot: str, row: Mapping[str, float]) -> list[R
 
 def _actor_lag(state: RunState, row: Mapping[str, float]) -> str:
     """Return by how many opt steps the learner is ahead of an actor's newest experience."""
-    if "model_version" not in row or row.get("dropped"):
+    if "model_version" not in row or row.get("dropped") or row.get("left"):
         return ""
     return count(max(0.0, state.values.get("opt_steps", 0.0) - row["model_version"]))
 

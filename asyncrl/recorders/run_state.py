@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from asyncrl.core.recorder import Record
 from asyncrl.metrics.metrics import METRICS
@@ -76,7 +77,10 @@ class RunState:
             return None
         # In a synchronous run, the learner's process steps its only actor and never waits for it.
         actors = 0 if "share/learner_act" in self.values else len(self.actors())
-        return judge(Facts.of_record(self.values, self._setup or Setup(actors=actors)))
+        setup = self._setup or Setup(actors=actors)
+        if "actors" in self.values:  # their number may change during a run
+            setup = replace(setup, actors=int(self.values["actors"]))
+        return judge(Facts.of_record(self.values, setup))
 
     @property
     def wall_s(self) -> float:

@@ -176,7 +176,8 @@ def _actor_table(actors: Mapping[str, Mapping[str, float]]) -> list[str]:
             count(row["env_steps_per_s"]),
             percent(row["wait_share"]),
             count(row["episodes"]),
-            count(row["restarts"]) + (", given up" if row["dropped"] else ""),
+            count(row["restarts"])
+            + (", given up" if row["dropped"] else ", left" if row.get("left") else ""),
         )
         for name, row in rows.items()
         if name in slowest

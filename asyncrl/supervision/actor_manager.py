@@ -11,14 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 from asyncrl.core.declared import CountOrOff, Positive, PositiveOrOff, Within, check_declared
-from asyncrl.core.errors import ActorFailed
+from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.core.interrupter import CrashForwardingThread, Interrupter, start_thread
-from asyncrl.core.launcher import ActorBody, ActorExit, Launcher
+from asyncrl.core.launcher import ActorBody, ActorExit, Launcher, Place
 from asyncrl.core.messages import Peer
-from asyncrl.core.types import ActorId
+from asyncrl.core.types import MOST_ACTORS, ActorId
 from asyncrl.supervision.restart_policy import (
     RAISE_LIMIT,
     Cause,
@@ -90,13 +90,48 @@ class ActorManagerConfig:
         check_declared(self, "supervision")
 
 
+ActorState = Literal[
+    "to start", "starting", "running", "waiting", "leaving", "ending", "left", "given up"
+]
+"""`to start`: it waits for its backoff, or for room on a host. `waiting`: for the learner.
+`leaving`: it sends what it has. `ending`: it was killed. `left`: on request. `given up`: the run
+continues without it, see `supervision.restart`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorStatus:
+    """One slot of a run, and the actor in it."""
+
+    actor_id: ActorId
+    incarnation: int
+    """Of its newest actor; -1 before the first."""
+
+    state: ActorState
+    place: Place
+    """Where its newest actor runs, or has run."""
+
+
+_NOWHERE = Place("")
+
+
 @dataclass(slots=True)
 class _Slot:
     incarnation: int = -1
     alive: bool = False
     dropped: bool = False
+    wanted: bool = True
+    """Whether an actor belongs here."""
+
+    leaves: bool = False
+    """Whether its actor was asked to finish, because the target is lower."""
+
+    begins: bool = True
+    """Whether its next incarnation is no restart: the first one, or one after it had left."""
+
     restart_at: float | None = 0.0
+    place: Place = _NOWHERE
     signs: tuple[int, int] = (0, 0)
+    waits: bool = False
     silent_s: float = 0.0
     killed_because: Cause | None = None
     held_bytes: int = 0
@@ -111,7 +146,8 @@ class _Slot:
 class ActorManager:
     """Keeps every slot running until it is stopped or the restart policy gives up.
 
-    Slots with a name, such as the evaluator's, are not actors.
+    Slots with a name, such as the evaluator's, are not actors. The number of actors may change
+    during the run. Actors that are added have the body of actor 0, made for their own slot.
     """
 
     def __init__(
@@ -122,6 +158,7 @@ class ActorManager:
         interrupter: Interrupter,
         *,
         names: Mapping[ActorId, str] | None = None,
+        most_actors: int = MOST_ACTORS,
         first_incarnation: int = 0,
         on_exit: Callable[[ActorExit], None] = lambda _: None,
         on_restart: Callable[[ActorId, bool], None] = lambda _, __: None,
@@ -140,6 +177,9 @@ class ActorManager:
         self._policy = RestartPolicy(config.restart, seed=0)
         self._slots = {actor_id: _Slot(first_incarnation - 1) for actor_id in bodies}
         self._first_incarnation = first_incarnation
+        self._most_actors = most_actors
+        self._sizing = threading.Lock()
+        self._size = len([*self._actors()])
         self._stragglers = Stragglers(config.min_pace, config.pace_window_s)
         self._finishing = threading.Event()
         self._stop_now = threading.Event()
@@ -155,12 +195,47 @@ class ActorManager:
     @property
     def next_incarnation(self) -> int:
         """The next unused incarnation: with it a resumed run's actors begin."""
-        return 1 + max((slot.incarnation for slot in self._slots.values()), default=-1)
+        return 1 + max((slot.incarnation for slot in [*self._slots.values()]), default=-1)
 
     @property
     def alive(self) -> int:
         """Number of actors whose processes are running."""
-        return sum(slot.alive for slot in self._slots.values())
+        return sum(slot.alive for slot in [*self._slots.values()])
+
+    @property
+    def size(self) -> int:
+        """Target number of actors. Any thread."""
+        return self._size
+
+    def resize(self, actors: int) -> None:
+        """Let the run have this number of actors from now on. Any thread; does not wait.
+
+        Actors that become too many, those with the highest numbers, send what they have and exit.
+        Raises `ConfigError` if the number is not possible or the run ends.
+        """
+        if not 1 <= actors <= self._most_actors:
+            raise ConfigError(
+                f"a run must have from 1 to {self._most_actors} actors, "
+                f"which this one was started for, got {actors}"
+                if actors > 0
+                else f"a run must keep at least 1 actor, got {actors}; Ctrl-C or SIGTERM ends it"
+            )
+        if self._finishing.is_set() or self._interrupter.is_set:
+            raise ConfigError("the run is ending, so its number of actors cannot change")
+        with self._sizing:
+            self._size = actors
+
+    def fleet(self) -> list[ActorStatus]:
+        """Return each actor's slot, also of those that have left. Any thread."""
+        return [
+            ActorStatus(
+                actor_id=actor_id,
+                incarnation=slot.incarnation,
+                state=_state_of(slot),
+                place=slot.place,
+            )
+            for actor_id, slot in sorted(self._actors())
+        ]
 
     def expect_ends(self) -> None:
         """From now on actors exit because they were asked to, and are not restarted."""
@@ -199,6 +274,7 @@ class ActorManager:
             while not self._stop_now.is_set():
                 if self._finishing.is_set() and not self.alive:
                     return
+                self._follow_size()
                 self._fill_slots()
                 self._take_exits(self._launcher.exits(_WATCH_S))
                 passed_s = self._time_passed_s()
@@ -209,6 +285,36 @@ class ActorManager:
         finally:
             self._launcher.close()
 
+    def _follow_size(self) -> None:
+        """Add slots, or let the actors with the highest numbers leave."""
+        if self._finishing.is_set():
+            return
+        wanted = [i for i, slot in self._actors() if slot.wanted and not slot.dropped]
+        for actor_id in sorted(wanted)[self._size :]:
+            slot = self._slots[actor_id]
+            slot.wanted, slot.restart_at = False, None
+            if slot.alive and not slot.killed_because:
+                self._launcher.finish(Peer(actor_id=actor_id, incarnation=slot.incarnation))
+                slot.leaves = True
+        for _ in range(self._size - len(wanted)):
+            self._add_slot()
+
+    def _add_slot(self) -> None:
+        """Use the first slot that an actor has left, or a new one."""
+        left = [i for i, slot in self._actors() if not (slot.wanted or slot.dropped)]
+        actor_id = min(left, default=ActorId(1 + max(i for i, _ in self._actors())))
+        slot = self._slots.setdefault(actor_id, _Slot(self._first_incarnation - 1))
+        slot.wanted = True
+        if not slot.alive:  # otherwise it starts again when it has left
+            slot.begins, slot.restart_at = True, self._clock()
+
+    def _actors(self) -> list[tuple[ActorId, _Slot]]:
+        return [(i, slot) for i, slot in [*self._slots.items()] if i not in self._names]
+
+    def _body(self, peer: Peer) -> ActorBody:
+        first = next(i for i, _ in self._actors())
+        return self._bodies.get(peer.actor_id, self._bodies[first])(peer)
+
     def _fill_slots(self) -> None:
         now = self._clock()
         for actor_id, slot in self._slots.items():
@@ -217,13 +323,14 @@ class ActorManager:
             if due and not ends and self._launcher.has_room(actor_id):
                 slot.incarnation += 1
                 peer = Peer(actor_id=actor_id, incarnation=slot.incarnation)
-                self._launcher.launch(peer, self._bodies[actor_id](peer))
-                slot.alive, slot.restart_at = True, None
+                self._launcher.launch(peer, self._body(peer))
+                slot.alive, slot.restart_at, slot.place = True, None, _NOWHERE
                 slot.signs, slot.silent_s, slot.killed_because = (0, 0), 0.0, None
+                slot.waits = slot.leaves = False
                 slot.memory.begin(replaces=slot.replaces)
-                if slot.incarnation > self._first_incarnation:
+                if not slot.begins:
                     self._on_restart(actor_id, slot.replaces)
-                slot.held_bytes, slot.replaces = 0, False
+                slot.held_bytes, slot.replaces, slot.begins = 0, False, False
 
     def _take_exits(self, exits: Sequence[ActorExit]) -> None:
         for ended in exits:  # all of them first: who is alive matters below
@@ -237,18 +344,21 @@ class ActorManager:
         slot = self._slots[ended.peer.actor_id]
         self._on_exit(ended)
         if ended.gone:  # no failure of the actor; the launcher has logged it
-            slot.restart_at = self._clock()
+            slot.restart_at = self._clock() if slot.wanted else None
             return
         who = self._name(ended.peer.actor_id)
         killed_because = slot.killed_because if ended.code < 0 else None  # else it exited first
         cause = killed_because or cause_of(ended)
         text = f"\n\n{ended.text}" if ended.text else ""
-        if self._ends_well():
-            if ended.code and not (ended.by_signal_to_job and self._interrupter.urgent):
-                lost = "at the end of the run; what it had not sent is lost"
-                logger.warning("%s %s, %s. %s%s", who, cause.how, lost, cause.advice, text)
-            return
         now = self._clock()
+        if (ends := self._ends_well()) or slot.leaves or not slot.wanted:
+            if ended.code and not (ended.by_signal_to_job and self._interrupter.urgent):
+                when = "at the end of the run" if ends else "while it left the run"
+                lost = f"{when}; what it had not sent is lost"
+                logger.warning("%s %s, %s. %s%s", who, cause.how, lost, cause.advice, text)
+            if slot.wanted and not ends:  # it was added again
+                slot.begins, slot.restart_at = True, now
+            return
         if slot.held_bytes and not ended.code:
             slot.replaces, slot.restart_at = True, now
             self._policy.on_replacement()
@@ -264,6 +374,8 @@ class ActorManager:
                 return
             case Drop():
                 slot.dropped = True
+                with self._sizing:
+                    self._size -= 1
                 self._on_drop(ended.peer.actor_id)
                 done = f"the run continues without it, with {left} others"
             case restart:
@@ -280,11 +392,7 @@ class ActorManager:
         """Return how many other actors run or will be restarted; None if this is not an actor."""
         if actor_id in self._names:
             return None
-        return sum(
-            not slot.dropped
-            for i, slot in self._slots.items()
-            if i != actor_id and i not in self._names
-        )
+        return sum(slot.wanted and not slot.dropped for i, slot in self._actors() if i != actor_id)
 
     def _any_works(self) -> bool:
         return any(self._launcher.progress(peer).turns > 0 for peer, _ in self._living())
@@ -308,7 +416,9 @@ class ActorManager:
             progress = self._launcher.progress(peer)
             signs = (progress.turns, progress.waits)
             slot.silent_s = slot.silent_s + passed_s if signs == slot.signs else 0.0
-            slot.signs = signs
+            slot.signs, slot.waits = signs, progress.waiting
+            if not slot.place.pid:
+                slot.place = self._launcher.place(peer)
             if cause := self._hangs(slot):
                 slot.killed_because, slot.silent_s = cause, 0.0
                 self._launcher.kill(peer, with_stacks=True)
@@ -332,7 +442,7 @@ class ActorManager:
         if not limit_bytes or self._finishing.is_set():
             return
         for peer, slot in self._living():
-            if slot.killed_because or slot.held_bytes:
+            if slot.killed_because or slot.held_bytes or slot.leaves:
                 continue
             held_bytes = self._launcher.memory_bytes(peer)
             progress = self._launcher.progress(peer)
@@ -375,7 +485,8 @@ class ActorManager:
         reported = {
             peer: self._launcher.progress(peer)
             for peer, slot in self._living()
-            if not (slot.killed_because or slot.held_bytes or peer.actor_id in self._names)
+            if not (slot.killed_because or slot.held_bytes or slot.leaves)
+            and peer.actor_id not in self._names
         }
         turns = {peer: progress.turns for peer, progress in reported.items()}
         waiting = [peer for peer, progress in reported.items() if progress.waiting]
@@ -406,3 +517,13 @@ class ActorManager:
 
     def _name(self, actor_id: ActorId) -> str:
         return self._names.get(actor_id, f"actor {actor_id}")
+
+
+def _state_of(slot: _Slot) -> ActorState:
+    if not slot.alive:
+        return "given up" if slot.dropped else "to start" if slot.wanted else "left"
+    if slot.killed_because or slot.leaves:
+        return "ending" if slot.killed_because else "leaving"
+    if not slot.signs[0]:
+        return "starting"
+    return "waiting" if slot.waits else "running"

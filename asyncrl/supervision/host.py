@@ -183,7 +183,8 @@ class Host:
             with contextlib.suppress(KeyError):  # it has just exited
                 heartbeats = plain_report(self._launcher.progress(peer))
                 held_bytes = self._launcher.memory_bytes(peer)
-                reports.append([plain_peer(peer), heartbeats, held_bytes])
+                pid = self._launcher.place(peer).pid
+                reports.append([plain_peer(peer), heartbeats, held_bytes, pid])
         self._line.send(self._talk.message(actors=reports))
 
     def _check_learner(self) -> None:

@@ -20,9 +20,9 @@ from typing import Any
 from asyncrl.core.declared import Natural, Positive, check_declared
 from asyncrl.core.errors import ConfigError, WireError
 from asyncrl.core.host_link import HostPort
-from asyncrl.core.launcher import ActorBody, ActorExit, Launcher, ProgressReport
+from asyncrl.core.launcher import ActorBody, ActorExit, Launcher, Place, ProgressReport
 from asyncrl.core.messages import Peer
-from asyncrl.core.types import ActorId
+from asyncrl.core.types import MOST_ACTORS, ActorId
 from asyncrl.supervision.host_messages import (
     Conversation,
     Plain,
@@ -73,6 +73,7 @@ class HostsConfig:
 class _Actor:
     report: ProgressReport = field(default_factory=partial(ProgressReport, 0, 0, waiting=False))
     memory_bytes: int = 0
+    pid: int = 0
 
 
 @dataclass(slots=True)
@@ -97,7 +98,7 @@ class HostLauncher:
     Args:
         local: Starts the processes that are not actors; it is closed with this one.
         port: The messages of hosts.
-        actors: Number of the run's actors: slots from this number on are not actors.
+        actors: Maximum number of the run's actors, for which its hosts wait.
         config: Timeouts, and the least number of actors.
         order: Returns what a host needs to start an actor, as JSON.
         objection: Returns why a host may not join, or an empty string.
@@ -119,7 +120,6 @@ class HostLauncher:
     ) -> None:
         self._local = local
         self._port = port
-        self._n_actors = actors
         self._least = actors if config.min_actors is None else config.min_actors
         self._config = config
         self._order = order
@@ -204,6 +204,12 @@ class HostLauncher:
         host = self._where.get(peer)
         return host.actors[peer].memory_bytes if host else self._local.memory_bytes(peer)
 
+    def place(self, peer: Peer) -> Place:
+        """Return an actor's host, and its process in its host's newest report."""
+        if host := self._where.get(peer):
+            return Place(host.name, host.actors[peer].pid)
+        return self._local.place(peer)
+
     def finish(self, peer: Peer) -> None:
         """Ask a running actor to send what it has and exit with code 0; do not wait for it."""
         if host := self._where.get(peer):
@@ -247,7 +253,7 @@ class HostLauncher:
         )
 
     def _is_actor(self, actor_id: ActorId) -> bool:
-        return 0 <= actor_id < self._n_actors
+        return 0 <= actor_id < MOST_ACTORS
 
     def _hear(self, timeout_s: float) -> None:
         for who, data in self._port.receive(timeout_s):
@@ -312,10 +318,10 @@ class HostLauncher:
             raise WireError("reports of actors that are no list")
         for report in reports:
             match report:
-                case [peer, heartbeats, int(memory_bytes)]:
+                case [peer, heartbeats, int(memory_bytes), int(pid)]:
                     if actor := host.actors.get(peer_of(peer)):
                         actor.report = report_of(heartbeats)
-                        actor.memory_bytes = memory_bytes
+                        actor.memory_bytes, actor.pid = memory_bytes, pid
                 case _:
                     raise WireError(f"a report that cannot be read: {report!r:.80}")
 

@@ -16,6 +16,7 @@ import json
 import logging
 import mmap
 import os
+import platform
 import select
 import shutil
 import signal
@@ -32,7 +33,7 @@ from typing import Literal, NoReturn, Self
 import cloudpickle
 
 from asyncrl.core.errors import ActorFailed, ConfigError, describe_error
-from asyncrl.core.launcher import ActorBody, ActorExit, ProgressReport
+from asyncrl.core.launcher import ActorBody, ActorExit, Place, ProgressReport
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
 from asyncrl.supervision.local_child import UNREPORTED_ERROR
@@ -189,6 +190,11 @@ class LocalLauncher:
             return int(statm.read_text().split()[1]) * mmap.PAGESIZE
         except OSError:  # it has just exited, or not started
             return 0
+
+    def place(self, peer: Peer) -> Place:
+        """Return where a running actor runs: on this machine."""
+        child = self._children[IncarnationFiles.of(self._directory, peer).name]
+        return Place(platform.node(), child.pid or 0)
 
     def finish(self, peer: Peer) -> None:
         """Ask a running actor to send what it has and exit with code 0; do not wait for it."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import platform
 import shutil
 import signal
 import sys
@@ -26,7 +27,7 @@ from typing import Self
 
 from asyncrl.core.errors import describe_error
 from asyncrl.core.interrupter import start_thread
-from asyncrl.core.launcher import ActorBody, ActorExit, ProgressReport
+from asyncrl.core.launcher import ActorBody, ActorExit, Place, ProgressReport
 from asyncrl.core.messages import Peer
 from asyncrl.core.torch_threads import share_torch_threads
 from asyncrl.core.types import ActorId
@@ -131,6 +132,10 @@ class ThreadLauncher:
     def memory_bytes(self, peer: Peer) -> int:
         """Return 0: threads share their memory."""
         return 0
+
+    def place(self, peer: Peer) -> Place:
+        """Return this process: actors are threads of it."""
+        return Place(platform.node(), os.getpid())
 
     def finish(self, peer: Peer) -> None:
         """Ask a running actor to send what it has and end; do not wait for it."""

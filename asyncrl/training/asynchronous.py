@@ -24,7 +24,7 @@ from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorExit, Launcher
 from asyncrl.core.torch_threads import are_adaptive
 from asyncrl.core.transport import LearnerLink
-from asyncrl.core.types import ActorId
+from asyncrl.core.types import MOST_ACTORS, ActorId
 from asyncrl.learner.async_trainer import AsyncTrainer, Strategy
 from asyncrl.learner.evaluation import BackgroundEvaluation, EvaluationSite, InlineEvaluation
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
@@ -52,7 +52,7 @@ from asyncrl.training.hosted import (
 from asyncrl.training.join import serve_run
 from asyncrl.training.launchers import RunLauncher, launcher_of
 from asyncrl.training.parts import AsyncParts
-from asyncrl.training.plan import RunPlan, check_run, evaluator_maker, helpers
+from asyncrl.training.plan import HELPERS, RunPlan, check_run, evaluator_maker
 from asyncrl.training.recorded import check_order_path, order_of
 from asyncrl.training.signals import answering_signals
 from asyncrl.transport.zeromq import ZmqTransport
@@ -187,6 +187,7 @@ def build_async_trainer(
                 interrupter,
                 proxy=proxy,
                 link=link,
+                most_actors=_most_actors(config, actor_agents),
                 first_incarnation=first,
             ),
             interrupter=interrupter,
@@ -244,6 +245,12 @@ def _evaluation_site(
             return None
 
 
+def _most_actors(config: AsyncConfig, actor_agents: Sequence[AgentConfig] | None) -> int:
+    """Return to how many actors the run may grow: on hosts, or each with its agent, as declared."""
+    fixed = actor_agents is not None or config.elsewhere
+    return config.actors if fixed else MOST_ACTORS
+
+
 def _manager(
     launcher: Launcher,
     bodies: Mapping[ActorId, MakeBody],
@@ -252,16 +259,17 @@ def _manager(
     *,
     proxy: ReplayBufferProxy,
     link: LearnerLink,
+    most_actors: int,
     first_incarnation: int,
 ) -> ActorManager:
     def on_exit(ended: ActorExit) -> None:
         link.revoke(ended.peer, fence=bool(ended.gone))
         proxy.ended.append(ended.peer)
-        if ended.peer.actor_id < config.actors:
+        if ended.peer.actor_id not in HELPERS:
             proxy.ledger.on_ended(ended.peer, produced=ended.last.produced)
 
     def on_restart(actor_id: ActorId, at_memory_limit: bool) -> None:
-        if actor_id < config.actors:
+        if actor_id not in HELPERS:
             proxy.actors.on_restart(actor_id, at_memory_limit=at_memory_limit)
 
     return ActorManager(
@@ -269,7 +277,8 @@ def _manager(
         bodies,
         config.supervision,
         interrupter,
-        names={slot: f"the {name}" for slot, name in helpers(config).items()},
+        names={slot: f"the {name}" for slot, name in HELPERS.items()},
+        most_actors=most_actors,
         first_incarnation=first_incarnation,
         on_exit=on_exit,
         on_restart=on_restart,

@@ -171,7 +171,7 @@ class _Bodies:
             curve=curve,
         )
         self.plan.env_change = lambda: EnvChange(number=number, kwargs=kwargs)
-        return self.plan.actor_bodies(_Admit(transport), None)[peer.actor_id](peer)
+        return self.plan.actor_body(_Admit(transport), None, peer)
 
 
 @dataclass(frozen=True, slots=True)

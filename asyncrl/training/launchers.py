@@ -7,7 +7,7 @@ from asyncrl.supervision.local import LocalLauncher
 from asyncrl.supervision.threads import ThreadLauncher
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.describe_env import PRELOAD
-from asyncrl.training.plan import helpers
+from asyncrl.training.plan import HELPERS
 
 _PRELOAD = (*PRELOAD, "asyncrl.actor.process", "asyncrl.transport.zeromq")
 """Modules that almost every actor loads, with or without a network."""
@@ -40,5 +40,5 @@ def launcher_of(config: AsyncConfig, launcher: RunLauncher | None) -> RunLaunche
             launcher.close()
         threads = config.launcher == "thread"
         chosen = ThreadLauncher() if threads else start_launcher(networks=False)
-    chosen.names = {CHILD_ID: "environment", **helpers(config)}
+    chosen.names = {CHILD_ID: "environment", **HELPERS}
     return chosen

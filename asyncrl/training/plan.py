@@ -40,7 +40,7 @@ from asyncrl.core.replay_buffer import ReplayBuffer, check_agent_and_replay
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.transport import Transport
-from asyncrl.core.types import ActorId
+from asyncrl.core.types import MOST_ACTORS, ActorId
 from asyncrl.learner.rate_limiter import RateLimiter
 from asyncrl.metrics.system import Cores
 from asyncrl.metrics.verdict import Setup
@@ -60,10 +60,10 @@ class Admit(Protocol):
         ...
 
 
-def helpers(config: AsyncConfig) -> dict[ActorId, str]:
-    """Return the slots and names of the processes that are not actors."""
-    names = "evaluator", "inference server"
-    return {ActorId(config.actors + i): name for i, name in enumerate(names)}
+_EVALUATOR, _SERVER = ActorId(MOST_ACTORS), ActorId(MOST_ACTORS + 1)
+
+HELPERS = {_EVALUATOR: "evaluator", _SERVER: "inference server"}
+"""The slots and names of the processes that are not actors."""
 
 
 def check_run(
@@ -141,13 +141,13 @@ class RunPlan:
     def bodies(
         self, admit: Admit, evaluate: MakeEvaluator, inference: InferenceAddress | None
     ) -> dict[ActorId, MakeBody]:
-        """Return the function that each process runs, by slot: actors first, see `helpers`.
+        """Return the function that each process runs, by slot: actors first, see `HELPERS`.
 
         `admit` gives each incarnation of a process its transport, as a learner's link does;
         `inference` is the address of a server of inference, if there is one.
         """
-        bodies = self.actor_bodies(admit, inference)
-        evaluator, server = helpers(self._config)
+        actor = partial(self.actor_body, admit, inference)
+        bodies: dict[ActorId, MakeBody] = {ActorId(i): actor for i in range(self._config.actors)}
         if self._config.evaluate.where == "background":
             make_spec = partial(
                 EvaluatorSpec,
@@ -157,16 +157,16 @@ class RunPlan:
                 seed=self._config.seed,
                 owns_process=self._config.launcher != "thread",
             )
-            bodies[evaluator] = partial(_evaluator_body, make_spec, admit)
+            bodies[_EVALUATOR] = partial(_evaluator_body, make_spec, admit)
         if inference is not None and self._config.inference == "server":
-            bodies[server] = partial(_server_body, partial(self._server_spec, inference), admit)
+            bodies[_SERVER] = partial(_server_body, partial(self._server_spec, inference), admit)
         return bodies
 
     def inference_thread(
         self, admit: Admit, inference: InferenceAddress, incarnation: int, interrupter: Interrupter
     ) -> InferenceThread:
         """Return a server of inference for the learner's process."""
-        peer = Peer(actor_id=[*helpers(self._config)][-1], incarnation=incarnation)
+        peer = Peer(actor_id=_SERVER, incarnation=incarnation)
         spec = self._server_spec(inference, transport=admit(peer))
         return InferenceThread(spec, peer, interrupter)
 
@@ -212,33 +212,27 @@ class RunPlan:
             owns_process=self._config.launcher != "thread",
         )
 
-    def actor_bodies(
-        self, admit: Admit, inference: InferenceAddress | None
-    ) -> dict[ActorId, MakeBody]:
-        """Return the function that each actor runs, by slot; see `bodies`."""
-        bodies: dict[ActorId, MakeBody] = {}
-        for i, build_policy in enumerate(self._build_policy):
-            make_spec = partial(
-                ActorSpec,
-                make_env=self._make_env,
-                build_policy=build_policy,
-                make_processor=self._layout.make_processor,
-                schema=self.schema,
-                segment=self._config.segment,
-                n_actors=self._config.actors,
-                seed=self._config.seed,
-                restart=self._config.supervision.restart,
-                change_env=with_env_kwargs,
-                inference=inference,
-                owns_process=self._config.launcher != "thread",
-            )
-            bodies[ActorId(i)] = partial(self._actor_body, make_spec, admit)
-        return bodies
+    def actor_body(self, admit: Admit, inference: InferenceAddress | None, peer: Peer) -> ActorBody:
+        """Return what one incarnation of an actor runs; see `bodies`.
 
-    def _actor_body(
-        self, make_spec: Callable[..., ActorSpec], admit: Admit, peer: Peer
-    ) -> ActorBody:
-        spec = make_spec(transport=admit(peer), env_change=self.env_change())
+        Actors beyond those of the config act like the first one.
+        """
+        known = peer.actor_id if peer.actor_id < len(self._build_policy) else 0
+        spec = ActorSpec(
+            make_env=self._make_env,
+            build_policy=self._build_policy[known],
+            make_processor=self._layout.make_processor,
+            schema=self.schema,
+            segment=self._config.segment,
+            transport=admit(peer),
+            n_actors=self._config.actors,
+            seed=self._config.seed,
+            restart=self._config.supervision.restart,
+            change_env=with_env_kwargs,
+            env_change=self.env_change(),
+            inference=inference,
+            owns_process=self._config.launcher != "thread",
+        )
         return partial(run_actor, spec, peer)
 
     def _build_limiter(self) -> RateLimiter:

@@ -133,7 +133,7 @@ class LocalLearnerLink:
         params = {name: np.array(array) for name, array in model.params.items()}
         for array in params.values():
             array.flags.writeable = False
-        snapshot = ModelInfo(version=model.version, params=params, env_steps=model.env_steps)
+        snapshot = replace(model, params=params)
         with self._shared.changed:
             newest = self._shared.models.get(topic)
             if newest is None or model.version > newest.version:

@@ -299,7 +299,7 @@ TAKE: dict[str, Callable[[Fields], WireMessage]] = {
 }
 """Decoders of the messages that consist of a header only."""
 
-PROTOCOL = 9
+PROTOCOL = 10
 """Protocol version. Raise it whenever the layout of any message changes."""
 
 Frame = bytes | bytearray | memoryview
@@ -482,11 +482,13 @@ class WireFormat:
             target = block[at : at + prod(shape) * DTYPES[dtype].itemsize].view(DTYPES[dtype])
             target.reshape(shape)[...] = m.model.params[name]
         spec = [[name, dtype, *map(int, shape)] for name, dtype, shape in layout]
-        return [m.topic, int(m.model.version), int(m.model.env_steps), spec], [block.data]
+        counts = map(int, (m.model.version, m.model.env_steps, m.model.n_actors))
+        return [m.topic, *counts, spec], [block.data]
 
     def _take_model(self, fields: Fields, arrays: list[memoryview]) -> Delivery:
         topic, version = fields.topic(), fields.integer("version", -1)
-        env_steps, layout = fields.integer("env_steps"), fields.layout(self.max_model_bytes)
+        env_steps, n_actors = fields.integer("env_steps"), fields.integer("n_actors")
+        layout = fields.layout(self.max_model_bytes)
         offsets, size = _offsets(layout)
         if len(arrays) != 1 or arrays[0].nbytes != size:
             raise WireError(f"model: {[a.nbytes for a in arrays]} bytes, its header says {size}")
@@ -494,7 +496,9 @@ class WireFormat:
             name: part(arrays[0], DTYPES[dtype], shape, at)
             for (name, dtype, shape), at in zip(layout, offsets, strict=True)
         }
-        model = ModelInfo(version=ModelVersion(version), params=params, env_steps=env_steps)
+        model = ModelInfo(
+            version=ModelVersion(version), params=params, env_steps=env_steps, n_actors=n_actors
+        )
         return Delivery(topic, model)
 
     def _take_inference(
@@ -510,6 +514,7 @@ class WireFormat:
             number=fields.integer("number", 1),
             version=ModelVersion(fields.integer("version", -1)),
             env_steps=fields.integer("env_steps"),
+            n_actors=fields.integer("n_actors"),
             error=fields.text("error"),
             outputs=self._take_columns(fields, arrays),
         )
@@ -532,7 +537,7 @@ def _put_inference(
     if isinstance(m, InferenceRequest):
         fields, columns = [*put_peer(m.peer), int(m.number)], m.inputs
     else:
-        counts = map(int, (m.number, m.version, m.env_steps))
+        counts = map(int, (m.number, m.version, m.env_steps, m.n_actors))
         fields, columns = [*counts, m.error[:MAX_REASON]], m.outputs
     for name, array in columns.items():
         if array.dtype not in _NAMES:

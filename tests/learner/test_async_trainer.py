@@ -35,6 +35,7 @@ from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.supervision.actor_manager import ActorStatus
 from asyncrl.transport.local import LocalLearnerLink, LocalTransport
 from tests.support.fakes import ConstantAgent, DirectSaver
 from tests.support.helpers import wait_until
@@ -107,6 +108,13 @@ class FakeManager:
         self.waited_s: float | None = None
 
     next_incarnation = 1
+    size = 2
+
+    def resize(self, actors: int) -> None:
+        self.size = actors
+
+    def fleet(self) -> list[ActorStatus]:
+        return []
 
     def start(self) -> None:
         self.log.append("start actors")
@@ -475,6 +483,20 @@ def test_resumed_run_continues_from_the_checkpoint(tmp_path: Path) -> None:
     incomplete = Checkpoint({"model": {}}, saved.meta, Path("saved"))
     with pytest.raises(CheckpointError, match=r"resume from checkpoint saved: .* contain agent"):
         Stage(checkpoint=incomplete)
+
+
+def test_a_resumed_run_has_as_many_actors_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(strategy=Steps(4))
+    stage.trainer.services._saver = DirectSaver(Checkpointer(tmp_path), stage.interrupter)
+    stage.trainer.set_actors(5)
+    stage.manager.at_stop = lambda: stage.feed(64)
+    assert stage.train().setup.actors == 0, "this one was given no setup"
+    saved = Checkpointer(tmp_path).load("4")
+    assert Stage(checkpoint=saved).trainer.actors == 5
+    monkeypatch.setattr(FakeManager, "size", 3)  # the settings were changed meanwhile
+    assert Stage(checkpoint=saved).trainer.actors == 3
 
 
 def test_result_contains_what_actors_have_reported() -> None:

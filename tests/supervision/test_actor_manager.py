@@ -13,9 +13,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from asyncrl.core.errors import ActorFailed
+from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.launcher import ActorBody, ActorExit, Progress, ProgressReport
+from asyncrl.core.launcher import ActorBody, ActorExit, Place, Progress, ProgressReport
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
 from asyncrl.supervision.actor_manager import ActorManager, ActorManagerConfig
@@ -81,6 +81,9 @@ class FakeLauncher:
     def memory_bytes(self, peer: Peer) -> int:
         assert peer in self.alive, "a launcher knows the memory of living actors only"
         return self.memory.get(peer, 0)
+
+    def place(self, peer: Peer) -> Place:
+        return Place("here", 100 + peer.actor_id)
 
     def finish(self, peer: Peer) -> None:
         assert peer in self.alive, "only living actors can be asked"
@@ -828,3 +831,87 @@ def test_launcher_that_fails_is_closed_and_fails_the_run() -> None:
     stage.manager.stop()
     assert stage.interrupter.error is error
     assert stage.launcher.closed == 1
+
+
+def states(stage: Stage) -> list[str]:
+    stage.launcher.wait_rounds()
+    return [status.state for status in stage.manager.fleet()]
+
+
+def test_actors_are_added_and_leave_on_request(caplog: pytest.LogCaptureFixture) -> None:
+    evaluator = {ActorId(9): "the evaluator"}
+    with started(2, names=evaluator) as stage:
+        stage.all_work()
+        stage.manager.resize(4)
+        stage.wait_for(peer(2), peer(3))
+        assert states(stage) == ["running", "running", "starting", "starting"]
+        stage.manager.resize(1)
+        stage.launcher.wait_rounds()
+        assert sorted(p.actor_id for p in stage.launcher.asked) == [1, 2, 3], "each once"
+        assert states(stage) == ["running", "leaving", "leaving", "leaving"]
+        stage.launcher.end(peer(1), peer(3))
+        assert states(stage) == ["running", "left", "leaving", "left"]
+        stage.manager.resize(3)  # actor 1 comes back, actor 2 has not left yet
+        stage.wait_for(peer(1, 1))
+        assert states(stage) == ["running", "starting", "leaving", "left"]
+        stage.launcher.end(peer(2))
+        stage.wait_for(peer(2, 1))
+        assert states(stage) == ["running", "starting", "starting", "left"]
+        assert stage.manager.next_incarnation == 2
+        assert stage.restarts == stage.memory_restarts == stage.drops == []
+        assert not stage.interrupter.is_set
+        assert not caplog.text
+
+
+def test_an_actor_that_dies_while_it_leaves_is_not_restarted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with started(3) as stage:
+        stage.all_work()
+        stage.manager.resize(1)
+        stage.launcher.wait_rounds()
+        stage.launcher.end(peer(1), KILLED)
+        stage.launcher.end(peer(2), 1, gone="its host was not heard")
+        assert states(stage) == ["running", "left", "left"]
+        stage.clock.now += 100.0
+        stage.launcher.wait_rounds()
+        assert stage.manager.alive == 1
+        assert "while it left the run; what it had not sent is lost" in caplog.text
+        assert not stage.interrupter.is_set
+
+
+def test_an_actor_that_waits_for_its_restart_leaves_at_once() -> None:
+    with started(2) as stage:
+        stage.all_work()
+        stage.launcher.end(peer(1), KILLED)
+        stage.launcher.wait_rounds()
+        stage.manager.resize(1)
+        assert states(stage) == ["running", "left"]
+        stage.clock.now += 100.0
+        stage.launcher.wait_rounds()
+        assert stage.launcher.launched == [peer(0), peer(1)]
+
+
+def test_a_dropped_actor_is_not_counted() -> None:
+    with started(3, on_exception="drop_actor") as stage:
+        stage.all_work()
+        stage.launcher.end(peer(1), RAISED, error="ValueError: no joint")
+        wait_until(lambda: stage.drops, DEADLINE_S, "actor 1 to be dropped")
+        assert stage.manager.size == 2
+        stage.manager.resize(3)
+        stage.wait_for(peer(3))
+        assert states(stage) == ["running", "given up", "running", "starting"]
+
+
+def test_a_size_that_is_not_possible_is_refused() -> None:
+    with started(2) as stage:
+        with pytest.raises(ConfigError, match="at least 1 actor, got 0"):
+            stage.manager.resize(0)
+        with pytest.raises(ConfigError, match="from 1 to 4096 actors"):
+            stage.manager.resize(4097)
+        assert stage.manager.size == 2
+        stage.launcher.wait_rounds()
+        stage.manager.expect_ends()
+        with pytest.raises(ConfigError, match="the run is ending"):
+            stage.manager.resize(3)
+        assert stage.manager.fleet()[1].place == Place("here", 101)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.launcher import ActorExit, Progress, ProgressReport
+from asyncrl.core.launcher import ActorExit, Place, Progress, ProgressReport
 from asyncrl.core.messages import Peer
-from asyncrl.core.types import ActorId
+from asyncrl.core.types import MOST_ACTORS, ActorId
 from asyncrl.supervision.host_launcher import HostLauncher, HostsConfig
 from asyncrl.supervision.host_messages import Conversation, decode, encode, plain_exit
 
@@ -47,6 +47,9 @@ class LocalOne:
 
     def memory_bytes(self, peer: Peer) -> int:
         return 77
+
+    def place(self, peer: Peer) -> Place:
+        return Place("here", 77)
 
     def finish(self, peer: Peer) -> None: ...
 
@@ -142,11 +145,12 @@ def test_actors_go_to_the_host_with_the_most_room() -> None:
 
 def test_processes_that_are_not_actors_stay_here() -> None:
     stage = Stage()
-    for actor_id in (-1, ACTORS):
+    for actor_id in (-1, MOST_ACTORS):
         assert stage.launcher.has_room(ActorId(actor_id))
         stage.launcher.launch(peer(actor_id), body)
         assert stage.launcher.progress(peer(actor_id)).turns == 77
         assert stage.launcher.memory_bytes(peer(actor_id)) == 77
+        assert stage.launcher.place(peer(actor_id)) == Place("here", 77)
     assert len(stage.local.launched) == 2
 
 
@@ -154,7 +158,7 @@ def test_reports_and_exits_come_through() -> None:
     stage = Stage()
     host = HostSide(stage)
     stage.launcher.launch(peer(), body)
-    host.say(actors=[[[0, 0], [3, 30, 1, 5], 1000], [[9, 9], [1, 1, 1, 1], 1]])
+    host.say(actors=[[[0, 0], [3, 30, 1, 5], 1000, 7], [[9, 9], [1, 1, 1, 1], 1, 8]])
     assert stage.launcher.progress(peer()) == ProgressReport(3, 30, waiting=True, waits=5)
     assert stage.launcher.memory_bytes(peer()) == 1000
     ended = ActorExit(peer=peer(), code=-11, text="its stacks", peak_bytes=5)
@@ -168,7 +172,7 @@ def test_a_silent_host_is_lost_with_its_actors(caplog: pytest.LogCaptureFixture)
     stage = Stage()
     host, other = HostSide(stage), HostSide(stage, "n2", 1)
     stage.launcher.launch(peer(), body)
-    host.say(actors=[[[0, 0], [3, 30, 0, 5], 1000]])
+    host.say(actors=[[[0, 0], [3, 30, 0, 5], 1000, 7]])
     before = stage.launcher.progress(peer())
     for _ in range(9):
         other.say()

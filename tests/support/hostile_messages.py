@@ -196,7 +196,7 @@ def bombs() -> Iterator[tuple[str, list[bytes]]]:
     lengths = np.arange(1 << 40, (1 << 40) + episodes).tobytes()
     yield "report of many episodes", [msgpack.packb(fields), os.urandom(8 * episodes), lengths]
     layout = [[f"{i:04d}", "bool", 0] for i in range(4096)]
-    fields = [*start_of(Delivery("act", make_model(1)), 6), layout]
+    fields = [*start_of(Delivery("act", make_model(1)), 7), layout]
     yield "model of many parts", [msgpack.packb(fields), b""]
     yield "deep", [b"\x91" * wire.MAX_HEADER_BYTES]
     yield "too large", [b"\x90" * (1 << 20)]

@@ -21,7 +21,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import EnvChange
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import ColumnSpec, SegmentConfig
-from asyncrl.core.types import ActorId, ModelVersion
+from asyncrl.core.types import MOST_ACTORS, ActorId, ModelVersion
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.sequences import SequenceReplayConfig
@@ -72,11 +72,12 @@ def test_setup_reports_how_many_there_are() -> None:
 
 
 def test_each_actor_has_a_body_and_the_evaluator_comes_after_them() -> None:
-    for where, slots in (("background", 4), ("inline", 3), ("off", 3)):
+    actors = [ActorId(i) for i in range(3)]
+    for where, more in (("background", [MOST_ACTORS]), ("inline", []), ("off", [])):
         config = replace(CONFIG, evaluate=EvaluationConfig(where=where))  # type: ignore[arg-type]
         one = plan(config)
         bodies = one.bodies(LocalTransport(one.schema).listen().admit, lambda: None, None)  # type: ignore[arg-type,return-value]
-        assert sorted(bodies) == [ActorId(i) for i in range(slots)]
+        assert sorted(bodies) == [*actors, *more]
 
 
 def test_actor_that_starts_later_begins_with_the_newest_arguments() -> None:
@@ -94,7 +95,7 @@ def test_only_the_evaluator_is_let_in_to_evaluate() -> None:
     bodies = one.bodies(link.admit, lambda: None, None)  # type: ignore[arg-type,return-value]
     for actor_id, make_body in bodies.items():
         make_body(make_peer(actor_id))
-    assert link._table.evaluators == {ActorId(CONFIG.actors)}
+    assert link._table.evaluators == {ActorId(MOST_ACTORS)}
 
 
 @dataclass(frozen=True)

@@ -243,7 +243,7 @@ def test_a_model_of_many_parts_can_be_sent() -> None:
 
 def _delivery(layout: Any, block: bytes = b"") -> list[bytes]:
     kind = msgpack.unpackb(frames_of(Delivery("act", make_model(1)))[0])[1]
-    return [header_of(kind, WIRE.run_id, "act", 1, 0, layout), block]
+    return [header_of(kind, WIRE.run_id, "act", 1, 0, 2, layout), block]
 
 
 @pytest.mark.parametrize(

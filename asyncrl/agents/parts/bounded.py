@@ -174,8 +174,12 @@ class NoisyChooser(BoundedChooser):
 
     def climb(self, context: PolicyContext, noise: float | Schedule, ladder: float) -> None:
         """Take the places of these environments on the ladder."""
-        self.__std = noise
-        self.__rungs = _rungs(ladder, context)
+        self.__std, self.__ladder, self.__context = noise, ladder, context
+        self.spread(context.n_actors)
+
+    def spread(self, n_actors: int) -> None:
+        """Take the places on the ladder of a run with this number of actors."""
+        self.__rungs = _rungs(self.__ladder, self.__context, n_actors)
 
     def scales(self) -> Array:
         """Return the current standard deviation of the noise of each environment."""
@@ -196,12 +200,12 @@ class NoisyChooser(BoundedChooser):
         return noisy
 
 
-def _rungs(ladder: float, context: PolicyContext) -> Array:
+def _rungs(ladder: float, context: PolicyContext, n_actors: int) -> Array:
     """Return the factor of each environment's noise."""
-    n = context.n_actors * context.n_envs
+    n = n_actors * context.n_envs
     if n == 1:
         return np.ones(1, np.float32)
     # ladder^(1 - 2 i / (N - 1)), counted across all actors
     i = context.actor_id * context.n_envs + np.arange(context.n_envs)
-    rungs: Array = (ladder ** (1.0 - 2.0 * i / (n - 1))).astype(np.float32)
+    rungs: Array = (ladder ** (1.0 - 2.0 * np.minimum(i / (n - 1), 1.0))).astype(np.float32)
     return rungs

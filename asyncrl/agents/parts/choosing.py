@@ -127,6 +127,11 @@ class ValueChooser(Chooser):
         action = self.explorer.choose(q, self.env_steps) if self.explorer else q.argmax(axis=1)
         return Act(action, self.extras(q, action))
 
+    def spread(self, n_actors: int) -> None:
+        """Take the place on the ladder of a run with this number of actors."""
+        if self.explorer:
+            self.explorer.spread(n_actors)
+
     def forget(self, where: BoolArray) -> None:
         """End lasting exploration where an episode begins; evaluations do not explore."""
         if self.training and self.explorer:

@@ -93,12 +93,8 @@ class Explorer:
     ) -> None:
         self._exploration = exploration
         self._random = random
-        # All environments of all actors.
-        n = context.n_actors * context.n_envs
-        i = context.actor_id * context.n_envs + np.arange(context.n_envs)
-        self._rungs = i / max(1, n - 1)
-        # Epsilons of a ladder whose highest one this is.
-        self._highest, self._ladder = -1.0, self._rungs
+        self._context = context
+        self.spread(context.n_actors)
         self._duration = 1
         if isinstance(exploration, EpsilonLadder):
             self._duration = exploration.duration_env_steps
@@ -106,6 +102,14 @@ class Explorer:
         self._explores: BoolArray = np.zeros(context.n_envs, np.bool_)
         self._anything: Array = np.zeros(context.n_envs)
         self._decides: BoolArray = np.ones(context.n_envs, np.bool_)
+
+    def spread(self, n_actors: int) -> None:
+        """Take the places of these environments among those of all actors."""
+        n, n_envs = n_actors * self._context.n_envs, self._context.n_envs
+        i = self._context.actor_id * n_envs + np.arange(n_envs)
+        self._rungs: Array = np.minimum(i / max(1, n - 1), 1.0)
+        # Epsilons of a ladder whose highest one this is.
+        self._highest, self._ladder = -1.0, self._rungs
 
     def choose(self, q: Array, env_steps: int) -> Array:
         """Return an action for each row of values (environments, actions)."""

@@ -129,3 +129,12 @@ def test_lasting_random_action_changes_where_it_becomes_forbidden() -> None:
     first = one.choose(q, 0)
     q[np.arange(50), first] += np.float32(FORBIDDEN)
     assert (one.choose(q, 0) != first).all()
+
+
+def test_a_ladder_follows_the_number_of_actors() -> None:
+    one = explorer(EpsilonLadder(), actor_id=1, n_actors=2, n_envs=2)
+    assert one.epsilons(0) == pytest.approx([0.4 ** (1 + 7 * i / 3) for i in (2, 3)])
+    one.spread(4)
+    assert one.epsilons(0) == pytest.approx([0.4 ** (1 + 7 * i / 7) for i in (2, 3)])
+    one.spread(1)  # until it leaves, it stays at the end of the ladder
+    assert one.epsilons(0) == pytest.approx([0.4**8] * 2)
