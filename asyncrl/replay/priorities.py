@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from asyncrl.core.declared import Count, Positive, Share
 from asyncrl.core.errors import CheckpointError, NonFiniteModel
+from asyncrl.core.replay_buffer import LARGEST_WEIGHT
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.types import Array, Columns, IntArray, Params
 from asyncrl.replay.files import check_numbers, generator_state, prepare_generator
@@ -193,7 +194,7 @@ class Priorities:
         self._set(numbers % self._ring.capacity, priorities)
 
     def draw(self, count: int) -> tuple[IntArray, Columns]:
-        """Return row numbers, and columns: their importance weights and the numbers.
+        """Return row numbers, and columns: the numbers, and the rows' importance weights.
 
         Sampling is stratified: one row from each of `count` equal parts of the sum. It has the same
         expectation as independent samples and less variance. The order is shuffled, so that each
@@ -209,11 +210,19 @@ class Priorities:
             priorities = self._sums.take(leaves)
         if self._minima is not None:
             lowest = float(self._minima.top.min())
-        weights = (lowest / priorities) ** self.beta
+        beta = self.beta
+        weights = (lowest / priorities) ** beta
+        # Several learners compare it: 1 / P_lowest, to the power of beta.
+        largest = (float(self._sums.top.sum()) / lowest) ** beta
         self._samples += count
         oldest = self._ring.oldest
         numbers = (leaves - oldest) % self._ring.capacity + oldest
-        return numbers, {"weight": weights.astype(np.float32), "index": numbers}
+        columns: Columns = {
+            "weight": weights.astype(np.float32),
+            LARGEST_WEIGHT: np.full(count, largest, np.float32),
+            "index": numbers,
+        }
+        return numbers, columns
 
     def state(self) -> dict[str, Array]:
         """Return a copy of what later samples depend on, except the ring's content."""

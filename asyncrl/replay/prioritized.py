@@ -7,6 +7,7 @@ proportional form:
     weight_i = (P(i) / P_lowest)^-beta        1 / P_lowest is the largest weight
 
 P_lowest is the minimum of the batch, or with `normaliser="buffer"` that of the whole replay.
+Several learners with a replay each divide by the largest `largest_weight`, P_lowest^-beta.
 
 The difference to the paper: actors may compute initial priorities. If rows have a column
 `priority`, it is their first TD error. If they have `q_taken` and `q_best`, the values of the
@@ -44,7 +45,7 @@ class PrioritizedReplayConfig(PrioritiesConfig):
 
 
 class PrioritizedReplay(RingReplay):
-    """Its batches have two more columns: `weight`, float32, and `index`, int64.
+    """Its batches have more columns: `weight` and `largest_weight`, float32, and `index`, int64.
 
     A transition's index is its number in order of arrival; numbers are never reused.
     """

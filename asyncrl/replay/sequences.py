@@ -29,10 +29,10 @@ An agent warms up with `h = unroll(start, obs[:, :burn_in])` and learns from the
 `where(mask[:, burn_in - 1], h, start)` on. Each row of an episode is learned from if `stride +
 burn_in <= sequence_length`; a larger stride skips rows.
 
-Prioritized replay of sequences adds `weight` and `index`, of shape (B,). The agent's `priorities()`
-returns one TD error per sequence, for instance 0.9 times the maximum over its rows plus 0.1 times
-their mean, as in Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement
-Learning", 2019.
+Prioritized replay of sequences adds `weight`, `largest_weight` and `index`, of shape (B,). The
+agent's `priorities()` returns one TD error per sequence, for instance 0.9 times the maximum over
+its rows plus 0.1 times their mean, as in Kapturowski et al., "Recurrent Experience Replay in
+Distributed Reinforcement Learning", 2019.
 """
 
 from __future__ import annotations

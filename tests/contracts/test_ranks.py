@@ -160,7 +160,7 @@ def test_ranks_draw_other_numbers_from_equal_states() -> None:
             agent.load_state(state)
     alone = CASES["sac"].build()
     alone.load_state(state)
-    assert torch.equal(alone.draw(4)["noise"], draws[0]), "rank 0 goes on as one learner would"
+    assert torch.equal(alone.draw(4)["noise"], draws[0]), "rank 0 draws as one learner does"
 
 
 @pytest.mark.parametrize(("name", "steps"), [("ppo", 8), ("ppo-lstm", 4)])

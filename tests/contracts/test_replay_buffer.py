@@ -158,7 +158,8 @@ def test_batch_has_the_promised_columns(case: Case) -> None:
         "model_version": ((7,), "int32"),
     }
     if isinstance(buffer, AcceptsPriorities):
-        expected |= {"weight": ((7,), "float32"), "index": ((7,), "int64")}
+        expected |= {"weight": ((7,), "float32"), "largest_weight": ((7,), "float32")}
+        expected |= {"index": ((7,), "int64")}
     assert {name: (column.shape, column.dtype) for name, column in batch.items()} == expected
 
 

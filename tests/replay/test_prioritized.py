@@ -180,6 +180,7 @@ def test_weights_take_the_bias_back(normaliser: str) -> None:
     largest = weight.max() if normaliser == "buffer" else weight[batch["index"]].max()
     assert 3 not in batch["index"]
     assert batch["weight"] == pytest.approx(weight[batch["index"]] / largest, rel=1e-5)
+    assert batch["largest_weight"] == pytest.approx(largest * 12**0.3, rel=1e-5)
     assert (batch["weight"].dtype, batch["index"].dtype) == (np.float32, np.int64)
 
 

@@ -25,7 +25,7 @@ class ThreadRanks:
     def run(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
         """Call one function for each rank at the same time; return their results.
 
-        Raises the first error of a rank that others did not cause, after all have ended.
+        Waits for all of them. If one fails, its error is raised, not those of ranks that waited.
         """
         with ThreadPoolExecutor(len(calls)) as pool:
             running = [pool.submit(self._guarded, call) for call in calls]
@@ -56,5 +56,5 @@ class _Member:
         ranks.given[self.rank] = values.clone()
         ranks.barrier.wait()
         total = sum(ranks.given[1:], start=ranks.given[0])
-        ranks.barrier.wait()  # nobody writes before all have read
+        ranks.barrier.wait()  # the next sum overwrites what is read here
         return values.copy_(total)
