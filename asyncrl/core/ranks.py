@@ -3,7 +3,7 @@
 All ranks begin with equal parameters, make the same calls in the same order, and end each step with
 equal parameters, bit for bit. Their step is that of one learner with all of their rows in one
 batch: each rank computes on its own rows, and gradients, statistics and recorded numbers are means
-over the rows of all. `docs/guides/several-learners.md` lists them for each algorithm.
+over the rows of all. `docs/algorithms/index.md` lists them for each algorithm.
 
     join(agent, ranks)                  # once, before learning; all agents are built with one seed
     agent.env_steps = ...               # of the whole run: the same on all ranks
