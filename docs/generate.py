@@ -42,6 +42,7 @@ from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxyConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.metrics.metrics import METRICS
+from asyncrl.replay.hindsight import HindsightReplayConfig
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig, SequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
@@ -72,6 +73,7 @@ GROUPS: Mapping[str, tuple[type, ...]] = {
     "replay": (
         UniformReplayConfig,
         PrioritizedReplayConfig,
+        HindsightReplayConfig,
         SequenceReplayConfig,
         PrioritizedSequenceReplayConfig,
         TrajectoryQueueConfig,

@@ -24,6 +24,8 @@ from asyncrl import (
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.core.agent import AgentConfig
+from asyncrl.core.segment import SegmentConfig
+from asyncrl.replay.hindsight import HindsightReplayConfig
 
 ENVS = {
     # What is left of the observation is the image of 7x7 tiles.
@@ -44,9 +46,11 @@ ENVS = {
         wrappers=("gymnasium.wrappers:TimeLimit(max_episode_steps=10)",),
         n_envs=4,
     ),
+    # The reward is -1 until the gripper is at the goal.
+    "goals": EnvConfig(id="gymnasium_robotics:FetchReach-v4", n_envs=4),
 }
 
-TARGETS = {"minigrid": 0.9, "dm_control": 900.0, "robotics": -0.5}
+TARGETS = {"minigrid": 0.9, "dm_control": 900.0, "robotics": -0.5, "goals": -2.5}
 
 
 def main(name: str = "minigrid", max_opt_steps: int = 20_000) -> TrainResult:
@@ -59,6 +63,16 @@ def main(name: str = "minigrid", max_opt_steps: int = 20_000) -> TrainResult:
     if name == "minigrid":
         # Tiles are bytes of 0 to 10, and images are scaled by 255.
         agent, config = DQNConfig(normalize_obs=True), AsyncConfig()
+    if name == "goals":
+        agent = SACConfig(
+            hidden=(64, 64), actor_learning_rate=1e-3, critic_learning_rate=1e-3, normalize_obs=True
+        )
+        config = AsyncConfig(
+            segment=SegmentConfig(length=50),
+            replay=HindsightReplayConfig(gamma=0.95),
+            limiter=RateLimiterConfig(samples_per_insert=128, min_size=600),
+            trainer=AsyncTrainerConfig(batch_size=128),
+        )
     stop = ReachesUpperBound("eval_reward", TARGETS[name]) | MaxOptSteps(max_opt_steps)
     result = train_async(agent, ENVS[name].build, config, stop=stop)
     print(result.stop_reason, result.best_score)

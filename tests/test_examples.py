@@ -87,7 +87,12 @@ def test_mujoco_saves_what_it_learns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "package"),
-    [("minigrid", "minigrid"), ("dm_control", "shimmy"), ("robotics", "gymnasium_robotics")],
+    [
+        ("minigrid", "minigrid"),
+        ("dm_control", "shimmy"),
+        ("robotics", "gymnasium_robotics"),
+        ("goals", "gymnasium_robotics"),
+    ],
 )
 def test_environments_of_other_packages_are_learned_from(name: str, package: str) -> None:
     pytest.importorskip(package, reason=f"{package} is not installed")

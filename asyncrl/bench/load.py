@@ -52,7 +52,7 @@ class Load:
         """Inspect the environments in child processes, and choose an agent that fits."""
         config, start_s = workload.env_config, ActorManagerConfig().start_timeout_s
         with LocalLauncher(preload=PRELOAD, names={CHILD_ID: "environment"}) as launcher:
-            spec, _, n_frames = describe_in_child(
+            spec, _, n_frames, _ = describe_in_child(
                 config.build, timeout_s=start_s, launcher=launcher
             )
             skip: int = run_in_child(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -234,6 +234,9 @@ class BatchEnv(Protocol):
     If observations are stacks of frames, newest last, an attribute `n_frames` may declare their
     number. Each stack must be rebuildable from the newest frames of single observations, with an
     episode's first frame in place of earlier ones. Segments may then store only the newest frames.
+
+    If they have goals, an attribute `goal_reward` may describe how rewards are computed from them,
+    see `goals.py`. It is read before the first reset, and may step the environments.
     """
 
     @property
@@ -302,11 +305,15 @@ class EnvDescription(NamedTuple):
     n_frames: int = 1
     """Frames per observation, if observations are stacks."""
 
+    goal_reward: Mapping[str, Any] | None = None
+    """Where `compute_reward` of an environment with goals is, see `goals.py`; else None."""
+
 
 def describe_env(make_env: MakeBatchEnv) -> EnvDescription:
     """Build the environments once in this process, and close them."""
     env = make_batch_env(make_env)
     try:
-        return EnvDescription(env.spec, env.n_envs, getattr(env, "n_frames", 1))
+        n_frames, goal_reward = getattr(env, "n_frames", 1), getattr(env, "goal_reward", None)
+        return EnvDescription(env.spec, env.n_envs, n_frames, goal_reward)
     finally:
         env.close()

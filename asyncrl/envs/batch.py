@@ -17,8 +17,10 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from asyncrl.core.env import DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import ConfigError, EnvironmentFault
+from asyncrl.core.goals import GoalReward
 from asyncrl.core.types import Array, BoolArray
 from asyncrl.envs.checks import Checks
+from asyncrl.envs.goals import goal_reward_of
 from asyncrl.envs.infos import EpisodeInfo
 from asyncrl.envs.spaces import ActionEncoder, Parts, spec_from_spaces
 
@@ -142,6 +144,11 @@ class PlainBatch:
     def n_envs(self) -> int:
         """Number of environments."""
         return self._n_envs
+
+    @property
+    def goal_reward(self) -> GoalReward | None:
+        """How rewards are computed from goals, which steps an environment; None without goals."""
+        return goal_reward_of(self._envs[0])
 
     def reset(self, seed: int) -> Array:
         """Reset all environments; environment i is seeded with `seed + i`, as in Gymnasium."""

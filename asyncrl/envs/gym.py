@@ -377,6 +377,8 @@ def _hint(env_id: str, error: Exception) -> str:
     for part, extra in _EXTRAS.items():
         if part in code:
             return f" (pip install 'asyncrl[{extra}]' installs these environments)"
+    if env_id.startswith("gymnasium_robotics:"):
+        return " (pip install gymnasium-robotics 'mujoco<4' installs these environments)"
     return ""
 
 

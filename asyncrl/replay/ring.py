@@ -144,7 +144,8 @@ class Ring:
         if self._n_step == 1:
             discount = self._discount_by_flags.take(flags.take(rows))
             return Returns(self.columns["reward"].take(rows), rows, discount)
-        steps, reward = self._n_step_sums(rows)
+        window = self._window(rows)
+        steps, reward = self._n_step_sums(window, self.columns["reward"].take(window))
         last = rows + steps - 1
         goes_on = (flags.take(last) & TERMINATED) == 0
         return Returns(reward, last, self._discounts[steps] * goes_on)
@@ -227,16 +228,20 @@ class Ring:
             evict(views.values())  # views of a file need not stay in memory
         return columns | (self._wide.copies(slots) if self._wide else {})
 
-    def _n_step_sums(self, rows: IntArray) -> tuple[IntArray, Array]:
-        """Sum rewards over n steps, or up to the row before an `END` row if that comes first.
+    def _window(self, rows: IntArray) -> IntArray:
+        """Return the n rows (..., n) of the n-step return of each row."""
+        return rows[..., None] + np.arange(self._n_step)
 
-        The row after an episode's last transition is an `END` row, and so is the row after the last
-        one of an actor that finished. Returns never cross either.
+    def _n_step_sums(self, window: IntArray, rewards: Array) -> tuple[IntArray, Array]:
+        """Sum rewards (..., n) over n steps, or up to the row before an `END` row.
+
+        Returns the number of steps, too. The row after an episode's last transition is an `END`
+        row, and so is the row after the last one of an actor that finished. Returns never cross
+        either.
         """
-        window = rows[..., None] + np.arange(self._n_step)
         open_rows = self.columns["flags"].take(window) < END
         alive = np.logical_and.accumulate(open_rows, axis=-1)
-        rewards = self.columns["reward"].take(window) * self._discounts[: self._n_step]
+        rewards = rewards * self._discounts[: self._n_step]
         return alive.sum(axis=-1), np.where(alive, rewards, np.float32(0)).sum(axis=-1)
 
     def _index(self, slot: int, rows: IntArray) -> int:

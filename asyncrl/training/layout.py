@@ -8,6 +8,7 @@ from functools import partial
 from asyncrl.actor.step_processor import StepProcessor, made_for, make_one_step, schema_of
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import EnvSpec
+from asyncrl.core.goals import GoalReward, with_goals
 from asyncrl.core.replay_buffer import ReplayBufferConfig, with_start_columns
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
 
@@ -22,11 +23,16 @@ class Layout:
         replay: ReplayBufferConfig,
         segment: SegmentConfig,
         make_processor: Callable[[], StepProcessor] | None = None,
+        *,
+        goal_reward: Callable[[], GoalReward | None] = lambda: None,
     ) -> None:
-        """Derive the layout; raise `ConfigError` if the parts do not fit together."""
+        """Derive the layout; raise `ConfigError` if the parts do not fit together.
+
+        `goal_reward` is called if the replay relabels goals.
+        """
         extras = agent.extra_columns(spec)
         make_processor = make_processor or partial(make_one_step, segment, extras)
-        self.replay = with_start_columns(replay, extras)
+        self.replay = with_goals(with_start_columns(replay, extras), spec, goal_reward)
         self.make_processor: Callable[[], StepProcessor] = partial(
             made_for, make_processor, spec, extras
         )

@@ -113,7 +113,14 @@ class RunPlan:
         self.seed = config.seed
         self.seen = seen
         self._spec, self._n_envs = seen.spec, seen.n_envs
-        self._layout = Layout(agent, self._spec, config.replay, config.segment, make_processor)
+        self._layout = Layout(
+            agent,
+            self._spec,
+            config.replay,
+            config.segment,
+            make_processor,
+            goal_reward=lambda: seen.goal_reward,
+        )
         self.schema: SegmentSchema = self._layout.schema
         self.limiter = self._build_limiter()
         self.env_change: Callable[[], EnvChange] = EnvChange

@@ -32,6 +32,7 @@ from asyncrl.core.settings import did_you_mean, from_plain, load_object, to_plai
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import SaveConfig
+from asyncrl.replay.hindsight import HindsightReplayConfig
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
@@ -40,11 +41,14 @@ from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.run_config import RunConfig, check_names, read_yaml
 from asyncrl.transport.zeromq import ZmqTransportConfig
 
-ReplayKind = Literal["uniform", "prioritized"]
+ReplayKind = Literal["uniform", "prioritized", "hindsight"]
 
-REPLAYS: Mapping[str, type[UniformReplayConfig | PrioritizedReplayConfig]] = {
+REPLAYS: Mapping[
+    str, type[UniformReplayConfig | PrioritizedReplayConfig | HindsightReplayConfig]
+] = {
     "uniform": UniformReplayConfig,
     "prioritized": PrioritizedReplayConfig,
+    "hindsight": HindsightReplayConfig,
 }
 """The kinds of replay that `--replay-kind` accepts."""
 
@@ -362,6 +366,30 @@ def sac() -> RunConfig:
     )
 
 
+def sac_goals() -> RunConfig:
+    """Soft actor-critic with hindsight, for robots with goals; FetchReach in a minute."""
+    return RunConfig(
+        agent=SACConfig(
+            hidden=(64, 64),
+            actor_learning_rate=1e-3,
+            critic_learning_rate=1e-3,
+            tau=0.02,
+            random_env_steps=500,
+            normalize_obs=True,
+        ),
+        env="gymnasium_robotics:FetchReach-v4",
+        envs_per_actor=4,
+        segment=SegmentConfig(length=50),
+        replay=HindsightReplayConfig(gamma=0.95),
+        limiter=RateLimiterConfig(samples_per_insert=256.0, min_size=600),
+        trainer=AsyncTrainerConfig(
+            batch_size=256,
+            sync_interval_opt_steps=10,
+        ),
+        evaluate=EvaluationConfig(interval_opt_steps=500),
+    )
+
+
 def sac_mujoco() -> RunConfig:
     """Soft actor-critic for robots in MuJoCo; HalfCheetah in minutes.
 
@@ -448,6 +476,7 @@ PRESETS: Mapping[str, Callable[[], RunConfig]] = {
         r2d2,
         rainbow,
         sac,
+        sac_goals,
         sac_mujoco,
         td3,
         td3_mujoco,

@@ -30,6 +30,7 @@ from asyncrl.learner.stop_conditions import (
     StopFunction,
     check_can_hold,
 )
+from asyncrl.replay.hindsight import HindsightReplayConfig
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.named_parts import NamedParts
@@ -192,6 +193,8 @@ class RunConfig(AsyncConfig):
         stride = self.replay.stride if isinstance(self.replay, SequenceReplayConfig) else 1
         per_env_step = Fraction(samples / batch_size).limit_denominator(100_000) / stride
         single = stride == 1 and self.segment.frame_stack == 1
+        # A segment of one row would repeat all rows that it looks ahead to.
+        single = single and not isinstance(self.replay, HindsightReplayConfig)
         return TrainerConfig(
             batch_size=batch_size,
             opt_interval_env_steps=per_env_step.denominator,

@@ -299,7 +299,7 @@ def build_sync_trainer(
     )
     with building(checkpointer) as closing:
         env = open_env(make_env, closing)
-        layout = Layout(agent, env.spec, config.replay, config.trainer.segment, make_processor)
+        layout = _layout(agent, env, config, make_processor)
         return Trainer(
             learner := build_agent(agent, env.spec, config.context(env.n_envs)),
             env,
@@ -321,6 +321,22 @@ def build_sync_trainer(
             closing=closing,
             **parts,
         )
+
+
+def _layout(
+    agent: AgentConfig,
+    env: BatchEnv,
+    config: SyncConfig,
+    make_processor: Callable[[], StepProcessor] | None,
+) -> Layout:
+    return Layout(
+        agent,
+        env.spec,
+        config.replay,
+        config.trainer.segment,
+        make_processor,
+        goal_reward=lambda: getattr(env, "goal_reward", None),
+    )
 
 
 def _make_evaluator(

@@ -3,8 +3,9 @@
 Uniform replay of 1 M CartPole-sized transitions, and of single Atari frames, beside
 `torch.index_select` on arrays with the same columns: the same bytes for 256 rows with indices
 chosen beforehand. Prioritized replay of 1 M transitions, sampled and updated, compared with each
-peer that is installed. And uniform replay behind its receiving thread while that stores messages of
-4 MiB as fast as it can: the 90th percentile of the time to wait and sample.
+peer that is installed. Hindsight replay of rows as FetchReach's beside uniform replay of the same
+rows, with a reward for near goals. And uniform replay behind its receiving thread while that stores
+messages of 4 MiB as fast as it can: the 90th percentile of the time to wait and sample.
 
     python -m benchmarks.speed.replay [--rows N] [--peers DIRECTORY]
 """
@@ -23,16 +24,20 @@ from typing import Any
 import numpy as np
 import torch
 
+from asyncrl.actor.step_processor import OneStep
 from asyncrl.bench.measure import Repeating
 from asyncrl.bench.stage_learner import filled
 from asyncrl.bench.stage_transport import Case, rows_schema
+from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import Experience, Message, Peer
+from asyncrl.core.named import Named
 from asyncrl.core.replay_buffer import ReplayBuffer
-from asyncrl.core.segment import SegmentSchema
+from asyncrl.core.segment import SegmentSchema, make_schema
 from asyncrl.core.types import ActorId, Array, Columns, ModelVersion
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
+from asyncrl.replay.hindsight import HindsightReplayConfig
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from benchmarks.common import (
@@ -146,6 +151,37 @@ def compare_prioritized(args: argparse.Namespace) -> list[Comparison]:
     ]
 
 
+def is_near(achieved: Array, desired: Array, info: Mapping[str, Any]) -> Array:  # noqa: ARG001
+    """Return -1 for each pair of goals that are more than 5 cm apart."""
+    apart = achieved - desired
+    reward: Array = -(np.einsum("ij,ij->i", apart, apart) > 0.05**2).astype(np.float32)
+    return reward
+
+
+def compare_hindsight(args: argparse.Namespace) -> Comparison:
+    """Measure hindsight beside uniform replay of the same rows."""
+    size = args.batch_size
+    widths = {"achieved_goal": 3, "desired_goal": 3, "observation": 10}
+    boxes = [
+        (name, BoxSpec((n,), "float32", np.zeros(n), np.ones(n))) for name, n in widths.items()
+    ]
+    action = BoxSpec((4,), "float32", -np.ones(4), np.ones(4))
+    spec = EnvSpec(PackedSpec(tuple(boxes)), action)
+    config = HindsightReplayConfig(capacity=args.rows, compute_reward=Named(f"{__name__}:is_near"))
+    columns = OneStep().columns(spec, ())
+    schema = make_schema(columns, length=LENGTH, lookahead=config.lookahead)
+    message = noise(schema, max(1, args.rows // LENGTH // 16))
+    hindsight = filled(config.for_goals(spec, None), schema, message)
+    uniform = filled(UniformReplayConfig(capacity=args.rows), schema, message)
+    measures = {
+        "hindsight": microseconds(lambda: hindsight.sample(size), args.seconds),
+        "uniform": microseconds(lambda: uniform.sample(size), args.seconds),
+    }
+    rounds = in_turns(measures, args.repeats)
+    text = f"sample {size} of {args.rows:,} transitions with hindsight / uniformly"
+    return compare(rounds, "hindsight", "uniform", what=text, unit="us")
+
+
 class Flood:
     """A learner's link on which a long message waits at every poll, until `dry`.
 
@@ -229,7 +265,7 @@ def main() -> None:
     sizes = {"transitions": args.rows, "frames": args.frames}
     comparisons = [compare_uniform(what, rows, args) for what, rows in sizes.items()]
     comparisons += [compare_pushing(what, rows, args) for what, rows in sizes.items()]
-    comparisons += compare_prioritized(args)
+    comparisons += [compare_hindsight(args), *compare_prioritized(args)]
     keep(args, "replay", __doc__, comparisons, origin=origin)
 
 

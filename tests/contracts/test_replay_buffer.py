@@ -16,6 +16,7 @@ from asyncrl.core.replay_buffer import AcceptsPriorities, ReplayBuffer, ReplayBu
 from asyncrl.core.segment import END, ColumnSpec, SegmentSchema, make_schema
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.uniform import UniformReplayConfig
+from tests.replay import test_hindsight as hindsight
 from tests.replay.segments import streams
 from tests.support.streams import Transition, make_outbox, n_step_return, play, schema
 
@@ -67,11 +68,23 @@ def _prioritized(n_step: int, device: str = "host") -> Case:
     return Case(lambda size: PrioritizedReplayConfig(capacity=size, **settings_), n_step)
 
 
+def _hindsight(n_step: int) -> Case:
+    """Return hindsight replay that relabels nothing: observations here have no goals."""
+
+    def configure(size: int) -> ReplayBufferConfig:
+        config = hindsight.config(capacity=size, n_step=n_step, gamma=GAMMA, relabelled=0.0)
+        return config.for_goals(hindsight.GOALS, None)
+
+    return Case(configure, n_step)
+
+
 CASES = {
     "uniform": _uniform(1),
     "uniform, 3 steps": _uniform(3),
     "uniform, on a device": _uniform(1, "cpu"),
     "uniform, 3 steps, on a device": _uniform(3, "cpu"),
+    "hindsight": _hindsight(1),
+    "hindsight, 3 steps": _hindsight(3),
     "prioritized": _prioritized(1),
     "prioritized, 3 steps": _prioritized(3),
     "prioritized, 3 steps, on a device": _prioritized(3, "cpu"),

@@ -19,6 +19,7 @@ from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig, SequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
+from tests.replay import test_hindsight as hindsight
 from tests.replay.segments import streams
 from tests.support.streams import make_outbox, play, schema
 
@@ -44,6 +45,11 @@ RINGS = {
     "uniform": Case(lambda size: UniformReplayConfig(capacity=size, n_step=2)),
     "uniform, on a device": Case(
         lambda size: UniformReplayConfig(capacity=size, n_step=2, device="cpu")
+    ),
+    "hindsight": Case(
+        lambda size: hindsight.config(capacity=size, relabelled=0.0).for_goals(
+            hindsight.GOALS, None
+        )
     ),
     "prioritized": Case(lambda size: PrioritizedReplayConfig(capacity=size)),
     "prioritized, on a device": Case(

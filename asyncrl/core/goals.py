@@ -1,0 +1,80 @@
+"""Environments with goals, in the contract of Gymnasium-Robotics.
+
+Their observations are dicts with the fields `achieved_goal` and `desired_goal`, and they have a
+method `compute_reward(achieved_goal, desired_goal, info)` that takes many goals at once. A replay
+that relabels goals calls it in the learner's process, where no environment exists: on an object of
+the same class that was not constructed, and has the plain attributes of a real one. The process
+that builds environments tries this out first, see `envs/goals.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.errors import EnvironmentFault
+from asyncrl.core.replay_buffer import ReplayBufferConfig
+from asyncrl.core.settings import load_object
+from asyncrl.core.types import Array
+
+ACHIEVED_GOAL = "achieved_goal"
+DESIRED_GOAL = "desired_goal"
+
+ComputeReward = Callable[[Array, Array, Mapping[str, Any]], Any]
+
+GoalReward = Mapping[str, Any]
+"""Where an environment's `compute_reward` is, as plain values, which JSON can represent: `path` of
+its class, `values` and `arrays` of the attributes, and `problem`, a sentence if it cannot be called
+without an environment."""
+
+
+@runtime_checkable
+class RelabelsGoals(Protocol):
+    """A replay's config that needs to know the goals of the environment."""
+
+    def for_goals(self, spec: EnvSpec, goal_reward: GoalReward | None) -> ReplayBufferConfig:
+        """Return what builds the replay; raise `ConfigError` if the environment has no goals."""
+        ...
+
+
+def with_goals(
+    config: ReplayBufferConfig, spec: EnvSpec, describe: Callable[[], GoalReward | None]
+) -> ReplayBufferConfig:
+    """Return a replay config that knows the goals of the environment, if it needs them."""
+    return config.for_goals(spec, describe()) if isinstance(config, RelabelsGoals) else config
+
+
+def attributes_of(env: object) -> GoalReward:
+    """Return the attributes of an environment that can be described by plain values."""
+    values, arrays = {}, {}
+    for name, value in vars(env).items():
+        if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
+            arrays[name] = [value.dtype.str, value.tolist()]
+        elif value is None or type(value) in {bool, int, float, str}:
+            values[name] = value
+    return {"values": values, "arrays": arrays}
+
+
+def without_env(goal_reward: GoalReward) -> ComputeReward:
+    """Return the function `compute_reward` of an environment that is not constructed."""
+    cls: Any = load_object(goal_reward["path"])
+    bare = object.__new__(cls)
+    vars(bare).update(goal_reward["values"])
+    for name, (dtype, items) in goal_reward["arrays"].items():
+        vars(bare)[name] = np.array(items, dtype)
+    compute: ComputeReward = bare.compute_reward
+    return compute
+
+
+def rewards_of(compute: ComputeReward, achieved: Array, desired: Array) -> Array:
+    """Return the rewards (n,) of n pairs of goals; raise `EnvironmentFault` for anything else."""
+    rewards = np.asarray(compute(achieved, desired, {}), np.float32)
+    if rewards.shape != (len(achieved),):
+        raise EnvironmentFault(
+            f"compute_reward returned {rewards!r:.80} for {len(achieved)} pairs of goals; it must "
+            "compute many at once, and return one reward for each"
+        )
+    return rewards

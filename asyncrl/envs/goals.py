@@ -1,0 +1,79 @@
+"""Finds the goals of an environment, and tries out its `compute_reward`.
+
+Steps the environment for a moment; it must be reset afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Dict
+
+from asyncrl.core.env_checks import shown
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.goals import (
+    ACHIEVED_GOAL,
+    DESIRED_GOAL,
+    GoalReward,
+    attributes_of,
+    rewards_of,
+    without_env,
+)
+from asyncrl.core.types import Array
+
+_STEPS = 8
+
+
+def goal_reward_of(env: gym.Env[Any, Any]) -> GoalReward | None:
+    """Return where the environment's `compute_reward` is; None if it has no goals."""
+    space = env.observation_space
+    owner = _owner(env)
+    if not isinstance(space, Dict) or not {ACHIEVED_GOAL, DESIRED_GOAL} <= {*space} or not owner:
+        return None
+    path = f"{type(owner).__module__}:{type(owner).__qualname__}"
+    found = {"path": path, **attributes_of(owner), "problem": ""}
+    try:
+        _try_out(env, owner, found)
+    except Exception as error:  # the user's code may raise anything
+        found["problem"] = f"{type(error).__name__}: {error}"
+    return found
+
+
+def _owner(env: Any) -> Any:  # noqa: ANN401  # an environment or a wrapper
+    """Return the outermost layer of an environment that has the method, or else None."""
+    while env is not None and not hasattr(type(env), "compute_reward"):
+        env = vars(env).get("env")
+    return env
+
+
+def _try_out(env: gym.Env[Any, Any], owner: Any, found: GoalReward) -> None:  # noqa: ANN401
+    achieved, desired = _goals(env, owner)
+    # Half of the pairs are of a goal with itself, so that successes are among them.
+    achieved, desired = np.concatenate([achieved, achieved]), np.concatenate([desired, achieved])
+    pairs = zip(achieved, desired, strict=True)
+    real = np.array([owner.compute_reward(a, d, {}) for a, d in pairs], np.float32)
+    here = rewards_of(without_env(found), achieved, desired)
+    if not np.allclose(here, real, rtol=1e-4, atol=1e-6):
+        raise ConfigError(
+            f"it gives {shown(here)} without an environment, and {shown(real)} with one; it "
+            "depends on more than the environment's numbers, texts and arrays"
+        )
+
+
+def _goals(env: gym.Env[Any, Any], owner: Any) -> tuple[Array, Array]:  # noqa: ANN401
+    """Return the goals of some random steps; check their rewards."""
+    env.action_space.seed(0)
+    env.reset(seed=0)
+    goals = []
+    for _ in range(_STEPS):
+        obs, reward, terminated, truncated, info = env.step(env.action_space.sample())
+        goals.append((np.array(obs[ACHIEVED_GOAL]), np.array(obs[DESIRED_GOAL])))
+        computed = float(owner.compute_reward(*goals[-1], info))
+        if not np.isclose(computed, float(reward), rtol=1e-4, atol=1e-6):
+            raise ConfigError(f"step gave the reward {reward:g}, and compute_reward {computed:g}")
+        if terminated or truncated:
+            env.reset()
+    achieved, desired = zip(*goals, strict=True)
+    return np.stack(achieved), np.stack(desired)

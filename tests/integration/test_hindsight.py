@@ -1,0 +1,97 @@
+"""Hindsight in whole runs: it learns what uniform replay cannot, in both modes, and resumes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.ppo import PPOConfig
+from asyncrl.agents.r2d2 import R2D2Config
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import SegmentConfig
+from asyncrl.envs.gym import EnvConfig, make_batch
+from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps, MaxSeconds, ReachesUpperBound
+from asyncrl.learner.train_result import TrainResult
+from asyncrl.replay.hindsight import HindsightReplay, HindsightReplayConfig
+from asyncrl.replay.ring_config import RingConfig
+from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.training.asynchronous import build_async_trainer
+from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.config import AsyncConfig
+from asyncrl.training.presets import preset, with_replay
+from asyncrl.training.synchronous import SyncConfig, TrainerConfig, build_sync_trainer, train_sync
+from tests.support.bit_flip import BitFlip
+
+N_BITS = 8
+HINDSIGHT = HindsightReplayConfig(capacity=20_000, gamma=0.98, horizon=N_BITS)
+SYNC = SyncConfig(
+    replay=HINDSIGHT,
+    trainer=TrainerConfig(
+        batch_size=256,
+        opt_interval_env_steps=32,
+        opt_steps_per_interval=4,
+        warmup_env_steps=500,
+        segment=SegmentConfig(length=N_BITS),
+    ),
+    evaluate=EvaluationConfig(interval_opt_steps=100),
+)
+make_env = make_batch(partial(BitFlip, N_BITS), 16)
+
+
+def learn(replay: RingConfig, env_steps: int) -> TrainResult:
+    agent = DQNConfig(hidden=(64,), learning_rate=5e-3, device="cpu")
+    stop = ReachesUpperBound("eval/success_rate", 0.9) | MaxEnvSteps(env_steps)
+    return train_sync(agent, make_env, replace(SYNC, replay=replay), stop=stop)
+
+
+def test_bits_are_flipped_with_hindsight() -> None:
+    assert "success_rate" in learn(HINDSIGHT, 20_000).stop_reason
+
+
+def test_bits_are_not_flipped_without_hindsight() -> None:
+    assert "success_rate" not in learn(UniformReplayConfig(gamma=0.98), 3000).stop_reason
+
+
+def test_asynchronous_run_saves_its_replay_and_resumes(tmp_path: Path) -> None:
+    config = AsyncConfig(
+        actors=1,
+        launcher="thread",
+        replay=HINDSIGHT,
+        segment=SegmentConfig(length=N_BITS),
+        evaluate=EvaluationConfig(where="off"),
+    )
+    sizes = []
+    for opt_steps, resume in ((10, False), (20, True)):
+        trainer = build_async_trainer(
+            DQNConfig(hidden=(8,), device="cpu"),
+            make_env,
+            config,
+            stop=MaxOptSteps(opt_steps) | MaxSeconds(60),
+            checkpoint_dir=tmp_path,
+            resume=resume,
+        )
+        assert isinstance(trainer.proxy.buffer, HindsightReplay)
+        sizes.append(len(trainer.proxy.buffer))
+        assert trainer.train().opt_steps == opt_steps
+    assert sizes[0] == 0 < sizes[1]
+
+
+@pytest.mark.parametrize("agent", [PPOConfig(), R2D2Config()])
+def test_other_kinds_of_agents_are_refused(agent: PPOConfig | R2D2Config) -> None:
+    with pytest.raises(ConfigError, match="but HindsightReplayConfig returns single transitions"):
+        build_sync_trainer(agent, make_env, SYNC)
+
+
+def test_environment_without_goals_is_refused() -> None:
+    with pytest.raises(ConfigError, match="hindsight needs observations that are dicts"):
+        build_sync_trainer(DQNConfig(), EnvConfig(id="CartPole-v1").build, SYNC)
+
+
+def test_flag_keeps_the_settings_that_both_kinds_have() -> None:
+    config = with_replay(preset("dqn"), "hindsight")
+    assert config.replay == HindsightReplayConfig(n_step=5)
+    assert config.sync_config().trainer.segment.length == 16, "a row alone would repeat 50 others"
