@@ -130,7 +130,9 @@ class HostLauncher:
         self._where: dict[Peer, _Host] = {}
         self._lost: dict[bytes, str] = {}
         self._ended: dict[Peer, ActorExit] = {}
-        self._given_up: deque[tuple[str, str]] = deque()
+        self.given_up: deque[tuple[str, str]] = deque()
+        """Hosts that are known to have ended, before their silence says so: name, and why. Any
+        thread appends to it."""
         self._begun = self._least == 0
         self._closed = False
         self._summary: dict[str, dict[str, float]] = {}
@@ -225,10 +227,6 @@ class HostLauncher:
             self._speak()
         elif not self._is_actor(peer.actor_id):
             self._local.kill(peer, with_stacks=with_stacks)
-
-    def give_up(self, name: str, why: str) -> None:
-        """Give up a host that is known to have ended, before its silence says so. Any thread."""
-        self._given_up.append((name, why))
 
     def hosts(self) -> dict[str, dict[str, float]]:
         """Return what is known of each host, by name: numbers. Any thread."""
@@ -338,8 +336,8 @@ class HostLauncher:
                 self._lose(who, host, f"was not heard for {host.silent_s:.0f} s")
 
     def _lose_given_up(self) -> None:
-        while self._given_up:
-            name, why = self._given_up.popleft()
+        while self.given_up:
+            name, why = self.given_up.popleft()
             for who, host in list(self._hosts.items()):
                 if host.name == name:
                     self._lose(who, host, f"has ended: {why}")

@@ -108,7 +108,6 @@ def open_door(
     link: ZmqLearnerLink,
     config: AsyncConfig,
     facts: Plain,
-    spaces: Plain,
     settings: Mapping[str, Any] | None,
 ) -> tuple[HostLauncher, JoinKey]:
     """Return what starts actors on the hosts that join, and the key that they join with."""
@@ -124,9 +123,7 @@ def open_door(
         objection=objection,
         welcome={"run": address.run_id},
     )
-    return launcher, JoinKey(
-        address=address.advertised(), curve=curve, spaces=spaces, settings=settings
-    )
+    return launcher, JoinKey(address=address.advertised(), curve=curve, settings=settings)
 
 
 def checked_key_file(config: AsyncConfig, key_file: str | PathLike[str] | None) -> Path | None:
@@ -175,4 +172,9 @@ def start_on_ray(
     if places is None:
         return
     closing.callback(places.close)
-    places.serve(run, on_lost=launcher.give_up, on_failed=interrupter.fail)
+    lost = launcher.given_up
+    places.serve(
+        run,
+        on_lost=lambda name, why: lost.append((name, why)),
+        on_failed=interrupter.fail,
+    )

@@ -322,8 +322,8 @@ def test_a_host_that_is_known_to_have_ended_is_given_up_at_once() -> None:
     host, other = HostSide(stage), HostSide(stage, "n2")
     for actor_id in range(2):
         stage.launcher.launch(peer(actor_id), body)
-    stage.launcher.give_up("n1", "its node has died")
-    stage.launcher.give_up("n3", "it never joined")
+    stage.launcher.given_up.append(("n1", "its node has died"))
+    stage.launcher.given_up.append(("n3", "it never joined"))
     (ended,) = stage.look()
     assert ended.gone == "host n1 has ended: its node has died"
     assert stage.launcher.hosts()["n1"]["lost"] == 1
