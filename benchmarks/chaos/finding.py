@@ -17,7 +17,7 @@ class Finding:
     """One measurement beside what was promised."""
 
     target: int
-    """Which of the 25 in `targets.py`."""
+    """Which of those in `targets.py`."""
 
     what: str
     """Was measured, in a few words."""

@@ -1,4 +1,4 @@
-"""The 25 numbers that asyncrl promises about faults and unauthorised peers."""
+"""The 27 numbers that asyncrl promises about faults and unauthorised peers."""
 
 from __future__ import annotations
 
@@ -107,6 +107,15 @@ _ROWS = (
     (
         "the tests",
         "every row of the fault model has a test; 50 runs without a flaky failure, each <= 15 min",
+    ),
+    (
+        "a host is killed, hangs, is cut off, joins late or again and again",
+        "its actors are gone <= 1 s after its end; the learner knows <= the timeout + 1 s; the "
+        "ledger balances, nothing is stored twice",
+    ),
+    (
+        "a host joins with a wrong or stolen key, or of another version",
+        "refused in a sentence",
     ),
 )
 
