@@ -1,0 +1,378 @@
+"""What do actors on hosts cost? 64 that sleep, and two that compute: local, joined, and on Ray.
+
+Hosts are processes of this machine, which a learner reaches as it does those of others. Sleeping
+environments stand for slow ones: the rate is compared with 64 times that of one actor. With `ray`,
+four nodes of a local cluster have one host each. The delayed case passes a proxy both ways, and so
+does what it is compared with.
+
+    python -m benchmarks.speed.hosts [--cases CASE ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import selectors
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import psutil
+
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.bench.measure import growth_rate
+from asyncrl.core.env import MakeBatchEnv
+from asyncrl.envs.gym import make_batch
+from asyncrl.learner.async_trainer import AsyncTrainer
+from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.supervision.ray import RayConfig
+from asyncrl.training.asynchronous import build_async_trainer
+from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.config import AsyncConfig
+from asyncrl.training.join import join_run
+from asyncrl.transport.zeromq import ZmqTransportConfig
+from benchmarks.common import Comparison, Rounds, compare, in_turns, keep, make_parser, provenance
+from benchmarks.machines import MARK, marked
+
+ASLEEP_S = 0.01
+_DEADLINE_S = 120.0
+
+_CLUSTER = """
+import json, logging, sys
+from ray.cluster_utils import Cluster
+cluster = Cluster()
+for _ in range(4):
+    cluster.add_node(num_cpus=16, object_store_memory=80_000_000, include_dashboard=False)
+print(cluster.address, flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+_HOST = "import sys; from benchmarks.speed.hosts import serve; serve(*sys.argv[1:])"
+
+
+class Sleeper(gymnasium.Env[Any, Any]):
+    """An environment whose step takes time, but no CPU time."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401
+        """Begin an episode that never ends."""
+        return np.zeros(4, np.float32), {}
+
+    def step(self, _: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:  # noqa: ANN401
+        """Sleep."""
+        time.sleep(ASLEEP_S)
+        return np.zeros(4, np.float32), 0.0, False, False, {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One arrangement of actors."""
+
+    where: str
+    """`local`, `join` or `ray`."""
+
+    actors: int
+    asleep: bool
+    hosts: int = 1
+    delay_s: float | None = None
+    """Delay of a proxy, each way; None does without a proxy."""
+
+    @property
+    def make_env(self) -> MakeBatchEnv:
+        """Builds an actor's environments."""
+        make: Any = Sleeper if self.asleep else partial(gymnasium.make, "CartPole-v1")
+        return make_batch(make, 1 if self.asleep else 64)
+
+    def config(self, **transport: Any) -> AsyncConfig:  # noqa: ANN401
+        """Return the settings of the run, which hosts must share."""
+        launchers = {"local": "process", "join": "hosts", "ray": "ray"}
+        return AsyncConfig(
+            actors=self.actors,
+            launcher=launchers[self.where],  # type: ignore[arg-type]
+            limiter=RateLimiterConfig(samples_per_insert=0.0),
+            evaluate=EvaluationConfig(where="off"),
+            transport=ZmqTransportConfig(bind="tcp://127.0.0.1", **transport),
+        )
+
+
+def serve(key: str, case: str, room: str) -> None:
+    """Be a host."""
+    one = Case(**json.loads(case))
+    join_run(key, DQNConfig(), one.make_env, one.config(), actors=int(room))
+
+
+class Probe:
+    """A training loop that learns nothing, and measures how experience arrives."""
+
+    def __init__(self, actors: int, seconds: float) -> None:
+        self._actors, self._seconds = actors, seconds
+        self.began_at = time.monotonic()
+        self.figures: dict[str, float] = {}
+        """Seconds until the first experience, until all are up and from the end until all are gone;
+        memory in MB; restarts; and the rate."""
+
+    def run(self, trainer: AsyncTrainer) -> None:
+        """Measure, then end the run."""
+        rows = trainer.proxy.actors.rows
+
+        def stored() -> int:
+            return trainer.proxy.ledger.balance().stored
+
+        def ups() -> int:
+            return sum(row.env_steps > 0 for row in rows().values())
+
+        conditions: Mapping[str, Callable[[], bool]] = {
+            "first_s": lambda: stored() > 0,
+            "all_s": lambda: ups() >= self._actors,
+        }
+        for name, holds in conditions.items():
+            while not holds():
+                trainer.interrupter.raise_if_failed()
+                assert time.monotonic() < self.began_at + _DEADLINE_S, f"{ups()} actors are up"
+                time.sleep(0.05)
+            self.figures[name] = time.monotonic() - self.began_at
+        self.figures["rate"] = growth_rate(lambda: (stored(), 1), self._seconds)
+        self.figures["pss_mb"] = sum(map(_pss, marked(os.environ[MARK]))) / 1e6
+        self.figures["restarts"] = sum(row.restarts for row in rows().values())
+        trainer.interrupter.stop("measured")
+
+
+def measure(case: Case, seconds: float, address: str = "") -> dict[str, float]:
+    """Run one arrangement and return its figures."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        stack.enter_context(_mark())
+        proxy, transport = None, {}
+        if case.delay_s is not None:
+            proxy = stack.enter_context(delayed(case.delay_s))
+            transport = {"advertise": f"127.0.0.1:{proxy.port}"}
+        config = replace(case.config(**transport), ray=RayConfig(address=address or "auto"))
+        probe = Probe(case.actors, seconds)
+        trainer = build_async_trainer(
+            DQNConfig(),
+            case.make_env,
+            config,
+            strategy=probe,
+            join_key=directory / "join.key",
+        )
+        if proxy:
+            endpoint = trainer._link.address.endpoint  # type: ignore[attr-defined]  # noqa: SLF001
+            proxy.to_port = int(endpoint.rpartition(":")[2])
+        hosts = case.hosts if case.where == "join" else 0
+        room = case.actors // case.hosts
+        arguments = [str(directory / "join.key"), json.dumps(asdict(case)), str(room)]
+        for _ in range(hosts):
+            host = subprocess.Popen([sys.executable, "-c", _HOST, *arguments])  # noqa: S603
+            stack.callback(host.wait)
+        trainer.train()
+        ended_at = time.monotonic()
+        while left := _left():
+            assert time.monotonic() < ended_at + _DEADLINE_S, f"left: {left}"
+            time.sleep(0.05)
+        probe.figures["left_s"] = time.monotonic() - ended_at
+    return probe.figures
+
+
+@contextmanager
+def _mark() -> Iterator[None]:
+    """Mark the processes of a run; those of a cluster that runs already have another mark."""
+    before = os.environ.get(MARK)
+    os.environ[MARK] = before or secrets.token_hex(8)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[MARK]
+
+
+def _left() -> list[str]:
+    """Return which actors and hosts are still there."""
+    found = [_words(one) for one in marked(os.environ[MARK]) if one.pid != os.getpid()]
+    return [words for words in found if _is_ours(words)]
+
+
+def _words(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def _is_ours(words: str) -> bool:
+    return (
+        words.startswith("asyncrl ")
+        or "benchmarks.speed.hosts import" in words
+        or ("HostActor" in words)
+    )
+
+
+def _pss(process: psutil.Process) -> int:
+    with suppress(psutil.Error):
+        return int(process.memory_full_info().pss)
+    return 0
+
+
+class _Delayed:
+    """Forwards connections to another port, and each byte after a delay."""
+
+    def __init__(self, delay_s: float) -> None:
+        self._delay_s = delay_s
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.to_port = 0
+        self._others: dict[socket.socket, socket.socket] = {}
+        self._due: deque[tuple[float, socket.socket, bytes]] = deque()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._ends.set()
+        self._thread.join()
+        for one in (*self._others, self._listener):
+            one.close()
+        self._selector.close()
+
+    def _run(self) -> None:
+        while not self._ends.is_set():
+            wait_s = self._due[0][0] - time.monotonic() if self._due else 0.05
+            for key, _ in self._selector.select(max(0.0, min(wait_s, 0.05))):
+                self._read(key.fileobj)  # type: ignore[arg-type]
+            while self._due and self._due[0][0] <= time.monotonic():
+                _, to, data = self._due.popleft()
+                with suppress(OSError):
+                    to.sendall(data)
+
+    def _read(self, one: socket.socket) -> None:
+        if one is self._listener:
+            near, _ = one.accept()
+            far = socket.create_connection(("127.0.0.1", self.to_port))
+            for end, other in ((near, far), (far, near)):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._others[end] = other
+                self._selector.register(end, selectors.EVENT_READ)
+            return
+        data = b""
+        with suppress(OSError):
+            data = one.recv(1 << 18)
+        if data:
+            self._due.append((time.monotonic() + self._delay_s, self._others[one], data))
+            return
+        for end in (one, self._others[one]):
+            with suppress(KeyError, ValueError):
+                self._selector.unregister(end)
+            end.close()
+
+
+@contextmanager
+def delayed(delay_s: float) -> Iterator[_Delayed]:
+    """Yield a proxy, whose `to_port` must be set before connections arrive."""
+    proxy = _Delayed(delay_s)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
+
+
+@contextmanager
+def cluster() -> Iterator[str]:
+    """Yield the address of a Ray cluster of four nodes on this machine."""
+    os.environ[MARK] = secrets.token_hex(8)
+    process = subprocess.Popen(  # noqa: S603
+        [sys.executable, "-c", _CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin
+    assert process.stdout
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.stdin.close()
+        process.wait()
+        for rest in marked(os.environ.pop(MARK)):
+            if rest.pid != os.getpid():
+                with suppress(psutil.Error):
+                    rest.kill()
+
+
+def asleep(where: str, seconds: float, address: str = "") -> tuple[Rounds, Mapping[str, float]]:
+    """Measure 64 sleeping actors and one, of which 64 times the rate is the limit."""
+    many = measure(Case(where=where, actors=64, hosts=4, asleep=True), seconds, address)
+    one = measure(Case(where="local", actors=1, asleep=True), seconds)
+    return {where: [many["rate"]], "64 times one actor": [64 * one["rate"]]}, many
+
+
+def asleep_rows(args: argparse.Namespace, where: str, details: dict[str, Any]) -> list[Comparison]:
+    """Compare 64 sleeping actors with 64 times one, in turns."""
+    rounds: Rounds = {where: [], "64 times one actor": []}
+    with cluster() if where == "ray" else nullcontext("") as address:
+        for _ in range(args.repeats):
+            each, figures = asleep(where, args.seconds, address)
+            for name, values in each.items():
+                rounds[name] += values
+            details.setdefault(f"asleep, {where}", []).append(figures)
+    what = f"64 actors on 4 hosts ({where}), 10 ms asleep a step / 64 times one actor"
+    return [compare(rounds, where, "64 times one actor", what=what, unit="env steps/s")]
+
+
+def busy_rows(args: argparse.Namespace, details: dict[str, Any]) -> list[Comparison]:
+    """Compare two computing actors on a joined host with two local ones, and with a delay."""
+    cases = {
+        "local over TCP": Case(where="local", actors=2, asleep=False),
+        "on a host": Case(where="join", actors=2, asleep=False),
+        "through a proxy": Case(where="join", actors=2, asleep=False, delay_s=0.0),
+        "20 ms away": Case(where="join", actors=2, asleep=False, delay_s=0.02),
+    }
+
+    def rate(case: Case) -> float:
+        return measure(case, args.seconds)["rate"]
+
+    rounds = in_turns({name: partial(rate, case) for name, case in cases.items()}, args.repeats)
+    details["2 actors of 64 CartPoles"] = rounds
+    pairs = [("on a host", "local over TCP"), ("20 ms away", "through a proxy")]
+    return [
+        compare(
+            rounds,
+            ours,
+            other,
+            unit="env steps/s",
+            what=f"2 actors of 64 CartPoles, {ours} / {other}",
+        )
+        for ours, other in pairs
+    ]
+
+
+CASES = ("join", "ray", "busy")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure the chosen cases."""
+    parser = make_parser(__doc__)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=["join", "busy"])
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
+    args = parser.parse_args(argv)
+    for name in args.cases:
+        origin, details = provenance(), dict[str, Any]()
+        rows = busy_rows(args, details) if name == "busy" else asleep_rows(args, name, details)
+        keep(args, f"hosts_{name}", __doc__, rows, origin=origin, details=details)
+
+
+if __name__ == "__main__":
+    main()
