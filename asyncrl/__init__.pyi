@@ -37,6 +37,7 @@ from asyncrl.training.asynchronous import build_async_trainer as build_async_tra
 from asyncrl.training.asynchronous import train_async as train_async
 from asyncrl.training.common_config import EvaluationConfig as EvaluationConfig
 from asyncrl.training.config import AsyncConfig as AsyncConfig
+from asyncrl.training.connect import connect as connect
 from asyncrl.training.join import join_run as join_run
 from asyncrl.training.offline import OfflineConfig as OfflineConfig
 from asyncrl.training.offline import OfflineTrainer as OfflineTrainer

@@ -17,7 +17,7 @@ import numpy as np
 from asyncrl.actor.acting_model import ActingModel, NoAnswer, OwnModel
 from asyncrl.actor.outbox import Outbox
 from asyncrl.actor.step_processor import OneStep, Step, StepProcessor
-from asyncrl.core.agent import Policy, StatefulPolicy, acted, as_number, forget, recorded
+from asyncrl.core.agent import Act, Policy, StatefulPolicy, acted, as_number, forget, recorded
 from asyncrl.core.env import BatchEnv, EnvStep
 from asyncrl.core.env_checks import checked
 from asyncrl.core.launcher import Progress
@@ -177,6 +177,8 @@ class Actor:
         self._watch.lap("policy")
         try:
             outcome = self._env.step(act.action)
+        except NoAnswer:  # as above, where a user's own loop steps
+            return
         except BaseException as error:
             # BaseException includes `sys.exit` in an environment.
             if self._rebuilder is None:
@@ -185,8 +187,7 @@ class Actor:
             return
         self._watch.lap("env")
         self._meter.update(outcome)
-        for rows in self._processor.process(Step(self._obs, act, outcome, self._model.version)):
-            self._outbox.push(rows)
+        self._store(act, outcome)
         self._obs = outcome.obs
         if self._forget is not None:
             self._forget(outcome.begins)
@@ -195,6 +196,12 @@ class Actor:
         if self._changes is not None and self._meter.episodes != self._episodes_looked:
             self._episodes_looked = self._meter.episodes
             self._change_env(self._changes)
+
+    def _store(self, act: Act, outcome: EnvStep) -> None:
+        if outcome.action is not None:
+            act = Act(outcome.action, act.extras)
+        for rows in self._processor.process(Step(self._obs, act, outcome, self._model.version)):
+            self._outbox.push(rows)
 
     def finish_streams(self, *, goes_on: bool = False) -> None:
         """Cut every stream at its current row and send the segments; see `Outbox.finish`."""

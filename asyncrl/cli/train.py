@@ -128,11 +128,6 @@ def recorder_of(config: RunConfig, run_dir: Path, output: Output) -> BackgroundR
         recorders.append(TensorBoardRecorder(run_dir / "tensorboard"))
     if output.csv:
         recorders.append(CsvRecorder(run_dir / "metrics.csv"))
-    if output.mlflow:
-        from asyncrl.recorders.mlflow import MlflowRecorder
-
-        run_name = output.mlflow_run or run_dir.name
-        recorders.append(MlflowRecorder(output.mlflow, run_name=run_name))
     if not output.quiet:
         stop = config.stop_condition()
         target = config.stop_at_return
@@ -146,7 +141,33 @@ def recorder_of(config: RunConfig, run_dir: Path, output: Output) -> BackgroundR
             )
         )
     recorders += config.parts.make_recorders()
-    return BackgroundRecorder(recorders)
+    return BackgroundRecorder([*recorders, *_trackers(run_dir, output)])
+
+
+_TRACKER_CLOSE_S = 3.0
+"""Seconds in which a tracker writes its last records. Three of them end before the others' 10."""
+
+
+def _trackers(run_dir: Path, output: Output) -> list[Recorder]:
+    """Return the trackers chosen by flags, each in a thread of its own.
+
+    One that hangs or fails, as services do, thus loses its own numbers only.
+    """
+    found: list[Recorder] = []
+    if output.mlflow:
+        from asyncrl.recorders.mlflow import MlflowRecorder
+
+        run_name = output.mlflow_run or run_dir.name
+        found.append(MlflowRecorder(output.mlflow, run_name=run_name))
+    if output.wandb:
+        from asyncrl.recorders.wandb import WandbRecorder
+
+        found.append(WandbRecorder(output.wandb, run_dir / "wandb", run_name=run_dir.name))
+    if output.trackio:
+        from asyncrl.recorders.trackio import TrackioRecorder
+
+        found.append(TrackioRecorder(output.trackio, run_name=run_dir.name))
+    return [BackgroundRecorder([one], close_timeout_s=_TRACKER_CLOSE_S) for one in found]
 
 
 JOIN_KEY = "join.key"
@@ -211,6 +232,14 @@ class Output:
 
     mlflow_run: str | None = None
     """Name of the MLflow run. Default: the name of the run directory."""
+
+    wandb: str | None = None
+    """Also log to this project of Weights & Biases. The variable WANDB_MODE=offline keeps the
+    numbers in the run directory, for `wandb sync`. A resumed run continues the same record."""
+
+    trackio: str | None = None
+    """Also log to this project of Trackio, in a file on this machine that `trackio show` draws. A
+    resumed run continues the same record."""
 
     profile_opt_steps: CountOrOff = 0
     """Profile this number of the learner's optimisation steps into `profile.json` in the run

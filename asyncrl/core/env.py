@@ -205,6 +205,10 @@ class EnvStep(NamedTuple):
     ended or its info has no such number. Contains `success` if the environment reports it. None if
     there are none. They are recorded, and not used for learning."""
 
+    action: Array | None = None
+    """(B, ...) what was done, if that was not the action of `step`: it is stored instead. None if
+    they are the same."""
+
     @property
     def begins(self) -> BoolArray:
         """Return where `obs` may be the first one of an episode.

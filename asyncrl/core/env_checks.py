@@ -81,6 +81,7 @@ class CheckedBatch:
             None if out.score is None else self._numbers("scores", out.score, action),
             None if out.over is None else self._flags("over", out.over),
             None if out.info is None else self._info(out.info),
+            None if out.action is None else self._action(out.action, action),
         )
 
     def close(self) -> None:
@@ -91,6 +92,9 @@ class CheckedBatch:
         obs = self._fitting(what, value, self._shape, self._dtype, action)
         self._values.sound_obs(what, obs, action)
         return obs
+
+    def _action(self, done: Any, action: Array) -> Array:  # noqa: ANN401
+        return self._fitting("actions", done, action.shape, action.dtype, action)
 
     def _numbers(self, what: str, value: Any, action: Array) -> Array:  # noqa: ANN401
         numbers = self._fitting_numbers(what, value, action)

@@ -167,7 +167,9 @@ def build_async_trainer(
         fleet: Launcher = starts
         if config.elsewhere:
             facts = facts_of(agent, actor_agents, config, plan.schema.hash())
-            fleet, key = open_door(starts, link, config, facts, parts.get("run_config"))
+            fleet, key = open_door(
+                starts, link, config, facts, plain_spec(seen.spec), parts.get("run_config")
+            )
             proxy.actors.hosts = fleet.hosts
             publish(key, key_file, closing)
             host = partial(

@@ -108,6 +108,7 @@ def open_door(
     link: ZmqLearnerLink,
     config: AsyncConfig,
     facts: Plain,
+    spaces: Plain,
     settings: Mapping[str, Any] | None,
 ) -> tuple[HostLauncher, JoinKey]:
     """Return what starts actors on the hosts that join, and the key that they join with."""
@@ -123,7 +124,9 @@ def open_door(
         objection=objection,
         welcome={"run": address.run_id},
     )
-    return launcher, JoinKey(address=address.advertised(), curve=curve, settings=settings)
+    return launcher, JoinKey(
+        address=address.advertised(), curve=curve, spaces=spaces, settings=settings
+    )
 
 
 def checked_key_file(config: AsyncConfig, key_file: str | PathLike[str] | None) -> Path | None:

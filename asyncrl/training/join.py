@@ -103,7 +103,7 @@ def serve_run(
             facts = facts_of(agent, actor_agents, config, plan.schema.hash())
             line = ZmqHostLine(key.address, key.curve, config.transport)
             undo.callback(line.close)
-            host = _host(_Bodies(key, config, plan), launcher, line, facts, actors)
+            host = _host(OrderedBodies(key, config, plan), launcher, line, facts, actors)
             if host.run(interrupter) != "lost":
                 return
         _log.warning("the learner had given up this host, whose actors were ended; it joins again")
@@ -123,7 +123,7 @@ def _plan(
 
 
 def _host(
-    bodies: _Bodies, launcher: LocalLauncher, line: ZmqHostLine, facts: Plain, actors: int
+    bodies: OrderedBodies, launcher: LocalLauncher, line: ZmqHostLine, facts: Plain, actors: int
 ) -> Host:
     config, address = bodies.config, bodies.key.address
     return Host(
@@ -141,7 +141,7 @@ def _host(
 
 
 @dataclass(frozen=True, slots=True)
-class _Bodies:
+class OrderedBodies:
     """Makes what actors run, of the plan made here and the learner's orders."""
 
     key: JoinKey

@@ -33,6 +33,9 @@ class JoinKey:
     curve: Curve = field(repr=False)
     """The key of the run's door."""
 
+    spaces: Mapping[str, Any]
+    """The environments' spaces, for actors whose environment is not made here: `plain_spec`."""
+
     settings: Mapping[str, Any] | None = None
     """The run's `config.yaml`; None if the run was started from Python."""
 
@@ -46,7 +49,8 @@ class JoinKey:
         draft.unlink(missing_ok=True)
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump({"address": self.address, **keys, "settings": settings}, file, indent=1)
+            content = {"address": self.address, **keys, "spaces": self.spaces}
+            json.dump({**content, "settings": settings}, file, indent=1)
         draft.rename(path)
 
     @classmethod
@@ -64,12 +68,12 @@ class JoinKey:
         except (OSError, ValueError) as error:
             raise ConfigError(f"cannot read the join key {path}: {error}") from error
         match content:
-            case {"address": str(address), "settings": settings} if all(
+            case {"address": str(address), "spaces": dict(spaces), "settings": settings} if all(
                 isinstance(content.get(name), str) and len(content[name]) == 40
                 for name in ("server", "public", "secret")
             ):
                 keys = {n: content[n].encode() for n in ("server", "public", "secret")}
-                return cls(address=address, curve=Curve(**keys), settings=settings)
+                return cls(address=address, curve=Curve(**keys), spaces=spaces, settings=settings)
         raise ConfigError(f"{path} is no join key: it lacks an address or a key")
 
     @staticmethod

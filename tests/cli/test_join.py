@@ -39,7 +39,7 @@ def test_what_cannot_be_listened_on_is_refused(capsys: pytest.CaptureFixture[str
 def test_a_key_without_settings_asks_for_them(tmp_path: Path) -> None:
     key = tmp_path / "join.key"
     curve = Curve(server=b"s" * 40, public=b"p" * 40, secret=b"x" * 40)
-    JoinKey(address="tcp://127.0.0.1:1", curve=curve).save(key)
+    JoinKey(address="tcp://127.0.0.1:1", curve=curve, spaces={}).save(key)
     with pytest.raises(ConfigError, match=r"started from Python: give\s+them by --config"):
         join.run(join.parse([str(key)]))
 

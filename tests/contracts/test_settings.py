@@ -41,7 +41,7 @@ from asyncrl.training.run_config import RunConfig
 from asyncrl.training.synchronous import TrainerConfig
 from asyncrl.transport.zeromq import ZmqTransportConfig
 
-_OPTIONAL = {"envpool", "mlflow", "minari"}
+_OPTIONAL = {"envpool", "mlflow", "minari", "trackio", "wandb"}
 _GIVEN: dict[type, Any] = {  # classes that have no defaults
     CollectThenTrain: CollectThenTrain(env_steps=10, opt_steps=10),
     EnvConfig: EnvConfig(id="CartPole-v1"),

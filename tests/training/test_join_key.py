@@ -13,7 +13,9 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.training.join_key import JoinKey
 from asyncrl.transport.zeromq import Curve
 
+SPACES = {"observation": {}, "action": {"n": 2}}
 KEY = JoinKey(
+    spaces=SPACES,
     address="tcp://learner.example.org:7777",
     curve=Curve(server=b"s" * 40, public=b"p" * 40, secret=b"x" * 40),
     settings={"env": "CartPole-v1", "env_schedule": {1000: {"gravity": 1.0}}},

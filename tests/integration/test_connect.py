@@ -1,0 +1,103 @@
+"""Whole runs that a program with a custom loop joins as an actor."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncrl.agents.ppo import PPOConfig
+from asyncrl.core.errors import ConfigError, Refused, TransportClosed
+from asyncrl.learner.train_result import TrainResult
+from asyncrl.training.connect import Connection, connect
+from asyncrl.training.join_key import JoinKey
+from tests.integration.test_hosts import CONFIG, built, check
+from tests.support.fakes import ConstantConfig
+
+pytestmark = pytest.mark.processes
+
+DEADLINE_S = 60.0
+
+
+@contextmanager
+def training(key: Path, **changes: Any) -> Iterator[list[TrainResult]]:
+    """Train in a thread; the result is there after the block."""
+    trainer = built(key, replace(CONFIG, **changes))
+    results: list[TrainResult] = []
+    thread = threading.Thread(target=lambda: results.append(trainer.train()))
+    thread.start()
+    try:
+        yield results
+    finally:
+        trainer.interrupter.stop("the test ends")
+        thread.join(DEADLINE_S)
+
+
+def play(actor: Connection, steps: int = 1_000_000) -> int:
+    """Step a small world until the run ends; return the number of complete steps."""
+    obs = np.zeros(actor.spec.observation.shape, actor.spec.observation.dtype)
+    done = 0
+    try:
+        while done < steps:
+            actor.act(obs)
+            if done % 7 == 3:
+                actor.override(np.zeros(actor.spec.action.shape, actor.spec.action.dtype))
+            actor.observe(1.0, terminated=done % 10 == 9)
+            done += 1
+    except TransportClosed:
+        assert actor.ended
+    return done
+
+
+def test_a_custom_loop_trains_a_learner(tmp_path: Path) -> None:
+    key = tmp_path / "join.key"
+    with training(key) as results, connect(key, agent=ConstantConfig(), config=CONFIG) as actor:
+        done = play(actor)
+    (result,) = results
+    check(result)
+    assert result.ledger["lost"] == 0
+    assert 0 < result.env_steps <= done
+    with pytest.raises(TransportClosed):
+        actor.act(np.zeros(actor.spec.observation.shape, actor.spec.observation.dtype))
+
+
+def test_what_a_loop_has_done_is_kept_when_it_leaves(tmp_path: Path) -> None:
+    key = tmp_path / "join.key"
+    with training(key) as results:
+        for _ in range(2):  # the second takes the place of the first
+            with connect(key) as actor:  # the key has the settings
+                assert play(actor, steps=20) == 20
+    (result,) = results
+    ledger = result.ledger
+    assert result.env_steps == 40
+    assert ledger["lost"] == ledger["in_flight"] == 0
+
+
+def test_a_loop_that_cannot_join_gets_the_reason(tmp_path: Path) -> None:
+    key = tmp_path / "join.key"
+    with pytest.raises(ConfigError, match="there is no join key"):
+        connect(key)
+    with pytest.raises(ConfigError, match="timeout_s must be above 0"):
+        connect(key, timeout_s=0.0)
+    with training(key):
+        with pytest.raises(Refused, match="seed is 7 at the host and 0 at the learner"):
+            connect(key, agent=ConstantConfig(), config=replace(CONFIG, seed=7))
+        without = tmp_path / "another.key"
+        replace(JoinKey.load(key), settings=None).save(without)
+        with pytest.raises(ConfigError, match="pass its agent and config"):
+            connect(without)
+
+
+def test_an_agent_that_stores_more_of_its_actions_takes_no_others() -> None:
+    session = SimpleNamespace(columns_of_actions=["log_prob"], agent=PPOConfig())
+    actor = Connection.__new__(Connection)
+    actor._session = session  # type: ignore[assignment]
+    with pytest.raises(ConfigError, match="PPOConfig stores log_prob of each action"):
+        actor.override(0)

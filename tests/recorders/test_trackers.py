@@ -1,0 +1,146 @@
+"""Weights & Biases and Trackio get the records: their real clients, without a network."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from asyncrl.cli.train import Output, recorder_of
+from asyncrl.core.errors import ConfigError
+from asyncrl.recorders import trackio, wandb
+from asyncrl.recorders.memory import MemoryRecorder
+from asyncrl.recorders.trackio import TrackioRecorder
+from asyncrl.recorders.wandb import WandbRecorder
+from asyncrl.training.run_config import RunConfig
+from tests.support.helpers import wait_until
+
+needs_wandb = pytest.mark.skipif(find_spec("wandb") is None, reason="needs the extra wandb")
+needs_trackio = pytest.mark.skipif(find_spec("trackio") is None, reason="needs the extra trackio")
+
+CONFIG = {"seed": 3, "trainer": {"batch_size": 128}}
+
+
+@needs_wandb
+def test_wandb_keeps_records_offline_and_continues_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for step in (100, 200):
+        recorder = WandbRecorder("mine", tmp_path)
+        recorder.start(CONFIG)
+        recorder.write({"env_steps": float(step), "fps": 77.5})
+        recorder.close(failed=False)
+        recorder.close(failed=False)
+    import_module("wandb").teardown()
+    files = list(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
+    assert len({path.name for path in files}) == 1, "both are of one run"
+    data = b"".join(path.read_bytes() for path in files)
+    assert data.count(b"77.5") >= 2
+    assert b"batch_size" in data
+
+
+@needs_trackio
+def test_trackio_keeps_records_and_continues_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
+    for step in (100, 200):
+        recorder = TrackioRecorder("mine", run_name="first")
+        if step == 200:
+            recorder.resume_at(env_steps=100, opt_steps=10)
+        recorder.start(CONFIG)
+        recorder.write({"env_steps": float(step), "fps": 77.5})
+        recorder.close(failed=False)
+        recorder.close(failed=False)
+    (path,) = tmp_path.glob("*.db")
+    with closing(sqlite3.connect(path)) as database:
+        found = database.execute("select run_name, step, metrics from metrics order by step")
+        rows = found.fetchall()
+    assert [row[:2] for row in rows] == [("first", 100), ("first", 200)]
+    assert all("77.5" in str(row[2]) for row in rows)
+    assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("wandb", lambda path: WandbRecorder("mine", path)),
+        ("trackio", lambda _: TrackioRecorder("mine")),
+    ],
+)
+def test_missing_package_is_named(
+    name: str,
+    make: Callable[[Path], object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ConfigError, match=rf"pip install asyncrl\[{name}\]"):
+        make(tmp_path)
+
+
+def fake_wandb(*, login: bool | Exception) -> SimpleNamespace:
+    def log_in(*, prompt: bool) -> bool:
+        assert not prompt
+        if isinstance(login, Exception):
+            raise login
+        return login
+
+    online = SimpleNamespace(settings=SimpleNamespace(mode="online"))
+    return SimpleNamespace(setup=lambda: online, login=log_in)
+
+
+@pytest.mark.parametrize(
+    ("login", "words"),
+    [
+        (False, "run `wandb login`, or set WANDB_MODE=offline"),
+        (OSError("no network"), "cannot log in to W&B: no network; or set WANDB_MODE=offline"),
+    ],
+)
+def test_missing_account_is_said_before_the_run(
+    login: bool | Exception, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", fake_wandb(login=login))
+    with pytest.raises(ConfigError, match=words):
+        WandbRecorder("mine", tmp_path)
+
+
+class Hanging(MemoryRecorder):
+    """Never gets through with its first record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hangs, self.released = threading.Event(), threading.Event()
+
+    def write(self, record: object) -> None:
+        self.hangs.set()
+        self.released.wait(60)
+
+
+def test_tracker_that_hangs_loses_its_own_numbers_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hanging, other = Hanging(), MemoryRecorder()
+    monkeypatch.setattr("asyncrl.cli.train._TRACKER_CLOSE_S", 0.05)
+    monkeypatch.setattr(wandb, "WandbRecorder", lambda *_, **__: hanging)
+    monkeypatch.setattr(trackio, "TrackioRecorder", lambda *_, **__: other)
+    output = Output(quiet=True, wandb="mine", trackio="mine")
+    recorder = recorder_of(RunConfig(), tmp_path, output)
+    recorder.start({})
+    for step in range(3):
+        recorder.write({"env_steps": float(step)})
+    assert hanging.hangs.wait(60)
+    wait_until(lambda: len(other.records) == 3, 60, "the records of the other tracker")
+    recorder.close(failed=False)
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
+    assert "Hanging hangs; abandoned after 0.05 s" in caplog.text
+    hanging.released.set()
