@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -89,11 +90,9 @@ class Curves:
         self._width *= 2
 
     def _note_restarts(self, record: Mapping[str, float]) -> None:
-        counts = {
-            name.split("/")[1]: value
-            for name, value in record.items()
-            if name.startswith("actor/") and name.endswith("/restarts")
-        }
+        counts = {actor: record[name] for name, actor in _restart_counts(tuple(record))}
+        if not counts:
+            return
         more = [a for a, count in counts.items() if count > self._restarts_before.get(a, 0.0)]
         self._restarts_before |= counts
         at = {axis: record[axis] for axis in AXES}
@@ -146,8 +145,16 @@ class _Stretch:
         self.last = {axis: record[axis] for axis in AXES}
         self.first = self.first or self.last
         self.records += 1
+        extremes = self.extremes
+        # Runs for every number of a run, and few of them are extremes.
         for name, value in record.items():
-            self._widen(name, (value, number), (value, number))
+            before = extremes.get(name)
+            if before is None:
+                extremes[name] = (value, number), (value, number)
+            elif value < before[0][0]:
+                extremes[name] = (value, number), before[1]
+            elif value > before[1][0]:
+                extremes[name] = before[0], (value, number)
 
     def joined(self, other: _Stretch) -> _Stretch:
         for name, (low, high) in other.extremes.items():
@@ -174,6 +181,16 @@ class _Stretch:
             return (None,) * len(self.ends())
         ordered = sorted(extremes, key=lambda extreme: extreme[1])
         return [value for value, _ in ordered[: len(self.ends())]]
+
+
+@lru_cache(maxsize=64)
+def _restart_counts(names: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return those of a record's metrics that count restarts, and their actors."""
+    return [
+        (name, name.split("/")[1])
+        for name in names
+        if name.startswith("actor/") and name.endswith("/restarts")
+    ]
 
 
 def _as_record(line: bytes) -> dict[str, Any] | None:
