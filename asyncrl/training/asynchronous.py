@@ -42,9 +42,9 @@ from asyncrl.training.config import AsyncConfig
 from asyncrl.training.describe_env import describe_here, describe_in_child, plain_spec
 from asyncrl.training.evaluate_apart import apart_unless
 from asyncrl.training.hosted import (
+    admit_hosts,
     checked_key_file,
     facts_of,
-    open_door,
     places_on_ray,
     publish,
     start_on_ray,
@@ -167,7 +167,7 @@ def build_async_trainer(
         fleet: Launcher = starts
         if config.elsewhere:
             facts = facts_of(agent, actor_agents, config, plan.schema.hash())
-            fleet, key = open_door(
+            fleet, key = admit_hosts(
                 starts, link, config, facts, plain_spec(seen.spec), parts.get("run_config")
             )
             proxy.actors.hosts = fleet.hosts

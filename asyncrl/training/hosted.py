@@ -103,7 +103,7 @@ def order_of(body: ActorBody) -> Plain:
     }
 
 
-def open_door(
+def admit_hosts(
     local: Launcher,
     link: ZmqLearnerLink,
     config: AsyncConfig,

@@ -1,4 +1,4 @@
-"""The file with which a host joins a run: where the learner is, its key, the key of its door.
+"""The file with which a host joins a run: where the learner is, its key, the joining key.
 
 Every reader can join the run, so it is for one user only. It holds the run's settings as
 well, which a host builds its environments from: like a config, load it only from a source that you
@@ -31,7 +31,7 @@ class JoinKey:
     """Where other machines reach the learner: `tcp://NAME:PORT`."""
 
     curve: Curve = field(repr=False)
-    """The key of the run's door."""
+    """The joining key."""
 
     spaces: Mapping[str, Any]
     """The environments' spaces, for actors whose environment is not made here: `plain_spec`."""

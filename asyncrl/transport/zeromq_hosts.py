@@ -1,7 +1,7 @@
 """Messages between a learner and its hosts, over the socket and the port of the actors.
 
-A host connects with the key of the run's door, under a name that it has drawn and that only the
-learner learns. The door's key opens no actor's connection. Does not know what messages say.
+A host connects with the joining key of the run, under a name that it has drawn and that only the
+learner learns. That key opens no actor's connection. Does not know what messages say.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from asyncrl.core.errors import Refused, TransportError
 from asyncrl.transport.zeromq_auth import Authenticator, ConnectionLog
 from asyncrl.transport.zeromq_socket import Curve, ZmqTransportConfig, make_actor_socket, receive
 
-DOOR = "door"
-"""The user of the key that all hosts of a run have."""
+JOINING = "joining"
+"""The user of the joining key, which all hosts of a run have."""
 
 MAX_BYTES = 1 << 20
 """Maximum size of one message."""
@@ -50,11 +50,11 @@ class HostMailbox:
         """Maximum number of hosts that are expected to connect."""
 
     def open(self, most_hosts: int) -> Curve:
-        """Make the door's key, in place of any earlier one."""
+        """Make the joining key, in place of any earlier one."""
         if self._auth is None:
             raise TransportError("hosts can connect over TCP only, where connections need keys")
         self.expected = most_hosts
-        return self._auth.admit(DOOR)
+        return self._auth.admit(JOINING)
 
     def receive(self, timeout_s: float) -> list[tuple[bytes, bytes]]:
         """Return what has arrived, each with the name of its host; wait at most `timeout_s`."""

@@ -35,7 +35,7 @@ from asyncrl.transport.protocol import (
 )
 from asyncrl.transport.wire import ForeignProtocol, ForeignRun, Frame, WireFormat
 from asyncrl.transport.zeromq_auth import Authenticator, ConnectionLog, RejectionLog
-from asyncrl.transport.zeromq_hosts import DOOR, HostMailbox, is_host
+from asyncrl.transport.zeromq_hosts import JOINING, HostMailbox, is_host
 from asyncrl.transport.zeromq_socket import (
     Curve,
     ZmqTransportConfig,
@@ -283,7 +283,7 @@ class ZmqLearnerLink:
         """Whether the owner of a key may send this as an actor; keep the message of a host."""
         if user == name.hex() and name not in self._fenced:
             return True
-        if user == DOOR and self.hosts.put(name, frames):
+        if user == JOINING and self.hosts.put(name, frames):
             return False
         if user == name.hex():
             self._table.counters["fenced"] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -60,13 +61,15 @@ def test_a_missing_key_is_waited_for(tmp_path: Path, capfd: pytest.CaptureFixtur
 def test_a_run_and_a_host_on_the_command_line(tmp_path: Path) -> None:
     limits = ["--max-opt-steps", "100", "--listen", "tcp://127.0.0.1", "--run-dir", "run"]
     key = tmp_path / "run" / "join.key"
-    with console.started("train", "dqn", *console.TINY, *limits, cwd=tmp_path) as learner:
-        wait_until(key.exists, DEADLINE_S, "the key")
-        host = console.run("join", str(key), "--actors", "1", cwd=tmp_path)
-        out, err = learner.communicate(timeout=DEADLINE_S)
+    with console.started("join", str(key), "--actors", "1", cwd=tmp_path) as host:
+        wait_until(lambda: console.hears(host.pid, signal.SIGUSR1), DEADLINE_S, "the handler")
+        host.send_signal(signal.SIGUSR1)  # schedulers send it to all processes of a job
+        with console.started("train", "dqn", *console.TINY, *limits, cwd=tmp_path) as learner:
+            out, err = learner.communicate(timeout=DEADLINE_S)
+        joined, warnings = host.communicate(timeout=DEADLINE_S)
     assert (learner.returncode, err) == (0, "")
     assert f"asyncrl join {key} --actors N" in out
-    assert (host.returncode, host.stderr) == (0, "")
-    assert "with room for 1 actors" in host.stdout
-    assert "the run has ended" in host.stdout
+    assert (host.returncode, warnings) == (0, "")
+    assert "with room for 1 actors" in joined
+    assert "the run has ended" in joined
     assert not key.exists()

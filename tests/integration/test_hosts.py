@@ -100,12 +100,17 @@ def hosts_of(key: Path) -> Iterator[Hosts]:
 
 
 def built(
-    key: Path, cfg: AsyncConfig = CONFIG, *, before: Callable[[AsyncTrainer], None] | None = None
+    key: Path,
+    cfg: AsyncConfig = CONFIG,
+    *,
+    before: Callable[[AsyncTrainer], None] | None = None,
+    opt_steps: int = 300,
+    **parts: Any,
 ) -> AsyncTrainer:
     strategy = Loop(before) if before else None
-    stop = MaxOptSteps(300) | MaxSeconds(60)
+    stop = MaxOptSteps(opt_steps) | MaxSeconds(60)
     return build_async_trainer(
-        ConstantConfig(), CountingBatch, cfg, stop=stop, strategy=strategy, join_key=key
+        ConstantConfig(), CountingBatch, cfg, stop=stop, strategy=strategy, join_key=key, **parts
     )
 
 
@@ -274,3 +279,24 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
         trainer.close()
     with pytest.raises(ConfigError, match="there is no join key"):
         join_run(key, ConstantConfig(), CountingBatch, CONFIG, actors=1)
+
+
+@pytest.mark.fault("F21")
+def test_hosts_join_a_resumed_run_with_its_new_key(tmp_path: Path) -> None:
+    key, kept = tmp_path / "join.key", tmp_path / "of_the_first_part.key"
+    with hosts_of(key) as hosts:
+        trainer = built(key, opt_steps=100, checkpoint_dir=tmp_path / "checkpoints")
+        kept.write_bytes(key.read_bytes())
+        hosts.join()
+        first = trainer.train()
+    assert first.opt_steps == 100
+    assert not key.exists(), "it is void"
+    trainer = built(key, checkpoint_dir=tmp_path / "checkpoints", resume=True)
+    assert key.read_bytes() != kept.read_bytes()
+    with hosts_of(key) as hosts:
+        hosts.join()
+        second = trainer.train()
+    check(second)
+    assert hosts.ended == ["ended"]
+    assert second.env_steps > first.env_steps
+    assert second.ledger["stored"] > first.ledger["stored"]

@@ -1,4 +1,4 @@
-"""The door of a run: who speaks through it, and who is no longer heard."""
+"""Connections with the joining key: who speaks, and who is no longer heard."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEADLINE_S = 30.0
 
 
 class Site:
-    """A learner with an open door."""
+    """A learner that hosts can join."""
 
     def __init__(self) -> None:
         transport = ZmqTransport.tcp("tcp://127.0.0.1", schema=SCHEMA, config=CONFIG)
@@ -76,7 +76,7 @@ def test_a_name_serves_as_an_address(site: Site) -> None:
     line.close()
 
 
-def test_the_doors_key_is_no_actors_key(site: Site) -> None:
+def test_the_joining_key_is_no_actors_key(site: Site) -> None:
     actor = site.address.connect(make_peer(99))
     key = curve(site.key.server, site.key.public, site.key.secret)
     impostor = Intruder(site.address, key)
@@ -156,7 +156,7 @@ def test_many_actors_that_join_at_once_are_no_flood(site: Site) -> None:
         actor.close()
 
 
-def test_a_door_needs_keys() -> None:
+def test_hosts_need_keys() -> None:
     link = ZmqTransport.loopback(schema=SCHEMA, config=CONFIG).listen()
     with pytest.raises(TransportError, match="over TCP only"):
         link.hosts.open(1)
