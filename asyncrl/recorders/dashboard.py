@@ -186,12 +186,21 @@ def _blocks(
     listed = [f"{phrase}," for phrase in faults[:-1]] + faults[-1:]
     lines = Table.grid()
     for title, text, style in (
+        ("hosts   ", _hosts(state.values), ""),
         ("ledger  ", _packed(entries, " ", width - len("ledger  ")), ""),
         ("faults  ", _packed(listed, " ", width - len("faults  ")), "yellow"),
     ):
         if text:
             lines.add_row(Text(title, style=_TITLE), Text(text, style=style))
     return [*blocks, Text(), lines] if lines.rows else blocks
+
+
+def _hosts(values: Mapping[str, float]) -> str:
+    """Return how many hosts there are, and what runs on them; empty in a run without hosts."""
+    if "hosts/joined" not in values:
+        return ""
+    joined, running, room = (count(values[f"hosts/{n}"]) for n in ("joined", "actors", "room"))
+    return f"{joined} joined, with room for {room} actors, {running} of which run"
 
 
 def _labelled(values: Mapping[str, float], labels: _Labels) -> list[tuple[str, str]]:
