@@ -149,7 +149,7 @@ _TRACKER_CLOSE_S = 3.0
 
 
 def _trackers(run_dir: Path, output: Output) -> list[Recorder]:
-    """Return the trackers chosen by flags, each in a thread of its own.
+    """Return the trackers chosen by flags, each in a separate thread.
 
     One that hangs or fails, as services do, thus loses its own numbers only.
     """
