@@ -38,6 +38,7 @@ from asyncrl.core.named import Named
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import load_object, to_plain
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.lockstep import RanksConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxyConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
@@ -83,6 +84,7 @@ GROUPS: Mapping[str, tuple[type, ...]] = {
     "segment": (SegmentConfig,),
     "transport": (ZmqTransportConfig,),
     "hosts": (HostsConfig,),
+    "ranks": (RanksConfig,),
     "ray": (RayConfig,),
     "proxy": (ReplayBufferProxyConfig,),
     "supervision": (ActorManagerConfig,),

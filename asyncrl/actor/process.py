@@ -68,8 +68,11 @@ class ActorSpec:
     transport: Transport
     n_actors: int
     seed: int
-    """Seed of the whole run. Each incarnation of each actor derives its own random streams from
-    it."""
+    """Seed of the run, or of one of its several learners. Each incarnation of each actor derives
+    its own random streams from it."""
+
+    first_actor: int = 0
+    """Number of the first actor of this learner among those of all, for exploration."""
 
     restart: RestartPolicyConfig = field(default_factory=RestartPolicyConfig)
     """Its `on_exception` says whether failed environments are rebuilt."""
@@ -95,7 +98,7 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
         env = home.env
         context = PolicyContext(
             seed=derive_seed(spec.seed, Role.POLICY, *incarnation),
-            actor_id=peer.actor_id,
+            actor_id=spec.first_actor + peer.actor_id,
             n_actors=spec.n_actors,
             n_envs=env.n_envs,
         )

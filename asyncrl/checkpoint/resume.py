@@ -73,8 +73,13 @@ def open_checkpoints(
     keep: int,
     resume: Resume,
     config: Mapping[str, object] | None,
+    rank: int = 0,
+    world: int = 1,
 ) -> tuple[Checkpointer | None, Checkpoint | None]:
     """Return a locked checkpointer for a directory, and the checkpoint to resume from, if wanted.
+
+    Of several learners, rank 0 saves the agent, the counters and its replay there, and each of the
+    others saves its replay under the same number in a directory within it, see `shard_dir`.
 
     `keep` is the number of checkpoints to keep, 0 for all. Without `resume`, a directory with
     checkpoints is refused. Otherwise checkpoints of a longer earlier run would have higher numbers:
@@ -90,36 +95,87 @@ def open_checkpoints(
     if checkpoint_dir is None:
         if resume and not branches:
             raise ConfigError("resume=True needs a checkpoint_dir to resume from")
-        return None, _opened(None, resume, config)
+        return None, _opened(None, resume, config, rank, world)
     if not isinstance(checkpoint_dir, str | PathLike):
         raise ConfigError(
             f"checkpoint_dir must be the path of a directory, got {checkpoint_dir!r:.80}; pass for "
             'instance checkpoint_dir="runs/mine"'
         )
     checkpoint_dir = Path(checkpoint_dir)
-    checkpointer = Checkpointer(checkpoint_dir, keep_last=keep)
+    own_dir = shard_dir(checkpoint_dir, rank)
+    checkpointer = Checkpointer(own_dir, keep_last=keep)
     if resume and not branches and not checkpoint_dir.is_dir():
         load_to_resume(checkpoint_dir)  # raises if there is nothing; creates no directory
     checkpointer.lock()  # first: never resume from what another run is writing
     try:
         if branches or not resume:
-            _check_unused(checkpointer, checkpoint_dir)
-        return checkpointer, _opened(checkpoint_dir, resume, config)
+            _check_unused(checkpointer, own_dir)
+        return checkpointer, _opened(checkpoint_dir, resume, config, rank, world)
     except BaseException:
         checkpointer.unlock()
         raise
 
 
+def shard_dir(checkpoint_dir: Path, rank: int) -> Path:
+    """Return where one of several learners saves its replay."""
+    return checkpoint_dir / f"rank-{rank}" if rank else checkpoint_dir
+
+
 def _opened(
-    checkpoint_dir: Path | None, resume: Resume, config: Mapping[str, object] | None
+    checkpoint_dir: Path | None,
+    resume: Resume,
+    config: Mapping[str, object] | None,
+    rank: int,
+    world: int,
 ) -> Checkpoint | None:
     """Return the checkpoint to resume from, None for a new run."""
+    config = None if rank else config  # rank 0 warns of changes
     if isinstance(resume, PathLike):
-        return load_to_branch(Path(resume), config)
-    if not resume or checkpoint_dir is None:
+        checkpoint = load_to_branch(Path(resume), config)
+    elif not resume or checkpoint_dir is None:
         return None
-    checkpoint = load_to_resume(checkpoint_dir, config)
-    return checkpoint if resume is True else _without_replay(checkpoint)
+    else:
+        checkpoint = load_to_resume(checkpoint_dir, config)
+    if resume == "without replay":
+        checkpoint = _without_replay(checkpoint)
+    return with_shard(checkpoint, rank, world)
+
+
+def with_shard(checkpoint: Checkpoint, rank: int, world: int) -> Checkpoint:
+    """Return the checkpoint as one of `world` learners resumes from it.
+
+    Rank 0 continues the counters of the run. Each rank continues with its own replay; if there were
+    more or fewer of them, each gets those of all, as `replay-0`, `replay-1` and so on, to take its
+    share, see `training/ranks.py`.
+    """
+    run = checkpoint.meta.get("run", {})
+    saved = run.get("ranks", 1)
+    groups = {name: group for name, group in checkpoint.groups.items() if name != REPLAY}
+    if rank:
+        none = {"env_steps": 0, "episodes": 0, "limiter": {}}
+        run = {**run, **none, "ledger": dict.fromkeys(run.get("ledger", ()), 0)}
+    if REPLAY in checkpoint.groups and saved == world:
+        shard = _shard(checkpoint, rank)
+        groups |= {name: shard.groups[name] for name in shard.groups if name == REPLAY}
+        run = {**run, "limiter": shard.meta.get("run", {}).get("limiter", {})}
+    elif REPLAY in checkpoint.groups:
+        shards = [_shard(checkpoint, other) for other in range(saved)]
+        held = [shard for shard in shards if REPLAY in shard.groups]
+        groups |= {f"{REPLAY}-{i}": shard.groups[REPLAY] for i, shard in enumerate(held)}
+        run = {**run, "limiter": {}, "limiters": [shard.meta["run"]["limiter"] for shard in held]}
+    return replace(checkpoint, groups=groups, meta={**checkpoint.meta, "run": run})
+
+
+def _shard(checkpoint: Checkpoint, rank: int) -> Checkpoint:
+    """Return what a rank has saved at the same step; without a replay if that is not complete."""
+    if not rank:
+        return checkpoint
+    shards = Checkpointer(shard_dir(checkpoint.path.parent, rank))
+    try:
+        return shards.load(checkpoint.path.name, mapped=[REPLAY])
+    except CheckpointError as error:
+        logger.warning("%s; the experience of rank %d is lost", error, rank)
+        return Checkpoint({}, {})
 
 
 def _without_replay(checkpoint: Checkpoint) -> Checkpoint:

@@ -97,6 +97,7 @@ _LONGEST_END_S = 10.0
 """Timeout for functions registered with `atexit`."""
 
 _START_ACTORS = {"train", "resume"}
+_LEARNERS = "--learners"
 _TAKE_SETTINGS = {*_START_ACTORS, "bench tune"}
 """Commands whose flags are the settings of runs."""
 
@@ -187,12 +188,20 @@ def _main(args: list[str]) -> int:
     handler.setLevel(logging.WARNING)  # also for loggers that show more to other handlers
     logging.basicConfig(
         level=logging.WARNING,
-        format=("" if _at_terminal() else "%(asctime)s ") + "%(levelname)s %(name)s: %(message)s",
+        format=("" if _at_terminal() else "%(asctime)s ")
+        + _rank()
+        + "%(levelname)s %(name)s: %(message)s",
         datefmt=CLOCK_TIME,
         handlers=[handler],
     )
     _add_current_directory()
     return _run(args[0], args[1:], debug=debug)
+
+
+def _rank() -> str:
+    """Return the prefix of what a learner beside the first one prints."""
+    rank = os.environ.get("RANK", "0")
+    return f"rank {rank}: " if rank.isdecimal() and rank != "0" else ""
 
 
 def _at_terminal() -> bool:
@@ -214,6 +223,11 @@ def _add_current_directory() -> None:
 
 def _run(name: str, args: list[str], *, debug: bool) -> int:
     try:
+        if name in _START_ACTORS and any(arg.startswith(_LEARNERS) for arg in args):
+            from asyncrl.cli.learners import learners_in, start_learners
+
+            if (world := learners_in(args)) > 1:
+                return start_learners(world, [*(["--debug"] if debug else []), name, *args])
         with ExitStack() as undo:
             launcher = _early_launcher(undo) if _has_actors(name, args) else ()
             command: Any = importlib.import_module(_COMMANDS[name])
@@ -228,9 +242,10 @@ def _run(name: str, args: list[str], *, debug: bool) -> int:
         if debug:
             traceback.print_exc()
         raise_again()
-        if not debug:
+        # Rank 0 says what is wrong with the command line.
+        if not debug and not (isinstance(error, ConfigError) and _rank()):
             sentence = _sentence(error, flags=name in _TAKE_SETTINGS)
-            complain(f"asyncrl: error: {sentence}")
+            complain(f"asyncrl: {_rank()}error: {sentence}")
         return 2 if isinstance(error, ConfigError) else 1
     return code
 

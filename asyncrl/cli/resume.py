@@ -9,12 +9,14 @@ from shlex import quote
 from asyncrl.checkpoint.checkpoint import MANIFEST, Checkpointer
 from asyncrl.checkpoint.resume import Resume
 from asyncrl.cli.flags import dashed, for_hosts, value_of
+from asyncrl.cli.learners import follow, group_of
 from asyncrl.cli.output import show
 from asyncrl.cli.run_directory import check_run_dir, has_summary, run_dir_made
 from asyncrl.cli.train import TrainArguments, parse_flags, train_in
 from asyncrl.core.errors import ConfigError
 from asyncrl.training.launchers import RunLauncher
 from asyncrl.training.presets import preset_like
+from asyncrl.training.ranks import sharing_failure
 from asyncrl.training.run_config import RunConfig, load_yaml
 
 _USAGE = """\
@@ -83,6 +85,14 @@ def run(arguments: TrainArguments, launcher: RunLauncher | None = None) -> int:
     """Train, and return the exit code. `launcher` starts the processes of an asynchronous run."""
     run_dir = arguments.output.run_dir
     assert run_dir is not None  # noqa: S101  # set by `parse`
+    group = group_of(arguments)
+    with sharing_failure(group):
+        if group is not None and group.rank:
+            return follow(group, arguments, launcher)
+        return _resume_in(run_dir, arguments, launcher)
+
+
+def _resume_in(run_dir: Path, arguments: TrainArguments, launcher: RunLauncher | None) -> int:
     if isinstance(arguments.resume, Path):
         with run_dir_made(run_dir):
             return train_in(run_dir, arguments, launcher)

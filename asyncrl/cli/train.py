@@ -27,6 +27,7 @@ from asyncrl.cli.flags import (
     value_of,
     without_rare,
 )
+from asyncrl.cli.learners import follow, group_of, is_restarted, post_run_dir
 from asyncrl.cli.output import results, show
 from asyncrl.cli.parser import parsed
 from asyncrl.cli.run_directory import (
@@ -45,7 +46,7 @@ from asyncrl.cli.run_directory import (
 from asyncrl.cli.signals import interrupting
 from asyncrl.cli.tune import tune
 from asyncrl.core.callback import Callback
-from asyncrl.core.declared import COMMON, CountOrOff, NotNegative, Port, check_declared
+from asyncrl.core.declared import COMMON, Count, CountOrOff, NotNegative, Port, check_declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Recorder
@@ -70,6 +71,7 @@ from asyncrl.training.presets import (
     preset_lines,
     with_replay,
 )
+from asyncrl.training.ranks import sharing_failure
 from asyncrl.training.recorded import ORDER_FILE
 from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
@@ -201,6 +203,10 @@ class Output:
 
     replay_kind: Annotated[ReplayKind | None, COMMON] = None
     """Kind of replay buffer, if not the preset's or the file's. Its settings are `--replay.*`."""
+
+    learners: Count = 1
+    """Number of learners on this machine, each with its part of the actors, of the batch and of the
+    replay: for networks whose optimisation steps limit the run. All settings mean the whole run."""
 
     quiet: Annotated[bool, COMMON] = False
     """Print only the summary, and the address of a dashboard."""
@@ -364,12 +370,20 @@ def _presets() -> str:
 def run(arguments: TrainArguments, launcher: RunLauncher | None = None) -> int:
     """Train, and return the exit code. `launcher` starts the processes of an asynchronous run."""
     to_plain(arguments.config)  # settings that cannot be saved are rejected before anything starts
-    if arguments.auto:
-        with _run_dir(arguments):  # rejected now, not after a minute; leaves nothing
-            pass
-        arguments = _tuned(arguments)
-    with _run_dir(arguments) as run_dir:
-        return train_in(run_dir, arguments, launcher)
+    group = group_of(arguments)
+    with sharing_failure(group):
+        if group is not None and group.rank:
+            return follow(group, arguments, launcher)
+        if is_restarted(group, arguments):
+            run_dir = arguments.output.run_dir
+            assert run_dir is not None  # noqa: S101  # `is_restarted` has seen to it
+            return train_in(run_dir, replace(arguments, resume=True), launcher)
+        if arguments.auto:
+            with _run_dir(arguments):  # rejected now, not after a minute; leaves nothing
+                pass
+            arguments = _tuned(arguments)
+        with _run_dir(arguments) as run_dir:
+            return train_in(run_dir, arguments, launcher)
 
 
 def train_in(run_dir: Path, arguments: TrainArguments, launcher: RunLauncher | None = None) -> int:
@@ -377,6 +391,7 @@ def train_in(run_dir: Path, arguments: TrainArguments, launcher: RunLauncher | N
 
     A run that is resumed after its end is left unchanged, except for a missing summary.
     """
+    post_run_dir(group_of(arguments), run_dir, resumes=bool(arguments.resume))
     if not arguments.output.quiet:
         print_run(arguments.agent, arguments.config, run_dir)
     shown, run_dir = run_dir, run_dir.absolute()  # environments may change the working directory

@@ -7,7 +7,8 @@ started ├── EnvironmentFault             an environment broke its contract
 Refused                  the learner refused this actor; the message says why ├── WireError
 bytes that are not a valid message ├── NonFiniteModel               a parameter became NaN or
 infinite ├── OutOfMemory                  the learner's device has no memory for an optimisation
-step └── CheckpointError              a checkpoint could not be written, or is not complete
+step ├── RankFailed                   another learner of the run failed or is silent └──
+CheckpointError              a checkpoint could not be written, or is not complete
 """
 
 from __future__ import annotations
@@ -60,6 +61,10 @@ class NonFiniteModel(AsyncRLError):
 
 class OutOfMemory(AsyncRLError):
     """The learner's device has no memory left for an optimisation step."""
+
+
+class RankFailed(AsyncRLError):
+    """Another learner of the run failed, ended or is silent; the message says which one."""
 
 
 class CheckpointError(AsyncRLError):

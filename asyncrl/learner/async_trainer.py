@@ -11,19 +11,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Annotated, Protocol, Unpack
 
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent
 from asyncrl.core.declared import COMMON, Count, CountOrOff, PositiveOrOff, Within, check_declared
+from asyncrl.core.errors import RankFailed
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import EnvChange, Experience
+from asyncrl.core.ranks import LearnsInRanks, join
 from asyncrl.core.recorder import Record
 from asyncrl.core.replay_buffer import check_priorities, drawn_singly, in_batches
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import Columns
 from asyncrl.learner.evaluation import EvaluationSite
+from asyncrl.learner.lockstep import Group, Lockstep, RanksConfig, Totals, check_alike
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.run_services import take_snapshot
 from asyncrl.learner.staleness import Lag, Staleness
@@ -117,10 +121,17 @@ class AsyncTrainer(BaseTrainer):
         evaluation: EvaluationSite | None = None,
         strategy: Strategy | None = None,
         setup: Setup | None = None,
+        group: Group | None = None,
+        ranks: RanksConfig | None = None,
         **parts: Unpack[TrainerParts],
     ) -> None:
-        """Make a trainer; with a `checkpoint`, one that resumes from there."""
+        """Make a trainer; with a `checkpoint`, one that resumes from there.
+
+        With a `group` it is one of several learners, as `ranks` has it.
+        """
         check_priorities(agent, proxy.buffer)
+        self._ranks = ranks or RanksConfig()
+        self._lockstep = self._joined(agent, group, interrupter)
         self.proxy = proxy
         self.config = config
         self._link, self._manager = link, manager
@@ -135,6 +146,7 @@ class AsyncTrainer(BaseTrainer):
         self._declared = manager.size
         self._publish_after = 0.0
         self._drawn: Iterator[Columns] = iter(())
+        self._own_batch: Columns | None = None
         self._at_once = 1
         self._singly = drawn_singly(proxy.buffer)
         super().__init__(
@@ -147,10 +159,30 @@ class AsyncTrainer(BaseTrainer):
         proxy.actors.note = self._callbacks.note
         proxy.actors.away = lambda: {s.actor_id for s in manager.fleet() if s.state == "left"}
 
+    def _joined(
+        self, agent: Agent, group: Group | None, interrupter: Interrupter
+    ) -> Lockstep | None:
+        if group is None:
+            return None
+        join(agent, group)
+        return Lockstep(group, interrupter, self._own_totals, self._ranks.patience_s)
+
     @property
     def env_steps(self) -> int:
-        """Environment steps of all actors."""
-        return self.proxy.ledger.env_steps
+        """Environment steps of all actors; with several learners at the last step of all."""
+        if self._lockstep is None:
+            return self.proxy.ledger.env_steps
+        return (self._lockstep.totals if self._runs else self._lockstep.now()).env_steps
+
+    @property
+    def should_stop(self) -> bool:
+        """As in each trainer; with several learners, whether all have agreed to stop."""
+        return super().should_stop if self._lockstep is None else self._lockstep.stopped
+
+    @property
+    def rank(self) -> int:
+        """Number of this learner among several; 0 if it is the only one."""
+        return 0 if self._lockstep is None else self._lockstep.group.rank
 
     def publish(self) -> None:
         """Publish the agent's model to all actors; refuse a model that is not finite."""
@@ -208,6 +240,8 @@ class AsyncTrainer(BaseTrainer):
     def result(self) -> TrainResult:
         """Return a summary of the run."""
         balance = self.proxy.ledger.balance()
+        if self._lockstep is not None:
+            balance = self._lockstep.balance()
         rows = self.proxy.actors.rows()
         result = super().result()
         return replace(
@@ -233,6 +267,26 @@ class AsyncTrainer(BaseTrainer):
             super()._loop()
 
     def _take(self, turns_left: int | None) -> Columns | None:
+        if self._lockstep is None:
+            return self._take_own(turns_left)
+        if self._own_batch is None:
+            self._own_batch = self._take_own(turns_left)
+        goes = self._lockstep.turn(ready=self._own_batch is not None)
+        self.services.watch.lap("ranks")
+        if not goes:
+            return None
+        batch, self._own_batch = self._own_batch, None
+        if batch is None:
+            self._learn_without_batch()
+        return batch
+
+    def _learn_without_batch(self) -> None:
+        """Take part in a step of all learners for which this one has no rows."""
+        assert isinstance(self.agent, LearnsInRanks)  # noqa: S101  # `join` has seen to it
+        self._prepare_step()
+        self._count_step(self.agent.opt_without_batch())
+
+    def _take_own(self, turns_left: int | None) -> Columns | None:
         """Return a batch as soon as the limiter allows one; None after a short wait without one."""
         batch = next(self._drawn, None)
         if batch is None:
@@ -271,19 +325,47 @@ class AsyncTrainer(BaseTrainer):
 
     def _learned(self) -> None:
         """Publish the model if that is due."""
-        if self.services.counts.opt_steps % self.config.sync_interval_opt_steps == 0:
+        opt_steps = self.services.counts.opt_steps
+        if self._lockstep is not None and opt_steps % self._ranks.check_interval_opt_steps == 0:
+            self._check_equal()
+        if opt_steps % self.config.sync_interval_opt_steps == 0:
             self.publish()
+
+    def _check_equal(self) -> None:
+        """Raise if parameters differ between learners; all of them call it at the same step."""
+        assert isinstance(self.agent, LearnsInRanks)  # noqa: S101  # `join` has seen to it
+        if different := self.agent.differing_ranks():
+            raise RankFailed(
+                f"after {self.opt_steps} optimisation steps, parameters of rank "
+                f"{', '.join(map(str, different))} differ from those of rank 0: the learners no "
+                "longer train one model. Use the same kind of processor, torch and asyncrl for all"
+            )
+
+    def _own_totals(self) -> Totals:
+        proxy = self.proxy
+        return Totals(
+            **asdict(proxy.ledger.balance()),
+            env_steps=proxy.ledger.env_steps,
+            episodes=proxy.actors.episodes,
+            incarnation=self._manager.next_incarnation,
+            replay_size=len(proxy.buffer),
+            inserted=proxy.limiter.inserted,
+            sampled=proxy.limiter.sampled,
+        )
 
     def _metrics(self) -> Record:
         record = {**self.proxy.record(), **self.proxy.actors.take(), **self._staleness.take()}
-        return {"actors": float(self.actors), **record}
+        of_all = {} if self._lockstep is None else self._lockstep.record()
+        return {"actors": float(self.actors), **record, **of_all}
 
     def _state(self, *, save_replay: bool) -> RunState:
         groups, numbers = self.proxy.state(save_replay=save_replay)
         fleet = {"actors": self.actors, "declared": self._declared}
         more = {"fleet": fleet} if self.actors != self._declared else {}
-        incarnation = self._manager.next_incarnation
-        return RunState(groups, {**numbers, "incarnation": incarnation, **more})
+        numbers = {**numbers, "incarnation": self._manager.next_incarnation, **more}
+        return RunState(
+            groups, numbers if self._lockstep is None else self._lockstep.saved(numbers)
+        )
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Restore the ledger and, if it was saved, the replay.
@@ -300,6 +382,10 @@ class AsyncTrainer(BaseTrainer):
     def _begin(self) -> None:
         """Start the receiving thread, publish the first model, then start actors."""
         self.proxy.order.begin()
+        if self._lockstep is not None:
+            self.services.saves_agent = self.rank == 0
+            check_alike(self._lockstep.group, {"the number of optimisation steps": self.opt_steps})
+            self._check_equal()
         self.proxy.start()
         self.publish()
         if self._inference is not None:
@@ -312,10 +398,13 @@ class AsyncTrainer(BaseTrainer):
     def _ends(self) -> Iterator[Callable[[], object]]:
         """End in the order that loses nothing: actors finish, their experience arrives, checkpoint.
 
-        After a failure or a signal the checkpoint comes first, since there may be no time for more.
+        After a failure or a signal the checkpoint comes first, since there may be no time for more,
+        and other learners are left at once.
         """
         save = [self._save_last] if self.services.counts.opt_steps else []
         urgent = self.interrupter.urgent
+        if self._lockstep is not None and urgent:
+            yield partial(self._lockstep.group.leave, self.interrupter.error)
         yield self._manager.expect_ends
         yield self.proxy.drain
         yield self._link.stop_actors
@@ -323,11 +412,15 @@ class AsyncTrainer(BaseTrainer):
         yield self._stop_actors
         yield from self._stop_inference()
         yield self.proxy.close
+        if self._lockstep is not None:
+            yield self._lockstep.settle
         yield from [] if urgent else save
         yield self.proxy.order.close
         yield lambda: None if self.proxy.hangs else self._link.close()
 
     def _release(self) -> Iterator[Callable[[], object]]:
+        if self._lockstep is not None:
+            yield self._lockstep.group.leave
         yield self._manager.stop
         yield from self._stop_inference()
         yield self._link.close

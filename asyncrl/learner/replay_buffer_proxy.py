@@ -90,7 +90,8 @@ class ReplayBufferProxy:
         self.buffer = buffer
         """Read-only: while the thread runs, only the proxy's own methods may call it."""
         self._drops = config is not None and config.overflow == "drop"
-        self._limiter = limiter
+        self.limiter = limiter
+        """Read-only, and only its counts: while the thread runs, they may change at any time."""
         self._interrupter = interrupter
         self._changed = threading.Condition()
         self._turnstile = threading.Lock()  # lets a waiting sample go first
@@ -143,11 +144,11 @@ class ReplayBufferProxy:
         """Sample a batch that `wait_may_sample` has allowed."""
         with self._turnstile, self._changed:
             batch = self.buffer.sample(batch_size)
-            self._limiter.on_sample(batch_size)
+            self.limiter.on_sample(batch_size)
             self.order.sampled(batch_size)
             wake = (
-                self._room_for_next <= self._limiter.room() < float("inf")
-                or self._limiter.stock() < self._stock_for_next
+                self._room_for_next <= self.limiter.room() < float("inf")
+                or self.limiter.stock() < self._stock_for_next
             )
         if wake:
             self.on_room()
@@ -173,7 +174,7 @@ class ReplayBufferProxy:
         with self._turnstile, self._buffer_to_save():
             groups = replay_groups(self.buffer, save=save_replay, room_bytes=_KEPT_BYTES)
             if groups:
-                counts = self._limiter.state()
+                counts = self.limiter.state()
             balance, env_steps = self.ledger.balance(), self.ledger.env_steps
             episodes = self.actors.episodes
             if order := self.order.saved():
@@ -187,7 +188,7 @@ class ReplayBufferProxy:
         self.ledger.resume_at(Balance(**parts), env_steps=checkpoint.count("run.env_steps"))
         self.actors.episodes_before = checkpoint.count("run.episodes")
         if restore_replay(self.buffer, checkpoint.groups):
-            self._limiter.resume_at(
+            self.limiter.resume_at(
                 inserted=checkpoint.count("run.limiter.inserted"),
                 sampled=checkpoint.count("run.limiter.sampled"),
                 samples_per_insert=checkpoint.number("run.limiter.samples_per_insert"),
@@ -226,7 +227,7 @@ class ReplayBufferProxy:
     def record(self) -> Record:
         """Return ledger, replay, link and receiving metrics; times are since the last call."""
         balance = self.ledger.balance()
-        inserted, sampled = self._limiter.inserted, self._limiter.sampled
+        inserted, sampled = self.limiter.inserted, self.limiter.sampled
         record = {
             "samples_total": float(balance.stored),
             "samples_per_insert": sampled / inserted if inserted else 0.0,
@@ -307,9 +308,9 @@ class ReplayBufferProxy:
         )
         too_old = self.on_experience(message)
         with self._changed:
-            fits = not self._held and self._limiter.may_insert(message.transitions)
+            fits = not self._held and self.limiter.may_insert(message.transitions)
             fits = fits and not too_old
-            at_once = None if self._limiter.is_warming_up() else fits
+            at_once = None if self.limiter.is_warming_up() else fits
         self._grants.on_received(message.peer, message.seq, at_once=at_once, now_s=time.monotonic())
         self._held.append(message)
 
@@ -317,7 +318,7 @@ class ReplayBufferProxy:
         while self._held:
             message = self._held[0]
             with self._changed:
-                may_insert = self._draining or self._limiter.may_insert(message.transitions)
+                may_insert = self._draining or self.limiter.may_insert(message.transitions)
             if not may_insert and not self._drops:
                 return
             self._held.popleft()
@@ -337,10 +338,10 @@ class ReplayBufferProxy:
         now_s = time.monotonic()
         with self._changed:
             anyway = self._drops or self._draining
-            room = float("inf") if anyway else self._limiter.room() - held
-            rate = self._consumption.update(self._limiter.consumed(), now_s)
+            room = float("inf") if anyway else self.limiter.room() - held
+            rate = self._consumption.update(self.limiter.consumed(), now_s)
             needed = rate * self._grants.round_trip_s - held
-            shortage = needed - self._limiter.stock()
+            shortage = needed - self.limiter.stock()
             starved = not held and self._is_starved()
             granted = list(
                 self._grants.issue(room, shortage=shortage, starved=starved, now_s=now_s)
@@ -353,11 +354,11 @@ class ReplayBufferProxy:
             self._link.acknowledge(peer, 0, seq)
 
     def _may_sample(self, batch_size: int) -> bool:
-        return len(self.buffer) > 0 and self._limiter.may_sample(batch_size)
+        return len(self.buffer) > 0 and self.limiter.may_sample(batch_size)
 
     def _is_starved(self) -> bool:
         waits = self._waits_for > 0 and not self._may_sample(self._waits_for)
-        return waits or self._limiter.is_warming_up()
+        return waits or self.limiter.is_warming_up()
 
     def _store(self, message: Experience) -> None:
         """Push a message in parts; between parts other threads may sample or save."""
@@ -373,5 +374,5 @@ class ReplayBufferProxy:
                 stored = self.buffer.push(columns, message.rows[part])
                 self.order.pushed(len(message.rows[part]))
                 self.ledger.on_stored(stored)
-                self._limiter.on_insert(stored)
+                self.limiter.on_insert(stored)
                 self._changed.notify_all()

@@ -23,7 +23,7 @@ from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.recorder import Record, Recorder, ResumableRecorder
-from asyncrl.core.types import ModelVersion
+from asyncrl.core.types import Arrays, ModelVersion
 from asyncrl.learner.best_model import BestBy, BestModel
 from asyncrl.learner.evaluation import EvaluationSite, Scored
 from asyncrl.learner.progress import Counts, Every, EverySeconds, Pace
@@ -163,6 +163,9 @@ class RunServices:
         self._clock = clock
         self.note: Callable[..., None] = lambda *_: None
         """Called with the name of an event and its values; see `Callbacks.note`."""
+        self.saves_agent = True
+        """Whether checkpoints hold the agent, and the best model is kept: of several learners, the
+        first one does it for all."""
         self.watch = Stopwatch()
         self.counts = Counts()
         self._pace = Pace(self.counts, self.watch, clock)
@@ -266,7 +269,9 @@ class RunServices:
             "config": self._run_config,
             "run": dict(state.numbers),
         }
-        groups = {"model": self._snapshot().params, "agent": self._agent.state()}
+        groups: dict[str, Arrays] = {}
+        if self.saves_agent:
+            groups = {"model": self._snapshot().params, "agent": self._agent.state()}
         self._saver.save(str(counts.opt_steps), {**groups, **state.groups}, meta)
         self.note("saved", counts.opt_steps)
         self.watch.lap("save")
@@ -387,7 +392,7 @@ class RunServices:
         """Keep the learner's model if this training record shows that it is the best."""
         if not self.counts.opt_steps:
             self._best.pass_over(record)
-        elif not self._best.by.of_evaluations:
+        elif self.saves_agent and not self._best.by.of_evaluations:
             self._keep_if_best(record, self._snapshot)
 
     def _keep_if_best(self, record: Record, model: Callable[[], ModelInfo]) -> None:

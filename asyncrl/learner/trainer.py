@@ -313,15 +313,22 @@ class BaseTrainer(ABC):
 
     def learn(self, batch: Columns) -> None:
         """Do one optimisation step and count it."""
-        env_steps = self.env_steps
-        if self._scheduled is not None:
-            self._scheduled.env_steps = max(self._scheduled.env_steps, env_steps)
+        self._prepare_step()
         if self.repeats and self._threads.most > 1 and not self._has_learned:
             self._threads.most = alike(self.agent, batch, self._threads.most)
         self._has_learned = True
-        self._learns(env_steps)
-        self._step_metrics.add(optimised(self.agent, batch))
+        metrics = optimised(self.agent, batch)
         pass_priorities_on(self.agent, batch, self._priorities)
+        self._count_step(metrics)
+
+    def _prepare_step(self) -> None:
+        env_steps = self.env_steps
+        if self._scheduled is not None:
+            self._scheduled.env_steps = max(self._scheduled.env_steps, env_steps)
+        self._learns(env_steps)
+
+    def _count_step(self, metrics: Mapping[str, SupportsFloat]) -> None:
+        self._step_metrics.add(metrics)
         self.services.counts.opt_steps += 1
         self._threads.step(self.services.watch.lap("opt"))
         self._learned()

@@ -81,6 +81,9 @@ METRICS: dict[str, Metric] = {
     ),
     "lag/seconds_max": Metric("s", "the oldest in these batches"),
     # The ledger: produced = stored + dropped + lost + in_flight, in transitions, whole run.
+    "ranks/steps_without_batch": Metric(
+        "opt steps", "steps in which the first of several learners had no batch"
+    ),
     "ledger/produced": Metric(
         "transitions", "produced by actors, including those that have exited"
     ),
@@ -116,6 +119,7 @@ METRICS: dict[str, Metric] = {
     "replay/size": Metric("transitions", "transitions that can be sampled now"),
     # The learner's time since the last record; the shares add up to 1.
     "share/learner_act": Metric("1", "acting, in synchronous mode"),
+    "share/learner_ranks": Metric("1", "waiting for the other learners before a step"),
     "share/learner_wait": Metric("1", "waiting until the limiter allows a sample"),
     "share/learner_sample": Metric("1", "sampling a batch"),
     "share/learner_opt": Metric("1", "optimising"),

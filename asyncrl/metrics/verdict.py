@@ -39,6 +39,9 @@ class Setup:
     elsewhere: bool = False
     """Whether actors run on hosts that join, so that the cores here are not theirs."""
 
+    learners: int = 1
+    """Learners of the run; the other numbers are those of one of them."""
+
     @property
     def share(self) -> float:
         """CPU seconds per second that a run may use."""

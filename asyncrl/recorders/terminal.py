@@ -136,6 +136,7 @@ def render_summary(summary: Mapping[str, Any]) -> str:
             (summary.get("setup") or {}).get("samples_per_insert"),
             summary.get("samples_per_insert"),
         ),
+        "learners": _learners(summary.get("setup") or {}),
         "learner": _shares(summary.get("learner_shares")),
         "actors": _shares(summary.get("actor_shares")),
         "verdict": (summary.get("verdict") or {}).get("sentence", ""),
@@ -150,6 +151,11 @@ def render_summary(summary: Mapping[str, Any]) -> str:
         lines.append(f"  results    {run_dir}")
         lines.append(f"  report     asyncrl report {shlex.quote(str(run_dir))}")
     return "\n".join(lines)
+
+
+def _learners(setup: Mapping[str, Any]) -> str:
+    several = setup.get("learners", 1)
+    return f"{several}; times, actors and verdict are those of the first" if several > 1 else ""
 
 
 def _host(item: tuple[str, Mapping[str, float]]) -> str:

@@ -17,7 +17,7 @@ import json
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -215,11 +215,41 @@ def replay_of(saved: Checkpoint, config: ReplayBufferConfig, *, seed: int) -> Re
             f"{path} has {n_segments} segments, and replay.capacity={config.capacity} is too small "
             f"for them; set it to at least {n_segments * schema.length}"
         )
-    first = 0
-    if "numbers" in state and n_segments:
-        first = int(check_numbers("numbers", state["numbers"], 3, "int64")[0]) % n_segments
-    push_saved(state, schema, buffer.push, first)
+    push_saved(state, schema, buffer.push, _oldest(state, n_segments))
     return buffer
+
+
+def deal(
+    states: Sequence[Params],
+    buffer: ReplayBuffer,
+    schema: SegmentSchema,
+    *,
+    rank: int,
+    world: int,
+) -> None:
+    """Push one of `world` shares of several saved replays: every `world`-th segment, oldest first.
+
+    Their priorities are not kept: all transitions count as new.
+    """
+    dealt = 0
+
+    def push(columns: Columns, rows: IntArray) -> int:
+        nonlocal dealt
+        own = slice((rank - dealt) % world, None, world)
+        dealt += len(rows)
+        mine = {name: column[own] for name, column in columns.items()}
+        return buffer.push(mine, rows[own]) if len(rows[own]) else 0
+
+    for state in states:
+        n_segments = check_columns(state, schema)
+        push_saved(state, schema, push, _oldest(state, n_segments))
+
+
+def _oldest(state: Params, n_segments: int) -> int:
+    """Return the index of the oldest saved segment: a ring's may be anywhere."""
+    if "numbers" not in state or not n_segments:
+        return 0
+    return int(check_numbers("numbers", state["numbers"], 3, "int64")[0]) % n_segments
 
 
 def read_saved(path: Path) -> Checkpoint:

@@ -17,7 +17,7 @@ from typing import Unpack
 
 from asyncrl.actor.process import MakeEvaluator
 from asyncrl.actor.step_processor import StepProcessor
-from asyncrl.checkpoint.resume import Resume, first_incarnation, open_checkpoints
+from asyncrl.checkpoint.resume import Resume, first_incarnation
 from asyncrl.core.agent import Agent, AgentConfig
 from asyncrl.core.env import EnvDescription, MakeBatchEnv
 from asyncrl.core.interrupter import Interrupter
@@ -53,6 +53,7 @@ from asyncrl.training.join import serve_run
 from asyncrl.training.launchers import RunLauncher, launcher_of
 from asyncrl.training.parts import AsyncParts
 from asyncrl.training.plan import HELPERS, RunPlan, check_run, evaluator_maker
+from asyncrl.training.ranks import joined_share
 from asyncrl.training.recorded import check_order_path, order_of
 from asyncrl.training.signals import answering_signals
 from asyncrl.transport.zeromq import ZmqTransport
@@ -128,15 +129,25 @@ def build_async_trainer(
     check_can_hold(stop, config.evaluations_off)
     check_order_path(record_order)
     check_run(agent, make_env, make_processor, config, actor_agents)
-    evaluate = evaluator_maker(make_evaluator, make_eval_env or make_env, config)
-    key_file = checked_key_file(config, join_key)
-    with ExitStack() as undo:
-        places, config = places_on_ray(config, undo)
+    shared = joined_share(config, actor_agents, parts, strategy=strategy, record_order=record_order)
+    with shared as share, ExitStack() as undo:
+        evaluate = evaluator_maker(make_evaluator, make_eval_env or make_env, share.config)
+        key_file = checked_key_file(config, join_key)
+        places, config = places_on_ray(share.config, undo)
         # Started first: it loads modules for the actors while the learner's side is built.
         starts = launcher_of(config, launcher)
         undo.callback(starts.close)
         seen = _describe(make_env, config, starts)
-        plan = RunPlan(agent, make_env, make_processor, config, actor_agents, seen=seen)
+        plan = RunPlan(
+            agent,
+            make_env,
+            make_processor,
+            config,
+            share.actor_agents,
+            seen=seen,
+            rank=share.rank,
+            world=share.world,
+        )
         if config.inference == "auto":
             config = plan.decide_inference()
             if config.inference == "server":
@@ -146,11 +157,9 @@ def build_async_trainer(
         elif config.inference != "actor":
             plan.check_inference()
         buffer = plan.build_buffer()  # raises if memory cannot hold it
-        checkpointer, checkpoint = open_checkpoints(
-            checkpoint_dir, keep=config.save.keep, resume=resume, config=parts.get("run_config")
+        checkpointer, checkpoint = share.open_checkpoints(
+            checkpoint_dir, resume, parts.get("run_config"), buffer=buffer, plan=plan, undo=undo
         )
-        if checkpointer:
-            undo.callback(checkpointer.unlock)
         closing = undo.enter_context(ExitStack())  # the trainer closes it, once there is one
         learner = plan.build_learner()
         transport = ZmqTransport.of(starts.directory, schema=plan.schema, config=config.transport)
@@ -189,7 +198,7 @@ def build_async_trainer(
                 interrupter,
                 proxy=proxy,
                 link=link,
-                most_actors=_most_actors(config, actor_agents),
+                most_actors=_most_actors(config, share.actor_agents),
                 first_incarnation=first,
             ),
             interrupter=interrupter,
@@ -209,7 +218,10 @@ def build_async_trainer(
             evaluate_apart=apart_unless(
                 make_evaluator, agent, make_eval_env or make_env, config.evaluate
             ),
-            adaptive_threads=are_adaptive(agent, learner),
+            # The number of threads may change the last bit of a sum, which must be equal in all.
+            adaptive_threads=share.world == 1 and are_adaptive(agent, learner),
+            group=share.group,
+            ranks=config.ranks,
             closing=closing,
             **parts,
         )

@@ -11,6 +11,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.lockstep import RanksConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxyConfig
 from asyncrl.replay.uniform import UniformReplayConfig
@@ -70,6 +71,9 @@ class AsyncConfig(CommonConfig):
 
     trainer: AsyncTrainerConfig = field(default_factory=AsyncTrainerConfig)
     """The learner's loop."""
+
+    ranks: RanksConfig = field(default_factory=RanksConfig)
+    """Several learners. All other settings mean the whole run, whatever their number."""
 
     def __post_init__(self) -> None:
         CommonConfig.__post_init__(self)

@@ -49,6 +49,7 @@ from asyncrl.core.segment import SegmentConfig, SegmentSchema
 from asyncrl.core.torch_threads import are_adaptive
 from asyncrl.core.types import Columns
 from asyncrl.learner.evaluation import InlineEvaluation
+from asyncrl.learner.lockstep import refuse_several
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction, check_can_hold
 from asyncrl.learner.train_result import TrainResult
@@ -240,6 +241,7 @@ def _place(
     data: str | PathLike[str] | ReplayBuffer,
     closing: ExitStack,
 ) -> _Place:
+    refuse_several("train_from_data")
     own, evaluates = None, config.evaluate.where != "off"
     if make_evaluator and evaluates:
         own = make_evaluator()

@@ -99,10 +99,13 @@ class RunPlan:
         actor_agents: Sequence[AgentConfig] | None,
         *,
         seen: EnvDescription,
+        rank: int = 0,
+        world: int = 1,
     ) -> None:
         """Derive the plan after `check_run`; raise `ConfigError` if parts do not fit together.
 
-        `seen` holds the facts about the environments.
+        `seen` holds the facts about the environments. `config` is the share of one of `world`
+        learners.
         """
         n_actors = config.actors
         self._agent = agent
@@ -111,6 +114,7 @@ class RunPlan:
         self._make_env = make_env
         self._config = config
         self.seed = config.seed
+        self._rank, self._world = rank, world
         self.seen = seen
         self._spec, self._n_envs = seen.spec, seen.n_envs
         self._layout = Layout(
@@ -130,20 +134,23 @@ class RunPlan:
             envs_per_actor=self._n_envs,
             samples_per_insert=config.limiter.samples_per_insert,
             elsewhere=config.elsewhere,
+            learners=world,
         )
 
     def build_learner(self) -> Agent:
         """Build the learner's agent."""
         context = PolicyContext(
             seed=derive_seed(self._config.seed, Role.LEARNER),
-            n_actors=self._config.actors,
+            n_actors=self._config.actors * self._world,
             n_envs=self._n_envs,
         )
         return build_agent(self._agent, self._spec, context)
 
     def build_buffer(self) -> ReplayBuffer:
         """Allocate the replay buffer."""
-        return self._layout.replay.build(self.schema, derive_seed(self._config.seed, Role.REPLAY))
+        which = [self._rank] if self._rank else []
+        seed = derive_seed(self._config.seed, Role.REPLAY, *which)
+        return self._layout.replay.build(self.schema, seed)
 
     def bodies(
         self, admit: Admit, evaluate: MakeEvaluator, inference: InferenceAddress | None
@@ -232,8 +239,9 @@ class RunPlan:
             schema=self.schema,
             segment=self._config.segment,
             transport=admit(peer),
-            n_actors=self._config.actors,
-            seed=self._config.seed,
+            n_actors=self._config.actors * self._world,
+            first_actor=self._config.actors * self._rank,
+            seed=self._seed_of_actors,
             restart=self._config.supervision.restart,
             change_env=with_env_kwargs,
             env_change=self.env_change(),
@@ -241,6 +249,12 @@ class RunPlan:
             owns_process=self._config.launcher != "thread",
         )
         return partial(run_actor, spec, peer)
+
+    @property
+    def _seed_of_actors(self) -> int:
+        """Seed from which the actors of this learner derive theirs; no other learner has it."""
+        seed = self._config.seed
+        return derive_seed(seed, Role.LEARNER, self._rank) if self._rank else seed
 
     def _build_limiter(self) -> RateLimiter:
         """Build the limiter, checking messages and batches against the buffer's size."""

@@ -37,6 +37,7 @@ from asyncrl.core.segment import SegmentConfig, SegmentSchema
 from asyncrl.core.torch_threads import are_adaptive
 from asyncrl.core.types import Columns, ModelVersion
 from asyncrl.learner.evaluation import InlineEvaluation
+from asyncrl.learner.lockstep import refuse_several
 from asyncrl.learner.run_services import RecordConfig, RunServicesConfig
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction, check_can_hold
 from asyncrl.learner.train_result import TrainResult
@@ -289,6 +290,7 @@ def build_sync_trainer(
 ) -> Trainer:
     """Build a synchronous run from the arguments of `build_async_trainer` that apply to it."""
     check_parts(parts, signature(build_sync_trainer).parameters)
+    refuse_several("train_sync")
     config = config_or_default(config, SyncConfig)
     complete_parts(parts, agent, make_env, config)
     check_agent_and_replay(agent, config.replay)

@@ -1,0 +1,180 @@
+"""Several learners on the command line: starts them, and runs those beside the first.
+
+`--learners K` starts K processes of the same command, as `torchrun --nproc-per-node K -m asyncrl`
+does, and passes signals on to them. The first learner has the run directory, prints and evaluates;
+the others are quiet, and save their parts of the replay.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from asyncrl.cli.signals import Interrupted, interrupting
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.learner.lockstep import STORE_FILE, Group, place_in
+from asyncrl.training.ranks import join_ranks
+from asyncrl.training.run import build_trainer
+
+if TYPE_CHECKING:
+    from asyncrl.cli.train import TrainArguments
+    from asyncrl.training.launchers import RunLauncher
+
+FLAG = "--learners"
+_POLL_S = 0.05
+_OTHERS_S = 30.0
+"""Seconds in which the other learners must end after one has failed."""
+
+_RUN_DIR = "run directory"
+
+
+def learners_in(args: Sequence[str]) -> int:
+    """Return how many learners a command line must start: 1 in one that was started as a rank."""
+    if "RANK" in os.environ:
+        return 1
+    given = "1"
+    for i, arg in enumerate(args):
+        name, equals, value = arg.partition("=")
+        if name == FLAG:
+            given = value if equals else next(iter(args[i + 1 :]), "")
+    return int(given) if given.isdecimal() else 1
+
+
+def start_learners(world: int, args: Sequence[str]) -> int:
+    """Run a command line in `world` processes until all have ended; return the exit code."""
+    interrupter = Interrupter()
+    with ExitStack() as undo:
+        private = undo.enter_context(tempfile.TemporaryDirectory(prefix="asyncrl-learners-"))
+        interrupted = undo.enter_context(interrupting(interrupter))
+        ranks: list[subprocess.Popen[bytes]] = []
+        undo.callback(_kill, ranks)
+        for rank in range(world):
+            place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world}
+            place["LOCAL_WORLD_SIZE"] = world
+            environ = {name: str(value) for name, value in place.items()}
+            environ[STORE_FILE] = str(Path(private) / "store")
+            ranks.append(
+                subprocess.Popen(  # noqa: S603  # the same command again
+                    [sys.executable, "-P", "-m", "asyncrl", *args],
+                    env={**os.environ, **environ},
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,  # a terminal's Ctrl-C reaches them once, through us
+                )
+            )
+        return _wait(ranks, interrupter, interrupted)
+
+
+def _wait(
+    ranks: Sequence[subprocess.Popen[bytes]], interrupter: Interrupter, interrupted: Interrupted
+) -> int:
+    """Wait until all have ended, and pass signals on; return the exit code of the first failure."""
+    code, deadline, is_forwarded = 0, math.inf, False
+    while running := [rank for rank in ranks if rank.poll() is None]:
+        if interrupter.save_requested:  # all save when one is asked to
+            interrupter.save_requested = False
+            running[0].send_signal(signal.SIGUSR1)
+        if interrupter.is_set and not is_forwarded:
+            is_forwarded = True
+            for rank in running:
+                rank.send_signal(interrupted.exit_code - 128)
+        code = code or _first_failure(ranks)
+        if code and deadline == math.inf:
+            deadline = time.monotonic() + _OTHERS_S
+        if time.monotonic() >= deadline or (code and all(map(_is_stopped, running))):
+            _kill(running)
+        time.sleep(_POLL_S)
+    return code or _first_failure(ranks)
+
+
+def _first_failure(ranks: Sequence[subprocess.Popen[bytes]]) -> int:
+    """Return the exit code of a learner that has failed, 0 if none has."""
+    codes = [rank.returncode for rank in ranks if rank.returncode]
+    return max(codes[0], 1) if codes else 0
+
+
+def _is_stopped(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a process can never end by itself, as after SIGSTOP."""
+    try:
+        stat = Path(f"/proc/{process.pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] == "T"
+
+
+def _kill(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
+    for rank in ranks:
+        if rank.poll() is None:
+            rank.kill()
+    for rank in ranks:
+        rank.wait()
+
+
+def group_of(arguments: TrainArguments) -> Group | None:
+    """Join the other learners of a command, if there are any; refuse what they cannot train."""
+    place = place_in(os.environ)
+    if place is None:
+        return None
+    config, asked = arguments.config, arguments.output.learners
+    if asked not in {1, place.world}:
+        raise ConfigError(
+            f"--learners {asked} starts as many learners, but this is one of {place.world} "
+            "already; omit the flag under torchrun"
+        )
+    if config.mode != "async":
+        raise ConfigError(
+            f"--mode {config.mode} trains with one learner, but {place.world} were started; use "
+            "--mode async, or one learner"
+        )
+    if arguments.auto:
+        raise ConfigError(
+            "--actors auto measures with one learner; find the number with asyncrl bench tune, and "
+            "give it multiplied by the number of learners"
+        )
+    return join_ranks(config.ranks)
+
+
+def is_restarted(group: Group | None, arguments: TrainArguments) -> bool:
+    """Whether torchrun has started the learners again, so that their run is resumed."""
+    place = place_in(os.environ)
+    if group is None or place is None or not place.restarts:
+        return False
+    if arguments.output.run_dir is None:
+        raise ConfigError(
+            "torchrun has restarted the learners, but the run to resume is unknown without "
+            "--run-dir; set it if --max-restarts is set"
+        )
+    return (arguments.output.run_dir / "config.yaml").exists()
+
+
+def post_run_dir(group: Group | None, run_dir: Path, *, resumes: bool) -> None:
+    """Post the directory of the run, and whether it is resumed, for the other learners."""
+    if group is not None:
+        group.post(_RUN_DIR, f"{int(resumes)} {run_dir.absolute()}")
+
+
+def follow(group: Group, arguments: TrainArguments, launcher: RunLauncher | None) -> int:
+    """Train as a learner beside the first one; return the exit code."""
+    resumes, _, run_dir = group.wait_posted(_RUN_DIR, 0).partition(" ")
+    interrupter = Interrupter()
+    trainer = build_trainer(
+        arguments.config,
+        launcher=launcher,
+        recorder=None,
+        checkpoint_dir=Path(run_dir) / "checkpoints",
+        resume=(arguments.resume or True) if int(resumes) else False,
+        interrupter=interrupter,
+    )
+    with interrupting(interrupter, arguments.config.grace_s) as interrupted, closing(trainer):
+        if not trainer.has_ended():
+            trainer.train()
+    return interrupted.exit_code

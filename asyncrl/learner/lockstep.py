@@ -1,0 +1,313 @@
+"""Keeps several learners in step: all learn, save, stop and fail at the same optimisation step.
+
+Before each step, all ranks sum a few numbers: which have a batch, must stop or save, and the
+counters of the whole run. Each then decides the same. The others wait for a rank without a batch
+for some time; after that they continue, and it contributes no rows. Does not know how numbers are
+summed, and does not import torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Protocol
+
+from asyncrl.core.declared import Count, Positive, check_declared
+from asyncrl.core.errors import ConfigError, RankFailed
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.ranks import Ranks
+from asyncrl.core.recorder import Record
+from asyncrl.learner.ledger import Balance
+
+logger = logging.getLogger(__name__)
+
+STORE_FILE = "ASYNCRL_RANKS_STORE"
+"""Environment variable with the file over which learners of one machine find each other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksConfig:
+    """Several learners that learn together."""
+
+    timeout_s: Positive = 60.0
+    """Timeout for one learner to take part in a step, in seconds. After it the run ends with an
+    error that names the silent one. Evaluations in the learner's process, callbacks and the start
+    of environments count."""
+
+    patience_s: Positive = 1.0
+    """Seconds that learners with a batch wait for one without, for instance because its actors are
+    restarting. After that they take steps without its rows."""
+
+    check_interval_opt_steps: Count = 1000
+    """Optimisation steps between two checks that all learners have the same parameters, bit for
+    bit. A difference ends the run."""
+
+    several_machines: bool = False
+    """Allow learners on several machines. What they send each other is neither encrypted nor
+    authenticated: only in a network in which all machines are trusted."""
+
+    def __post_init__(self) -> None:
+        check_declared(self, "ranks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The place of one process among several learners, as `torchrun` sets it."""
+
+    rank: int
+    world: int
+    local_world: int
+    """Ranks on this machine."""
+
+    local_rank: int = 0
+    """Number of this one among them."""
+
+    restarts: int = 0
+    """How often all ranks were started again."""
+
+
+def place_in(environ: Mapping[str, str]) -> Place | None:
+    """Return this process's place among several learners; None if it is the only one."""
+    if "RANK" not in environ or environ.get("WORLD_SIZE", "1") == "1":
+        return None
+    try:
+        world = int(environ["WORLD_SIZE"])
+        place = Place(
+            rank=int(environ["RANK"]),
+            world=world,
+            local_world=int(environ.get("LOCAL_WORLD_SIZE", world)),
+            local_rank=int(environ.get("LOCAL_RANK", environ["RANK"])),
+            restarts=int(environ.get("TORCHELASTIC_RESTART_COUNT", 0)),
+        )
+    except ValueError as error:
+        raise _bad_place(environ) from error
+    if not 0 <= place.rank < world:
+        raise _bad_place(environ)
+    return place
+
+
+def refuse_several(what: str) -> None:
+    """Raise if several learners were started for what has one."""
+    if place := place_in(os.environ):
+        raise ConfigError(
+            f"{what} trains with one learner, but {place.world} were started (WORLD_SIZE); use "
+            "train_async, or start one process"
+        )
+
+
+def _bad_place(environ: Mapping[str, str]) -> ConfigError:
+    given = ", ".join(
+        f"{name}={environ[name]!r}"
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        if name in environ
+    )
+    return ConfigError(
+        f"the environment names no place among several learners: {given}; RANK must be a number "
+        "below WORLD_SIZE. Start learners by torchrun or by --learners, or unset RANK"
+    )
+
+
+class Group(Ranks, Protocol):
+    """Ranks that can also exchange numbers and short texts."""
+
+    def exchange(self, numbers: list[float]) -> list[float]:
+        """Return the sums over all ranks."""
+        ...
+
+    def post(self, key: str, text: str) -> None:
+        """Store a short text of this rank under a key, for the others to read."""
+        ...
+
+    def posted(self, key: str) -> dict[int, str]:
+        """Return the texts that ranks have posted under a key so far, by rank."""
+        ...
+
+    def wait_posted(self, key: str, rank: int) -> str:
+        """Wait until a rank has posted a text under a key, and return it."""
+        ...
+
+    def leave(self, error: BaseException | None = None) -> None:
+        """Leave the group; with an error, the other ranks fail, too, and name it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Counters whose sum over all ranks is that of the run."""
+
+    env_steps: int = 0
+    produced: int = 0
+    stored: int = 0
+    dropped: int = 0
+    lost: int = 0
+    episodes: int = 0
+    incarnation: int = 0
+    replay_size: int = 0
+    inserted: int = 0
+    sampled: int = 0
+
+    def since(self, before: Totals, add_to: Totals) -> Totals:
+        """Return `add_to` with what was counted here since `before`."""
+        return Totals(
+            **{
+                f.name: getattr(add_to, f.name) + getattr(self, f.name) - getattr(before, f.name)
+                for f in fields(self)
+            }
+        )
+
+
+@dataclass(slots=True)
+class _Flags:
+    """The state of one rank before a step; summed over all."""
+
+    ready: float = 0.0
+    """Whether it has a batch."""
+
+    impatient: float = 0.0
+    """Whether it has had one for too long."""
+
+    begun: float = 0.0
+    """Whether it can take part without one: it has had one before."""
+
+    stop: float = 0.0
+    urgent: float = 0.0
+    save: float = 0.0
+
+
+class Lockstep:
+    """One rank's view of the turns of all ranks."""
+
+    def __init__(
+        self,
+        group: Group,
+        interrupter: Interrupter,
+        own: Callable[[], Totals],
+        patience_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`own` returns the counters of this rank."""
+        self.group = group
+        self.stopped = False
+        """Whether all ranks have agreed to stop."""
+        self.steps_without_batch = 0
+        """Optimisation steps in which this rank had no rows."""
+        self.totals = self._counted = Totals()
+        """Counters of the whole run at the last turn: the same on all ranks."""
+        self._interrupter, self._own = interrupter, own
+        self._patience_s, self._clock = patience_s, clock
+        self._begun = False
+        self._ready_since: float | None = None
+
+    def now(self) -> Totals:
+        """Return the counters of the run, with what was counted here since the last turn."""
+        return self._own().since(self._counted, self.totals)
+
+    def record(self) -> Record:
+        """Return the metrics of all learners together, in place of those of this one."""
+        totals, balance = self.now(), self.balance()
+        return {
+            "samples_total": float(totals.stored),
+            "episodes": float(totals.episodes),
+            "samples_per_insert": totals.sampled / totals.inserted if totals.inserted else 0.0,
+            "replay/size": float(totals.replay_size),
+            **{f"ledger/{name}": float(n) for name, n in asdict(balance).items()},
+            "ledger/in_flight": float(balance.in_flight),
+            "ranks/steps_without_batch": float(self.steps_without_batch),
+        }
+
+    def balance(self) -> Balance:
+        """Return the ledger of all learners."""
+        totals = self.now()
+        return Balance(**{f.name: getattr(totals, f.name) for f in fields(Balance)})
+
+    def saved(self, numbers: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a learner's numbers for a checkpoint with the counters of all.
+
+        A resumed run counts on from them in rank 0, however many ranks it has. The limiter's counts
+        belong to the replay, of which each rank saves its own.
+        """
+        totals = self.now()
+        ledger = asdict(self.balance())
+        counts = {name: getattr(totals, name) for name in ("env_steps", "episodes", "incarnation")}
+        return {**numbers, **counts, "ledger": ledger, "ranks": self.group.world}
+
+    def settle(self) -> None:
+        """Count what arrived after the last turn, when actors have ended; leave the group."""
+        if self._interrupter.urgent:
+            return
+        try:
+            self._add_up([])
+        except RankFailed as error:
+            logger.warning("the last counters of all learners were not added up: %s", error)
+        self.group.leave()
+
+    def turn(self, *, ready: bool) -> bool:
+        """Meet all ranks before a step; return whether all of them take it now."""
+        said = _Flags(*self._add_up(list(asdict(self._flags(ready=ready)).values())))
+        if said.save:
+            self._interrupter.save_requested = True
+        if said.stop:
+            self._stop(urgent=said.urgent > 0)
+            return False
+        world = self.group.world
+        goes = said.ready == world or (said.impatient > 0 and said.begun == world)
+        if goes:
+            self._begun |= ready
+            self._ready_since = None
+            self.steps_without_batch += not ready
+        return goes
+
+    def _add_up(self, flags: list[float]) -> list[float]:
+        """Sum flags and counters over all ranks; return the flags."""
+        self._counted = self._own()
+        sums = self.group.exchange([*flags, *asdict(self._counted).values()])
+        names = [f.name for f in fields(Totals)]
+        counts = map(round, sums[len(flags) :])
+        self.totals = Totals(**dict(zip(names, counts, strict=True)))
+        return sums[: len(flags)]
+
+    def _flags(self, *, ready: bool) -> _Flags:
+        now, interrupter = self._clock(), self._interrupter
+        since = self._ready_since
+        if ready and since is None:
+            since = self._ready_since = now
+        impatient = ready and since is not None and now - since >= self._patience_s
+        if interrupter.is_set:
+            self.group.post("stop", interrupter.reason or "stopped")
+        save, interrupter.save_requested = interrupter.save_requested, False
+        return _Flags(
+            ready=ready,
+            impatient=impatient,
+            begun=self._begun or ready,
+            stop=interrupter.is_set,
+            urgent=interrupter.urgent,
+            save=save,
+        )
+
+    def _stop(self, *, urgent: bool) -> None:
+        self.stopped = True
+        reason = "another learner has stopped"
+        with suppress(StopIteration):
+            rank, reason = next(iter(self.group.posted("stop").items()))
+            reason = f"{reason} (rank {rank})"
+        self._interrupter.stop(self._interrupter.reason or reason, urgent=urgent)
+
+
+def check_alike(group: Group, what: Mapping[str, float]) -> None:
+    """Raise if a number differs between ranks, which must be equal when a run begins."""
+    own = list(what.values())
+    slots = [0.0] * (group.world * len(own))
+    slots[group.rank * len(own) : (group.rank + 1) * len(own)] = own
+    all_values = group.exchange(slots)
+    for i, name in enumerate(what):
+        values = all_values[i :: len(own)]
+        if len(set(values)) > 1:
+            said = ", ".join(f"{value:g} in rank {rank}" for rank, value in enumerate(values))
+            raise ConfigError(
+                f"the learners of a run must begin alike, but {name} differs: {said}; start all "
+                "with the same command, version and files"
+            )

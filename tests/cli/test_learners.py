@@ -1,0 +1,98 @@
+"""Several learners on the command line: real ranks, which find each other through a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from asyncrl.cli.learners import learners_in
+from asyncrl.learner.lockstep import STORE_FILE
+from tests.cli import console
+from tests.support import warm
+from tests.support.helpers import wait_until
+
+TWO = [*console.TINY, "--actors", "2", "--ranks.patience-s", "30"]
+_DEADLINE_S = 180.0
+
+
+@contextmanager
+def ranks(tmp_path: Path, *args: str) -> Iterator[list[warm.Process]]:
+    """Start a command line as each of two ranks, forked from a process that has loaded torch."""
+    with ExitStack() as stack:
+        started = []
+        for rank in range(2):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv(STORE_FILE, str(tmp_path / "store"))
+                for name in ("RANK", "LOCAL_RANK"):
+                    patch.setenv(name, str(rank))
+                for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+                    patch.setenv(name, "2")
+                started.append(stack.enter_context(console.started(*args, cwd=tmp_path)))
+        yield started
+
+
+def checkpoints(run: Path) -> tuple[list[str], list[str]]:
+    """Return the numbers of what the first and the second rank have saved."""
+    found = []
+    for where in (run / "checkpoints", run / "checkpoints" / "rank-1"):
+        there = where.iterdir() if where.exists() else ()
+        found.append(sorted(path.name for path in there if path.name.isdecimal()))
+    return found[0], found[1]
+
+
+def test_the_number_of_learners_is_read_from_the_command_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    assert learners_in(["dqn", "--learners", "3"]) == 3
+    assert learners_in(["dqn", "--learners=2", "--quiet"]) == 2
+    assert learners_in(["dqn", "--learners"]) == 1
+    assert learners_in(["dqn", "--learners", "many"]) == 1  # the parser refuses it
+    monkeypatch.setenv("RANK", "0")
+    assert learners_in(["dqn", "--learners", "3"]) == 1
+
+
+@pytest.mark.processes
+def test_two_learners_train_and_save_at_the_same_step(tmp_path: Path) -> None:
+    flags = [*TWO, "--max-opt-steps", "40", "--save.interval-opt-steps", "0", "--quiet"]
+    with ranks(tmp_path, "train", "dqn", *flags, "--run-dir", "run") as both:
+        assert [rank.wait(_DEADLINE_S) for rank in both] == [0, 0]
+        said = both[1].stdout.read()
+    assert said == ""
+    assert checkpoints(tmp_path / "run") == (["40"], ["40"])
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["opt_steps"], summary["setup"]["learners"]) == (40, 2)
+    ledger = summary["ledger"]
+    assert ledger["produced"] == ledger["stored"] + ledger["dropped"] + ledger["lost"]
+
+
+@pytest.mark.processes
+def test_a_killed_learner_is_named_and_the_other_one_saves(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    flags = [*TWO, "--save.interval-opt-steps", "10", "--quiet"]
+    with ranks(tmp_path, "train", "dqn", *flags, "--run-dir", "run") as (first, second):
+        wait_until(lambda: all(checkpoints(run)), _DEADLINE_S, "a checkpoint of both")
+        os.kill(second.pid, signal.SIGKILL)
+        assert first.wait(_DEADLINE_S) == 1
+        said = first.stderr.read()
+    assert "rank 1 ended without an error" in said
+    assert f"process {second.pid}" in said
+    assert (run / "error.txt").exists()
+    assert int(checkpoints(run)[0][-1]) >= 10
+
+
+def test_what_several_learners_cannot_train_is_refused(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RANK", "0")
+        patch.setenv("WORLD_SIZE", "2")
+        done = console.run("train", "dqn", "--mode", "sync", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "--mode sync trains with one learner, but 2 were started" in done.stderr
+        done = console.run("train", "dqn", "--learners", "3", cwd=tmp_path)
+        assert "--learners 3 starts as many learners, but this is one of 2 already" in done.stderr

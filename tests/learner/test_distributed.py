@@ -1,0 +1,168 @@
+"""A group of ranks: what it says when one of them is missing. Sums are faked; see tests/cli."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from asyncrl.core.errors import ConfigError, NonFiniteModel, RankFailed
+from asyncrl.learner import distributed
+from asyncrl.learner.distributed import ProcessGroup
+from asyncrl.learner.lockstep import STORE_FILE, Place, RanksConfig
+
+PLACE = Place(rank=0, world=2, local_world=2)
+GONE = 4_194_304  # above the largest number of a process
+
+
+class FakeGroup(ProcessGroup):
+    """Rank 0 of two, whose other rank is in the test."""
+
+    def __init__(self, other: Tensor | None = None, error: str = "") -> None:
+        self.rank, self.world, self.place = 0, 2, PLACE
+        self.other, self.error = other, error
+        self._timeout_s, self._open = 5.0, True
+        self._store: Any = dist.HashStore()  # type: ignore[attr-defined]
+        self.post("process", f"{os.getpid()} {socket.gethostname()}")
+
+    def other_posts(self, key: str, text: str) -> None:
+        self._store.set(f"{key}/1", text)
+
+    def _part(self) -> None:
+        self._open = False
+
+
+@pytest.fixture(autouse=True)
+def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for no rank: all that others say is there."""
+    monkeypatch.setattr(distributed, "_POSTED_S", 0.0)
+
+
+def summed(group: FakeGroup, monkeypatch: pytest.MonkeyPatch, values: Tensor) -> Tensor:
+    def all_reduce(there: Tensor) -> None:
+        if group.error:
+            raise RuntimeError(group.error)
+        if there.dtype == torch.float32 and group.other is not None:
+            there += group.other  # numbers that ranks exchange are float64
+
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    return group.sum(values)
+
+
+@pytest.fixture
+def patch(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    return monkeypatch
+
+
+def test_sums_are_of_all_ranks(patch: pytest.MonkeyPatch) -> None:
+    group = FakeGroup(torch.tensor(2.0))
+    assert summed(group, patch, torch.ones(3)).tolist() == [3.0, 3.0, 3.0]
+
+
+def test_a_rank_with_a_number_that_is_not_finite_is_named(patch: pytest.MonkeyPatch) -> None:
+    group = FakeGroup(torch.tensor(0.0))
+    with pytest.raises(NonFiniteModel, match="statistics of rank 0 became NaN"):
+        summed(group, patch, torch.tensor([1.0, float("nan")]))
+
+
+def test_a_sum_that_is_too_large_is_of_no_rank_alone(patch: pytest.MonkeyPatch) -> None:
+    group = FakeGroup(torch.tensor(3e38))
+    with pytest.raises(NonFiniteModel, match="of none alone"):
+        summed(group, patch, torch.tensor([3e38]))
+
+
+def test_the_cause_of_another_rank_is_repeated(patch: pytest.MonkeyPatch) -> None:
+    group = FakeGroup(error="Connection closed by peer")
+    group.other_posts("failed", "OutOfMemory: no memory left")
+    with pytest.raises(RankFailed, match="rank 1 failed: OutOfMemory: no memory left"):
+        summed(group, patch, torch.ones(1))
+    with pytest.raises(RankFailed, match="has left the group"):
+        group.exchange([1.0])
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_a_killed_rank_is_named(patch: pytest.MonkeyPatch) -> None:
+    group = FakeGroup(error="Connection reset by peer")
+    group.other_posts("process", f"{GONE} {socket.gethostname()}")
+    with pytest.raises(RankFailed, match=f"rank 1 ended without an error.* process {GONE} on"):
+        summed(group, patch, torch.ones(1))
+
+
+def test_a_silent_rank_of_another_machine_is_named(patch: pytest.MonkeyPatch) -> None:
+    group = FakeGroup(error="Timed out waiting 5000ms for recv operation to complete")
+    group.other_posts("process", "77 elsewhere")
+    with pytest.raises(RankFailed, match=r"rank 1 did not take part in a step within 5 s \(ranks"):
+        summed(group, patch, torch.ones(1))
+
+
+def test_a_rank_that_still_runs_is_not_blamed(patch: pytest.MonkeyPatch) -> None:
+    group = FakeGroup(error="Connection reset by peer")
+    group.other_posts("runs", "yes")
+    with pytest.raises(RankFailed, match="connection between the ranks was lost"):
+        summed(group, patch, torch.ones(1))
+
+
+def test_a_failure_is_posted_and_that_of_another_rank_is_not() -> None:
+    group = FakeGroup()
+    group.leave(ValueError("bad"))
+    group.leave(ValueError("worse"))  # it has left already
+    assert group.posted("failed") == {0: "ValueError: bad"}
+    other = FakeGroup()
+    other.leave(RankFailed("rank 1 failed"))
+    assert other.posted("failed") == {}
+
+
+def test_a_text_is_awaited_unless_its_rank_fails() -> None:
+    group = FakeGroup()
+    group.other_posts("run directory", "0 /tmp/x")
+    assert group.wait_posted("run directory", 1) == "0 /tmp/x"
+    group.other_posts("failed", "ConfigError: bad")
+    with pytest.raises(RankFailed, match="rank 1 failed: ConfigError: bad"):
+        group.wait_posted("other", 1)
+
+
+def test_learners_of_one_machine_stay_on_its_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.delenv(STORE_FILE, raising=False)
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    distributed._choose_interface(PLACE, RanksConfig())
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
+
+
+@pytest.mark.parametrize(
+    ("address", "local", "says"),
+    [
+        ("10.0.0.5", 2, "MASTER_ADDR is '10.0.0.5'"),
+        ("localhost", 1, "1 of 2 learners are on other"),
+    ],
+)
+def test_several_machines_need_a_switch(
+    address: str, local: int, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.delenv(STORE_FILE, raising=False)
+    monkeypatch.setenv("MASTER_ADDR", address)
+    place = Place(rank=0, world=2, local_world=local)
+    with pytest.raises(ConfigError, match=f"{says}.*unencrypted.*GLOO_SOCKET_IFNAME"):
+        distributed._choose_interface(place, RanksConfig())
+    distributed._choose_interface(place, RanksConfig(several_machines=True))
+    assert "GLOO_SOCKET_IFNAME" not in os.environ
+
+
+def test_a_rank_ends_soon_after_what_started_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    parents = iter([100, 100])
+    ended, exited = threading.Event(), threading.Event()
+    monkeypatch.setattr(distributed, "_PARENT_S", 0.0)
+    monkeypatch.setattr(distributed, "_AFTER_PARENT_S", 0.0)
+    monkeypatch.setattr(os, "getppid", lambda: next(parents, 1))
+    monkeypatch.setattr(os, "_exit", lambda _: exited.set())
+    distributed._end_with_parent(ended.set)
+    assert ended.wait(10.0)
+    assert exited.wait(10.0)

@@ -1,0 +1,195 @@
+"""Turns of several learners, as one of them sees them; the others are numbers in a list."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+
+from asyncrl.core.errors import ConfigError, RankFailed
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.learner.lockstep import (
+    Lockstep,
+    Totals,
+    check_alike,
+    place_in,
+    refuse_several,
+)
+
+OWN = Totals(env_steps=10, produced=9, stored=7, dropped=1, inserted=7, sampled=14, incarnation=2)
+OTHER = Totals(env_steps=5, produced=4, stored=3, lost=1, inserted=3, sampled=6, incarnation=1)
+
+
+class Pair:
+    """Rank 0 of two; what the other one says is set beforehand."""
+
+    rank, world = 0, 2
+
+    def __init__(self) -> None:
+        self.says: dict[str, float] = {}
+        self.texts: dict[int, str] = {}
+        self.left: list[BaseException | None] = []
+        self.gone = False
+
+    def exchange(self, numbers: list[float]) -> list[float]:
+        if self.gone:
+            raise RankFailed("rank 1 has ended")
+        flags = ["ready", "impatient", "begun", "stop", "urgent", "save"]
+        others = [self.says.get(name, 0.0) for name in flags]
+        if len(numbers) == len(asdict(OWN)):  # counters alone
+            others = []
+        return [
+            mine + theirs
+            for mine, theirs in zip(numbers, [*others, *asdict(OTHER).values()], strict=True)
+        ]
+
+    def sum(self, values: object) -> object:
+        return values
+
+    def post(self, key: str, text: str) -> None:
+        self.texts[self.rank] = text
+
+    def posted(self, key: str) -> dict[int, str]:
+        return self.texts
+
+    def wait_posted(self, key: str, rank: int) -> str:
+        return self.texts[rank]
+
+    def leave(self, error: BaseException | None = None) -> None:
+        self.left.append(error)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def lockstep(clock: Clock | None = None) -> tuple[Lockstep, Pair, Interrupter]:
+    """Return the first of two learners, the other one, and what ends the run."""
+    pair, interrupter = Pair(), Interrupter()
+    one = Lockstep(pair, interrupter, lambda: OWN, patience_s=1.0, clock=clock or Clock())
+    return one, pair, interrupter
+
+
+def test_a_step_is_taken_when_all_have_a_batch() -> None:
+    one, pair, _ = lockstep()
+    assert not one.turn(ready=False)
+    assert not one.turn(ready=True)
+    pair.says = {"ready": 1, "begun": 1}
+    assert not one.turn(ready=False)
+    assert one.turn(ready=True)
+    assert one.steps_without_batch == 0
+
+
+def test_after_a_while_learners_go_on_without_one_that_has_no_batch() -> None:
+    one, pair, _ = lockstep(clock := Clock())
+    pair.says = {"begun": 1}
+    assert not one.turn(ready=True)
+    clock.now = 0.9
+    assert not one.turn(ready=True)
+    clock.now = 1.1
+    assert one.turn(ready=True)
+    assert not one.turn(ready=True)  # patience begins again
+
+
+def test_a_learner_takes_part_without_rows_only_after_its_first_batch() -> None:
+    one, pair, _ = lockstep()
+    pair.says = {"ready": 1, "begun": 1, "impatient": 1}
+    assert not one.turn(ready=False)
+    assert one.turn(ready=True)
+    assert one.turn(ready=False)
+    assert one.steps_without_batch == 1
+
+
+def test_all_stop_at_the_turn_at_which_one_must() -> None:
+    one, pair, interrupter = lockstep()
+    pair.says = {"ready": 1, "begun": 1, "stop": 1, "urgent": 1}
+    pair.texts = {1: "interrupted by SIGTERM"}
+    assert not one.turn(ready=True)
+    assert one.stopped
+    assert interrupter.urgent
+    assert interrupter.reason == "interrupted by SIGTERM (rank 1)"
+
+
+def test_an_own_reason_to_stop_is_posted_and_waits_for_the_turn() -> None:
+    one, pair, interrupter = lockstep()
+    interrupter.stop("500 optimisation steps are done")
+    assert not one.stopped
+    assert not one.turn(ready=True)
+    assert one.stopped
+    assert pair.texts == {0: "500 optimisation steps are done"}
+    assert interrupter.reason == "500 optimisation steps are done"
+    assert not interrupter.urgent
+
+
+def test_all_save_when_one_is_asked_to() -> None:
+    one, pair, interrupter = lockstep()
+    one.turn(ready=True)
+    assert not interrupter.save_requested
+    pair.says = {"save": 1}
+    one.turn(ready=True)
+    assert interrupter.save_requested
+
+
+def test_counters_are_those_of_all_learners() -> None:
+    one, _, _ = lockstep()
+    one.turn(ready=False)
+    assert one.totals.env_steps == 15
+    record = one.record()
+    assert (record["samples_total"], record["ledger/in_flight"]) == (10, 13 - 10 - 1 - 1)
+    assert record["samples_per_insert"] == 2
+    saved = one.saved({"limiter": {"inserted": 7}, "env_steps": 10, "incarnation": 2})
+    assert (saved["env_steps"], saved["incarnation"], saved["ranks"]) == (15, 3, 2)
+    assert saved["ledger"] == {"produced": 13, "stored": 10, "dropped": 1, "lost": 1}
+    assert saved["limiter"] == {"inserted": 7}
+
+
+def test_the_last_counters_are_added_up_if_all_are_still_there() -> None:
+    one, pair, _ = lockstep()
+    one.settle()
+    assert one.totals.env_steps == 15
+    assert pair.left == [None]
+
+
+def test_without_the_others_the_last_counters_are_warned_about(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one, pair, _ = lockstep()
+    pair.gone = True
+    one.settle()
+    assert "rank 1 has ended" in caplog.text
+    assert pair.left == [None]
+
+
+def test_a_number_that_differs_between_learners_is_named() -> None:
+    class Differs(Pair):
+        def exchange(self, numbers: list[float]) -> list[float]:
+            return [numbers[0], 300.0]
+
+    with pytest.raises(ConfigError, match="steps differs: 200 in rank 0, 300 in rank 1"):
+        check_alike(Differs(), {"steps": 200})
+
+
+def test_the_environment_of_torchrun_is_read() -> None:
+    assert place_in({}) is None
+    assert place_in({"WORLD_SIZE": "1", "RANK": "0"}) is None
+    given = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}
+    place = place_in({**given, "TORCHELASTIC_RESTART_COUNT": "3"})
+    assert place is not None
+    assert (place.rank, place.world, place.local_world, place.restarts) == (1, 4, 2, 3)
+
+
+@pytest.mark.parametrize(("rank", "world"), [("2", "2"), ("x", "2"), ("0", "two"), ("-1", "2")])
+def test_a_place_that_cannot_be_is_refused(rank: str, world: str) -> None:
+    with pytest.raises(ConfigError, match=f"RANK='{rank}', WORLD_SIZE='{world}'"):
+        place_in({"RANK": rank, "WORLD_SIZE": world})
+
+
+def test_what_has_one_learner_refuses_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_several("train_sync")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="train_sync trains with one learner, but 2"):
+        refuse_several("train_sync")

@@ -1,0 +1,163 @@
+"""Each learner's share of a run, and of the replays that another number of learners saved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.checkpoint.resume import open_checkpoints
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.replay_buffer import REPLAY
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.trainer import CommonParts
+from asyncrl.replay.files import deal
+from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
+from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.config import AsyncConfig
+from asyncrl.training.ranks import check_several, share_of
+from tests.support.streams import make_outbox, play, schema
+
+SCHEMA = schema(4, 1)
+WHOLE = AsyncConfig(
+    actors=4,
+    trainer=AsyncTrainerConfig(batch_size=60),
+    replay=UniformReplayConfig(capacity=6000),
+    limiter=RateLimiterConfig(min_size=101, band_transitions=50),
+)
+
+
+def test_a_share_is_the_whole_divided() -> None:
+    second, agents = share_of(
+        WHOLE, [DQNConfig(learning_rate=rate) for rate in (0.1, 0.2, 0.3, 0.4)], 1, 2
+    )
+    assert (second.actors, second.trainer.batch_size, second.replay.capacity) == (2, 30, 3000)
+    assert (second.limiter.min_size, second.limiter.band_transitions) == (51, 25)
+    assert second.limiter.samples_per_insert == WHOLE.limiter.samples_per_insert
+    assert agents == [DQNConfig(learning_rate=0.3), DQNConfig(learning_rate=0.4)]
+
+
+def test_only_the_first_evaluates() -> None:
+    assert [share_of(WHOLE, None, rank, 2)[0].evaluate.where for rank in (0, 1)] == [
+        "background",
+        "off",
+    ]
+
+
+def test_one_learner_has_the_whole() -> None:
+    assert share_of(WHOLE, None, 0, 1) == (WHOLE, None)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (replace(WHOLE, actors=3), "actors=3 means the whole run.* among 2 learners.* 2 or 4"),
+        (replace(WHOLE, actors=1), "actors=1 means.* set it to 2"),
+        (
+            replace(WHOLE, trainer=AsyncTrainerConfig(batch_size=61)),
+            "trainer.batch_size=61.* 60 or 62",
+        ),
+        (replace(WHOLE, replay=UniformReplayConfig(capacity=6001)), "replay.capacity=6001"),
+        (replace(WHOLE, inference="server"), "inference is 'server', but there are 2 learners"),
+        (replace(WHOLE, launcher="thread"), "launcher is 'thread'"),
+        (replace(WHOLE, evaluate=EvaluationConfig(where="inline")), "evaluate.where is inline"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(config: AsyncConfig, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        share_of(config, None, 0, 2)
+
+
+def test_a_strategy_and_a_recorded_order_are_refused() -> None:
+    parts: CommonParts = {"recorder": None}
+    check_several(1, parts, 0, strategy=object(), record_order="order")
+    with pytest.raises(ConfigError, match="a strategy was passed"):
+        check_several(2, parts, 0, strategy=object(), record_order=None)
+    with pytest.raises(ConfigError, match="record_order keeps the order of one learner"):
+        check_several(2, parts, 0, strategy=None, record_order="order")
+
+
+def filled(n_steps: int) -> UniformReplay:
+    """Return a replay with some segments."""
+    buffer = UniformReplayConfig(capacity=400).build(SCHEMA, 0)
+    _, messages = play([[""] * n_steps], make_outbox(1, SCHEMA.length, SCHEMA.lookahead))
+    for message in messages:
+        buffer.push(message.columns, message.rows)
+    return buffer
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_every_saved_segment_is_dealt_once(world: int) -> None:
+    saved = [filled(48).state(), filled(20).state()]
+    whole = len(filled(48)) + len(filled(20))
+    shares = [UniformReplayConfig(capacity=400).build(SCHEMA, 0) for _ in range(world)]
+    for rank, share in enumerate(shares):
+        deal(saved, share, SCHEMA, rank=rank, world=world)
+    assert sum(map(len, shares)) == whole
+    assert max(map(len, shares)) - min(map(len, shares)) <= SCHEMA.length
+
+
+def saved_by(world: int, path: Path) -> None:
+    """Save a checkpoint as this number of learners do."""
+    ledger = {"produced": 50, "stored": 50, "dropped": 0, "lost": 0}
+    for rank in range(world):
+        run = {"limiter": {"inserted": 10 + rank}, "ledger": ledger, "env_steps": 70}
+        run |= {"episodes": 3, "incarnation": 2}
+        groups = {REPLAY: {"rank": np.array([rank])}}
+        if rank == 0:
+            groups["agent"] = {"weight": np.ones(2)}
+        where = path / f"rank-{rank}" if rank else path
+        several = {"ranks": world} if world > 1 else {}
+        Checkpointer(where).save("8", groups, {"run": {**run, **several}, "opt_steps": 8})
+
+
+def test_each_learner_resumes_with_its_own_replay_and_the_first_with_the_counters(
+    tmp_path: Path,
+) -> None:
+    saved_by(2, tmp_path)
+    found = []
+    for rank in (0, 1):
+        checkpointer, checkpoint = open_checkpoints(
+            tmp_path, keep=3, resume=True, config=None, rank=rank, world=2
+        )
+        assert checkpointer is not None
+        checkpointer.unlock()
+        assert checkpoint is not None
+        assert checkpoint.groups[REPLAY]["rank"] == [rank]
+        assert checkpoint.groups["agent"]["weight"].tolist() == [1.0, 1.0]
+        run = checkpoint.meta["run"]
+        found.append((run["env_steps"], run["ledger"]["stored"], run["limiter"]["inserted"]))
+    assert found == [(70, 50, 10), (0, 0, 11)]
+
+
+@pytest.mark.parametrize(("before", "now"), [(1, 2), (2, 1), (2, 3)])
+def test_another_number_of_learners_gets_all_replays_to_share(
+    before: int, now: int, tmp_path: Path
+) -> None:
+    saved_by(before, tmp_path)
+    checkpointer, checkpoint = open_checkpoints(
+        tmp_path, keep=3, resume=True, config=None, rank=now - 1, world=now
+    )
+    assert checkpointer is not None
+    checkpointer.unlock()
+    assert checkpoint is not None
+    assert REPLAY not in checkpoint.groups
+    shards = [checkpoint.groups[f"{REPLAY}-{rank}"]["rank"].item() for rank in range(before)]
+    assert shards == list(range(before))
+    assert [one["inserted"] for one in checkpoint.meta["run"]["limiters"]] == [10, 11][:before]
+
+
+def test_a_missing_part_of_the_replay_is_warned_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved_by(2, tmp_path)
+    (tmp_path / "rank-1" / "8").unlink()
+    _, checkpoint = open_checkpoints(None, keep=3, resume=tmp_path / "8", config=None, world=3)
+    assert checkpoint is not None
+    assert f"{REPLAY}-1" not in checkpoint.groups
+    assert "the experience of rank 1 is lost" in caplog.text
