@@ -29,7 +29,7 @@ SOCKET = "control"
 _CLIENT_S = 5.0
 """Timeout for a client to send its request and take the answer."""
 
-_ANSWER_S = 10.0
+_ANSWER_S = 30.0
 _MOST_BYTES = 4 << 20
 _PEER_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 

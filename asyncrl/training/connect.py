@@ -59,10 +59,8 @@ _AGAIN_S = 1.0
 _AGAIN_TIMEOUT_S = 5.0
 """Timeout of such an attempt: meanwhile a restarted learner may have written another key."""
 
-_STOP_S = 10.0
-"""Seconds for the actor to send what it has when the connection is closed."""
-
 _CLOSE_S = 30.0
+"""Seconds for the thread to end, in addition to the time for the actor to send what it has."""
 
 
 def connect(
@@ -187,9 +185,10 @@ class Connection:
         """Send what is left, and leave the run; may be called again."""
         self._interrupter.stop("the program has closed the connection")
         self._end(TransportClosed("the connection is closed"))
-        self._thread.join(_CLOSE_S)
+        limit_s = self._session.config.supervision.stop_timeout_s + _CLOSE_S
+        self._thread.join(limit_s)
         if self._thread.is_alive():
-            raise TransportError(f"the connection did not end within {_CLOSE_S:g} s")
+            raise TransportError(f"the connection did not end within {limit_s:g} s")
 
     def __enter__(self) -> Self:
         return self
@@ -238,7 +237,7 @@ class Connection:
                 HostTimeouts(
                     first_answer_s=_AGAIN_TIMEOUT_S if self._joined.is_set() else self._timeout_s,
                     learner_s=session.config.hosts.learner_timeout_s,
-                    stop_s=_STOP_S,
+                    stop_s=session.config.supervision.stop_timeout_s,
                 ),
                 on_welcome=self._joined.set,
             )
