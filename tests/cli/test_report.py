@@ -102,3 +102,14 @@ def test_what_cannot_be_served_is_refused(
     assert main(command.format(**names).split()) == 2
     assert error.format(**names) in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
+
+
+def test_long_reading_is_announced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = made_run(tmp_path / "mine", RunConfig())
+    assert main(["report", str(run)]) == 0
+    assert not capsys.readouterr().err
+    monkeypatch.setattr("asyncrl.cli.report._LARGE_BYTES", 0)
+    assert main(["report", str(run)]) == 0
+    assert capsys.readouterr().err == "reading 0 MiB of records\n"
