@@ -44,7 +44,7 @@ class HindsightReplayConfig(RingConfig):
     """Share of sampled transitions that get a goal achieved later in their episode. 0.8 is the
     paper's 4 of 5. 0 relabels none."""
 
-    horizon: Annotated[Count, COMMON] = 50
+    horizon: Count = 50
     """Maximum number of steps from a transition to its new goal. Segments look ahead this far, so
     the replay stores `horizon / segment.length` additional rows per transition. The episode's
     length lets all later goals be chosen; 50 is that of Gymnasium-Robotics' robots."""
