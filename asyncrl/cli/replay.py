@@ -57,7 +57,7 @@ def run(arguments: ReplayArguments) -> int:
         trainer.run_until(arguments.until)
         took_s = time.monotonic() - began_s
         if arguments.pdb:
-            pdb.Pdb().set_trace()
+            pdb.Pdb(nosigint=True).set_trace()  # Ctrl-C stays that of the command
     show(_report(trainer, took_s))
     return 1 if trainer.differs else 0
 

@@ -188,6 +188,15 @@ TASKS: Mapping[str, Task] = {
         seeds=5,
         needs="mujoco",
     ),
+    "fetchreach": Task(
+        title="FetchReach-v4",
+        env="gymnasium_robotics:FetchReach-v4",
+        bar=-2.5,
+        random=-49.1,
+        max_env_steps=50_000,
+        max_seconds=600.0,
+        needs="gymnasium_robotics",
+    ),
     "breakout": Task(
         title="MinAtar Breakout",
         env=f"{_ENVIRONMENTS}:minatar_breakout",
@@ -257,6 +266,7 @@ CASES: tuple[Case, ...] = (
     Case(algorithm="sac", task="halfcheetah", preset="sac-mujoco"),
     Case(algorithm="td3", task="halfcheetah", preset="td3-mujoco"),
     Case(algorithm="crossq", task="halfcheetah", preset="crossq-mujoco"),
+    Case(algorithm="sac", task="fetchreach", preset="sac-goals"),
     Case(
         algorithm="rainbow",
         task="breakout",

@@ -211,6 +211,7 @@ def test_replay_is_compared_with_bare_selection(tmp_path: Path) -> None:
         "sample 8 of 64 frames / torch.index_select of as many bytes",
         "90 % of samples of 8 transitions beside a pushing thread / at rest",
         "90 % of samples of 8 frames beside a pushing thread / at rest",
+        "sample 8 of 512 transitions with hindsight / uniformly",
     ]
     assert all(len(c["ratios"]) == 2 and c["ratio"] > 0 for c in result["comparisons"])
 

@@ -57,7 +57,9 @@ def test_until_stops_there_and_opens_the_debugger(
     killed: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("p trainer.run_step(), trainer.opt_steps\nc\n"))
+    before = signal.getsignal(signal.SIGINT)
     assert main(["replay", str(killed), "--until", "20", "--pdb"]) == 0
+    assert signal.getsignal(signal.SIGINT) == before
     shown = capsys.readouterr()
     assert "(True, 21)" in shown.err
     assert shown.out.startswith("replayed 21 optimisation steps")

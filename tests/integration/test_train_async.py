@@ -258,7 +258,7 @@ def test_what_cannot_be_sent_to_an_actor_is_refused_before_a_process_starts(
     def start(**_: object) -> NoReturn:
         raise AssertionError("a process would start")
 
-    monkeypatch.setattr("asyncrl.training.asynchronous.LocalLauncher", start)
+    monkeypatch.setattr("asyncrl.training.launchers.LocalLauncher", start)
     lock = threading.Lock()
 
     def make() -> CountingBatch:
