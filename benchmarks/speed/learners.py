@@ -108,6 +108,8 @@ def _median_step_s(hidden: list[int], batch_size: int, seconds: float) -> float:
         took_s.append(time.perf_counter() - began)
         if len(took_s) == _WARM_UP:
             until = time.monotonic() + seconds
+    if group is not None:
+        group.leave()
     return statistics.median(took_s[_WARM_UP:])
 
 
