@@ -26,6 +26,9 @@ Plain = Mapping[str, Any]
 SOCKET = "control"
 """The socket's name in the run directory."""
 
+_UNREADY = "control.unready"
+"""Its name before it listens."""
+
 _CLIENT_S = 5.0
 """Timeout for a client to send its request and take the answer."""
 
@@ -47,10 +50,13 @@ class ControlSocket:
         self._listener = socket.socket(socket.AF_UNIX)
         try:
             (run_dir / SOCKET).unlink(missing_ok=True)  # of a learner that was killed
-            with _short(run_dir) as path:
+            unready = run_dir / _UNREADY
+            unready.unlink(missing_ok=True)
+            with _short(run_dir, _UNREADY) as path:
                 self._listener.bind(path)
-            (run_dir / SOCKET).chmod(0o600)  # before anybody can connect
+            unready.chmod(0o600)  # before anybody can connect
             self._listener.listen()
+            unready.rename(run_dir / SOCKET)
         except OSError:
             self._listener.close()
             raise
@@ -62,7 +68,7 @@ class ControlSocket:
         """End the thread and remove the socket; may be called again."""
         with suppress(OSError):
             self._wake.send(b"\0")
-        self._thread.join()
+        self._thread.join(2 * _CLIENT_S)
         for each in (self._listener, self._wake, self._woken):
             each.close()
         with suppress(OSError):
@@ -121,12 +127,12 @@ def is_own(connection: socket.socket) -> bool:
 
 
 @contextmanager
-def _short(run_dir: Path) -> Iterator[str]:
+def _short(run_dir: Path, name: str = SOCKET) -> Iterator[str]:
     """Yield a path of the socket that is short, in any directory: systems allow 100 bytes."""
     descriptor = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:
         here = Path(f"/proc/self/fd/{descriptor}")
-        yield str((here if here.exists() else run_dir) / SOCKET)
+        yield str((here if here.exists() else run_dir) / name)
     finally:
         os.close(descriptor)
 
@@ -141,7 +147,7 @@ def _read(connection: socket.socket) -> Plain:
         data += part
     try:
         message = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConnectionError(f"the other side sent no JSON: {error}") from error
     if not isinstance(message, dict):
         raise ConnectionError("the other side sent no object")

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 FLAG = "--learners"
 _POLL_S = 0.05
-_OTHERS_S = 30.0
-"""Seconds in which the other learners must end after one has failed."""
+_OTHERS_S = 90.0
+"""Seconds in which the other learners must end after one has failed: they save a checkpoint."""
 
 _RUN_DIR = "run directory"
 
@@ -88,7 +88,7 @@ def _wait(
             for rank in running:
                 rank.send_signal(interrupted.exit_code - 128)
         code = code or _first_failure(ranks)
-        if code and deadline == math.inf:
+        if code and not is_forwarded and deadline == math.inf:
             deadline = time.monotonic() + _OTHERS_S
         if time.monotonic() >= deadline or (code and all(map(_is_stopped, running))):
             _kill(running)
@@ -122,9 +122,14 @@ def _kill(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
 def group_of(arguments: TrainArguments) -> Group | None:
     """Join the other learners of a command, if there are any; refuse what they cannot train."""
     place = place_in(os.environ)
-    if place is None:
-        return None
     config, asked = arguments.config, arguments.output.learners
+    if place is None:
+        if asked > 1:
+            raise ConfigError(
+                f"--learners {asked} is set, but so is RANK, which makes this process the only "
+                "learner; unset RANK"
+            )
+        return None
     if asked not in {1, place.world}:
         raise ConfigError(
             f"--learners {asked} starts as many learners, but this is one of {place.world} "

@@ -243,7 +243,9 @@ def _run(name: str, args: list[str], *, debug: bool) -> int:
             traceback.print_exc()
         raise_again()
         # Rank 0 says what is wrong with the command line.
-        if not debug and not (isinstance(error, ConfigError) and _rank()):
+        # Of --learners, the first one says what is wrong with the command line of all.
+        quiet = isinstance(error, ConfigError) and _rank() and "ASYNCRL_RANKS_STORE" in os.environ
+        if not debug and not quiet:
             sentence = _sentence(error, flags=name in _TAKE_SETTINGS)
             complain(f"asyncrl: {_rank()}error: {sentence}")
         return 2 if isinstance(error, ConfigError) else 1

@@ -313,11 +313,15 @@ class EnvDescription(NamedTuple):
     """Where `compute_reward` of an environment with goals is, see `goals.py`; else None."""
 
 
-def describe_env(make_env: MakeBatchEnv) -> EnvDescription:
-    """Build the environments once in this process, and close them."""
+def describe_env(make_env: MakeBatchEnv, *, goals: bool = False) -> EnvDescription:
+    """Build the environments once in this process, and close them.
+
+    `goals` asks how rewards are computed from goals, for which one of them may be stepped.
+    """
     env = make_batch_env(make_env)
     try:
-        n_frames, goal_reward = getattr(env, "n_frames", 1), getattr(env, "goal_reward", None)
+        n_frames = getattr(env, "n_frames", 1)
+        goal_reward = getattr(env, "goal_reward", None) if goals else None
         return EnvDescription(env.spec, env.n_envs, n_frames, goal_reward)
     finally:
         env.close()

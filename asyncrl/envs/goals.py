@@ -29,8 +29,10 @@ _STEPS = 8
 def goal_reward_of(env: gym.Env[Any, Any]) -> GoalReward | None:
     """Return where the environment's `compute_reward` is; None if it has no goals."""
     space = env.observation_space
+    if not isinstance(space, Dict) or not {ACHIEVED_GOAL, DESIRED_GOAL} <= {*space}:
+        return None
     owner = _owner(env)
-    if not isinstance(space, Dict) or not {ACHIEVED_GOAL, DESIRED_GOAL} <= {*space} or not owner:
+    if owner is None:
         return None
     path = f"{type(owner).__module__}:{type(owner).__qualname__}"
     found = {"path": path, **attributes_of(owner), "problem": ""}
@@ -43,8 +45,10 @@ def goal_reward_of(env: gym.Env[Any, Any]) -> GoalReward | None:
 
 def _owner(env: Any) -> Any:  # noqa: ANN401  # an environment or a wrapper
     """Return the outermost layer of an environment that has the method, or else None."""
-    while env is not None and not hasattr(type(env), "compute_reward"):
-        env = vars(env).get("env")
+    while not hasattr(type(env), "compute_reward"):
+        if not isinstance(env, gym.Wrapper):
+            return None
+        env = env.env
     return env
 
 

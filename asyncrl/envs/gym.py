@@ -259,18 +259,19 @@ def with_kwargs(
     return partial(make_env, **kwargs)
 
 
-def describe(make_env: MakeBatchEnv) -> EnvDescription:
+def describe(make_env: MakeBatchEnv, *, goals: bool = False) -> EnvDescription:
     """Return what a run must know of environments; makes them in this process, and closes them.
 
     Of the single environments of a config, or of `make_batch`, it makes only one.
     """
     make, n_envs = _single_env_factory(make_env)
     if make is None:
-        return describe_env(make_env)
+        return describe_env(make_env, goals=goals)
     first = make()
     forward_warnings()
     plain = _is_plain(first)
-    seen = describe_env(lambda: as_batch_env(first, None if plain or n_envs == 1 else n_envs))
+    count = None if plain or n_envs == 1 else n_envs
+    seen = describe_env(lambda: as_batch_env(first, count), goals=goals)
     return seen._replace(n_envs=n_envs) if plain else seen
 
 

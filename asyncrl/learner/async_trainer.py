@@ -18,7 +18,7 @@ from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent
 from asyncrl.core.declared import COMMON, Count, CountOrOff, PositiveOrOff, Within, check_declared
-from asyncrl.core.errors import RankFailed
+from asyncrl.core.errors import ConfigError, RankFailed
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import EnvChange, Experience
 from asyncrl.core.ranks import LearnsInRanks, join
@@ -143,7 +143,7 @@ class AsyncTrainer(BaseTrainer):
         if strategy is None:
             proxy.on_room = self._publish_newest
         self._setup = setup
-        self._declared = manager.size
+        self._declared, self._first_incarnation = manager.size, manager.next_incarnation
         self._publish_after = 0.0
         self._drawn: Iterator[Columns] = iter(())
         self._own_batch: Columns | None = None
@@ -188,7 +188,8 @@ class AsyncTrainer(BaseTrainer):
         """Publish the agent's model to all actors; refuse a model that is not finite."""
         counts = self.services.counts
         info = take_snapshot(self.agent, opt_steps=counts.opt_steps, env_steps=counts.env_steps)
-        self._link.publish(replace(info, n_actors=self._manager.size), "act")
+        world = 1 if self._lockstep is None else self._lockstep.group.world
+        self._link.publish(replace(info, n_actors=self._manager.size * world), "act")
         self.proxy.order.published(info)
         self._staleness.on_publish(info.version)
         self._callbacks.note("published", counts.opt_steps)
@@ -213,6 +214,11 @@ class AsyncTrainer(BaseTrainer):
         exit. A resumed run has as many actors as before, unless its settings have another number
         than then.
         """
+        if self._lockstep is not None:
+            raise ConfigError(
+                "several learners have a fixed number of actors; end the run, and resume it with "
+                "another --actors"
+            )
         self._manager.resize(actors)
 
     def fleet(self) -> list[ActorStatus]:
@@ -347,7 +353,9 @@ class AsyncTrainer(BaseTrainer):
             **asdict(proxy.ledger.balance()),
             env_steps=proxy.ledger.env_steps,
             episodes=proxy.actors.episodes,
-            incarnation=self._manager.next_incarnation,
+            # Other ranks add what they have used, so that resuming multiplies nothing.
+            incarnation=self._manager.next_incarnation
+            - (self._first_incarnation if self.rank else 0),
             replay_size=len(proxy.buffer),
             inserted=proxy.limiter.inserted,
             sampled=proxy.limiter.sampled,
@@ -360,8 +368,8 @@ class AsyncTrainer(BaseTrainer):
 
     def _state(self, *, save_replay: bool) -> RunState:
         groups, numbers = self.proxy.state(save_replay=save_replay)
-        fleet = {"actors": self.actors, "declared": self._declared}
-        more = {"fleet": fleet} if self.actors != self._declared else {}
+        asked = self._manager.asked
+        more = {"fleet": {"actors": asked, "declared": self._declared}} if asked else {}
         numbers = {**numbers, "incarnation": self._manager.next_incarnation, **more}
         return RunState(
             groups, numbers if self._lockstep is None else self._lockstep.saved(numbers)
@@ -374,7 +382,7 @@ class AsyncTrainer(BaseTrainer):
         many as before, unless the settings now declare another number.
         """
         self.proxy.restore(checkpoint)
-        if "fleet" not in checkpoint.meta["run"]:
+        if "fleet" not in checkpoint.meta["run"] or self._lockstep is not None:
             return
         if checkpoint.count("run.fleet.declared") == self._declared:
             self._manager.resize(checkpoint.count("run.fleet.actors"))
@@ -384,6 +392,7 @@ class AsyncTrainer(BaseTrainer):
         self.proxy.order.begin()
         if self._lockstep is not None:
             self.services.saves_agent = self.rank == 0
+            self.services.take_save_request = self._lockstep.take_save_request
             check_alike(self._lockstep.group, {"the number of optimisation steps": self.opt_steps})
             self._check_equal()
         self.proxy.start()

@@ -199,12 +199,17 @@ class Lockstep:
         """Counters of the whole run at the last turn: the same on all ranks."""
         self._interrupter, self._own = interrupter, own
         self._patience_s, self._clock = patience_s, clock
-        self._begun = False
+        self._begun = self._save = False
         self._ready_since: float | None = None
 
     def now(self) -> Totals:
         """Return the counters of the run, with what was counted here since the last turn."""
         return self._own().since(self._counted, self.totals)
+
+    def take_save_request(self) -> bool:
+        """Return whether all ranks have agreed to save since the last call."""
+        asked, self._save = self._save, False
+        return asked
 
     def record(self) -> Record:
         """Return the metrics of all learners together, in place of those of this one."""
@@ -248,8 +253,7 @@ class Lockstep:
     def turn(self, *, ready: bool) -> bool:
         """Meet all ranks before a step; return whether all of them take it now."""
         said = _Flags(*self._add_up(list(asdict(self._flags(ready=ready)).values())))
-        if said.save:
-            self._interrupter.save_requested = True
+        self._save |= said.save > 0
         if said.stop:
             self._stop(urgent=said.urgent > 0)
             return False

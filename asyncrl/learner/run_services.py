@@ -166,6 +166,8 @@ class RunServices:
         self.saves_agent = True
         """Whether checkpoints hold the agent, and the best model is kept: of several learners, the
         first one does it for all."""
+        self.take_save_request: Callable[[], bool] = self._take_save_request
+        """Returns whether a checkpoint was asked for since the last call."""
         self.watch = Stopwatch()
         self.counts = Counts()
         self._pace = Pace(self.counts, self.watch, clock)
@@ -208,10 +210,14 @@ class RunServices:
             record = self._record(agent_record())
             self.watch.lap("record")
             self._judge(record)
-        if self._save_every.due(opt_steps) or self._interrupter.save_requested:
-            self._interrupter.save_requested = False
+        asked = self.take_save_request()
+        if self._save_every.due(opt_steps) or asked:
             self.save()
         self._check_stop(self._pace.axes())
+
+    def _take_save_request(self) -> bool:
+        asked, self._interrupter.save_requested = self._interrupter.save_requested, False
+        return asked
 
     def finish(self) -> None:
         """Evaluate the last model, unless that was done, or the run failed or is interrupted.

@@ -180,6 +180,8 @@ class ActorManager:
         self._most_actors = most_actors
         self._sizing = threading.Lock()
         self._size = len([*self._actors()])
+        self.asked = 0
+        """Number of actors that `resize` has asked for last; 0 before."""
         self._stragglers = Stragglers(config.min_pace, config.pace_window_s)
         self._finishing = threading.Event()
         self._stop_now = threading.Event()
@@ -223,7 +225,7 @@ class ActorManager:
         if self._finishing.is_set() or self._interrupter.is_set:
             raise ConfigError("the run is ending, so its number of actors cannot change")
         with self._sizing:
-            self._size = actors
+            self._size = self.asked = actors
 
     def fleet(self) -> list[ActorStatus]:
         """Return each actor's slot, also of those that have left. Any thread."""

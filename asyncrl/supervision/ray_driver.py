@@ -226,14 +226,14 @@ class Driver:
     def _on_end(self, host: _Placed, why: str, lost: bool) -> None:
         with suppress(Exception):
             self._ray.kill(host.actor)
-        steady = self._clock() - host.started_at > _STEADY_S
-        host.failures = 1 if steady else host.failures + 1
         if why:
+            steady = self._clock() - host.started_at > _STEADY_S
+            host.failures = 1 if steady else host.failures + 1
             self._say(ended=host.name, why=why if lost else f"failed: {why}")
             backoff_s = min(_FIRST_BACKOFF_S * 2 ** (host.failures - 1), _LAST_BACKOFF_S)
             host.starts_at = self._clock() + backoff_s
         else:  # its run has ended
-            host.starts_at = math.inf
+            host.failures, host.starts_at = 0, math.inf
         host.actor = host.name_ref = host.ended_ref = None
         if all(one.actor is None and one.failures >= _MOST_FAILURES for one in self._hosts):
             raise ConfigError(

@@ -20,6 +20,7 @@ from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.checkpoint.resume import Resume, first_incarnation
 from asyncrl.core.agent import Agent, AgentConfig
 from asyncrl.core.env import EnvDescription, MakeBatchEnv
+from asyncrl.core.goals import RelabelsGoals
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorExit, Launcher
 from asyncrl.core.torch_threads import are_adaptive
@@ -234,10 +235,11 @@ def _describe(
     make_env: MakeBatchEnv, config: AsyncConfig, launcher: RunLauncher | ThreadLauncher
 ) -> EnvDescription:
     """Inspect the environments: in a child process, or here if actors are threads."""
+    goals = isinstance(config.replay, RelabelsGoals)
     if isinstance(launcher, ThreadLauncher):
-        return describe_here(make_env)
+        return describe_here(make_env, goals=goals)
     timeout_s = config.supervision.start_timeout_s
-    return describe_in_child(make_env, timeout_s=timeout_s, launcher=launcher)
+    return describe_in_child(make_env, timeout_s=timeout_s, launcher=launcher, goals=goals)
 
 
 def _evaluation_site(

@@ -10,6 +10,7 @@ from asyncrl.core.declared import COMMON, Count
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentConfig
+from asyncrl.core.types import MOST_ACTORS
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.lockstep import RanksConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
@@ -81,6 +82,11 @@ class AsyncConfig(CommonConfig):
             raise ConfigError(
                 "supervision.memory_limit_bytes has no effect with launcher=thread, because "
                 "threads share their memory; set it to 0, or launcher to process"
+            )
+        if self.actors > MOST_ACTORS:
+            raise ConfigError(
+                f"actors must be at most {MOST_ACTORS}, got {self.actors}; give each more "
+                "environments by `envs_per_actor`"
             )
         if self.elsewhere:
             self._check_hosts()

@@ -41,15 +41,17 @@ def describe_in_child(
     *,
     timeout_s: float,
     launcher: LocalLauncher | None = None,
+    goals: bool = False,
 ) -> EnvDescription:
     """Make environments in a child process, inspect and close them, and return the facts.
 
+    `goals` asks how rewards are computed from goals, for which one environment may be stepped.
     Makes one environment if a config or `make_batch` gives their number. Raises what `run_in_child`
     does; `timeout_s` is `supervision.start_timeout_s`.
     """
     require_make_env(make_env)
     seen = run_in_child(
-        partial(_describe, make_env),
+        partial(_describe, make_env, goals=goals),
         what="building the environment",
         timeout_s=timeout_s,
         timeout_setting="supervision.start_timeout_s",
@@ -65,16 +67,17 @@ def describe_env_of_run(config: RunConfig) -> EnvDescription:
     return describe_in_child(config.env_config().build, timeout_s=timeout_s)
 
 
-def describe_here(make_env: MakeBatchEnv) -> EnvDescription:
+def describe_here(make_env: MakeBatchEnv, *, goals: bool = False) -> EnvDescription:
     """Inspect the environments of a run in this process."""
     require_make_env(make_env)
-    described: EnvDescription = importlib.import_module("asyncrl.envs.gym").describe(make_env)
+    module: Any = importlib.import_module("asyncrl.envs.gym")
+    described: EnvDescription = module.describe(make_env, goals=goals)
     return described
 
 
-def _describe(make_env: MakeBatchEnv) -> Plain:
+def _describe(make_env: MakeBatchEnv, *, goals: bool) -> Plain:
     """Inspect the environments, in the child. Imports only what makes environments."""
-    return plain_description(describe_here(make_env))
+    return plain_description(describe_here(make_env, goals=goals))
 
 
 def plain_description(seen: EnvDescription) -> Plain:

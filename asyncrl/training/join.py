@@ -19,6 +19,7 @@ from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.errors import ConfigError, WireError
+from asyncrl.core.goals import RelabelsGoals
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorBody
 from asyncrl.core.messages import EnvChange, Peer
@@ -118,7 +119,8 @@ def _plan(
     launcher: LocalLauncher,
 ) -> RunPlan:
     timeout_s = config.supervision.start_timeout_s
-    seen = describe_in_child(make_env, timeout_s=timeout_s, launcher=launcher)
+    goals = isinstance(config.replay, RelabelsGoals)
+    seen = describe_in_child(make_env, timeout_s=timeout_s, launcher=launcher, goals=goals)
     return RunPlan(agent, make_env, make_processor, config, actor_agents, seen=seen)
 
 

@@ -124,10 +124,13 @@ def share_of(
     actors = _divided("actors", config.actors, world)
     if actor_agents is not None:
         actor_agents = actor_agents[rank * actors : (rank + 1) * actors]
+    divided = {"capacity": _divided("replay.capacity", replay.capacity, world)}
+    if hasattr(replay, "beta_samples"):
+        divided["beta_samples"] = -(-replay.beta_samples // world)
     share = replace(
         config,
         actors=actors,
-        replay=replace(replay, capacity=_divided("replay.capacity", replay.capacity, world)),
+        replay=replace(replay, **divided),
         trainer=replace(
             config.trainer, batch_size=_divided("trainer.batch_size", batch_size, world)
         ),

@@ -28,7 +28,7 @@ class _Outcome:
     reward: float
     terminated: bool
     truncated: bool
-    info: Mapping[str, Any]
+    success: Mapping[str, Array] | None
     last_obs: Array | None
     action: Array
     """What was done."""
@@ -79,7 +79,9 @@ class UserLoop:
         spec = self.spec.action
         given = np.asarray(action)
         row = given.astype(spec.dtype)
-        if given.shape != spec.shape or not np.array_equal(row, given.astype(np.float64)):
+        # Floats may be rounded, integers must be exact.
+        fits = np.isfinite(row).all() if row.dtype.kind == "f" else np.array_equal(row, given)
+        if given.shape != spec.shape or given.dtype.kind not in "biuf" or not fits:
             raise ConfigError(
                 f"an action must be {spec.dtype} of shape {spec.shape}, got {given.dtype} of shape "
                 f"{given.shape}: {action!r:.80}"
@@ -107,6 +109,12 @@ class UserLoop:
             )
         if not np.isfinite(reward):
             raise ConfigError(f"reward must be finite, got {reward!r}")
+        try:
+            success = _success(info)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"is_success of an info must be a number or a bool: {error}"
+            ) from error
         with self._changed:
             if self._done is None:
                 raise ConfigError("call act before observe")
@@ -115,7 +123,7 @@ class UserLoop:
                     reward=float(reward),
                     terminated=bool(terminated),
                     truncated=bool(truncated),
-                    info=info,
+                    success=success,
                     last_obs=last,
                     action=self._done,
                 )
@@ -174,7 +182,7 @@ class UserLoop:
             np.array([out.terminated]),
             np.array([out.truncated]),
             final,
-            info=_success(out.info) if ended else None,
+            info=out.success if ended else None,
             action=out.action[None],
         )
 

@@ -45,7 +45,7 @@ def test_requests_are_answered_one_after_the_other(run_dir: Path) -> None:
     assert ask(run_dir, {"number": 2}) == {"got": {"number": 2}}
 
 
-@pytest.mark.parametrize("sent", [b"", b"no JSON\n", b"[1]\n", b"{"])
+@pytest.mark.parametrize("sent", [b"", b"no JSON\n", b"[1]\n", b"{", b"[" * 200_000 + b"\n"])
 def test_a_client_that_sends_no_request_is_disconnected(run_dir: Path, sent: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as client:
         with control._short(run_dir) as path:

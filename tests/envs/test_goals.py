@@ -13,6 +13,7 @@ from gymnasium.wrappers import TimeLimit, TransformReward
 from asyncrl.core.goals import without_env
 from asyncrl.core.types import Array
 from asyncrl.envs.goals import goal_reward_of
+from asyncrl.envs.gym import describe, make_batch
 from tests.support.bit_flip import BitFlip
 
 
@@ -70,8 +71,28 @@ def test_reward_is_computed_without_an_environment() -> None:
     np.testing.assert_array_equal(here, there)
 
 
+class NamesItsLevel(gym.Env[Any, Any]):
+    observation_space = Tolerant().observation_space
+    env = "level-1"  # no environment
+
+
 def test_environments_without_goals_have_none() -> None:
     assert goal_reward_of(gym.make("CartPole-v1")) is None
+    assert goal_reward_of(NamesItsLevel()) is None
+
+
+def test_no_environment_is_stepped_unless_goals_are_asked_for() -> None:
+    class Counts(Tolerant):
+        steps = 0
+
+        def step(self, action: int) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
+            Counts.steps += 1
+            return super().step(action)
+
+    assert describe(make_batch(Counts, n_envs=2)).goal_reward is None
+    assert Counts.steps == 0
+    assert describe(make_batch(Counts, n_envs=2), goals=True).goal_reward is not None
+    assert Counts.steps > 0
 
 
 @pytest.mark.parametrize(

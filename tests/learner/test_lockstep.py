@@ -127,10 +127,15 @@ def test_an_own_reason_to_stop_is_posted_and_waits_for_the_turn() -> None:
 def test_all_save_when_one_is_asked_to() -> None:
     one, pair, interrupter = lockstep()
     one.turn(ready=True)
-    assert not interrupter.save_requested
+    interrupter.save_requested = True  # after the turn, so that the others have not heard of it
+    assert not one.take_save_request()
+    one.turn(ready=True)
+    assert one.take_save_request()
+    assert not one.take_save_request()
     pair.says = {"save": 1}
     one.turn(ready=True)
-    assert interrupter.save_requested
+    assert one.take_save_request()
+    assert not interrupter.save_requested
 
 
 def test_counters_are_those_of_all_learners() -> None:

@@ -17,6 +17,7 @@ from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.trainer import CommonParts
 from asyncrl.replay.files import deal
+from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
@@ -40,6 +41,11 @@ def test_a_share_is_the_whole_divided() -> None:
     assert (second.limiter.min_size, second.limiter.band_transitions) == (51, 25)
     assert second.limiter.samples_per_insert == WHOLE.limiter.samples_per_insert
     assert agents == [DQNConfig(learning_rate=0.3), DQNConfig(learning_rate=0.4)]
+
+
+def test_samples_of_a_priority_schedule_are_divided() -> None:
+    whole = replace(WHOLE, replay=PrioritizedReplayConfig(capacity=6000, beta_samples=1001))
+    assert share_of(whole, None, 1, 2)[0].replay.beta_samples == 501
 
 
 def test_only_the_first_evaluates() -> None:

@@ -116,6 +116,7 @@ def test_an_action_that_is_late_is_that_of_the_next_call(loop: UserLoop) -> None
         (lambda loop: loop.act("a picture", 1.0), "an observation must be"),
         (observe, "call act before observe"),
         (lambda loop: observe(loop, np.inf), "reward must be finite"),
+        (lambda loop: observe(loop, info={"is_success": "yes"}), "is_success of an info must be"),
         (lambda loop: observe(loop, truncated=True), "needs its last observation"),
         (lambda loop: loop.override(1), "call override between act and observe"),
         (lambda loop: loop.override([1]), r"of shape \(\), got int64 of shape \(1,\)"),
@@ -127,6 +128,15 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         does(loop)
+
+
+def test_floats_may_be_rounded_and_must_be_finite() -> None:
+    box = BoxSpec((1,), "float32", np.full(1, -1, "f4"), np.full(1, 1, "f4"))
+    loop = UserLoop(EnvSpec(SPEC.observation, box))
+    with pytest.raises(ConfigError, match="call override between"):  # 0.1 itself is taken
+        loop.override([0.1])
+    with pytest.raises(ConfigError, match="an action must be float32"):
+        loop.override([np.nan])
 
 
 def test_calls_take_turns(loop: UserLoop) -> None:

@@ -75,6 +75,8 @@ class Reduction:
         if not numbers:
             return {}
         together = torch.stack([one.detach().to(self._device).double() for one in numbers.values()])
+        # A number that overflows is recorded, and ends no run.
+        together = together.nan_to_num(nan=0.0, posinf=1e30, neginf=-1e30)
         return dict(zip(numbers, self.mean(together, rows).unbind(), strict=True))
 
     def merge(self, rows: int, var: Tensor, mean: Tensor) -> tuple[Tensor, Tensor, Tensor]:
