@@ -71,8 +71,8 @@ def test_a_custom_loop_trains_a_learner(tmp_path: Path) -> None:
 def test_what_a_loop_has_done_is_kept_when_it_leaves(tmp_path: Path) -> None:
     key = tmp_path / "join.key"
     with training(key) as results:
-        for _ in range(2):  # the second takes the place of the first
-            with connect(key) as actor:  # the key has the settings
+        for _ in range(2):  # the second takes the place of the first, perhaps after its timeout
+            with connect(key, timeout_s=180.0) as actor:  # the key has the settings
                 assert play(actor, steps=20) == 20
     (result,) = results
     ledger = result.ledger

@@ -109,9 +109,10 @@ class FakeManager:
 
     next_incarnation = 1
     size = 2
+    asked = 0
 
     def resize(self, actors: int) -> None:
-        self.size = actors
+        self.size = self.asked = actors
 
     def fleet(self) -> list[ActorStatus]:
         return []
