@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from asyncrl.cli.signals import Interrupted, interrupting
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.learner.lockstep import STORE_FILE, Group, place_in
+from asyncrl.learner.lockstep import STORE_FILE, Group, place_in, process_state
 from asyncrl.training.ranks import join_ranks
 from asyncrl.training.run import build_trainer
 
@@ -104,11 +104,7 @@ def _first_failure(ranks: Sequence[subprocess.Popen[bytes]]) -> int:
 
 def _is_stopped(process: subprocess.Popen[bytes]) -> bool:
     """Whether a process can never end by itself, as after SIGSTOP."""
-    try:
-        stat = Path(f"/proc/{process.pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] == "T"
+    return process_state(process.pid) == "T"
 
 
 def _kill(ranks: Sequence[subprocess.Popen[bytes]]) -> None:

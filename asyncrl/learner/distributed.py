@@ -30,7 +30,7 @@ from torch.distributed.rendezvous import rendezvous
 from asyncrl.core.errors import ConfigError, NonFiniteModel, RankFailed, describe_error
 from asyncrl.core.interrupter import start_thread
 from asyncrl.core.ranks import Values
-from asyncrl.learner.lockstep import STORE_FILE, Place, RanksConfig
+from asyncrl.learner.lockstep import STORE_FILE, Place, RanksConfig, process_state
 
 logger = logging.getLogger(__name__)
 
@@ -242,12 +242,8 @@ def _state_of(process: str) -> str:
     pid, _, host = process.partition(" ")
     if not pid or host != socket.gethostname() or not Path("/proc/self/stat").exists():
         return ""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return "ended without an error, as after SIGKILL"
-    match stat.rpartition(")")[2].split()[0]:
-        case "Z" | "X":
+    match process_state(int(pid)):
+        case "" | "Z" | "X":
             return "ended without an error, as after SIGKILL"
         case "T" | "t":
             return "is stopped, as by SIGSTOP, and took no part in a step"

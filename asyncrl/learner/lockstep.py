@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any, Protocol
 
 from asyncrl.core.declared import Count, Positive, check_declared
@@ -88,6 +89,15 @@ def place_in(environ: Mapping[str, str]) -> Place | None:
     if not 0 <= place.rank < world:
         raise _bad_place(environ)
     return place
+
+
+def process_state(pid: int) -> str:
+    """Return the letter of a process's state in /proc, as T for stopped; "" if it is not there."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return stat.rpartition(")")[2].split()[0]
 
 
 def refuse_several(what: str) -> None:
