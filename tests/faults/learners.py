@@ -28,14 +28,12 @@ print(json.dumps([result.ledger, result.actors]))
 """
 
 
-def learner(
-    enough: Path, timeout_s: float = 300.0, script: str = LEARNER
-) -> AbstractContextManager[warm.Process]:
+def learner(enough: Path, timeout_s: float = 300.0) -> AbstractContextManager[warm.Process]:
     """Start a run with two actors, in a separate process group; it ends when the file is there.
 
     It then prints its ledger and what its actors did. `timeout_s` is what a step may take.
     """
-    return warm.started("code", [script, str(enough), str(timeout_s)], cwd=Path.cwd())
+    return warm.started("code", [LEARNER, str(enough), str(timeout_s)], cwd=Path.cwd())
 
 
 @contextmanager

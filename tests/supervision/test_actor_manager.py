@@ -413,10 +413,12 @@ def test_start_has_a_separate_timeout() -> None:
 
 
 @pytest.mark.fault("F16", "F33")
-def test_time_without_supervision_is_no_hang() -> None:
+@pytest.mark.parametrize("starting", [False, True])
+def test_time_without_supervision_is_no_hang(starting: bool) -> None:
     """As after a learner, or the whole machine, was stopped and went on."""
-    with started(step_timeout_s=60.0) as stage:
-        stage.all_work()
+    with started(step_timeout_s=60.0, start_timeout_s=60.0) as stage:
+        if not starting:
+            stage.all_work()
         for _ in range(20):
             stage.clock.now += 1e6
             stage.launcher.wait_rounds()
