@@ -216,6 +216,7 @@ def _hosts_record(hosts: Mapping[str, Mapping[str, float]]) -> Record:
         "hosts/room": sum(host["room"] for host in here),
         "hosts/actors": sum(host["actors"] for host in here),
         "hosts/lost": float(len(hosts) - len(here)),
+        "hosts/round_trip_ms": 1000 * max((host["round_trip_s"] for host in here), default=0.0),
     }
 
 

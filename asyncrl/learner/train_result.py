@@ -78,7 +78,8 @@ class TrainResult:
 
     hosts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Each host that has joined, by name: its `room` for actors, how many it runs now (`actors`),
-    how many were `started` on it, and whether it was `lost`."""
+    how many were `started` on it, whether it was `lost`, and `round_trip_s` of a message, 0 while
+    unknown."""
 
     agent: Mapping[str, float] = field(default_factory=dict)
     """The agent's numbers in the last record with an optimisation step, as under `agent/`."""

@@ -116,6 +116,7 @@ METRICS: dict[str, Metric] = {
     "hosts/room": Metric("actors", "that these hosts have room for"),
     "hosts/actors": Metric("actors", "that run on them now"),
     "hosts/lost": Metric("hosts", "that have left, or were not heard for too long, so far"),
+    "hosts/round_trip_ms": Metric("ms", "of a message to the farthest host; 0 while unknown"),
     "replay/size": Metric("transitions", "transitions that can be sampled now"),
     # The learner's time since the last record; the shares add up to 1.
     "share/learner_act": Metric("1", "acting, in synchronous mode"),

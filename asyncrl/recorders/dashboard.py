@@ -200,7 +200,9 @@ def _hosts(values: Mapping[str, float]) -> str:
     if "hosts/joined" not in values:
         return ""
     joined, running, room = (count(values[f"hosts/{n}"]) for n in ("joined", "actors", "room"))
-    return f"{joined} joined, with room for {room} actors, {running} of which run"
+    trip_ms = values["hosts/round_trip_ms"]
+    trip = f"; round trip up to {trip_ms:.1f} ms" if trip_ms else ""
+    return f"{joined} joined, with room for {room} actors, {running} of which run{trip}"
 
 
 def _labelled(values: Mapping[str, float], labels: _Labels) -> list[tuple[str, str]]:

@@ -161,7 +161,9 @@ def _learners(setup: Mapping[str, Any]) -> str:
 def _host(item: tuple[str, Mapping[str, float]]) -> str:
     name, host = item
     lost = ", lost" if host["lost"] else ""
-    return f"{name}: {host['started']:.0f} actors started, room for {host['room']:.0f}{lost}"
+    trip_ms = 1000 * host["round_trip_s"]
+    trip = f", round trip {trip_ms:.1f} ms" if trip_ms else ""
+    return f"{name}: {host['started']:.0f} actors started, room for {host['room']:.0f}{trip}{lost}"
 
 
 _MOST_ACTORS = 16

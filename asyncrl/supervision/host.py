@@ -92,6 +92,9 @@ class Host:
         self._silent_s = 0.0
         self._looked_at = clock()
         self._spoke_at = float("-inf")
+        self._sent_at: object = None
+        """The time in the learner's newest message, by its clock."""
+        self._read_at = 0.0
 
     def run(self, interrupter: Interrupter) -> Outcome:
         """Serve the learner; return how it ended. Actors that still run are the caller's to end.
@@ -108,11 +111,13 @@ class Host:
         return self._outcome
 
     def _turn(self) -> None:
-        for ended in self._launcher.exits(_TURN_S):
+        for ended in self._launcher.exits(0.0):
             self._on_exit(ended)
-        for data in self._line.receive(0.0):
+        for data in self._line.receive(_TURN_S):
             self._silent_s = 0.0
-            self._on(decode(data))
+            message = decode(data)
+            self._sent_at, self._read_at = message.get("at"), self._clock()
+            self._on(message)
         now = self._clock()
         self._silent_s += min(now - self._looked_at, _LONGEST_LOOK_S)
         self._looked_at = now
@@ -185,7 +190,8 @@ class Host:
                 held_bytes = self._launcher.memory_bytes(peer)
                 pid = self._launcher.place(peer).pid
                 reports.append([plain_peer(peer), heartbeats, held_bytes, pid])
-        self._line.send(self._talk.message(actors=reports))
+        echo = [self._sent_at, self._spoke_at - self._read_at]
+        self._line.send(self._talk.message(actors=reports, echo=echo))
 
     def _check_learner(self) -> None:
         """Raise if the learner was not heard for too long."""

@@ -46,6 +46,8 @@ process itself was stopped or busy."""
 _POLL_S = 0.02
 _CLOSE_S = 5.0
 _FIRST_REMINDER_S = 10.0
+_TRIPS = 16
+"""Round trips of a host whose smallest is shown: the others contain waits of its processes."""
 _MOST_HOSTS = 4096
 _MOST_ROOM = 4096
 
@@ -84,6 +86,7 @@ class _Host:
     actors: dict[Peer, _Actor] = field(default_factory=dict)
     started: int = 0
     silent_s: float = 0.0
+    trips_s: deque[float] = field(default_factory=partial(deque, maxlen=_TRIPS))
     leaves: str = ""
     """Why it takes no further actors; empty while it does."""
 
@@ -267,7 +270,8 @@ class HostLauncher:
                 for item in host.talk.take(message):
                     self._on_item(host, item)
                 self._on_reports(host, message.get("actors", []))
-                self._port.send(who, host.talk.message())
+                self._on_echo(host, message.get("echo"))
+                self._port.send(who, host.talk.message(at=self._clock()))
         except WireError as error:
             _log.warning("a message of a host is ignored: %s", error)
 
@@ -323,6 +327,14 @@ class HostLauncher:
                 case _:
                     raise WireError(f"a report that cannot be read: {report!r:.80}")
 
+    def _on_echo(self, host: _Host, echo: Any) -> None:  # noqa: ANN401  # from JSON
+        """Measure a round trip, if the host returns a time that it was sent."""
+        match echo:
+            case [float(sent_at), float(held_s)] if held_s >= 0:
+                trip_s = self._clock() - sent_at - held_s
+                if trip_s >= 0:
+                    host.trips_s.append(trip_s)
+
     def _check_silence(self) -> None:
         """Give up hosts that were not heard while the socket was read."""
         now, reads = self._clock(), self._port.reads
@@ -361,6 +373,7 @@ class HostLauncher:
                 "actors": 0 if host in lost else len(host.actors),
                 "started": host.started,
                 "lost": int(bool(host.leaves) or host in lost),
+                "round_trip_s": min(host.trips_s, default=0.0),
             }
 
     def _log_loss(self, host: _Host, why: str) -> None:

@@ -247,11 +247,13 @@ def test_summary_names_the_actors_that_had_faults() -> None:
 
 def test_summary_names_the_hosts() -> None:
     hosts = {
-        "n1/17": {"room": 2, "actors": 0, "started": 3, "lost": 1},
-        "n2/18": {"room": 4, "actors": 4, "started": 4, "lost": 0},
+        "n1/17": {"room": 2, "actors": 0, "started": 3, "lost": 1, "round_trip_s": 0.0},
+        "n2/18": {"room": 4, "actors": 4, "started": 4, "lost": 0, "round_trip_s": 0.0004},
     }
-    rows = ("n1/17: 3 actors started, room for 2, lost", "n2/18: 4 actors started, room for 4")
-    expected = "  hosts      " + "; ".join(rows)
+    expected = (
+        "  hosts      n1/17: 3 actors started, room for 2, lost; "
+        "n2/18: 4 actors started, room for 4, round trip 0.4 ms"
+    )
     assert expected in render_summary(SUMMARY | {"hosts": hosts})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,6 +29,7 @@ class Line:
         self.talk.say(welcome={"run": "r"})
         self.heard: list[Any] = []
         self.reports: list[Any] = []
+        self.echoes: list[Any] = []
         self.answers = True
         self.raw: list[bytes] = []
         self.on_turn = lambda: None
@@ -35,6 +37,7 @@ class Line:
 
     def receive(self, timeout_s: float) -> list[bytes]:
         self.on_turn()
+        time.sleep(timeout_s)  # as a socket on which nothing arrives
         arrived, self._inbox = self._inbox + self.raw, []
         return arrived
 
@@ -42,8 +45,9 @@ class Line:
         message = decode(data)
         self.heard += self.talk.take(message)
         self.reports = message["actors"]
+        self.echoes.append(message["echo"])
         if self.answers:
-            self._inbox.append(self.talk.message())
+            self._inbox.append(self.talk.message(at=float(len(self.echoes))))
 
     def why_silent(self) -> str:
         return "it is reachable, but busy or stopped"
@@ -115,6 +119,10 @@ def test_it_serves_until_the_run_ends(site: Site) -> None:
     (ended,) = site.line.exits
     assert (ended["ended"], ended["code"], ended["last"]) == ([0, 0], 0, [2, 9, 0, 0])
     assert site.line.talk.is_acknowledged, "the learner does not wait for it"
+    (none, _), *echoes = site.line.echoes
+    assert none is None
+    assert [sent for sent, _ in echoes] == [1.0 + i for i in range(len(echoes))]
+    assert all(held_s > 0 for _, held_s in echoes)
 
 
 def test_it_reports_finishes_and_kills(site: Site) -> None:

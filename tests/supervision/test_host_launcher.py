@@ -299,12 +299,25 @@ def test_hosts_are_described() -> None:
     stage.launcher.launch(peer(), body)
     other.say()
     assert stage.launcher.hosts() == {
-        "n1": {"room": 2, "actors": 1, "started": 1, "lost": 0},
-        "n2": {"room": 1, "actors": 0, "started": 0, "lost": 0},
+        "n1": {"room": 2, "actors": 1, "started": 1, "lost": 0, "round_trip_s": 0.0},
+        "n2": {"room": 1, "actors": 0, "started": 0, "lost": 0, "round_trip_s": 0.0},
     }
     host.say()
     stage.look(11.0)
-    assert stage.launcher.hosts()["n1"] == {"room": 2, "actors": 0, "started": 1, "lost": 1}
+    lost = stage.launcher.hosts()["n1"]
+    assert (lost["actors"], lost["started"], lost["lost"]) == (0, 1, 1)
+
+
+def test_round_trip_of_a_host_is_without_the_time_that_it_holds_a_message() -> None:
+    stage = Stage()
+    host = HostSide(stage)
+    for trip_s in (0.5, 0.25, 0.75):
+        sent_at = stage.now_s
+        stage.now_s += trip_s + 0.125
+        host.say(echo=[sent_at, 0.125])
+    for echo in (None, [None, 0.1], [1e9, 0.0], [float("nan"), 0.0], [0.0, -1.0], "x"):
+        host.say(echo=echo)
+    assert stage.launcher.hosts()["n1"]["round_trip_s"] == 0.25
 
 
 def test_kill_and_finish_are_passed_on() -> None:
