@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
+from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.bench.cost_model import ActorCost, LearnerCost
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import MakeBatchEnv
@@ -39,6 +40,13 @@ class Trial:
     """Total duration, including start and end."""
 
 
+class ActingParts(TypedDict, total=False):
+    """Arguments of `build_async_trainer` that change what a step of an actor costs."""
+
+    actor_agents: Sequence[AgentConfig] | None
+    make_processor: Callable[[], StepProcessor] | None
+
+
 def run_trial(
     agent: AgentConfig,
     make_env: MakeBatchEnv,
@@ -46,6 +54,7 @@ def run_trial(
     *,
     seconds: float,
     limited: bool,
+    **acting: Unpack[ActingParts],
 ) -> Trial:
     """Train for a short time and discard the model.
 
@@ -56,11 +65,12 @@ def run_trial(
         seconds: Duration of the measurement, after actors and learner have started.
         limited: Whether the rate limiter is active. Without it neither side waits, which shows
             the cost of each. A replay that samples each transition once always needs it.
+        acting: Custom parts of the actors.
     """
     began_s = time.monotonic()
     limited = limited or config.replay.once
     loop = _Measuring(config.actors, seconds)
-    trainer = build_async_trainer(agent, make_env, _quick(config, limited), strategy=loop)
+    trainer = build_async_trainer(agent, make_env, _quick(config, limited), strategy=loop, **acting)
     result = trainer.train()
     before, after = loop.first, _with_last_reports(loop.last, trainer)
     return Trial(

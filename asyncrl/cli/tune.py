@@ -18,11 +18,12 @@ from asyncrl.cli.output import show
 from asyncrl.cli.parser import parsed
 from asyncrl.core.declared import Positive, check_declared
 from asyncrl.core.env import DiscreteSpec
-from asyncrl.core.errors import AsyncRLError
+from asyncrl.core.errors import AsyncRLError, ConfigError
 from asyncrl.metrics import limits
 from asyncrl.metrics.system import Cores
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.training.describe_env import describe_env_of_run
+from asyncrl.training.named_parts import NamedParts
 from asyncrl.training.presets import load_over, preset, preset_like
 from asyncrl.training.run_config import RunConfig, load_yaml
 
@@ -128,7 +129,12 @@ def tune(
     on_tried: Callable[[TrialRecord], object] = lambda _: None,
     on_failed: Callable[[Plan, AsyncRLError], object] = lambda _plan, _error: None,
 ) -> tuple[RunConfig, Tuning]:
-    """Search; return the settings with the chosen values, and the search."""
+    """Search; return the settings with the chosen values, and the search.
+
+    Trials use the named parts that act. The others do not change which plan is the fastest, but
+    for a strategy, which a trial replaces by its own: it is refused.
+    """
+    _check_parts(config.parts)
     search_space = _allowed(config, search_space or SearchSpace())
     actors = min(config.actors, search_space.most_actors) if search_space.actors else config.actors
 
@@ -141,9 +147,7 @@ def tune(
         )
 
     def run_plan(plan: Plan, *, limited: bool) -> Trial:
-        trying = configured(plan)
-        make_env = trying.env_config().build
-        return run_trial(trying.agent, make_env, trying, seconds=_TRIAL_S, limited=limited)
+        return _trial(configured(plan), limited=limited)
 
     tuning = Tuner(
         run_plan=run_plan,
@@ -163,6 +167,27 @@ def tune(
         on_failed=on_failed,
     ).run()
     return configured(tuning.chosen), tuning
+
+
+def _trial(config: RunConfig, *, limited: bool) -> Trial:
+    return run_trial(
+        config.agent,
+        config.env_config().build,
+        config,
+        seconds=_TRIAL_S,
+        limited=limited,
+        actor_agents=config.parts.agents_of_actors(config.agent, config.actors),
+        make_processor=config.parts.make_processor,
+    )
+
+
+def _check_parts(parts: NamedParts) -> None:
+    parts.check("async")
+    if parts.strategy:
+        raise ConfigError(
+            f"parts.strategy is {parts.strategy.path}, whose speed short runs cannot measure: they "
+            "have their own training loop; set actors and envs_per_actor yourself"
+        )
 
 
 def render(tuning: Tuning, command: str) -> str:

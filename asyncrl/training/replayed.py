@@ -234,13 +234,15 @@ def build_replay_trainer(
             own, such as networks, are among the settings.
         config: The run's settings; as with `agent`.
         make_processor: The run's, if it had one.
-        parts: `recorder`, `callbacks`: those of the run, if they change its agent.
+        parts: `recorder`, `callbacks`: those of the run, if they change its agent. Callbacks that
+            the file names are made again without being passed.
     """
     log = OrderLog(Path(order))
     head = log.head
     if agent is None or config is None:
         config = its = _config_in(log)
         agent, make_processor = its.agent, make_processor or its.parts.make_processor
+        parts["callbacks"] = [*its.parts.make_callbacks(), *parts.get("callbacks", ())]
     _warn_of_machine(head["machine"])
     assume(head["choices"])
     seen = description_of(head["env"])

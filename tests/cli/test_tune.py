@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from asyncrl.actor.trajectory_processor import Trajectories
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.bench.cost_model import Plan
 from asyncrl.bench.trial import Trial
@@ -17,11 +18,13 @@ from asyncrl.cli import train as train_command
 from asyncrl.cli import tune as tune_command
 from asyncrl.cli.tune import parse, run, tune
 from asyncrl.core.errors import ActorFailed, ConfigError
+from asyncrl.core.named import Named
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.metrics import limits
 from asyncrl.metrics.system import Cores
 from asyncrl.replay.sequences import SequenceReplayConfig
+from asyncrl.training.named_parts import NamedParts
 from asyncrl.training.presets import preset, preset_lines
 from asyncrl.training.run_config import RunConfig, save_yaml
 from tests.bench.worlds import World, actor_cost
@@ -86,6 +89,45 @@ def test_actors_and_cores_are_within_limits(
         replace(preset("dqn"), actors=3), seconds=60.0, search_space=SearchSpace(actors=False)
     )
     assert config.actors == 3, "given"
+
+
+def ladder(agent: Any, actors: int) -> list[Any]:
+    return [agent] * actors
+
+
+def test_trials_use_the_named_parts_that_act(
+    tried: list[RunConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_trial, acting = tune_command.run_trial, []
+
+    def keeping(agent: Any, make_env: Any, config: RunConfig, **how: Any) -> Trial:
+        acting.append((how["make_processor"](), how["actor_agents"]))
+        return run_trial(agent, make_env, config, **how)
+
+    monkeypatch.setattr(tune_command, "run_trial", keeping)
+    parts = NamedParts(
+        processor=Named("asyncrl.actor.trajectory_processor:Trajectories"),
+        actor_agents=Named(f"{__name__}:ladder"),
+    )
+    tune(replace(preset("dqn"), parts=parts), seconds=60.0)
+    assert all(isinstance(processor, Trajectories) for processor, _ in acting)
+    assert [len(agents) for _, agents in acting] == [config.actors for config in tried]
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("asyncrl.learner.async_trainer:CollectThenTrain", "parts.strategy is .* cannot measure"),
+        ("nowhere:It", "parts.strategy: 'nowhere:It': there is no module"),
+    ],
+)
+def test_parts_that_trials_cannot_use_are_refused(
+    tried: list[RunConfig], name: str, sentence: str
+) -> None:
+    strategy = Named(name, {"env_steps": 100, "opt_steps": 5})
+    with pytest.raises(ConfigError, match=sentence):
+        tune(replace(preset("dqn"), parts=NamedParts(strategy=strategy)), seconds=60.0)
+    assert not tried
 
 
 @pytest.mark.usefixtures("tried")

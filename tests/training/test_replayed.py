@@ -21,6 +21,7 @@ from asyncrl.checkpoint.record_file import RecordFile, read_records
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.callback import Callback, Training
 from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.named import Named
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import to_plain
@@ -35,6 +36,7 @@ from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.named_parts import NamedParts
 from asyncrl.training.replayed import build_replay_trainer, replay_run
 from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
@@ -147,15 +149,24 @@ def test_until_stops_there_and_the_run_can_be_continued_step_by_step(run_dir: Pa
     assert_same_bits(whole.agent.state(), trainer.agent.state())
 
 
+class Noisy(Callback):
+    """Changes the agent, which the order does not say."""
+
+    def step(self, trainer: Training) -> None:
+        agent: Any = trainer.agent
+        if trainer.opt_steps == 10:
+            next(agent.model.parameters()).data.add_(1.0)
+
+
+def test_replay_makes_the_callbacks_that_the_run_names(tmp_path: Path) -> None:
+    parts = NamedParts(callbacks=(Named(f"{__name__}:Noisy"),))
+    trainer = recorded(config_of(parts=parts), tmp_path / "order")
+    replayed = replay_run(tmp_path)
+    assert replayed.differs is None
+    assert_same_bits(trainer.agent.state(), replayed.agent.state())
+
+
 def test_replay_takes_the_callbacks_of_the_run(tmp_path: Path) -> None:
-    class Noisy(Callback):
-        """Changes the agent, which the order does not say."""
-
-        def step(self, trainer: Training) -> None:
-            agent: Any = trainer.agent
-            if trainer.opt_steps == 10:
-                next(agent.model.parameters()).data.add_(1.0)
-
     config = config_of()
     trainer = build_trainer(config, record_order=tmp_path / "order", callbacks=[Noisy()])
     trainer.train()
