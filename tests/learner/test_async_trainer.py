@@ -504,7 +504,7 @@ def test_an_actor_that_was_dropped_is_back_in_a_resumed_run(tmp_path: Path) -> N
     stage = Stage(strategy=Steps(4))
     stage.trainer.services._saver = DirectSaver(Checkpointer(tmp_path), stage.interrupter)
     stage.manager.at_stop = lambda: stage.feed(64)
-    stage.manager.size = 1  # nobody asked for it
+    stage.manager.size = 1  # without a request
     stage.train()
     assert Stage(checkpoint=Checkpointer(tmp_path).load("4")).trainer.actors == 2
 
