@@ -41,7 +41,9 @@ class Ranks(Protocol):
         """Sum a tensor over all ranks in place, and return it: the same bits on every rank.
 
         Every rank calls it in the same order, with tensors of one shape and dtype. It ends with an
-        error, on every rank that waits, if another one is gone or silent for too long.
+        error, on every rank that waits, if another one is gone or silent for too long. Raises
+        `NonFiniteModel` on all ranks, which names those whose values are not finite, if a
+        floating-point sum is not.
         """
 
 

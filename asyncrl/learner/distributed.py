@@ -1,5 +1,7 @@
 """Ranks over a process group of torch: gloo on CPUs, NCCL between GPUs.
 
+Sums of one machine on the CPU go through shared memory instead, see `shared_sums`.
+
     torchrun --nproc-per-node 2 -m asyncrl train ...      # or: asyncrl train --learners 2 ...
 
 A rank that fails posts the cause in the group's store and closes its connections, so that the sums
@@ -27,10 +29,11 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from asyncrl.core.errors import ConfigError, NonFiniteModel, RankFailed, describe_error
+from asyncrl.core.errors import ConfigError, RankFailed, describe_error
 from asyncrl.core.interrupter import start_thread
 from asyncrl.core.ranks import Values
 from asyncrl.learner.lockstep import STORE_FILE, Place, RanksConfig, process_state
+from asyncrl.learner.shared_sums import SharedSums, connect, is_finite, named, not_finite
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +63,9 @@ def joined(place: Place, config: RanksConfig) -> ProcessGroup:
 class ProcessGroup:
     """All ranks of a run, and the causes of their failures."""
 
+    _shared: SharedSums | None = None
+    """Used instead of gloo, if all ranks are on one machine."""
+
     def __init__(self, place: Place, config: RanksConfig) -> None:
         """Wait until all ranks are there; raise `RankFailed` after the timeout."""
         self.rank, self.world = place.rank, place.world
@@ -81,15 +87,21 @@ class ProcessGroup:
             raise RankFailed(self._why_not_met(str(error))) from error
         self._store.set_timeout(datetime.timedelta(seconds=_STORE_S))
         self._open = True
+        if place.local_world == self.world:
+            self._shared = connect(
+                self.rank, self.world, self._timeout_s, exchange=self._texts, agree=self._agree
+            )
 
     def sum(self, values: Values) -> Values:
         """Sum a tensor over all ranks, in place; raise `NonFiniteModel` if it becomes NaN."""
         assert isinstance(values, Tensor)  # noqa: S101  # as agents of torch have them
-        checked = values.is_floating_point()
-        was_finite = not checked or _is_finite(values)
+        checked = values.is_floating_point() and self._memory_for(values) is None
+        was_finite = not checked or is_finite(values)
         self._reduce(values)
-        if checked and not _is_finite(values):
-            self._name_bad(was_finite=was_finite)
+        if checked and not is_finite(values):
+            flags = [0.0] * self.world
+            flags[self.rank] = float(not was_finite)
+            raise not_finite([rank for rank, bad in enumerate(self.exchange(flags)) if bad])
         return values
 
     def exchange(self, numbers: list[float]) -> list[float]:
@@ -138,6 +150,8 @@ class ProcessGroup:
     def _part(self) -> None:
         """Close all connections, so that those who wait for this rank notice."""
         self._open = False
+        if self._shared is not None:
+            self._shared.close()
         dist.destroy_process_group()
 
     def _open_store(self) -> Store:
@@ -154,7 +168,7 @@ class ProcessGroup:
         with suppress(AttributeError):  # the store could not be opened
             there = self.posted("process")
         missing = [rank for rank in range(self.world) if rank not in there]
-        who = f"{_ranks(missing)} did not come" if there and missing else "the ranks did not meet"
+        who = f"{named(missing)} did not come" if there and missing else "the ranks did not meet"
         several = self.place.local_world < self.world
         hint = (
             f"; on several machines set {_INTERFACE} to the network interface of each, and see "
@@ -166,21 +180,34 @@ class ProcessGroup:
             f"{hint if several else ''}"
         )
 
+    def _texts(self, text: str) -> dict[int, str]:
+        self.post("memory", text)
+        return {rank: self.wait_posted("memory", rank) for rank in range(self.world)}
+
+    def _agree(self, yes: bool) -> bool:
+        return self.exchange([float(yes)])[0] == self.world
+
+    def _memory_for(self, values: Tensor) -> SharedSums | None:
+        return self._shared if values.device.type == "cpu" else None
+
     def _reduce(self, values: Tensor) -> None:
         if not self._open:
             raise RankFailed("this rank has left the group")
-        why = ""
+        late: bool | None = None
+        shared = self._memory_for(values)
         try:
-            dist.all_reduce(values)
-        except RuntimeError as error:
-            why = str(error)
+            if shared is None:
+                dist.all_reduce(values)
+            else:
+                shared.sum(values)
+        except (RuntimeError, OSError) as error:
+            late = isinstance(error, TimeoutError) or "Timed out" in str(error)
         # The exception must be gone here: its frames hold the connections that `_lost` closes.
-        if why:
-            raise RankFailed(self._lost(why))
+        if late is not None:
+            raise RankFailed(self._lost(late=late))
 
-    def _lost(self, why: str) -> str:
+    def _lost(self, *, late: bool) -> str:
         """Return who is missing and why, after a sum has failed."""
-        late = "Timed out" in why
         self.post("runs", "yes")
         self._part()
         try:
@@ -211,26 +238,7 @@ class ProcessGroup:
         where = ", ".join(
             f"process {processes[r].replace(' ', ' on ')}" for r in worst if r in processes
         )
-        return f"{_ranks(worst)} {how}; {where}"
-
-    def _name_bad(self, *, was_finite: bool) -> None:
-        flags = [0.0] * self.world
-        flags[self.rank] = float(not was_finite)
-        bad = [rank for rank, flag in enumerate(self.exchange(flags)) if flag]
-        of = f"of {_ranks(bad)}" if bad else "of all ranks together, but of none alone,"
-        raise NonFiniteModel(
-            f"the gradients or statistics {of} became NaN or infinite in an optimisation step; "
-            "nothing of it was published or saved. Try a lower learning rate or gradient clipping, "
-            "and look at what this rank's environments return"
-        )
-
-
-def _is_finite(values: Tensor) -> bool:
-    return bool(torch.isfinite(values.sum()))
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+        return f"{named(worst)} {how}; {where}"
 
 
 def _causes(failed: dict[int, str]) -> str:

@@ -22,7 +22,7 @@ _DEADLINE_S = 180.0
 
 
 @contextmanager
-def ranks(tmp_path: Path, *args: str) -> Iterator[list[warm.Process]]:
+def ranks(tmp_path: Path, *args: str, local_world: int = 2) -> Iterator[list[warm.Process]]:
     """Start a command line as each of two ranks, forked from a process that has loaded torch."""
     with ExitStack() as stack:
         started = []
@@ -31,8 +31,9 @@ def ranks(tmp_path: Path, *args: str) -> Iterator[list[warm.Process]]:
                 patch.setenv(STORE_FILE, str(tmp_path / "store"))
                 for name in ("RANK", "LOCAL_RANK"):
                     patch.setenv(name, str(rank))
-                for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
-                    patch.setenv(name, "2")
+                patch.setenv("WORLD_SIZE", "2")
+                patch.setenv("LOCAL_WORLD_SIZE", str(local_world))
+                patch.setenv("GLOO_SOCKET_IFNAME", "lo")
                 started.append(stack.enter_context(console.started(*args, cwd=tmp_path)))
         yield started
 
@@ -60,8 +61,10 @@ def test_the_number_of_learners_is_read_from_the_command_line(
 
 @pytest.mark.processes
 def test_two_learners_train_and_save_at_the_same_step(tmp_path: Path) -> None:
+    """They sum by gloo, as if they were on two machines; in other tests here, in shared memory."""
     flags = [*TWO, "--max-opt-steps", "40", "--save.interval-opt-steps", "0", "--quiet"]
-    with ranks(tmp_path, "train", "dqn", *flags, "--run-dir", "run") as both:
+    args = ["train", "dqn", *flags, "--ranks.several-machines", "--run-dir", "run"]
+    with ranks(tmp_path, *args, local_world=1) as both:
         assert [rank.wait(_DEADLINE_S) for rank in both] == [0, 0]
         said = both[1].stdout.read()
     assert said == ""

@@ -500,15 +500,6 @@ def test_a_resumed_run_has_as_many_actors_as_before(
     assert Stage(checkpoint=saved).trainer.actors == 3
 
 
-def test_an_actor_that_was_dropped_is_back_in_a_resumed_run(tmp_path: Path) -> None:
-    stage = Stage(strategy=Steps(4))
-    stage.trainer.services._saver = DirectSaver(Checkpointer(tmp_path), stage.interrupter)
-    stage.manager.at_stop = lambda: stage.feed(64)
-    stage.manager.size = 1  # without a request
-    stage.train()
-    assert Stage(checkpoint=Checkpointer(tmp_path).load("4")).trainer.actors == 2
-
-
 def test_result_contains_what_actors_have_reported() -> None:
     report = replace(make_report(PEER), env_steps=40)
     stage = Stage(strategy=Steps(1))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import threading
+import mmap
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
-import torch
+from asyncrl.learner.shared_sums import SharedSums, memory_bytes
 
 Result = TypeVar("Result")
 
@@ -15,12 +17,28 @@ _DEADLINE_S = 60.0
 
 
 class ThreadRanks:
-    """The ranks of some threads; `members` are what each of them gets."""
+    """The ranks of some threads, which sum as processes do; `members` are what each of them gets.
 
-    def __init__(self, world: int) -> None:
-        self.members = [_Member(self, rank, world) for rank in range(world)]
-        self.barrier = threading.Barrier(world, timeout=_DEADLINE_S)
-        self.given: list[torch.Tensor] = [torch.empty(0)] * world
+    If one of them fails, they sum no more.
+    """
+
+    def __init__(self, world: int, timeout_s: float = _DEADLINE_S) -> None:
+        memory = mmap.mmap(-1, memory_bytes(world))
+        ranks = range(world)
+        ends = {(a, b): os.pipe() for a in ranks for b in ranks if a != b}
+        self.members = [
+            SharedSums(
+                rank,
+                memory,
+                {b: (ends[b, rank][0], ends[rank, b][1]) for b in ranks if b != rank},
+                timeout_s,
+            )
+            for rank in ranks
+        ]
+
+    def __del__(self) -> None:
+        for member in self.members:
+            member.close()
 
     def run(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
         """Call one function for each rank at the same time; return their results.
@@ -28,33 +46,17 @@ class ThreadRanks:
         Waits for all of them. If one fails, its error is raised, not those of ranks that waited.
         """
         with ThreadPoolExecutor(len(calls)) as pool:
-            running = [pool.submit(self._guarded, call) for call in calls]
+            guarded = zip(self.members, calls, strict=True)
+            running = [pool.submit(partial(_guarded, *one)) for one in guarded]
         errors = [error for one in running if (error := one.exception()) is not None]
-        self.barrier.reset()
         if errors:
-            raise next(
-                (e for e in errors if not isinstance(e, threading.BrokenBarrierError)), errors[0]
-            )
+            raise next((e for e in errors if not isinstance(e, OSError)), errors[0])
         return [one.result() for one in running]
 
-    def _guarded(self, call: Callable[[], Result]) -> Result:
-        try:
-            return call()
-        except BaseException:
-            self.barrier.abort()
-            raise
 
-
-class _Member:
-    def __init__(self, ranks: ThreadRanks, rank: int, world: int) -> None:
-        self.rank = rank
-        self.world = world
-        self._ranks = ranks
-
-    def sum(self, values: torch.Tensor) -> torch.Tensor:
-        ranks = self._ranks
-        ranks.given[self.rank] = values.clone()
-        ranks.barrier.wait()
-        total = sum(ranks.given[1:], start=ranks.given[0])
-        ranks.barrier.wait()  # the next sum overwrites what is read here
-        return values.copy_(total)
+def _guarded(member: SharedSums, call: Callable[[], Result]) -> Result:
+    try:
+        return call()
+    except BaseException:
+        member.close()
+        raise

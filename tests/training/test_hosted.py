@@ -65,7 +65,6 @@ def test_a_run_needs_a_file_for_the_key() -> None:
             "set transport.advertise",
         ),
         ({"inference": "server"}, "leave it at actor"),
-        ({"actors": 4097}, "at most 4096, got 4097; give each more environments"),
         ({"hosts": HostsConfig(min_actors=3)}, "hosts.min_actors is 3, but there are only 2"),
     ],
 )

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from asyncrl.agents.parts.torch_agent import Part, tensors_of
-from asyncrl.core.errors import NonFiniteModel
 from asyncrl.core.ranks import ALONE, Ranks
 from asyncrl.core.seeding import Role, derive_seed
 
@@ -67,8 +66,8 @@ class Reduction:
         """Return the mean of ranks' means over this many rows each."""
         weight = self._weight(rows, values.new_empty((), dtype=torch.float64))
         weighted = torch.where(weight > 0.0, values * weight, 0.0)
-        *sums, total = self.ranks.sum(torch.cat([weighted.flatten(), weight[None]])).unbind()
-        return (torch.stack(sums) / total).view_as(values).to(values.dtype)
+        sums = self.ranks.sum(torch.cat([weighted.flatten(), weight[None]]))
+        return (sums[:-1] / sums[-1]).view_as(values).to(values.dtype)
 
     def mean_of_each(self, numbers: Mapping[str, Tensor], rows: Rows) -> dict[str, Tensor]:
         """Return the means of numbers that all ranks have by the same names."""
@@ -96,25 +95,15 @@ class Reduction:
     def gradients(self, params: Sequence[Tensor], rows: Rows) -> None:
         """Replace gradients of means over this many rows by those of the mean over all ranks' rows.
 
-        A parameter without gradient gets one, so that all ranks add the same numbers. Raises
-        `NonFiniteModel`, on all ranks, if a rank's gradients are not finite.
+        A parameter without gradient gets one, so that all ranks add the same numbers.
         """
         own = torch.cat(
             [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in params]
         )
         weight = self._weight(rows, own)
         own = torch.where(weight > 0.0, own * weight, 0.0)
-        broken = own.new_zeros(self.ranks.world)
-        broken[self.ranks.rank] = ~own.isfinite().all()
-        size = len(own)
-        whole = self.ranks.sum(torch.cat([own, broken, weight[None]]))
-        *which, total = whole[size:].tolist()
-        if any(which):
-            names = ", ".join(str(rank) for rank, is_broken in enumerate(which) if is_broken)
-            raise NonFiniteModel(
-                f"the gradient of rank {names} is NaN or infinite; no rank took this step"
-            )
-        means = (whole[:size] / total).split([p.numel() for p in params])
+        whole = self.ranks.sum(torch.cat([own, weight[None]]))
+        means = (whole[:-1] / whole[-1]).split([p.numel() for p in params])
         for param, mean in zip(params, means, strict=True):
             if param.grad is None:
                 param.grad = mean.view_as(param)
