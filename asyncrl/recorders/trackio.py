@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import logging
+import sys
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
@@ -47,7 +48,7 @@ class TrackioRecorder:
     def start(self, config: Mapping[str, object]) -> None:
         import trackio
 
-        with _quiet():
+        with silenced():
             self._run = trackio.init(
                 project=self._project,
                 name=self._run_name,
@@ -65,14 +66,42 @@ class TrackioRecorder:
     def close(self, *, failed: bool) -> None:
         if self._run is not None:
             run, self._run = self._run, None
-            with _quiet():
+            with silenced():
                 run.finish()
             logger.debug("closed the run of Trackio%s", ", which failed" if failed else "")
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Log at level debug what Trackio prints, since standard output is for results."""
-    with redirect_stdout(io.StringIO()) as printed:
+def silenced() -> Iterator[None]:
+    """Log at level debug what this thread prints, since standard output is for results.
+
+    What other threads print meanwhile is printed.
+    """
+    before = sys.stdout
+    output = _ThreadOutput(before)
+    sys.stdout = stream = cast(TextIO, output)
+    try:
         yield
-    logger.debug("Trackio: %s", printed.getvalue())
+    finally:
+        output.thread = None  # a live view that began meanwhile may keep it
+        if sys.stdout is stream:
+            sys.stdout = before
+        logger.debug("Trackio: %s", "".join(output.kept))
+
+
+class _ThreadOutput:
+    """Keeps what the thread that made it prints; passes on everything else."""
+
+    def __init__(self, others: TextIO) -> None:
+        self.thread: int | None = threading.get_ident()
+        self.kept: list[str] = []
+        self._others = others
+
+    def write(self, text: str) -> int:
+        if threading.get_ident() != self.thread:
+            return self._others.write(text)
+        self.kept.append(text)
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._others, name)

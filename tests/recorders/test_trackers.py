@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sqlite3
 import sys
 import threading
@@ -68,6 +69,29 @@ def test_trackio_keeps_records_and_continues_a_run(
     assert [row[:2] for row in rows] == [("first", 100), ("first", 200)]
     assert all("77.5" in str(row[2]) for row in rows)
     assert not capsys.readouterr().out
+
+
+def test_only_the_tracker_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    other = threading.Thread(target=print, args=("of another thread",))
+    with trackio.silenced():
+        sys.stdout.write("of the tracker\n")
+        other.start()
+        other.join(60)
+    sys.stdout.write("after it\n")
+    assert capsys.readouterr().out == "of another thread\nafter it\n"
+
+
+def test_output_that_a_live_view_took_over_stays_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live = io.StringIO()
+    with trackio.silenced():
+        shown = sys.stdout
+        monkeypatch.setattr(sys, "stdout", live)
+    assert sys.stdout is live
+    monkeypatch.setattr(sys, "stdout", shown)  # as the view does at its end
+    sys.stdout.write("after it\n")
+    assert capsys.readouterr().out == "after it\n"
 
 
 @pytest.mark.parametrize(
