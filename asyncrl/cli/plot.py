@@ -10,7 +10,7 @@ import tyro
 
 from asyncrl.cli.output import show
 from asyncrl.cli.parser import parsed
-from asyncrl.cli.report import runs_in, written
+from asyncrl.cli.report import printing_progress, runs_in, written
 from asyncrl.core.declared import check_declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.report.plot import SUFFIXES, plot_runs
@@ -49,7 +49,7 @@ def run(arguments: PlotArguments) -> int:
         raise ConfigError(
             f"--output is {arguments.output}; its ending must be one of {', '.join(SUFFIXES)}"
         )
-    with written(arguments.output):
+    with printing_progress(), written(arguments.output):
         plot_runs(runs, arguments.output, arguments.axis)
     show(str(arguments.output))
     return 0

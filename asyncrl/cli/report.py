@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from asyncrl.core.declared import Port, check_declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.report.live import LiveReport, check_active
 from asyncrl.report.one_run import report_of_run
-from asyncrl.report.run_files import RECORDS, RunFiles
+from asyncrl.report.run_files import RunFiles
 from asyncrl.report.several_runs import report_of_runs
 
 
@@ -58,24 +59,34 @@ def run(arguments: ReportArguments) -> int:
     if arguments.live:
         return _show_live(runs[0], arguments.port)
     output = arguments.output or (runs[0].path if len(runs) == 1 else Path()) / "report.html"
-    announce_reading(runs)
-    html = report_of_run(runs[0]) if len(runs) == 1 else report_of_runs(runs)
+    with printing_progress():
+        html = report_of_run(runs[0]) if len(runs) == 1 else report_of_runs(runs)
     with written(output):
         output.write_text(html, encoding="utf-8", errors="backslashreplace")
     show(str(output))
     return 0
 
 
-_LARGE_BYTES = 100 << 20
-"""Records of this size take seconds to read."""
+@contextmanager
+def printing_progress() -> Iterator[None]:
+    """Print how far the records of runs are read, where that takes more than seconds."""
+    handler, logger = _Progress(), logging.getLogger("asyncrl.report.curves")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+        logger.removeHandler(handler)
 
 
-def announce_reading(runs: Sequence[RunFiles]) -> None:
-    """Say what is read if that takes long."""
-    files = [run.path / RECORDS for run in runs]
-    size = sum(path.stat().st_size for path in files if path.exists())
-    if size >= _LARGE_BYTES:
-        complain(f"reading {size >> 20:,} MiB of records")
+class _Progress(logging.Handler):
+    """Prints messages below warnings; another handler prints warnings."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno < logging.WARNING:
+            complain(record.getMessage())
 
 
 def _show_live(run: RunFiles, port: int) -> int:

@@ -6,14 +6,18 @@ Peaks survive: of each metric the lowest and the highest value of every stretch 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
+
+logger = logging.getLogger(__name__)
 
 AXES = {"env_steps": "environment steps", "opt_steps": "optimisation steps", "wall_s": "time"}
 """The metrics that curves can be drawn over -> what an axis is called."""
@@ -22,6 +26,9 @@ _MOST_STRETCHES = 300
 """A screen's width shows no more than twice as many points."""
 
 _MOST_RESTARTS = 200
+
+_PROGRESS_S = 2.0
+"""A file that takes longer to read logs how far it is, as often."""
 
 Points = list[float | None]
 
@@ -117,10 +124,15 @@ class GrowingFile:
         if not self._path.exists():  # nothing has been recorded yet
             return False
         with self._path.open("rb") as file:
-            if file.seek(0, os.SEEK_END) < self._bytes:
+            size = file.seek(0, os.SEEK_END)
+            if size < self._bytes:
                 self._bytes, self.curves = 0, Curves()
             begun = file.seek(self._bytes)
+            shown_at = time.monotonic()
             for line in file:
+                if time.monotonic() - shown_at > _PROGRESS_S:
+                    shown_at = time.monotonic()
+                    logger.info("read %d %% of %s", 100 * self._bytes // size, self._path)
                 if not line.endswith(b"\n"):  # it is being written; its end may follow at once
                     break
                 self._bytes += len(line)

@@ -104,12 +104,18 @@ def test_what_cannot_be_served_is_refused(
     assert not (tmp_path / "new").exists()
 
 
-def test_long_reading_is_announced(
+def test_long_reading_shows_its_progress(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = made_run(tmp_path / "mine", RunConfig())
+    at = [dict.fromkeys(("env_steps", "opt_steps", "wall_s", "eval_reward"), k) for k in (1.0, 2.0)]
+    run = made_run(tmp_path / "mine", RunConfig(), records=at)
     assert main(["report", str(run)]) == 0
     assert not capsys.readouterr().err
-    monkeypatch.setattr("asyncrl.cli.report._LARGE_BYTES", 0)
-    assert main(["report", str(run)]) == 0
-    assert capsys.readouterr().err == "reading 0 MiB of records\n"
+    monkeypatch.setattr("asyncrl.report.curves._PROGRESS_S", -1.0)
+    for command in ("report", "plot"):
+        assert main([command, str(run), "-o", str(tmp_path / f"{command}.svg")]) == 0
+        first, second = capsys.readouterr().err.splitlines()[:2]
+        assert first == f"read 0 % of {run}/metrics.jsonl"
+        assert second.split()[1] > "0"
+    assert main(["runs", str(tmp_path)]) == 0
+    assert not capsys.readouterr().err
