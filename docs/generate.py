@@ -108,6 +108,7 @@ COMMANDS = {
     "report": ["report", "--help"],
     "plot": ["plot", "--help"],
     "schema": ["schema", "--help"],
+    "completion": ["completion", "--help"],
     "bench": ["bench", "--help"],
     "bench tune": ["bench", "tune", "--help"],
     "doctor": ["doctor", "--help"],

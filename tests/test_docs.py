@@ -17,7 +17,7 @@ import pytest
 
 import asyncrl
 from asyncrl.cli import train
-from asyncrl.cli.main import _COMMANDS
+from asyncrl.cli.main import COMMANDS
 from asyncrl.core.errors import ConfigError
 from asyncrl.metrics import verdict
 from asyncrl.metrics.metrics import METRICS
@@ -96,8 +96,8 @@ def test_names_on_a_page_are_distinct(pages: dict[str, str]) -> None:
 
 
 def test_every_command_metric_preset_and_public_name_is_there(pages: dict[str, str]) -> None:
-    assert set(generate.COMMANDS) == set(_COMMANDS)
-    assert all(f"## asyncrl {name}\n" in pages["cli.md"] for name in _COMMANDS)
+    assert set(generate.COMMANDS) == set(COMMANDS)
+    assert all(f"## asyncrl {name}\n" in pages["cli.md"] for name in COMMANDS)
     rows = [f"| `{name}` | {m.unit} | {m.meaning} |" for name, m in METRICS.items()]
     shown_rows = re.findall(r"^\| `.*$", pages["metrics.md"], re.MULTILINE)
     assert sorted(shown_rows) == sorted(rows)

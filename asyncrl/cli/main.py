@@ -61,6 +61,8 @@ usage: asyncrl COMMAND [OPTIONS]
       draw the evaluations of runs, with intervals where seeds were repeated
   asyncrl schema
       print the JSON schema of config.yaml, by which editors complete and check it
+  asyncrl completion
+      print a script that completes commands, presets and flags in bash and zsh
   asyncrl bench env|sample|transport|replay|learner|train|all [--env ID] [--quick] [--json] ...
       measure throughput, each stage against its own limit; --save and --compare find regressions
   asyncrl bench tune [--agent PRESET|MODULE:CONFIG] [--env ID] [--config FILE] [--seconds S] ...
@@ -72,7 +74,7 @@ usage: asyncrl COMMAND [OPTIONS]
   COMMAND --help shows all options\
 """
 
-_COMMANDS = {
+COMMANDS = {
     "train": "asyncrl.cli.train",
     "resume": "asyncrl.cli.resume",
     "actors": "asyncrl.cli.actors",
@@ -85,6 +87,7 @@ _COMMANDS = {
     "report": "asyncrl.cli.report",
     "plot": "asyncrl.cli.plot",
     "schema": "asyncrl.cli.schema",
+    "completion": "asyncrl.cli.completion",
     "bench": "asyncrl.cli.bench",
     "bench tune": "asyncrl.cli.tune",
     "doctor": "asyncrl.cli.doctor",
@@ -182,9 +185,9 @@ def _main(args: list[str]) -> int:
 
         show(f"asyncrl {version('asyncrl')}")
         return 0
-    if " ".join(args[:2]) in _COMMANDS:
+    if " ".join(args[:2]) in COMMANDS:
         args = [" ".join(args[:2]), *args[2:]]
-    if args[0] not in _COMMANDS:
+    if args[0] not in COMMANDS:
         complain(f"asyncrl: unknown command {args[0]!r}\n\n{_USAGE}")
         return 2
     handler = _StderrHandler()
@@ -233,7 +236,7 @@ def _run(name: str, args: list[str], *, debug: bool) -> int:
                 return start_learners(world, [*(["--debug"] if debug else []), name, *args])
         with ExitStack() as undo:
             launcher = _early_launcher(undo) if _has_actors(name, args) else ()
-            command: Any = importlib.import_module(_COMMANDS[name])
+            command: Any = importlib.import_module(COMMANDS[name])
             arguments = command.parse(args)
             raise_again()
             code: int = command.run(arguments, *launcher)

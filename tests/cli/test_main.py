@@ -268,7 +268,7 @@ def test_exit_code_and_sentence_of_each_kind_of_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "fake_command.py").write_text(FAKE_COMMAND)
-    monkeypatch.setitem(main_module._COMMANDS, "fake", "fake_command")
+    monkeypatch.setitem(main_module.COMMANDS, "fake", "fake_command")
     assert said(f"fake {argv}", capsys) == (code, text)
 
 
@@ -277,7 +277,7 @@ def test_any_text_is_printed_in_any_encoding(
     encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "fake_command.py").write_text(FAKE_COMMAND)
-    monkeypatch.setitem(main_module._COMMANDS, "fake", "fake_command")
+    monkeypatch.setitem(main_module.COMMANDS, "fake", "fake_command")
     written = {name: io.BytesIO() for name in ("stdout", "stderr")}
     for name, file in written.items():
         monkeypatch.setattr(sys, name, io.TextIOWrapper(file, encoding=encoding))
@@ -292,7 +292,7 @@ def test_any_text_is_printed_in_any_encoding(
 NOISY = """
 import sys
 from asyncrl.cli import main
-main._COMMANDS["fake"] = "fake_command"
+main.COMMANDS["fake"] = "fake_command"
 sys.exit(main.main())
 """
 

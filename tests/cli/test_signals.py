@@ -463,7 +463,7 @@ def parse(args):
 
 command = sys.modules["command"] = ModuleType("command")
 command.parse, command.run = parse, print
-main._COMMANDS["runs"] = "command"
+main.COMMANDS["runs"] = "command"
 main.main()
 """
 
