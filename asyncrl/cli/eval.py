@@ -48,11 +48,17 @@ class EvalArguments:
     """Write the episodes, one after another, as an .mp4 file, which is replaced if it exists. Needs
     the extra `video`, and an environment that renders."""
 
+    grid: Count = 1
+    """Episodes that a video shows at the same time, side by side. One that has ended keeps its last
+    picture until all have."""
+
     json: bool = False
     """Print one line of JSON."""
 
     def __post_init__(self) -> None:
         check_declared(self, flags=True)
+        if self.grid > 1 and self.video is None:
+            raise ConfigError("--grid has no effect without --video; add it")
         if self.all_checkpoints and self.checkpoint is not None:
             raise ConfigError("--all-checkpoints excludes --checkpoint; omit one")
 
@@ -86,7 +92,7 @@ def _line(played: Mapping[str, Any]) -> str:
 def _player(arguments: EvalArguments) -> Callable[[], list[dict[str, Any]]]:
     """Return the function to run in a child process, which loads torch there and not here."""
     run_dir, checkpoint = arguments.run_dir, arguments.checkpoint
-    names = ("episodes", "seed", "stochastic", "all_checkpoints")
+    names = ("episodes", "seed", "stochastic", "all_checkpoints", "grid")
     how = {name: getattr(arguments, name) for name in names}
     env_kwargs = dict(arguments.env_kwargs)
     video = None if arguments.video is None else arguments.video.absolute()

@@ -11,7 +11,7 @@ import subprocess
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
@@ -285,11 +285,12 @@ def evaluated(
     stochastic: bool,
     env_kwargs: Mapping[str, Any],
     video: Path | None,
+    grid: int,
 ) -> list[dict[str, Any]]:
     """Evaluate a run's model, or each of them, in this process; return plain values.
 
     Without a `seed` the episodes are those of training. `env_kwargs` replace arguments of the run's
-    evaluations. A `video` is made of the same episodes, played one after another.
+    evaluations. A `video` is made of the same episodes, `grid` of them at a time.
     """
     model = find_model(run, checkpoint)
     config = model.config()
@@ -303,7 +304,12 @@ def evaluated(
     )
     seed = config.evaluate.seed if seed is None else seed
     environments = config.eval_env_config()
-    with filmed(environments, video) if video else closing(environments.build_for(episodes)) as env:
+    count = min(grid, episodes)
+    with ExitStack() as opened:
+        if video is not None:
+            env = opened.enter_context(filmed(environments, video, count))
+        else:
+            env = opened.enter_context(closing(environments.build_for(episodes)))
         source = f"in {model.config_path}"
         evaluator = EpisodeEvaluator(env, play, derive_seed(seed, Role.EVALUATION))
         found = []

@@ -1,4 +1,4 @@
-"""A single environment whose steps are written as a video, one frame each.
+"""Environments whose steps are written as a video, one frame each; several are shown as a grid.
 
 Frames are those of Gymnasium's own rendering, encoded as H.264 by PyAV in this process. The file
 appears under its name when it is complete.
@@ -7,10 +7,12 @@ appears under its name when it is complete.
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ import numpy as np
 from asyncrl.core.env import BatchEnv
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array
-from asyncrl.envs.gym import EnvConfig, as_batch_env
+from asyncrl.envs.batch import PlainBatch
+from asyncrl.envs.gym import EnvConfig
 
 _RENDERS = "rgb_array"
 _FPS = 30
@@ -40,23 +43,27 @@ def check_video(path: Path) -> None:
 
 
 @contextmanager
-def filmed(config: EnvConfig, path: Path) -> Iterator[BatchEnv]:
-    """Make one environment, and write each of its steps to a video while the block runs.
+def filmed(config: EnvConfig, path: Path, count: int = 1) -> Iterator[BatchEnv]:
+    """Make `count` environments, and write each of their steps to a video while the block runs.
 
-    An error in the block leaves no file.
+    Several are shown side by side. One whose episode has ended keeps its last picture until all are
+    reset with a seed. An error in the block leaves no file.
     """
-    env = _rendering(config)
     draft = path.with_name(f".{path.name}")
-    try:
-        film = _Film(draft, env.metadata.get("render_fps", _FPS))
-        batch = as_batch_env(_Filmed(env, film), info=config.info)
+    with ExitStack() as closing:
+        closing.callback(draft.unlink, missing_ok=True)
+        envs = []
+        for _ in range(count):
+            envs.append(_rendering(config))
+            closing.callback(envs[-1].close)
+        film = _Film(draft, envs[0].metadata.get("render_fps", _FPS))
+        grid = _Grid(film, count)
+        makers = [partial(_Filmed, env, grid, place) for place, env in enumerate(envs)]
+        batch = PlainBatch(makers, count, config.info)
         yield batch
         batch.close()
         film.close()
         draft.replace(path)
-    finally:
-        env.close()
-        draft.unlink(missing_ok=True)
 
 
 def _rendering(config: EnvConfig) -> gymnasium.Env[Any, Any]:
@@ -74,10 +81,32 @@ def _rendering(config: EnvConfig) -> gymnasium.Env[Any, Any]:
         if "render_mode" not in str(error):
             raise
         raise _no_picture(config.id, "takes no argument render_mode") from error
-    if env.render_mode != _RENDERS:
-        env.close()
-        raise _no_picture(config.id, f"renders {env.render_mode!r}, not {_RENDERS!r}")
+    with ExitStack() as undo:
+        undo.callback(env.close)
+        if env.render_mode != _RENDERS:
+            raise _no_picture(config.id, f"renders {env.render_mode!r}, not {_RENDERS!r}")
+        _try(env, config.id)
+        undo.pop_all()
     return env
+
+
+def _try(env: gymnasium.Env[Any, Any], name: str) -> None:
+    """Raise `ConfigError` if an environment gives no picture, before anything is played."""
+    env.reset()
+    try:
+        frame = env.render()
+    except Exception as error:
+        why = f"raises {type(error).__name__} in render(): {error}"
+        raise _no_picture(name, why) from error
+    _picture(frame)
+
+
+def _picture(frame: Any) -> Array:  # noqa: ANN401  # whatever the environment renders
+    picture: Array = np.asarray(frame)
+    if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
+        shown = f"{picture.dtype}{picture.shape}"
+        raise ConfigError(f"render() returned {shown}, expected uint8 of height x width x 3")
+    return picture
 
 
 def _no_picture(name: str, why: str) -> ConfigError:
@@ -88,16 +117,52 @@ def _no_picture(name: str, why: str) -> ConfigError:
 
 
 class _Filmed(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Renders after each step."""
+    """Renders after each step, at its place in a grid."""
 
-    def __init__(self, env: gymnasium.Env[Any, Any], film: _Film) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], grid: _Grid, place: int) -> None:
         super().__init__(env)
-        self._film = film
+        self._grid = grid
+        self._place = place
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self._grid.ended[self._place] = False
+        return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # noqa: ANN401
         answer = self.env.step(action)
-        self._film.add(self.env.render())
+        over = answer[2] or answer[3]
+        self._grid.show(self._place, self.env, over=over)
         return answer
+
+
+class _Grid:
+    """The pictures of environments that are stepped one after another, side by side."""
+
+    def __init__(self, film: _Film, count: int) -> None:
+        self._film = film
+        self._pictures: list[Array] = [np.zeros((0, 0, 3), np.uint8)] * count
+        self.ended = [False] * count
+        """Which episodes have ended; only a seed begins another one that is shown."""
+
+    def show(self, place: int, env: gymnasium.Env[Any, Any], *, over: bool) -> None:
+        """Take an environment's picture; with the last one's, all are a frame."""
+        count = len(self._pictures)
+        if not self.ended[place]:
+            self._pictures[place] = _picture(env.render())
+        self.ended[place] |= over and count > 1
+        if place == count - 1:
+            self._film.add(self._joined())
+
+    def _joined(self) -> Array:
+        columns = math.ceil(math.sqrt(len(self._pictures)))
+        empty = np.zeros_like(self._pictures[0])
+        missing = -len(self._pictures) % columns
+        pictures = [*self._pictures, *[empty] * missing]
+        rows = [pictures[i : i + columns] for i in range(0, len(pictures), columns)]
+        return np.concatenate([np.concatenate(row, axis=1) for row in rows])
 
 
 class _Film:
@@ -112,12 +177,8 @@ class _Film:
         self._stream.pix_fmt = "yuv420p"  # what every player shows
         self._begun = False
 
-    def add(self, frame: Any) -> None:  # noqa: ANN401  # whatever the environment renders
+    def add(self, picture: Array) -> None:
         """Encode a frame."""
-        picture: Array = np.asarray(frame)
-        if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
-            shown = f"{picture.dtype}{picture.shape}"
-            raise ConfigError(f"render() returned {shown}, expected uint8 of height x width x 3")
         # H.264 stores colours for 2 x 2 pixels.
         picture = picture[: picture.shape[0] & ~1, : picture.shape[1] & ~1]
         if not self._begun:

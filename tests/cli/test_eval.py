@@ -119,6 +119,21 @@ def test_video_has_a_frame_for_each_step(
     assert [path.name for path in tmp_path.iterdir()] == ["two.mp4"]
 
 
+def test_grid_shows_the_same_episodes_side_by_side(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    av = pytest.importorskip("av")
+    video = tmp_path / "three.mp4"
+    flags = ["--episodes", "3"]
+    played = evaluated(trained, capsys, *flags, "--video", str(video), "--grid", "8")
+    assert played == evaluated(trained, capsys, *flags)
+    with av.open(str(video)) as film:
+        sizes = {(frame.width, frame.height) for frame in film.decode(video=0)}
+    assert sizes == {(2 * 600, 2 * 400)}
+    assert main(["eval", str(trained.directory), "--grid", "2"]) == 2
+    assert "--grid has no effect without --video" in capsys.readouterr().err
+
+
 def test_film_of_all_checkpoints_shows_each_in_order(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,6 +63,16 @@ class Deaf(Screen):
         super().__init__("human")
 
 
+class Broken(Screen):
+    """Takes the argument, and cannot do it."""
+
+    def __init__(self, render_mode: str) -> None:
+        super().__init__(render_mode)
+
+    def render(self) -> Array:
+        raise OSError("no screen")
+
+
 def config(name: str = "Screen", **kwargs: Any) -> EnvConfig:
     return EnvConfig(id=f"tests.envs.test_film:{name}", kwargs=kwargs, n_envs=3)
 
@@ -89,6 +99,24 @@ def test_each_step_is_a_frame(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_several_environments_are_a_grid_and_those_that_ended_stand_still(tmp_path: Path) -> None:
+    path = tmp_path / "film.mp4"
+    with filmed(config(), path, 3) as env:
+        assert env.n_envs == 3
+        for seed in (0, 10):  # episodes end after 4 steps
+            env.reset(seed)
+            for _ in range(6):
+                env.step(np.zeros(3, np.int64))
+    with av.open(str(path)) as file:
+        frames = [frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)]
+    assert [frame.shape for frame in frames] == [(130, 194, 3)] * 12
+    seen = [1, 2, 3, 4, 4, 4, 7, 8, 8, 8, 8, 8]
+    for y, x in ((2, 2), (2, 100), (67, 2)):
+        shown = [frame[y : y + 60, x : x + 90].mean() for frame in frames]
+        np.testing.assert_allclose(shown, 20 * np.array(seen), atol=4)
+    assert all(frame[70:, 100:].mean() < 4 for frame in frames), "an empty place"
+
+
 def test_error_leaves_no_file_and_no_environment(tmp_path: Path) -> None:
     CLOSED.clear()
     with pytest.raises(RuntimeError, match="stop"):
@@ -103,6 +131,7 @@ def test_error_leaves_no_file_and_no_environment(tmp_path: Path) -> None:
         (config("Blind"), "Blind cannot be filmed: it takes no argument render_mode; let its"),
         (config("Deaf"), "Deaf cannot be filmed: it renders 'human', not 'rgb_array'; let its"),
         (EnvConfig(id="ALE/Pong-v5"), "ALE/Pong-v5 has a vector form only"),
+        (config("Broken"), "Broken cannot be filmed: it raises OSError in render(): no screen; le"),
         (config(channels=4), "render() returned uint8(65, 97, 4), expected uint8 of height x"),
     ],
 )
@@ -110,7 +139,7 @@ def test_environment_without_pictures_is_refused(
     made: EnvConfig, error: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        film_steps(made, tmp_path / "x.mp4", 1)
+        film_steps(made, tmp_path / "x.mp4", 0)
     assert error in str(caught.value)
     assert not list(tmp_path.iterdir())
 
