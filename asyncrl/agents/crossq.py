@@ -40,20 +40,18 @@ renormalisation, so that of the policy lasts `policy_interval_opt_steps` times a
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
-from torch.nn.functional import batch_norm
 
 from asyncrl.agents.parts.actor_critic import ActorCritic, check_policy_interval, make_actor
+from asyncrl.agents.parts.batch_renorm import RenormedLayers
 from asyncrl.agents.parts.bounded import Bounds
 from asyncrl.agents.parts.critics import EncodedCritics, SeparateCritics, make_critics
-from asyncrl.agents.parts.networks import Headed, NetworkInput, encoder_layers, n_features
+from asyncrl.agents.parts.networks import NetworkInput, encoder_layers, n_features
 from asyncrl.agents.parts.schedules import LearningRate
 from asyncrl.agents.parts.torch_agent import pick_device, seeded
 from asyncrl.agents.sac import SquashedConfig, SquashedPolicy, sample_action
@@ -63,114 +61,13 @@ from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.ranks import Ranks
 
-_EPSILON = 1e-3
-_MOMENTUM = 0.01
-_R_MAX, _D_MAX = 3.0, 5.0
-
-
-class BatchRenorm(nn.Module):
-    """Normalises features (B, n) by batch statistics at first, and later by running statistics.
-
-    Ioffe 2017, Batch Renormalization, https://arxiv.org/abs/1702.03275. In training mode a batch is
-    normalised by its own mean and standard deviation, as in batch normalisation. After
-    `warmup_batches`, the result is shifted and scaled to what the running statistics give, within
-    limits. In evaluation mode the running statistics are used.
-    """
-
-    mean: Tensor
-    var: Tensor
-    batches: Tensor
-
-    def __init__(self, n_features: int, warmup_batches: int = 100_000) -> None:
-        super().__init__()
-        self.warmup_batches = warmup_batches
-        self.weight, self.bias = (
-            nn.Parameter(torch.ones(n_features)),
-            nn.Parameter(torch.zeros(n_features)),
-        )
-        self.register_buffer("mean", torch.zeros(n_features))
-        self.register_buffer("var", torch.ones(n_features))
-        self.register_buffer("batches", torch.zeros(1, dtype=torch.int64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return normalised features (B, n)."""
-        x = x.float()
-        weight, bias = self.weight, self.bias
-        if not self.training:
-            return batch_norm(x, self.mean, self.var, weight, bias, training=False, eps=_EPSILON)
-        if x.device.type == "cpu" and not torch.compiler.is_compiling():
-            renormed: Tensor = _Renormed.apply(  # type: ignore[no-untyped-call]  # torch's
-                x, weight, bias, self._corrections
-            )
-            return renormed
-        return self.renormed_by_autograd(x)
-
-    def renormed_by_autograd(self, x: Tensor) -> Tensor:
-        """Return features in training mode, with gradients that can be captured and compiled."""
-        weight, bias = self.weight, self.bias
-        # (x - mean_B) / std_B, and both statistics: a tenth of the time of var_mean on a CPU
-        x, mean, inverse_std = torch.native_batch_norm(
-            x, None, None, None, None, training=True, momentum=0.0, eps=_EPSILON
-        )
-        r, d = self._corrections(mean.detach(), inverse_std.detach())
-        return torch.addcmul(bias + weight * d, x, weight * r)
-
-    @torch.no_grad()
-    def _corrections(self, mean: Tensor, inverse_std: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scale and shift of a normalised batch; no gradient flows through them."""
-        # r = std_B / std, d = (mean_B - mean) / std, within limits
-        running = (self.var + _EPSILON).rsqrt()
-        warm = self.batches >= self.warmup_batches
-        r = (running / inverse_std).clamp_(1.0 / _R_MAX, _R_MAX)
-        d = ((mean - self.mean) * running).clamp_(-_D_MAX, _D_MAX)
-        r, d = torch.where(warm, r, 1.0), torch.where(warm, d, 0.0)
-        self.mean.lerp_(mean, _MOMENTUM)
-        self.var.lerp_(inverse_std.pow(-2.0) - _EPSILON, _MOMENTUM)
-        self.batches.add_(1)
-        return r, d
-
-
-class _Renormed(torch.autograd.Function):
-    """Batch renormalisation as one operation, which takes two thirds of the time on a CPU.
-
-    With corrections r and d it is batch normalisation with weight w r and bias b + w d.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401  # torch declares no types of it
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        corrections: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
-    ) -> Tensor:
-        mean, var = torch.batch_norm_update_stats(x, None, None, 0.0)
-        inverse_std = (var + _EPSILON).rsqrt_()
-        r, d = corrections(mean, inverse_std)
-        scale, shift = weight * r, torch.addcmul(bias, weight, d)
-        ctx.save_for_backward(x, scale, r, d, mean, inverse_std)
-        return batch_norm(x, mean, var, scale, shift, training=False, eps=_EPSILON)
-
-    @staticmethod
-    @once_differentiable
-    def backward(
-        ctx: Any,  # noqa: ANN401
-        gradient: Tensor,
-    ) -> tuple[Tensor | None, ...]:
-        x, scale, r, d, mean, inverse_std = ctx.saved_tensors
-        wanted = [ctx.needs_input_grad[0], True, True]
-        into_x, into_scale, into_shift = torch.ops.aten.native_batch_norm_backward(
-            gradient, x, scale, None, None, mean, inverse_std, True, _EPSILON, wanted
-        )
-        return into_x, torch.addcmul(into_scale * r, into_shift, d), into_shift, None
-
 
 class RenormedCritic(nn.Module):
     """One critic, after the observation encoder."""
 
     def __init__(self, n_inputs: int, hidden: Sequence[int], warmup_batches: int) -> None:
         super().__init__()
-        self.layers = Headed(*_layers(n_inputs, hidden, 1, warmup_batches))
+        self.layers = RenormedLayers(n_inputs, hidden, 1, warmup_batches)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """Return the values (B, 1) of actions scaled to [-1, 1]."""
@@ -184,7 +81,8 @@ def renormed_actor(
     """Return an actor for any observation space."""
     layers = encoder_layers(observation)
     n_inputs = n_features(layers, observation)
-    return Headed(*layers, *_layers(n_inputs, hidden, n_outputs, warmup_batches))
+    network = RenormedLayers(n_inputs, hidden, n_outputs, warmup_batches)
+    return nn.Sequential(*layers, network) if layers else network
 
 
 def renormed_critics(
@@ -214,20 +112,6 @@ def joined(one: NetworkInput, other: NetworkInput) -> NetworkInput:
     if isinstance(one, Tensor) or isinstance(other, Tensor):
         return torch.cat([one, other])  # type: ignore[list-item]  # both are of one kind
     return {name: torch.cat([field, other[name]]) for name, field in one.items()}
-
-
-def _layers(
-    n_inputs: int, hidden: Sequence[int], n_outputs: int, warmup_batches: int
-) -> list[nn.Module]:
-    widths = [n_inputs, *hidden]
-    layers: list[nn.Module] = [BatchRenorm(n_inputs, warmup_batches)]
-    for wide, narrow in pairwise(widths):
-        layers += [
-            nn.Linear(wide, narrow),
-            nn.ReLU(inplace=True),
-            BatchRenorm(narrow, warmup_batches),
-        ]
-    return [*layers, nn.Linear(widths[-1], n_outputs)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

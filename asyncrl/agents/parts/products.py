@@ -16,6 +16,7 @@ _aten = torch.ops.aten
 _MULTIPLY: dict[object, Callable[..., Tensor]] = {
     _aten.mm.default: torch.mm,
     _aten.addmm.default: torch.mm,
+    _aten.addmm_.default: torch.mm,
     _aten.bmm.default: torch.bmm,
     _aten.baddbmm.default: torch.bmm,
 }

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
+from asyncrl.agents.parts.batch_renorm import RenormedLayers
 from asyncrl.agents.parts.critics import BatchedCritics
 from asyncrl.agents.parts.networks import MLP, nature_cnn
 from asyncrl.agents.parts.products import matrix_products
@@ -30,6 +31,12 @@ def test_layers_forward_and_backward_are_products() -> None:
 
     # Three layers, and all of their gradients but that of the observations.
     assert operations(matrix_products(work)) == {"aten::mm": 3 + 5, "aten::bmm": 1 + 1}
+
+
+def test_normalised_layers_are_the_same_products() -> None:
+    network, obs = RenormedLayers(3, (8, 8), 2, warmup_batches=10), torch.randn(5, 3)
+    products = matrix_products(lambda: network(obs).sum().backward())
+    assert operations(products) == {"aten::mm": 3 + 5}
 
 
 def test_convolutions_are_products_without_what_is_added() -> None:
