@@ -52,11 +52,16 @@ class EvalArguments:
     """Episodes that a video shows at the same time, side by side. One that has ended keeps its last
     picture until all have."""
 
+    window: bool = False
+    """Show the episodes, one after another, in a window of the environment's. Needs a display."""
+
     json: bool = False
     """Print one line of JSON."""
 
     def __post_init__(self) -> None:
         check_declared(self, flags=True)
+        if self.window and self.video is not None:
+            raise ConfigError("--window excludes --video; omit one")
         if self.grid > 1 and self.video is None:
             raise ConfigError("--grid has no effect without --video; add it")
         if self.all_checkpoints and self.checkpoint is not None:
@@ -74,6 +79,10 @@ def run(arguments: EvalArguments) -> int:
         from asyncrl.envs.film import check_video  # imports gymnasium
 
         check_video(arguments.video)
+    if arguments.window:
+        from asyncrl.envs.film import check_window  # imports gymnasium
+
+        check_window()
     for played in run_in_child(_player(arguments), what="the evaluation"):
         show(json.dumps(played) if arguments.json else _line(played))
     return 0
@@ -92,7 +101,7 @@ def _line(played: Mapping[str, Any]) -> str:
 def _player(arguments: EvalArguments) -> Callable[[], list[dict[str, Any]]]:
     """Return the function to run in a child process, which loads torch there and not here."""
     run_dir, checkpoint = arguments.run_dir, arguments.checkpoint
-    names = ("episodes", "seed", "stochastic", "all_checkpoints", "grid")
+    names = ("episodes", "seed", "stochastic", "all_checkpoints", "grid", "window")
     how = {name: getattr(arguments, name) for name in names}
     env_kwargs = dict(arguments.env_kwargs)
     video = None if arguments.video is None else arguments.video.absolute()

@@ -48,7 +48,7 @@ usage: asyncrl COMMAND [OPTIONS]
   asyncrl replay RUN_DIR [--until OPT_STEPS] [--pdb]
       compute a run of train --record-order again, bit for bit, in one process
   asyncrl eval RUN_DIR [--episodes N] [--stochastic] [--env-kwargs NAME VALUE ...] [--json]
-      score the best model of a run, or --all-checkpoints; --video FILE.mp4 films it
+      score the best model of a run, or --all-checkpoints; --video FILE.mp4 or --window shows it
   asyncrl export RUN_DIR [--to policy.npz|policy.onnx] [--checkpoint best|newest|N]
       write its policy as a file that acts with numpy alone, or as an ONNX model
   asyncrl runs [DIR ...] [--env TEXT] [--agent TEXT] [--state S] [--sort score] [--json]

@@ -23,7 +23,7 @@ from asyncrl.checkpoint.directory import make_directory, sync
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import CLOCK_TIME, Record
 from asyncrl.core.seeding import Role, derive_seed
-from asyncrl.envs.film import filmed
+from asyncrl.envs.film import filmed, in_window
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.machine import machine
 from asyncrl.training.run_config import RunConfig, save_yaml
@@ -286,11 +286,13 @@ def evaluated(
     env_kwargs: Mapping[str, Any],
     video: Path | None,
     grid: int,
+    window: bool,
 ) -> list[dict[str, Any]]:
     """Evaluate a run's model, or each of them, in this process; return plain values.
 
     Without a `seed` the episodes are those of training. `env_kwargs` replace arguments of the run's
-    evaluations. A `video` is made of the same episodes, `grid` of them at a time.
+    evaluations. A `video` is made of the same episodes, `grid` of them at a time;
+    a `window` shows them one after another.
     """
     model = find_model(run, checkpoint)
     config = model.config()
@@ -309,7 +311,8 @@ def evaluated(
         if video is not None:
             env = opened.enter_context(filmed(environments, video, count))
         else:
-            env = opened.enter_context(closing(environments.build_for(episodes)))
+            made = in_window(environments) if window else environments.build_for(episodes)
+            env = opened.enter_context(closing(made))
         source = f"in {model.config_path}"
         evaluator = EpisodeEvaluator(env, play, derive_seed(seed, Role.EVALUATION))
         found = []

@@ -1,4 +1,4 @@
-"""Environments whose steps are written as a video, one frame each; several are shown as a grid.
+"""Environments whose steps are written as a video, one frame each, or shown in a window.
 
 Frames are those of Gymnasium's own rendering, encoded as H.264 by PyAV in this process. The file
 appears under its name when it is complete.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -23,9 +24,9 @@ from asyncrl.core.env import BatchEnv
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array
 from asyncrl.envs.batch import PlainBatch
-from asyncrl.envs.gym import EnvConfig
+from asyncrl.envs.gym import EnvConfig, as_batch_env
 
-_RENDERS = "rgb_array"
+_RENDERS, _SHOWS = "rgb_array", "human"
 _FPS = 30
 """Of environments that declare no rate."""
 
@@ -49,12 +50,14 @@ def filmed(config: EnvConfig, path: Path, count: int = 1) -> Iterator[BatchEnv]:
     Several are shown side by side. One whose episode has ended keeps its last picture until all are
     reset with a seed. An error in the block leaves no file.
     """
+    # No window is opened; without this, pygame complains where there is no display.
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     draft = path.with_name(f".{path.name}")
     with ExitStack() as closing:
         closing.callback(draft.unlink, missing_ok=True)
         envs = []
         for _ in range(count):
-            envs.append(_rendering(config))
+            envs.append(_rendering(config, _RENDERS))
             closing.callback(envs[-1].close)
         film = _Film(draft, envs[0].metadata.get("render_fps", _FPS))
         grid = _Grid(film, count)
@@ -66,10 +69,23 @@ def filmed(config: EnvConfig, path: Path, count: int = 1) -> Iterator[BatchEnv]:
         draft.replace(path)
 
 
-def _rendering(config: EnvConfig) -> gymnasium.Env[Any, Any]:
-    # No window is opened; without this, pygame complains where there is no display.
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    kwargs = {**config.kwargs, "render_mode": _RENDERS}
+def check_window() -> None:
+    """Raise `ConfigError` if this process clearly cannot open a window."""
+    names = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+    if sys.platform == "linux" and not any(map(os.environ.get, names)):
+        raise ConfigError(
+            "--window needs a display, and neither DISPLAY nor WAYLAND_DISPLAY is set; write a "
+            f"film with --video FILE{_SUFFIX} instead"
+        )
+
+
+def in_window(config: EnvConfig) -> BatchEnv:
+    """Make one environment that shows its steps in a window."""
+    return as_batch_env(_rendering(config, _SHOWS), info=config.info)
+
+
+def _rendering(config: EnvConfig, mode: str) -> gymnasium.Env[Any, Any]:
+    kwargs = {**config.kwargs, "render_mode": mode}
     config = replace(config, kwargs=kwargs, n_envs=1)
     if config.vectorization == "native":
         raise ConfigError(
@@ -80,12 +96,13 @@ def _rendering(config: EnvConfig) -> gymnasium.Env[Any, Any]:
     except TypeError as error:
         if "render_mode" not in str(error):
             raise
-        raise _no_picture(config.id, "takes no argument render_mode") from error
+        raise _no_picture(config.id, mode, "takes no argument render_mode") from error
     with ExitStack() as undo:
         undo.callback(env.close)
-        if env.render_mode != _RENDERS:
-            raise _no_picture(config.id, f"renders {env.render_mode!r}, not {_RENDERS!r}")
-        _try(env, config.id)
+        if env.render_mode != mode:
+            raise _no_picture(config.id, mode, f"renders {env.render_mode!r}, not {mode!r}")
+        if mode == _RENDERS:
+            _try(env, config.id)
         undo.pop_all()
     return env
 
@@ -97,7 +114,7 @@ def _try(env: gymnasium.Env[Any, Any], name: str) -> None:
         frame = env.render()
     except Exception as error:
         why = f"raises {type(error).__name__} in render(): {error}"
-        raise _no_picture(name, why) from error
+        raise _no_picture(name, _RENDERS, why) from error
     _picture(frame)
 
 
@@ -109,10 +126,13 @@ def _picture(frame: Any) -> Array:  # noqa: ANN401  # whatever the environment r
     return picture
 
 
-def _no_picture(name: str, why: str) -> ConfigError:
+def _no_picture(name: str, mode: str, why: str) -> ConfigError:
+    word, more = ("shown", "open its window in step()")
+    if mode == _RENDERS:
+        word, more = ("filmed", "its render() return an array of height x width x 3 bytes")
     return ConfigError(
-        f"{name} cannot be filmed: it {why}; let its constructor take render_mode={_RENDERS!r} and "
-        "its render() return an array of height x width x 3 bytes"
+        f"{name} cannot be {word}: it {why}; let its constructor take render_mode={mode!r} and "
+        f"{more}"
     )
 
 

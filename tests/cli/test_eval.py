@@ -160,13 +160,14 @@ def test_film_of_all_checkpoints_shows_each_in_order(
     ("video", "error"),
     [
         ("film.avi", "--video is film.avi; a video is an .mp4 file"),
+        ("film.mp4 --window", "--window excludes --video; omit one"),
         ("none/film.mp4", "--video is none/film.mp4, and there is no directory none"),
     ],
 )
 def test_video_that_cannot_be_written_is_refused(
     video: str, error: str, trained: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["eval", str(trained.directory), "--video", video]) == 2
+    assert main(["eval", str(trained.directory), "--video", *video.split()]) == 2
     assert error in capsys.readouterr().err
 
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array
 from asyncrl.envs import film
-from asyncrl.envs.film import check_video, filmed
+from asyncrl.envs.film import check_video, check_window, filmed, in_window
 from asyncrl.envs.gym import EnvConfig
 
 av = pytest.importorskip("av")
@@ -61,6 +62,23 @@ class Deaf(Screen):
 
     def __init__(self, render_mode: str) -> None:
         super().__init__("human")
+
+
+class Shown(Screen):
+    """Keeps the modes in which it was made."""
+
+    modes: ClassVar[list[str]] = []
+
+    def __init__(self, render_mode: str) -> None:
+        super().__init__(render_mode)
+        self.modes.append(render_mode)
+
+
+class Silent(Screen):
+    """Takes the argument and shows nothing."""
+
+    def __init__(self, render_mode: str) -> None:
+        super().__init__(None)
 
 
 class Broken(Screen):
@@ -142,6 +160,26 @@ def test_environment_without_pictures_is_refused(
         film_steps(made, tmp_path / "x.mp4", 0)
     assert error in str(caught.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_window_is_of_the_environment_itself() -> None:
+    made = EnvConfig(id=f"{__name__}:Shown")
+    with closing(in_window(made)) as env:
+        env.reset(0)
+        env.step(np.zeros(1, np.int64))
+    assert Shown.modes == ["human"]
+    with pytest.raises(ConfigError, match="Silent cannot be shown: it renders None, not 'human'"):
+        in_window(EnvConfig(id=f"{__name__}:Silent"))
+
+
+def test_window_needs_a_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match=r"--window needs a display, .* --video FILE\.mp4"):
+        check_window()
+    monkeypatch.setenv("WAYLAND_DISPLAY", "wayland-0")
+    check_window()
 
 
 def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from asyncrl.agents.crossq import CrossQConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.r2d2 import R2D2Config
+from asyncrl.agents.sac import SACConfig
+from asyncrl.agents.td3 import TD3Config
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.envs.gym import EnvConfig, make_batch
@@ -25,6 +28,7 @@ from asyncrl.training.config import AsyncConfig
 from asyncrl.training.presets import preset, with_replay
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, build_sync_trainer, train_sync
 from tests.support.bit_flip import BitFlip
+from tests.support.reach import Reach
 
 N_BITS = 8
 HINDSIGHT = HindsightReplayConfig(capacity=20_000, gamma=0.98, horizon=N_BITS)
@@ -78,6 +82,16 @@ def test_asynchronous_run_saves_its_replay_and_resumes(tmp_path: Path) -> None:
         sizes.append(len(trainer.proxy.buffer))
         assert trainer.train().opt_steps == opt_steps
     assert sizes[0] == 0 < sizes[1]
+
+
+@pytest.mark.parametrize("kind", [SACConfig, TD3Config, CrossQConfig])
+def test_agents_on_continuous_actions_take_relabelled_goals(
+    kind: type[SACConfig | TD3Config | CrossQConfig],
+) -> None:
+    trainer = replace(SYNC.trainer, batch_size=32, warmup_env_steps=160, opt_steps_per_interval=1)
+    config = replace(SYNC, trainer=trainer, evaluate=EvaluationConfig(where="off"))
+    agent = kind(hidden=(8,), device="cpu")
+    assert train_sync(agent, make_batch(Reach, 16), config, stop=MaxOptSteps(3)).opt_steps == 3
 
 
 @pytest.mark.parametrize("agent", [PPOConfig(), R2D2Config()])
