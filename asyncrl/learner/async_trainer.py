@@ -422,7 +422,7 @@ class AsyncTrainer(BaseTrainer):
         yield from self._stop_inference()
         yield self.proxy.close
         if self._lockstep is not None:
-            yield self._lockstep.settle
+            yield partial(self._lockstep.settle, self.services.final_evaluation_s)
         yield from [] if urgent else save
         yield self.proxy.order.close
         yield lambda: None if self.proxy.hangs else self._link.close()

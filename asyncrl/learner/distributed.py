@@ -126,15 +126,19 @@ class ProcessGroup:
         there = {rank: name for rank, name in keys.items() if self._store.check([name])}
         return {rank: self._store.get(name).decode() for rank, name in there.items()}
 
-    def wait_posted(self, key: str, rank: int) -> str:
-        """Wait until a rank has posted a text under a key, and return it."""
-        deadline = time.monotonic() + self._timeout_s
+    def wait_posted(self, key: str, rank: int, more_s: float = 0.0) -> str:
+        """Wait until a rank has posted a text under a key, and return it.
+
+        The timeout is that of a step, and some more.
+        """
+        timeout_s = self._timeout_s + more_s
+        deadline = time.monotonic() + timeout_s
         while rank not in (posted := self.posted(key)):
             if failed := self.posted("failed"):
                 raise RankFailed(_causes(failed))
             if time.monotonic() >= deadline:
                 raise RankFailed(
-                    f"rank {rank} has posted no {key} within {self._timeout_s:g} s; see its output"
+                    f"rank {rank} has posted no {key} within {timeout_s:g} s; see its output"
                 )
             time.sleep(_POLL_S)
         return posted[rank]

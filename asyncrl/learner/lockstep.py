@@ -136,8 +136,11 @@ class Group(Ranks, Protocol):
         """Return the texts that ranks have posted under a key so far, by rank."""
         ...
 
-    def wait_posted(self, key: str, rank: int) -> str:
-        """Wait until a rank has posted a text under a key, and return it."""
+    def wait_posted(self, key: str, rank: int, more_s: float = 0.0) -> str:
+        """Wait until a rank has posted a text under a key, and return it.
+
+        The timeout is that of a step, and some more.
+        """
         ...
 
     def leave(self, error: BaseException | None = None) -> None:
@@ -250,11 +253,17 @@ class Lockstep:
         counts = {name: getattr(totals, name) for name in ("env_steps", "episodes", "incarnation")}
         return {**numbers, **counts, "ledger": ledger, "ranks": self.group.world}
 
-    def settle(self) -> None:
-        """Count what arrived after the last turn, when actors have ended; leave the group."""
+    def settle(self, more_s: float = 0.0) -> None:
+        """Count what arrived after the last turn, when actors have ended; leave the group.
+
+        A rank may be later than others by some more time than in a step: one of them evaluates.
+        """
         if self._interrupter.urgent:
             return
         try:
+            self.group.post("settles", "yes")
+            for rank in range(self.group.world):
+                self.group.wait_posted("settles", rank, more_s)
             self._add_up([])
         except RankFailed as error:
             logger.warning("the last counters of all learners were not added up: %s", error)

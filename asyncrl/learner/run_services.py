@@ -155,6 +155,8 @@ class RunServices:
         self._config = config
         self._interrupter = interrupter
         self._evaluation = evaluation
+        self.final_evaluation_s = config.evaluate.final_timeout_s
+        """Timeout for the evaluation of the last model; of several learners, one evaluates."""
         self._recorder = recorder
         self._saver = Saver(checkpointer, interrupter, agent) if checkpointer else None
         self._state = state or (lambda: RunState({}, {}))
@@ -225,7 +227,7 @@ class RunServices:
         Learning is over: the time shares end here.
         """
         self._pace.end()
-        site, timeout_s = self._evaluation, self._config.evaluate.final_timeout_s
+        site, timeout_s = self._evaluation, self.final_evaluation_s
         wanted = timeout_s and self._config.evaluate.interval_opt_steps
         if not site or not wanted or self._interrupter.urgent:
             return

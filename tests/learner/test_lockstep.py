@@ -28,6 +28,7 @@ class Pair:
     def __init__(self) -> None:
         self.says: dict[str, float] = {}
         self.texts: dict[int, str] = {}
+        self.waited: list[tuple[str, int, float]] = []
         self.left: list[BaseException | None] = []
         self.gone = False
 
@@ -52,8 +53,9 @@ class Pair:
     def posted(self, key: str) -> dict[int, str]:
         return self.texts
 
-    def wait_posted(self, key: str, rank: int) -> str:
-        return self.texts[rank]
+    def wait_posted(self, key: str, rank: int, more_s: float = 0.0) -> str:
+        self.waited.append((key, rank, more_s))
+        return "yes"
 
     def leave(self, error: BaseException | None = None) -> None:
         self.left.append(error)
@@ -153,7 +155,8 @@ def test_counters_are_those_of_all_learners() -> None:
 
 def test_the_last_counters_are_added_up_if_all_are_still_there() -> None:
     one, pair, _ = lockstep()
-    one.settle()
+    one.settle(more_s=60.0)  # rank 0 may still evaluate
+    assert pair.waited == [("settles", 0, 60.0), ("settles", 1, 60.0)]
     assert one.totals.env_steps == 15
     assert pair.left == [None]
 
