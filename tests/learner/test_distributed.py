@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ from torch import Tensor
 from asyncrl.core.errors import ConfigError, NonFiniteModel, RankFailed
 from asyncrl.learner import distributed
 from asyncrl.learner.distributed import ProcessGroup
-from asyncrl.learner.lockstep import STORE_FILE, Place, RanksConfig
+from asyncrl.learner.lockstep import STORE_FILE, Place, RanksConfig, process_state
+from tests.support.helpers import wait_until
 
 PLACE = Place(rank=0, world=2, local_world=2)
 GONE = 4_194_304  # above the largest number of a process
@@ -93,6 +96,19 @@ def test_a_killed_rank_is_named(patch: pytest.MonkeyPatch) -> None:
     group.other_posts("process", f"{GONE} {socket.gethostname()}")
     with pytest.raises(RankFailed, match=f"rank 1 ended without an error.* process {GONE} on"):
         summed(group, patch, torch.ones(1))
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_a_stopped_rank_is_named(patch: pytest.MonkeyPatch) -> None:
+    group = FakeGroup(error="Timed out waiting 5000ms for recv operation to complete")
+    with subprocess.Popen(["sleep", "600"]) as process:
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: process_state(process.pid) == "T", 60.0, "a stopped process")
+        group.other_posts("process", f"{process.pid} {socket.gethostname()}")
+        with pytest.raises(RankFailed, match=f"rank 1 is stopped, as by.* process {process.pid}"):
+            summed(group, patch, torch.ones(1))
+        process.kill()
 
 
 def test_a_silent_rank_of_another_machine_is_named(patch: pytest.MonkeyPatch) -> None:
