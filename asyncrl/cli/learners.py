@@ -7,8 +7,10 @@ the others are quiet, and save their parts of the replay.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,9 +18,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.checkpoint.resume import shard_dir
 from asyncrl.cli.signals import Interrupted, interrupting
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
@@ -29,6 +34,8 @@ from asyncrl.training.run import build_trainer
 if TYPE_CHECKING:
     from asyncrl.cli.train import TrainArguments
     from asyncrl.training.launchers import RunLauncher
+
+logger = logging.getLogger(__name__)
 
 FLAG = "--learners"
 _POLL_S = 0.05
@@ -56,6 +63,7 @@ def start_learners(world: int, args: Sequence[str]) -> int:
     with ExitStack() as undo:
         private = undo.enter_context(tempfile.TemporaryDirectory(prefix="asyncrl-learners-"))
         interrupted = undo.enter_context(interrupting(interrupter))
+        interrupted.disarm()  # the second signal kills the learners, and the rest is tidied up
         ranks: list[subprocess.Popen[bytes]] = []
         undo.callback(_kill, ranks)
         for rank in range(world):
@@ -80,6 +88,10 @@ def _wait(
     """Wait until all have ended, and pass signals on; return the exit code of the first failure."""
     code, deadline, is_forwarded = 0, math.inf, False
     while running := [rank for rank in ranks if rank.poll() is None]:
+        if interrupted.again:
+            logger.warning("interrupted twice; the learners are killed")
+            _kill(running)
+            return interrupted.exit_code
         if interrupter.save_requested:  # all save when one is asked to
             interrupter.save_requested = False
             running[0].send_signal(signal.SIGUSR1)
@@ -144,17 +156,29 @@ def group_of(arguments: TrainArguments) -> Group | None:
     return join_ranks(config.ranks)
 
 
-def is_restarted(group: Group | None, arguments: TrainArguments) -> bool:
-    """Whether torchrun has started the learners again, so that their run is resumed."""
+def after_restart(group: Group | None, arguments: TrainArguments) -> TrainArguments | None:
+    """Return how learners that torchrun has started again continue their run; None for a new one.
+
+    They resume it, or begin again in its directory if it had no checkpoint yet.
+    """
     place = place_in(os.environ)
     if group is None or place is None or not place.restarts:
-        return False
-    if arguments.output.run_dir is None:
+        return None
+    run_dir = arguments.output.run_dir
+    if run_dir is None:
         raise ConfigError(
             "torchrun has restarted the learners, but the run to resume is unknown without "
             "--run-dir; set it if --max-restarts is set"
         )
-    return (arguments.output.run_dir / "config.yaml").exists()
+    if not (run_dir / "config.yaml").exists():
+        return None
+    checkpoints = run_dir / "checkpoints"
+    if Checkpointer(checkpoints).latest():
+        return replace(arguments, resume=True)
+    logger.warning("torchrun has restarted a run without a checkpoint; it begins again")
+    for rank in range(1, place.world):  # they may have saved shortly before rank 0 would have
+        shutil.rmtree(shard_dir(checkpoints, rank), ignore_errors=True)
+    return arguments
 
 
 def post_run_dir(group: Group | None, run_dir: Path, *, resumes: bool) -> None:

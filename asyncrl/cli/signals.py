@@ -76,6 +76,8 @@ class Interrupted:
         self._signal: signal.Signals | None = None
         self._came_at: dict[int, float] = {}
         self._may_end = True
+        self.again = False
+        """Whether a second signal has come."""
         self.save_summary: Callable[[], object] | None = None
         """Saves a summary when the grace period is over, even if the run hangs; has a timeout of
         0.5 s."""
@@ -122,6 +124,7 @@ class Interrupted:
             self._deadline = min(self._deadline, now + self._grace_s)
         self._interrupter.stop(f"interrupted by {number.name}", urgent=True)
         if not first:
+            self.again = True
             self._end("interrupted twice")
 
     def _end(self, why: str, with_or_without: str = "without") -> None:

@@ -27,7 +27,7 @@ from asyncrl.cli.flags import (
     value_of,
     without_rare,
 )
-from asyncrl.cli.learners import follow, group_of, is_restarted, post_run_dir
+from asyncrl.cli.learners import after_restart, follow, group_of, post_run_dir
 from asyncrl.cli.output import results, show
 from asyncrl.cli.parser import parsed
 from asyncrl.cli.run_directory import (
@@ -374,10 +374,10 @@ def run(arguments: TrainArguments, launcher: RunLauncher | None = None) -> int:
     with sharing_failure(group):
         if group is not None and group.rank:
             return follow(group, arguments, launcher)
-        if is_restarted(group, arguments):
+        if restarted := after_restart(group, arguments):
             run_dir = arguments.output.run_dir
-            assert run_dir is not None  # noqa: S101  # `is_restarted` has seen to it
-            return train_in(run_dir, replace(arguments, resume=True), launcher)
+            assert run_dir is not None  # noqa: S101  # `after_restart` has seen to it
+            return train_in(run_dir, restarted, launcher)
         if arguments.auto:
             with _run_dir(arguments):  # rejected now, not after a minute; leaves nothing
                 pass

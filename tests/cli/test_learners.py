@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from asyncrl.cli.learners import learners_in
+from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.cli import train
+from asyncrl.cli.learners import _wait, after_restart, learners_in
+from asyncrl.cli.signals import interrupting
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.interrupter import Interrupter
 from asyncrl.learner.lockstep import STORE_FILE
 from tests.cli import console
 from tests.support import warm
@@ -88,6 +95,53 @@ def test_a_killed_learner_is_named_and_the_other_one_saves(tmp_path: Path) -> No
     assert f"process {second.pid}" in said
     assert (run / "error.txt").exists()
     assert int(checkpoints(run)[0][-1]) >= 10
+
+
+class Restarted:
+    """The second start of rank 0 of two, by torchrun."""
+
+    rank, world = 0, 2
+
+    def __init__(self, run_dir: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, value in {"RANK": 0, "WORLD_SIZE": 2, "TORCHELASTIC_RESTART_COUNT": 1}.items():
+            monkeypatch.setenv(name, str(value))
+        command = ["dqn", *(["--run-dir", str(run_dir)] if run_dir else [])]
+        self.arguments = train.parse(command)
+
+    def continued(self) -> Any:
+        group: Any = self
+        return after_restart(group, self.arguments)
+
+
+def test_restarted_learners_resume_or_begin_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    restarted = Restarted(tmp_path, monkeypatch)
+    assert restarted.continued() is None, "there was no run yet"
+    (tmp_path / "config.yaml").touch()
+    shard = tmp_path / "checkpoints" / "rank-1"
+    Checkpointer(shard).save("10", {}, {})
+    assert restarted.continued().resume is False
+    assert not shard.exists()
+    assert "without a checkpoint; it begins again" in caplog.text
+    Checkpointer(tmp_path / "checkpoints").save("10", {}, {})
+    assert restarted.continued().resume is True
+    with pytest.raises(ConfigError, match="without --run-dir"):
+        Restarted(None, monkeypatch).continued()
+
+
+@pytest.mark.processes
+def test_a_second_signal_kills_all_learners() -> None:
+    interrupter = Interrupter()
+    with interrupting(interrupter) as interrupted:
+        interrupted.disarm()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupter.wait(_DEADLINE_S)
+        os.kill(os.getpid(), signal.SIGINT)
+        wait_until(lambda: interrupted.again, _DEADLINE_S, "the second signal")
+        both = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
+        assert _wait(both, interrupter, interrupted) == 128 + signal.SIGINT
+    assert [one.returncode for one in both] == [-signal.SIGKILL] * 2
 
 
 def test_what_several_learners_cannot_train_is_refused(tmp_path: Path) -> None:
