@@ -52,7 +52,7 @@ class DirectoryLock:
         """
         self._directory = directory
         self._path = directory / _NAME
-        self._made = not directory.exists()
+        self._made = [path for path in (directory, *directory.parents) if not path.exists()]
         self._descriptor = -1
         try:
             while self._descriptor < 0:
@@ -77,7 +77,7 @@ class DirectoryLock:
         return False
 
     def release(self) -> None:
-        """Release the lock; remove a directory made for it if it is empty. May be called again."""
+        """Release the lock; remove directories made for it that are empty. May be called again."""
         if self._descriptor < 0:
             return
         try:
@@ -85,9 +85,9 @@ class DirectoryLock:
                 self._path.unlink(missing_ok=True)
         finally:
             self.abandon()
-        if self._made:
-            with suppress(OSError):
-                self._directory.rmdir()
+        with suppress(OSError):  # the first that is not empty
+            for path in self._made:
+                path.rmdir()
 
     def abandon(self) -> None:
         """Close this process's descriptor; a process that shares it keeps the lock."""

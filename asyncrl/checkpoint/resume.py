@@ -50,7 +50,7 @@ def _checked(
             f"from; it can be evaluated and exported. {_nearest(checkpoint)}"
         )
     before = checkpoint.meta.get("config")
-    if changed := differences(before, plain_config(config or {})) if before else []:
+    if changed := differences(before, plain_config(config)) if config and before else []:
         logger.warning("resumed with changed settings: %s", "; ".join(changed))
     return checkpoint
 

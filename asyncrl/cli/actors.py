@@ -162,7 +162,7 @@ def _change_text(before: int, actors: int) -> str:
     if actors > before:
         return f"{before} -> {actors} actors; the others are started"
     if actors < before:
-        return f"{before} -> {actors} actors; the others send what they have, and exit"
+        return f"{before} -> {actors} actors; those that leave send what they have first"
     return f"the run has {actors} actors already"
 
 

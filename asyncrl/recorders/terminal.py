@@ -163,7 +163,7 @@ def _host(item: tuple[str, Mapping[str, float]]) -> str:
     lost = ", lost" if host["lost"] else ""
     trip_ms = 1000 * host["round_trip_s"]
     trip = f", round trip {trip_ms:.1f} ms" if trip_ms else ""
-    return f"{name}: {host['started']:.0f} actors started, room for {host['room']:.0f}{trip}{lost}"
+    return f"{name}: started {host['started']:.0f}, room for {host['room']:.0f}{trip}{lost}"
 
 
 _MOST_ACTORS = 16

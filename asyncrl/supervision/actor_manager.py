@@ -49,6 +49,10 @@ code."""
 _FINISH_S = 30.0
 """Timeout for a launcher to close, in addition to the time for killed actors to die."""
 
+_HELPERS_S = 2.0
+"""Seconds that the run's other processes have to exit after the last actor. They have nothing to
+send, and one that plays a long evaluation sees no request to exit before its end."""
+
 _LONGEST_LOOK_S = 1.0
 """Maximum time between two checks that counts towards an actor's timeout. After a longer gap this
 process did not run either: it was stopped or the machine was asleep, and so were the actors."""
@@ -217,8 +221,7 @@ class ActorManager:
         """
         if not 1 <= actors <= self._most_actors:
             raise ConfigError(
-                f"a run must have from 1 to {self._most_actors} actors, "
-                f"which this one was started for, got {actors}"
+                f"this run was started for 1 to {self._most_actors} actors; {actors} are too many"
                 if actors > 0
                 else f"a run must keep at least 1 actor, got {actors}; Ctrl-C or SIGTERM ends it"
             )
@@ -272,8 +275,9 @@ class ActorManager:
 
     def _run(self) -> None:
         """Watch until every actor has exited, then close the launcher in any case."""
+        alone_s = 0.0
         try:
-            while not self._stop_now.is_set():
+            while not self._stop_now.is_set() and alone_s < _HELPERS_S:
                 if self._finishing.is_set() and not self.alive:
                     return
                 self._follow_size()
@@ -283,6 +287,8 @@ class ActorManager:
                 self._end_hanging(passed_s)
                 self._replace_large(passed_s)
                 self._end_slow()
+                if self._finishing.is_set() and not any(slot.alive for _, slot in self._actors()):
+                    alone_s += passed_s
             self._kill_remaining()
         finally:
             self._launcher.close()
@@ -503,7 +509,7 @@ class ActorManager:
 
     def _kill_remaining(self) -> None:
         for peer, _ in self._living():
-            if self._kills:
+            if self._kills and peer.actor_id not in self._names:
                 logger.warning(
                     "%s did not exit in time and is killed; what it had not sent is lost. If its "
                     "environments need more time, raise supervision.stop_timeout_s, now %g",

@@ -8,6 +8,7 @@ it has started. Does not know what actors do.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,11 +29,16 @@ from asyncrl.supervision.host_messages import (
     plain_report,
 )
 
+logger = logging.getLogger(__name__)
+
 _TURN_S = 0.05
 _REPORT_S = 0.25
 _LONGEST_LOOK_S = 1.0
 """Maximum time between two turns that counts as the learner's silence: after a longer one, this
 process itself was stopped."""
+
+_EARLY_S = 5.0
+"""Seconds without a first answer after which the host says why there may be none."""
 
 _FAREWELL_S = 2.0
 """Seconds for the last messages to be acknowledged."""
@@ -92,6 +98,7 @@ class Host:
         self._silent_s = 0.0
         self._looked_at = clock()
         self._spoke_at = float("-inf")
+        self._has_warned = False
         self._sent_at: object = None
         """The time in the learner's newest message, by its clock."""
         self._read_at = 0.0
@@ -196,10 +203,16 @@ class Host:
     def _check_learner(self) -> None:
         """Raise if the learner was not heard for too long."""
         joined = self._welcome is not None
+        if not (joined or self._has_warned) and self._silent_s > _EARLY_S:
+            self._has_warned = True
+            limit_s = self._timeouts.first_answer_s
+            why = self._line.why_silent()
+            logger.warning("the learner has not answered yet; %s (waits %g s)", why, limit_s)
         limit_s = self._timeouts.learner_s if joined else self._timeouts.first_answer_s
         if self._silent_s > limit_s:
             what = "has not been heard" if joined else "has not answered"
+            ends = "its actors" if joined else "without having joined"
             raise TransportError(
-                f"the learner {what} for {self._silent_s:.0f} s, so this host ends its actors; "
+                f"the learner {what} for {self._silent_s:.0f} s, so this host ends {ends}; "
                 f"{self._line.why_silent()}"
             )

@@ -102,6 +102,7 @@ def serve_run(
             undo.callback(launcher.close)
             plan = _plan(agent, make_env, make_processor, config, actor_agents, launcher)
             facts = facts_of(agent, actor_agents, config, plan.schema.hash())
+            _log.info("connecting to %s", key.address)
             line = ZmqHostLine(key.address, key.curve, config.transport)
             undo.callback(line.close)
             host = _host(OrderedBodies(key, config, plan), launcher, line, facts, actors)

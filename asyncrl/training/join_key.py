@@ -65,8 +65,14 @@ class JoinKey:
                 f"there is no join key {path}. The run writes it when it starts, with --listen "
                 "tcp://ADDRESS, and removes it when it ends"
             ) from error
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot read the join key {path}: {error}") from error
+        except ConfigError:
+            raise
+        except IsADirectoryError as error:
+            raise ConfigError(f"{path} is a directory; name its file join.key") from error
+        except ValueError as error:
+            raise ConfigError(f"{path} is no join key: it is not JSON") from error
+        except OSError as error:
+            raise ConfigError(f"cannot read the join key {path}: {error.strerror}") from error
         match content:
             case {"address": str(address), "spaces": dict(spaces), "settings": settings} if all(
                 isinstance(content.get(name), str) and len(content[name]) == 40

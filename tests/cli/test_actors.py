@@ -102,4 +102,4 @@ def test_the_actors_of_a_run_in_another_terminal(
 
 def test_the_change_is_said_in_a_sentence() -> None:
     assert actors._change_text(3, 3) == "the run has 3 actors already"
-    assert actors._change_text(3, 1) == "3 -> 1 actors; the others send what they have, and exit"
+    assert actors._change_text(3, 1) == "3 -> 1 actors; those that leave send what they have first"

@@ -251,8 +251,8 @@ def test_summary_names_the_hosts() -> None:
         "n2/18": {"room": 4, "actors": 4, "started": 4, "lost": 0, "round_trip_s": 0.0004},
     }
     expected = (
-        "  hosts      n1/17: 3 actors started, room for 2, lost; "
-        "n2/18: 4 actors started, room for 4, round trip 0.4 ms"
+        "  hosts      n1/17: started 3, room for 2, lost; "
+        "n2/18: started 4, room for 4, round trip 0.4 ms"
     )
     assert expected in render_summary(SUMMARY | {"hosts": hosts})
 

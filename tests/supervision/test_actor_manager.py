@@ -797,6 +797,19 @@ def test_stop_kills_actors_that_do_not_end_in_time(caplog: pytest.LogCaptureFixt
         assert "raise supervision.stop_timeout_s, now " in caplog.text
 
 
+def test_helpers_have_a_moment_after_the_last_actor(caplog: pytest.LogCaptureFixture) -> None:
+    with started(names={ActorId(1): "the evaluator"}) as stage:
+        stopping = threading.Thread(target=stage.manager.stop, args=(DEADLINE_S,))
+        stopping.start()
+        stage.launcher.watch_for(60.0)
+        assert stage.launcher.killed == [], "the actor still sends"
+        stage.launcher.end(peer(0))
+        stage.launcher.left_s = 3.0
+        stopping.join(DEADLINE_S)
+        assert stage.launcher.killed == [(peer(1), False)]
+        assert not caplog.records, "its evaluation is of no use"
+
+
 def test_stop_gives_up_a_launcher_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asyncrl.supervision.actor_manager._FINISH_S", 0.05)
     stage, may_end = Stage(1, ActorManagerConfig(stop_timeout_s=0.05)), threading.Event()
@@ -909,7 +922,7 @@ def test_a_size_that_is_not_possible_is_refused() -> None:
     with started(2) as stage:
         with pytest.raises(ConfigError, match="at least 1 actor, got 0"):
             stage.manager.resize(0)
-        with pytest.raises(ConfigError, match="from 1 to 4096 actors"):
+        with pytest.raises(ConfigError, match="started for 1 to 4096 actors; 4097 are too many"):
             stage.manager.resize(4097)
         assert stage.manager.size == 2
         stage.launcher.wait_rounds()

@@ -65,6 +65,10 @@ def test_a_run_needs_a_file_for_the_key() -> None:
             "set transport.advertise",
         ),
         ({"inference": "server"}, "leave it at actor"),
+        (
+            {"launcher": "process", "hosts": HostsConfig(min_actors=1)},
+            "launcher=process starts all actors itself; leave it out, or let hosts join: --listen",
+        ),
         ({"hosts": HostsConfig(min_actors=3)}, "hosts.min_actors is 3, but there are only 2"),
     ],
 )

@@ -74,6 +74,16 @@ def test_a_file_that_is_no_key_is_refused(path: Path, content: str) -> None:
         JoinKey.load(path)
 
 
+def test_what_is_wrong_with_a_file_is_said_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"is a directory; name its file join\.key$"):
+        JoinKey.load(tmp_path)
+    path = tmp_path / "join.key"
+    path.write_text("{}")
+    path.chmod(0o644)
+    with pytest.raises(ConfigError, match=r"^the join key .* can be read by others"):
+        JoinKey.load(path)
+
+
 def test_a_missing_key_says_what_writes_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"there is no join key .*--listen tcp://ADDRESS"):
         JoinKey.load(tmp_path / "join.key")

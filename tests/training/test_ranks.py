@@ -119,11 +119,13 @@ def saved_by(world: int, path: Path) -> None:
             groups["agent"] = {"weight": np.ones(2)}
         where = path / f"rank-{rank}" if rank else path
         several = {"ranks": world} if world > 1 else {}
-        Checkpointer(where).save("8", groups, {"run": {**run, **several}, "opt_steps": 8})
+        Checkpointer(where).save(
+            "8", groups, {"run": {**run, **several}, "opt_steps": 8, "config": {"seed": 1}}
+        )
 
 
 def test_each_learner_resumes_with_its_own_replay_and_the_first_with_the_counters(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     saved_by(2, tmp_path)
     found = []
@@ -139,6 +141,7 @@ def test_each_learner_resumes_with_its_own_replay_and_the_first_with_the_counter
         run = checkpoint.meta["run"]
         found.append((run["env_steps"], run["ledger"]["stored"], run["limiter"]["inserted"]))
     assert found == [(70, 50, 10), (0, 0, 11)]
+    assert not caplog.records, "without settings, none has changed"
 
 
 @pytest.mark.parametrize(("before", "now"), [(1, 2), (2, 1), (2, 3)])
