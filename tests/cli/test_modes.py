@@ -206,7 +206,7 @@ def test_setting_with_another_name_in_a_file_is_answered_with_its_own(
 
 
 def test_file_that_the_guide_shows_is_taken(tmp_path: Path) -> None:
-    shown, _ = re.findall(r"```yaml\n(.*?)```", SITE["docs/guides/command-line.md"], re.DOTALL)
+    shown, *_ = re.findall(r"```yaml\n(.*?)```", SITE["docs/guides/command-line.md"], re.DOTALL)
     (tmp_path / "config.yaml").write_text(shown)
     config = parse(["sac", "--config", str(tmp_path / "config.yaml")]).config
     assert (config.env, config.envs_per_actor, config.max_env_steps) == ("Pendulum-v1", 4, 50_000)
