@@ -23,7 +23,8 @@ _LINE = re.compile(r"^\W*(?:-\w .*)?--[a-z].*", re.MULTILINE)
 _FLAG = re.compile(r"--[a-z][\w.-]*\w")
 
 _SCRIPT = """\
-# Completion of asyncrl for bash, and for zsh after `autoload -U bashcompinit && bashcompinit`.
+# Completion of asyncrl for bash, and for zsh after
+# `autoload -U compinit bashcompinit && compinit && bashcompinit`.
 _asyncrl() {{
   local current="${{COMP_WORDS[COMP_CWORD]}}" words=""
   if [[ $COMP_CWORD == 1 ]]; then

@@ -177,6 +177,11 @@ class _Grid:
             self._film.add(self._joined())
 
     def _joined(self) -> Array:
+        if len(sizes := {picture.shape for picture in self._pictures}) > 1:
+            raise ConfigError(
+                f"pictures of different sizes cannot be shown side by side: {sorted(sizes)}; leave "
+                "--grid out"
+            )
         columns = math.ceil(math.sqrt(len(self._pictures)))
         empty = np.zeros_like(self._pictures[0])
         missing = -len(self._pictures) % columns

@@ -136,6 +136,8 @@ class ProcessGroup:
         while rank not in (posted := self.posted(key)):
             if failed := self.posted("failed"):
                 raise RankFailed(_causes(failed))
+            if (how := self._why_gone(rank)) and rank not in self.posted(key):
+                raise RankFailed(f"rank {rank} {how}; it has posted no {key}")
             if time.monotonic() >= deadline:
                 raise RankFailed(
                     f"rank {rank} has posted no {key} within {timeout_s:g} s; see its output"
@@ -149,7 +151,15 @@ class ProcessGroup:
             return
         if error is not None and not isinstance(error, RankFailed):
             self.post("failed", describe_error(error))
+        self.post("left", "yes")
         self._part()
+
+    def _why_gone(self, rank: int) -> str:
+        """Return how a rank has ended, or "" if it may still post something."""
+        if rank in self.posted("left"):
+            return "has left"
+        how = _state_of(self.posted("process").get(rank, ""))
+        return how if how.startswith("ended") else ""
 
     def _part(self) -> None:
         """Close all connections, so that those who wait for this rank notice."""

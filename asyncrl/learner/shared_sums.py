@@ -36,6 +36,9 @@ _NOTICE = struct.Struct("=QQ")
 """Number of a sum, and bytes of its values: short enough to be written and read as a whole."""
 
 
+_LONGEST_POLL_MS = 2**31 - 1
+
+
 class SharedSums:
     """Sums tensors over ranks; see the module."""
 
@@ -93,7 +96,7 @@ class SharedSums:
         deadline = time.monotonic() + self._timeout_s
         for other, (reads, _) in self._pipes.items():
             left_s = max(0.0, deadline - time.monotonic())
-            if not self._polls[other].poll(1e3 * left_s):
+            if not self._polls[other].poll(min(1e3 * left_s, _LONGEST_POLL_MS)):
                 raise TimeoutError(f"rank {other} is silent")
             notice = os.read(reads, _NOTICE.size)
             if not notice:
@@ -158,7 +161,8 @@ def connect(
             logger.info("no memory can be shared with other learners: %s", error)
         offers = exchange(offer)
         try:
-            sums = _accept(rank, reads, offers, timeout_s, kept)
+            if offer:
+                sums = _accept(rank, reads, offers, timeout_s, kept)
         except (OSError, ValueError) as error:
             logger.info("the memory of other learners cannot be opened: %s", error)
         if not agree(sums is not None):

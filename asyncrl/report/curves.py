@@ -132,7 +132,8 @@ class GrowingFile:
             for line in file:
                 if time.monotonic() - shown_at > _PROGRESS_S:
                     shown_at = time.monotonic()
-                    logger.info("read %d %% of %s", 100 * self._bytes // size, self._path)
+                    done = min(100, 100 * self._bytes // max(1, size))  # it may grow meanwhile
+                    logger.info("read %d %% of %s", done, self._path)
                 if not line.endswith(b"\n"):  # it is being written; its end may follow at once
                     break
                 self._bytes += len(line)

@@ -144,6 +144,21 @@ def test_a_text_is_awaited_unless_its_rank_fails() -> None:
         group.wait_posted("other", 1)
 
 
+def test_a_text_is_not_awaited_of_a_rank_that_is_gone() -> None:
+    group = FakeGroup()
+    group.other_posts("process", f"{GONE} {socket.gethostname()}")
+    with pytest.raises(RankFailed, match=r"rank 1 ended without an error.* has posted no settles"):
+        group.wait_posted("settles", 1)
+    group = FakeGroup()
+    group.other_posts("settles", "yes")
+    group.other_posts("left", "yes")
+    assert group.wait_posted("settles", 1) == "yes"
+    with pytest.raises(RankFailed, match="rank 1 has left; it has posted no other"):
+        group.wait_posted("other", 1)
+    group.leave()
+    assert group.posted("left") == {0: "yes", 1: "yes"}
+
+
 def test_learners_of_one_machine_stay_on_its_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     monkeypatch.delenv(STORE_FILE, raising=False)

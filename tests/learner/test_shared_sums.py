@@ -10,11 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from asyncrl.core.errors import NonFiniteModel, RankFailed
+from asyncrl.learner import shared_sums
 from asyncrl.learner.shared_sums import SharedSums, connect
 from tests.support.ranks import ThreadRanks
 
@@ -161,6 +163,24 @@ def test_ranks_connect_by_what_has_no_name() -> None:
 @pytest.mark.parametrize("instead", ["", "nonsense", "4194304 1 1 1 1", "self 0 7 0 7"])
 def test_no_rank_shares_memory_if_one_cannot(instead: str) -> None:
     meeting = Meeting(2, instead.replace("self", str(os.getpid())))
+    assert meeting.run() == [None, None]
+    assert pipes_of(meeting) == 0
+
+
+@linux
+@pytest.mark.parametrize("unable", [0, 1])
+def test_no_rank_shares_memory_if_one_has_none(
+    unable: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer = shared_sums._offer
+
+    def offered(rank: int, *args: Any) -> Any:
+        if rank == unable:
+            raise OSError("Too many open files")
+        return offer(rank, *args)
+
+    monkeypatch.setattr(shared_sums, "_offer", offered)
+    meeting = Meeting(2)
     assert meeting.run() == [None, None]
     assert pipes_of(meeting) == 0
 

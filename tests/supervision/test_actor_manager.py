@@ -801,6 +801,7 @@ def test_helpers_have_a_moment_after_the_last_actor(caplog: pytest.LogCaptureFix
     with started(names={ActorId(1): "the evaluator"}) as stage:
         stopping = threading.Thread(target=stage.manager.stop, args=(DEADLINE_S,))
         stopping.start()
+        wait_until(stage.manager._finishing.is_set, DEADLINE_S, "the order to finish")
         stage.launcher.watch_for(60.0)
         assert stage.launcher.killed == [], "the actor still sends"
         stage.launcher.end(peer(0))
