@@ -104,16 +104,22 @@ def test_best_model_scores_what_the_run_says_it_did(
     assert evaluated(trained, capsys, "--episodes", "3")["score"] == summary["best_score"]
 
 
+def sizes_in(video: Path) -> list[tuple[int, int]]:
+    """Return width and height of each frame."""
+    av = pytest.importorskip("av")
+    with av.open(str(video)) as film:
+        return [(frame.width, frame.height) for frame in film.decode(video=0)]
+
+
 def test_video_has_a_frame_for_each_step(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    av = pytest.importorskip("av")
+    pytest.importorskip("av")
     video = tmp_path / "two.mp4"
     flags = ["--episodes", "2"]
     played = evaluated(trained, capsys, *flags, "--video", str(video))
     assert played == evaluated(trained, capsys, *flags)
-    with av.open(str(video)) as film:
-        frames = sum(1 for _ in film.decode(video=0))
+    frames = len(sizes_in(video))
     assert frames == 2 * played["eval/length_mean"]
     assert video.stat().st_size < 200 * frames + 20_000
     assert [path.name for path in tmp_path.iterdir()] == ["two.mp4"]
@@ -122,14 +128,12 @@ def test_video_has_a_frame_for_each_step(
 def test_grid_shows_the_same_episodes_side_by_side(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    av = pytest.importorskip("av")
+    pytest.importorskip("av")
     video = tmp_path / "three.mp4"
     flags = ["--episodes", "3"]
     played = evaluated(trained, capsys, *flags, "--video", str(video), "--grid", "8")
     assert played == evaluated(trained, capsys, *flags)
-    with av.open(str(video)) as film:
-        sizes = {(frame.width, frame.height) for frame in film.decode(video=0)}
-    assert sizes == {(2 * 600, 2 * 400)}
+    assert {*sizes_in(video)} == {(2 * 600, 2 * 400)}
     assert main(["eval", str(trained.directory), "--grid", "2"]) == 2
     assert "--grid has no effect without --video" in capsys.readouterr().err
 
@@ -137,7 +141,7 @@ def test_grid_shows_the_same_episodes_side_by_side(
 def test_film_of_all_checkpoints_shows_each_in_order(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    av = pytest.importorskip("av")
+    pytest.importorskip("av")
     saved = Checkpointer(trained.directory / "checkpoints").load("300")
     checkpoints = Checkpointer(tmp_path / "checkpoints")
     groups = {"model": saved.group("model")}
@@ -149,8 +153,7 @@ def test_film_of_all_checkpoints_shows_each_in_order(
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["opt_steps"] for line in lines] == [300, 1000]
     assert lines[0]["score"] == lines[1]["score"]
-    with av.open(str(tmp_path / "learned.mp4")) as film:
-        frames = sum(1 for _ in film.decode(video=0))
+    frames = len(sizes_in(tmp_path / "learned.mp4"))
     assert frames == sum(line["eval/length_mean"] for line in lines)
     assert main(["eval", *words, "--checkpoint", "300"]) == 2
     assert "--all-checkpoints excludes --checkpoint" in capsys.readouterr().err
