@@ -19,7 +19,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,7 +33,14 @@ from asyncrl.core.errors import ConfigError, RankFailed, describe_error
 from asyncrl.core.interrupter import start_thread
 from asyncrl.core.ranks import Values
 from asyncrl.learner.lockstep import STORE_FILE, Place, RanksConfig, process_state
-from asyncrl.learner.shared_sums import SharedSums, connect, is_finite, named, not_finite
+from asyncrl.learner.shared_sums import (
+    LateRanks,
+    SharedSums,
+    connect,
+    is_finite,
+    named,
+    not_finite,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -208,6 +215,7 @@ class ProcessGroup:
         if not self._open:
             raise RankFailed("this rank has left the group")
         late: bool | None = None
+        suspects: Sequence[int] = range(self.world)
         shared = self._memory_for(values)
         try:
             if shared is None:
@@ -216,25 +224,26 @@ class ProcessGroup:
                 shared.sum(values)
         except (RuntimeError, OSError) as error:
             late = isinstance(error, TimeoutError) or "Timed out" in str(error)
+            suspects = error.ranks if isinstance(error, LateRanks) else suspects
         # The exception must be gone here: its frames hold the connections that `_lost` closes.
         if late is not None:
-            raise RankFailed(self._lost(late=late))
+            raise RankFailed(self._lost(suspects, late=late))
 
-    def _lost(self, *, late: bool) -> str:
-        """Return who is missing and why, after a sum has failed."""
+    def _lost(self, suspects: Sequence[int], *, late: bool) -> str:
+        """Return who is missing and why, after a sum has failed: some of the suspects."""
         self.post("runs", "yes")
         self._part()
         try:
-            return self._causes_or_silent(late=late)
+            return self._causes_or_silent(suspects, late=late)
         except RuntimeError:
             holder = "rank 0, or what started the ranks,"
             return f"another rank is gone, and so is the store of the group: {holder} has died"
 
-    def _causes_or_silent(self, *, late: bool) -> str:
+    def _causes_or_silent(self, suspects: Sequence[int], *, late: bool) -> str:
         deadline = time.monotonic() + _POSTED_S
         while True:
             failed, runs = self._read("failed"), self._read("runs")
-            silent = [r for r in range(self.world) if r not in failed and r not in runs]
+            silent = [r for r in suspects if r not in failed and r not in runs]
             if failed:
                 return _causes(failed)
             if not silent or time.monotonic() >= deadline:

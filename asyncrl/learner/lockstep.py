@@ -148,7 +148,7 @@ class Group(Ranks, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Totals:
     """Counters whose sum over all ranks is that of the run."""
 
@@ -189,6 +189,11 @@ class _Flags:
     stop: float = 0.0
     urgent: float = 0.0
     save: float = 0.0
+
+
+def _numbers_of(counters: _Flags | Totals) -> list[float]:
+    """Return the fields in order; `asdict` would take a twentieth of a small network's step."""
+    return [getattr(counters, f.name) for f in fields(counters)]
 
 
 class Lockstep:
@@ -271,7 +276,7 @@ class Lockstep:
 
     def turn(self, *, ready: bool) -> bool:
         """Meet all ranks before a step; return whether all of them take it now."""
-        said = _Flags(*self._add_up(list(asdict(self._flags(ready=ready)).values())))
+        said = _Flags(*self._add_up(_numbers_of(self._flags(ready=ready))))
         self._save |= said.save > 0
         if said.stop:
             self._stop(urgent=said.urgent > 0)
@@ -287,10 +292,8 @@ class Lockstep:
     def _add_up(self, flags: list[float]) -> list[float]:
         """Sum flags and counters over all ranks; return the flags."""
         self._counted = self._own()
-        sums = self.group.exchange([*flags, *asdict(self._counted).values()])
-        names = [f.name for f in fields(Totals)]
-        counts = map(round, sums[len(flags) :])
-        self.totals = Totals(**dict(zip(names, counts, strict=True)))
+        sums = self.group.exchange([*flags, *_numbers_of(self._counted)])
+        self.totals = Totals(*map(round, sums[len(flags) :]))
         return sums[: len(flags)]
 
     def _flags(self, *, ready: bool) -> _Flags:

@@ -19,6 +19,7 @@ from asyncrl.core.errors import ConfigError, NonFiniteModel, RankFailed
 from asyncrl.learner import distributed
 from asyncrl.learner.distributed import ProcessGroup
 from asyncrl.learner.lockstep import STORE_FILE, Place, RanksConfig, process_state
+from asyncrl.learner.shared_sums import LateRanks
 from tests.support.helpers import wait_until
 
 PLACE = Place(rank=0, world=2, local_world=2)
@@ -115,6 +116,19 @@ def test_a_silent_rank_of_another_machine_is_named(patch: pytest.MonkeyPatch) ->
     group = FakeGroup(error="Timed out waiting 5000ms for recv operation to complete")
     group.other_posts("process", "77 elsewhere")
     with pytest.raises(RankFailed, match=r"rank 1 did not take part in a step within 5 s \(ranks"):
+        summed(group, patch, torch.ones(1))
+
+
+def test_of_silent_ranks_only_those_that_are_late_are_named(patch: pytest.MonkeyPatch) -> None:
+    """Rank 1 has taken part, and waits for rank 2 as this one does."""
+
+    class Waits:
+        def sum(self, _: Tensor) -> None:
+            raise LateRanks([2])
+
+    group = FakeGroup()
+    group.world, group._shared = 3, Waits()  # type: ignore[assignment]
+    with pytest.raises(RankFailed, match=r"^rank 2 did not take part in a step within 5 s"):
         summed(group, patch, torch.ones(1))
 
 

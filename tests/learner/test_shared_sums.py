@@ -17,7 +17,7 @@ import torch
 
 from asyncrl.core.errors import NonFiniteModel, RankFailed
 from asyncrl.learner import shared_sums
-from asyncrl.learner.shared_sums import SharedSums, connect
+from asyncrl.learner.shared_sums import LateRanks, SharedSums, connect
 from tests.support.ranks import ThreadRanks
 
 _DEADLINE_S = 60.0
@@ -28,7 +28,8 @@ _DEADLINE_S = 60.0
 def test_all_ranks_get_the_same_bits(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     draw = torch.Generator().manual_seed(0)
     given = [(100 * torch.randn(shape, generator=draw)).to(dtype) for _ in range(3)]
-    expected = given[0] + given[1] + given[2]
+    wide = torch.float32 if dtype == torch.bfloat16 else dtype
+    expected = (given[0].to(wide) + given[1] + given[2]).to(dtype)
     ranks = ThreadRanks(3)
     for _ in range(3):  # both sets of parts, and the first one again
         values = [one.clone() for one in given]
@@ -74,10 +75,25 @@ def test_finite_values_may_have_a_sum_that_is_not() -> None:
     assert torch.equal(sums[0], torch.full((8,), 2e38))
 
 
-def test_a_silent_rank_ends_a_wait() -> None:
-    ranks = ThreadRanks(2, timeout_s=0.01)
-    with pytest.raises(TimeoutError, match="rank 1"):
-        ranks.members[0].sum(torch.ones(1))
+def test_a_silent_rank_ends_a_wait_and_those_that_are_there_are_not_named() -> None:
+    ranks = ThreadRanks(4, timeout_s=0.01)
+    with pytest.raises(LateRanks, match="ranks 0, 1, 2 did not"):
+        ranks.members[3].sum(torch.ones(1))  # it is there from now on
+    with pytest.raises(LateRanks, match="ranks 0, 2 did not") as late:
+        ranks.members[1].sum(torch.ones(1))
+    assert late.value.ranks == (0, 2)
+
+
+def test_a_rank_may_announce_the_next_sum_before_another_one_this_one() -> None:
+    ranks = ThreadRanks(3)
+    first, second, last = ranks.members
+    own = shared_sums._NOTICE.pack(1, 4), shared_sums._NOTICE.pack(2, 4)
+    for number in own:
+        os.write(second._pipes[first.rank][1], number)
+    with ThreadPoolExecutor(1) as pool:
+        total = pool.submit(first.sum, torch.ones(1))
+        os.write(last._pipes[first.rank][1], own[0])
+        assert total.result(_DEADLINE_S).item() == 1.0, "the others have written no values"
 
 
 def test_a_rank_that_is_gone_ends_a_wait() -> None:

@@ -64,16 +64,14 @@ class Reduction:
 
     def mean(self, values: Tensor, rows: Rows) -> Tensor:
         """Return the mean of ranks' means over this many rows each."""
-        weight = self._weight(rows, values.new_empty((), dtype=torch.float64))
-        weighted = torch.where(weight > 0.0, values * weight, 0.0)
-        sums = self.ranks.sum(torch.cat([weighted.flatten(), weight[None]]))
-        return (sums[:-1] / sums[-1]).view_as(values).to(values.dtype)
+        (mean,) = self._means([values.detach().double()], rows)
+        return mean.to(values.dtype)
 
     def mean_of_each(self, numbers: Mapping[str, Tensor], rows: Rows) -> dict[str, Tensor]:
         """Return the means of numbers that all ranks have by the same names."""
         if not numbers:
             return {}
-        together = torch.stack([one.detach().to(self._device).double() for one in numbers.values()])
+        together = torch.stack([one.detach().to(self._device) for one in numbers.values()]).double()
         # A number that overflows is recorded, and ends no run.
         together = together.nan_to_num(nan=0.0, posinf=1e30, neginf=-1e30)
         return dict(zip(numbers, self.mean(together, rows).unbind(), strict=True))
@@ -97,21 +95,23 @@ class Reduction:
 
         A parameter without gradient gets one, so that all ranks add the same numbers.
         """
-        own = torch.cat(
-            [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in params]
-        )
-        weight = self._weight(rows, own)
-        own = torch.where(weight > 0.0, own * weight, 0.0)
-        whole = self.ranks.sum(torch.cat([own, weight[None]]))
-        means = (whole[:-1] / whole[-1]).split([p.numel() for p in params])
-        for param, mean in zip(params, means, strict=True):
-            if param.grad is None:
-                param.grad = mean.view_as(param)
-            else:
-                param.grad.copy_(mean.view_as(param))  # of a flat vector, layers have views
+        own = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
+        torch._foreach_copy_(own, self._means(own, rows))  # of a flat vector, layers have views
+        for param, gradient in zip(params, own, strict=True):
+            param.grad = gradient
 
-    def _weight(self, rows: Rows, like: Tensor) -> Tensor:
-        return torch.as_tensor(rows, dtype=like.dtype, device=like.device) * self.counts
+    def _means(self, own: Sequence[Tensor], rows: Rows) -> list[Tensor]:
+        """Return the means of ranks' means over this many rows each, by one sum."""
+        flat = torch.cat([*(one.reshape(-1) for one in own), own[0].new_ones(1)])
+        if isinstance(rows, Tensor):
+            weight = rows.to(flat.dtype) * self.counts
+            flat = torch.where(weight > 0.0, flat * weight, 0.0)
+        elif rows and self.counts:
+            flat.mul_(rows)
+        else:
+            flat.zero_()  # what is computed from no rows may be NaN
+        *sums, weights = self.ranks.sum(flat).split([*(one.numel() for one in own), 1])
+        return [one.div_(weights).view_as(like) for one, like in zip(sums, own, strict=True)]
 
 
 def diverge(parts: Iterable[Part], rank: int) -> None:
