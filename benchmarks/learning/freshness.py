@@ -145,7 +145,7 @@ def render(rows: Sequence[Row]) -> str:
         sides = [[row for row in of_case if row["mode"] == mode] for mode in _MODES]
         if all(sides):
             lines.append(f"| {' | '.join(_cells(case, actors, *sides))} |")
-    return "\n".join([*lines, "", *_machines(rows), ""])
+    return "\n".join([*lines, "", *machines(rows), ""])
 
 
 def _cells(case: str, actors: int, sync: Sequence[Row], asynchronous: Sequence[Row]) -> list[str]:
@@ -161,8 +161,8 @@ def _cells(case: str, actors: int, sync: Sequence[Row], asynchronous: Sequence[R
     return [*cells, f"{mean:.1f}, at most {most:.0f}"]
 
 
-def _machines(rows: Sequence[Row]) -> list[str]:
-    """Say what the runs were made with."""
+def machines(rows: Sequence[Row]) -> list[str]:
+    """Return lines that say what the runs were made with."""
     commits: dict[str, set[str]] = {}
     for row in rows:
         commits.setdefault(title(row["origin"]["machine"]), set()).add(row["origin"]["commit"])
