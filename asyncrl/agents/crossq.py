@@ -48,9 +48,9 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents.parts.actor_critic import ActorCritic, check_policy_interval, make_actor
-from asyncrl.agents.parts.batch_renorm import RenormedLayers
+from asyncrl.agents.parts.batch_renorm import RenormedCritics, RenormedLayers
 from asyncrl.agents.parts.bounded import Bounds
-from asyncrl.agents.parts.critics import EncodedCritics, SeparateCritics, make_critics
+from asyncrl.agents.parts.critics import EncodedCritics, make_critics
 from asyncrl.agents.parts.networks import NetworkInput, encoder_layers, n_features
 from asyncrl.agents.parts.schedules import LearningRate
 from asyncrl.agents.parts.torch_agent import pick_device, seeded
@@ -60,19 +60,6 @@ from asyncrl.core.declared import COMMON, Count, Natural, Widths, Within
 from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.ranks import Ranks
-
-
-class RenormedCritic(nn.Module):
-    """One critic, after the observation encoder."""
-
-    def __init__(self, n_inputs: int, hidden: Sequence[int], warmup_batches: int) -> None:
-        super().__init__()
-        self.layers = RenormedLayers(n_inputs, hidden, 1, warmup_batches)
-
-    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Return the values (B, 1) of actions scaled to [-1, 1]."""
-        value: Tensor = self.layers(torch.cat([obs, action], dim=1))
-        return value
 
 
 def renormed_actor(
@@ -95,8 +82,7 @@ def renormed_critics(
     """Return critics for any observation space; they share the observation encoder."""
     layers = encoder_layers(observation)
     n_inputs = n_features(layers, observation) + n_actions
-    each = [RenormedCritic(n_inputs, hidden, warmup_batches) for _ in range(n_critics)]
-    critics = SeparateCritics(each)
+    critics = RenormedCritics(n_critics, n_inputs, hidden, warmup_batches)
     return EncodedCritics(nn.Sequential(*layers), critics) if layers else critics
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -77,19 +76,36 @@ def test_running_numbers_travel_with_the_model() -> None:
 # --- learning ------------------------------------------------------------------------------------
 
 
-def naive_critic(critic: nn.Module, rows: Array) -> Array:
+def each_critic(params: list[Array], n_critics: int) -> list[list[Array]]:
+    """Return each critic's parameters, layer by layer, of those of all critics together."""
+    n_layers = len(params) // 4
+    norms, weights, biases = np.split(np.array(params, object), [2 * n_layers, 3 * n_layers])
+    return [
+        [
+            array
+            for k in range(n_layers)
+            for array in (
+                *(norm.reshape(n_critics, -1)[critic] for norm in norms[2 * k : 2 * k + 2]),
+                weights[k][critic],
+                biases[k][critic, 0],
+            )
+        ]
+        for critic in range(n_critics)
+    ]
+
+
+def naive_critic(params: list[Array], rows: Array) -> Array:
     """Normalise, multiply, cut off, layer by layer and unit by unit."""
-    x = rows.astype(np.float64)
-    for layer in critic.layers:  # type: ignore[union-attr]
-        if isinstance(layer, BatchRenorm):
-            for unit in range(x.shape[1]):
-                column = x[:, unit]
-                spread = math.sqrt(((column - column.mean()) ** 2).mean() + EPSILON)
-                scaled = (column - column.mean()) / spread
-                x[:, unit] = scaled * layer.weight[unit].item() + layer.bias[unit].item()
-        elif isinstance(layer, nn.Linear):
-            x = x @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
-        else:
+    x, params = rows.astype(np.float64), list(params)
+    while params:
+        scale, shift, weight, bias = params[:4]
+        for unit in range(x.shape[1]):
+            column = x[:, unit]
+            spread = math.sqrt(((column - column.mean()) ** 2).mean() + EPSILON)
+            x[:, unit] = (column - column.mean()) / spread * scale[unit] + shift[unit]
+        x = x @ weight.T + bias
+        del params[:4]
+        if params:
             x = np.maximum(x, 0.0)
     return x[:, 0]
 
@@ -107,7 +123,8 @@ def naive_loss(agent: CrossQAgent, alpha: float) -> float:
     log_prob = (normal - np.log(1.0 - np.tanh(pre) ** 2)).sum(axis=1)
     rows = np.concatenate([batch["obs"], batch["next_obs"]])
     rows = np.concatenate([rows, np.concatenate([action, np.tanh(pre)])], axis=1)
-    both = np.stack([naive_critic(critic, rows) for critic in agent.critics.critics])  # type: ignore[union-attr]
+    critics = each_critic(arrays_of(agent.critics), agent.config.n_critics)
+    both = np.stack([naive_critic(params, rows) for params in critics])
     q, next_q = both[:, :24], both[:, 24:]
     target = batch["reward"] + batch["discount"] * (next_q.min(axis=0) - alpha * log_prob)
     return float(np.mean((q - target) ** 2))
@@ -180,6 +197,12 @@ def running_of(module: Any) -> list[Array]:
     return [b.numpy().astype(np.float64) for name, b in buffers if name.endswith(("mean", "var"))]
 
 
+def runs_of_critics(agent: CrossQAgent) -> list[list[Array]]:
+    """Return mean and variance of each normalisation, critic by critic."""
+    cut = [np.split(array, agent.config.n_critics) for array in running_of(agent.critics)]
+    return [list(arrays) for arrays in zip(*cut, strict=True)]
+
+
 def is_warm(module: nn.Module, warmup_batches: int) -> bool:
     return all(int(b) >= warmup_batches for n, b in module.named_buffers() if n.endswith("batches"))
 
@@ -201,13 +224,11 @@ class NaiveCrossQ:
         self.actor_is_warm = is_warm(agent.model, warmup_batches)
         self.critics_are_warm = is_warm(agent.critics, warmup_batches)
         self.actor, self.actor_runs = arrays_of(agent.model), running_of(agent.model)
-        each: Any = agent.critics.critics
-        self.sizes = [len(list(critic.parameters())) for critic in each]
-        self.critics, self.critic_runs = arrays_of(agent.critics), [running_of(c) for c in each]
+        self.n_critics = agent.config.n_critics
+        self.critics, self.critic_runs = arrays_of(agent.critics), runs_of_critics(agent)
 
     def each(self, critics: list[Array]) -> list[list[Array]]:
-        cut = [sum(self.sizes[:k]) for k in range(len(self.sizes) + 1)]
-        return [critics[first:end] for first, end in pairwise(cut)]
+        return each_critic(critics, self.n_critics)
 
     def drawn(self, actor: list[Array], name: str, *, learning: bool) -> tuple[Array, Array]:
         obs, warm = self.batch[name], self.actor_is_warm
@@ -315,8 +336,8 @@ def test_twenty_steps_are_those_of_the_equations() -> None:
             actor_loss = naive.actor_loss(naive.actor, arrays_of(agent.critics))
             assert reported["actor_loss"] == pytest.approx(actor_loss, rel=1e-3, abs=1e-3)
         _, _, runs = naive.in_one_pass(naive.critics)
-        for critic, expected in zip(agent.critics.critics, runs, strict=True):  # type: ignore[arg-type]
-            for found, wanted in zip(running_of(critic), expected, strict=True):
+        for critic, expected in zip(runs_of_critics(agent), runs, strict=True):
+            for found, wanted in zip(critic, expected, strict=True):
                 np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5)
         was_warm.append((naive.critics_are_warm, naive.actor_is_warm))
     assert {(False, False), (True, False), (True, True)} <= set(was_warm)

@@ -1,8 +1,9 @@
-"""Batch renormalisation, and a network of layers that it normalises; CrossQ's critics and actor."""
+"""Batch renormalisation, and networks of layers that it normalises; CrossQ's critics and actor."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import batch_norm
 
-from asyncrl.agents.parts.networks import Headed
+from asyncrl.agents.parts.networks import Headed, exactly
 
 _EPSILON = 1e-3
 _MOMENTUM = 0.01
@@ -98,16 +99,75 @@ class RenormedLayers(Headed):
         if not _is_fused(x) or not self.training:
             return super().forward(x)
         params = [param for layer in self for param in layer.parameters()]
-        output: Tensor = _RenormedPass.apply(  # type: ignore[no-untyped-call]  # torch's
-            x.float(), [*self][::3], *params
+        return _renormed(x, 1, [*self][::3], params).squeeze(0)
+
+
+class RenormedCritics(nn.Module):
+    """Critics of `RenormedLayers` of one shape, computed together.
+
+    A layer's weights are (critics, outputs, inputs), and one normalisation has the features of all.
+    """
+
+    def __init__(
+        self, n_critics: int, n_inputs: int, hidden: Sequence[int], warmup_batches: int
+    ) -> None:
+        super().__init__()
+        self.n_critics = n_critics
+        each = [RenormedLayers(n_inputs, hidden, 1, warmup_batches) for _ in range(n_critics)]
+        linear = [*zip(*(list(critic)[1::3] for critic in each), strict=True)]
+        self.norms = nn.ModuleList(
+            BatchRenorm(n_critics * wide, warmup_batches) for wide in (n_inputs, *hidden)
         )
-        return output
+        self.weights = nn.ParameterList(_stacked([one.weight for one in of]) for of in linear)
+        self.biases = nn.ParameterList(_stacked([one.bias[None] for one in of]) for of in linear)
+
+    def forward(self, obs: Tensor, action: Tensor, count: int | None = None) -> Tensor:
+        """Return the first `count` critics' values (critics, B) of actions scaled to [-1, 1]."""
+        x = torch.cat([obs, action], dim=1)
+        layers = [*zip(self.norms, self.weights, self.biases, strict=True)]
+        if self.training and _is_fused(x):
+            params = [p for norm, *others in layers for p in (*norm.parameters(), *others)]
+            values = _renormed(x, self.n_critics, [*self.norms], params)
+        else:
+            layer = self._normalised if self.training else self._folded
+            values = x.expand(self.n_critics, -1, -1)
+            for norm, weight, bias in layers[:-1]:
+                values = layer(norm, weight, bias, values).relu_()
+            values = exactly(partial(layer, *layers[-1]), values)
+        return values.squeeze(2)[:count]
+
+    def _normalised(self, norm: nn.Module, weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
+        by_feature = x.transpose(0, 1).flatten(1)
+        x = norm(by_feature).unflatten(1, (self.n_critics, -1)).transpose(0, 1)
+        return torch.baddbmm(bias, x, weight.mT)
+
+    def _folded(self, norm: nn.Module, weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
+        """Multiply by weights that contain the normalisation by running statistics."""
+        assert isinstance(norm, BatchRenorm)  # noqa: S101  # a `ModuleList` has no type of items
+        s = norm.weight * (norm.var + _EPSILON).rsqrt()
+        t = torch.addcmul(norm.bias, norm.mean, s, value=-1.0)
+        s, t = s.view(self.n_critics, 1, -1), t.view(self.n_critics, 1, -1)
+        return torch.baddbmm(torch.baddbmm(bias, t, weight.mT), x, (weight * s).mT)
+
+
+def _stacked(params: Sequence[Tensor]) -> Tensor:
+    return torch.stack([param.detach() for param in params])
 
 
 def _is_fused(x: Tensor) -> bool:
     """Whether `_RenormedPass` computes it: it can neither be captured nor compiled."""
     on_cpu = x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
     return on_cpu and not torch.compiler.is_compiling()
+
+
+def _renormed(
+    x: Tensor, count: int, norms: Sequence[nn.Module], params: Sequence[Tensor]
+) -> Tensor:
+    """Return the outputs (count, B, outputs) of this many networks for the same inputs (B, n)."""
+    output: Tensor = _RenormedPass.apply(  # type: ignore[no-untyped-call]  # torch's
+        x.float(), count, norms, *params
+    )
+    return output
 
 
 class _RenormedPass(torch.autograd.Function):
@@ -121,32 +181,38 @@ class _RenormedPass(torch.autograd.Function):
         sum of g_y     = W^T (sum of g)
         sum of g_y * x = columns of W * G, summed
 
-    This takes no pass over the batch. Apart from rounding, results are those of autograd.
+    This takes no pass over the batch. Apart from rounding, results are those of autograd. Networks
+    of one shape are computed together; numbers by feature are vectors with those of all networks.
     """
 
     @staticmethod
     def forward(
         ctx: Any,  # noqa: ANN401  # torch declares no types of it
         x: Tensor,
+        count: int,
         norms: Sequence[BatchRenorm],
         *params: Tensor,
     ) -> Tensor:
+        ctx.shapes = [param.shape for param in params]
         saved: list[Tensor | None] = []
         for k, norm in enumerate(norms):
             scale, shift, weight, bias = params[4 * k : 4 * k + 4]
-            mean, var = torch.batch_norm_update_stats(x, None, None, 0.0)
+            weight = weight.view(count, -1, weight.shape[-1])
+            mean, var = _statistics(x, count)
             inverse_std = (var + _EPSILON).rsqrt_()
             r, d = norm.corrections(mean, inverse_std) if norm.is_warm else (None, None)
             norm.track(mean, var)
             if not k:
                 # Inputs may be large and vary little, in which case s x + t would cancel.
-                x, mean = x - mean, torch.zeros_like(mean)
+                x = (x - mean[: x.shape[1]]).expand(count, -1, -1)
+                mean = torch.zeros_like(mean)
             s = scale * inverse_std if r is None else scale * inverse_std * r
             t = torch.addcmul(shift, mean, s, value=-1.0)
             t = t if d is None else t.addcmul_(scale, d)
-            folded = weight * s
+            folded = weight * s.view(count, 1, -1)
             saved += [x, mean, inverse_std, r, d, s, t, folded, weight]
-            x = torch.addmm(torch.addmv(bias, weight, t), x, folded.t())
+            constant = torch.baddbmm(bias.view(count, 1, -1), t.view(count, 1, -1), weight.mT)
+            x = torch.baddbmm(constant, x, folded.mT)
             if norm is not norms[-1]:
                 x.relu_()
         ctx.save_for_backward(*saved)
@@ -158,30 +224,43 @@ class _RenormedPass(torch.autograd.Function):
         ctx: Any,  # noqa: ANN401
         gradient: Tensor,
     ) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors
+        saved, count = ctx.saved_tensors, len(gradient)
         found: list[Tensor] = []
+        of_input = None
         for first in range(len(saved) - _SAVED, -1, -_SAVED):
             x, mean, inverse_std, r, d, s, t, folded, weight = saved[first : first + _SAVED]
-            of_bias = gradient.sum(dim=0)
-            products = gradient.t() @ x
-            of_weight = (products * s).addr_(of_bias, t)
-            of_y = weight.t().mv(of_bias)
+            of_bias = gradient.sum(dim=1, keepdim=True)
+            products = gradient.mT.bmm(x)
+            of_weight = (products * s.view(count, 1, -1)).addcmul_(of_bias.mT, t.view(count, 1, -1))
+            of_y = of_bias.bmm(weight).view(-1)
             # sum of g_y * (x - mean) / std
-            spread = (products * weight).sum(dim=0).addcmul_(mean, of_y, value=-1.0)
+            spread = (products * weight).sum(dim=1).view(-1).addcmul_(mean, of_y, value=-1.0)
             spread *= inverse_std
             of_scale = spread if r is None else (spread * r).addcmul_(of_y, d)
             found = [of_scale, of_y, of_weight, of_bias, *found]
             if not first and not ctx.needs_input_grad[0]:
-                return (None, None, *found)
+                break
             # s (g_y - mean of g_y - (x - mean) / std * mean of g_y * (x - mean) / std)
-            share = s / -len(x)
+            share = s / -x.shape[1]
             slope = share * inverse_std * spread
             offset = (share * of_y).addcmul_(mean, slope, value=-1.0)
-            gradient = torch.addcmul(offset, x, slope).addmm_(gradient, folded)
+            constant = torch.addcmul(offset.view(count, 1, -1), x, slope.view(count, 1, -1))
+            gradient = constant.baddbmm_(gradient, folded)
             if first:
                 # ReLU, in place: this gradient is a new tensor.
                 torch.ops.aten.threshold_backward.grad_input(gradient, x, 0, grad_input=gradient)
-        return (gradient, None, *found)
+            else:
+                of_input = gradient.sum(dim=0)
+        shaped = [one.view(shape) for one, shape in zip(found, ctx.shapes, strict=True)]
+        return (of_input, None, None, *shaped)
+
+
+def _statistics(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return means and variances of the features of each network's batch."""
+    batches = [x] if x.ndim == 2 else x.unbind()
+    each = [torch.batch_norm_update_stats(batch, None, None, 0.0) for batch in batches]
+    means, variances = zip(*each * (count // len(each)), strict=True)
+    return torch.cat(means), torch.cat(variances)
 
 
 _SAVED = 9

@@ -19,6 +19,7 @@ _MULTIPLY: dict[object, Callable[..., Tensor]] = {
     _aten.addmm_.default: torch.mm,
     _aten.bmm.default: torch.bmm,
     _aten.baddbmm.default: torch.bmm,
+    _aten.baddbmm_.default: torch.bmm,
 }
 """Operation -> the product in it."""
 
@@ -29,8 +30,9 @@ def matrix_products(work: Callable[[], object]) -> Callable[[], None]:
     """Do the work once; return a function that computes its products alone, in their order.
 
     Products are those of matrices and convolutions, forward and backward, of the same shapes and
-    memory layouts. Their operands are random, and nothing is added. Products inside other
-    operations, such as those of recurrent layers, are not seen, nor is compiled work.
+    memory layouts. Their operands are random, and nothing is added. Products with a vector are not
+    counted: memory limits them. Products inside other operations, such as those of recurrent
+    layers, are not seen, nor is compiled work.
     """
     with _Recorder() as recorder:
         work()
@@ -59,7 +61,8 @@ class _Recorder(TorchDispatchMode):
     ) -> object:
         if func in _MULTIPLY:
             operands = [arg for arg in args if isinstance(arg, Tensor)][-2:]
-            self.products.append((_MULTIPLY[func], [*map(_placeholder, operands)]))
+            if all(min(operand.shape[-2:]) > 1 for operand in operands):
+                self.products.append((_MULTIPLY[func], [*map(_placeholder, operands)]))
         elif func in _CONVOLVE:
             self.products.append((func, [*map(_placeholder, args)]))
         return func(*args, **(kwargs or {}))

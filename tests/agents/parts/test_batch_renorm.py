@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from asyncrl.agents.parts.batch_renorm import BatchRenorm, RenormedLayers
+from asyncrl.agents.parts import batch_renorm
+from asyncrl.agents.parts.batch_renorm import BatchRenorm, RenormedCritics, RenormedLayers
 from asyncrl.agents.parts.networks import Headed
 
 EPSILON = 1e-3
@@ -88,5 +89,78 @@ def test_a_fused_pass_is_that_of_autograd(warmup_batches: int) -> None:
         gradients = torch.autograd.grad((answer * slope).sum(), inputs)
         found.append([answer, *gradients, *network.buffers()])
     for mine, expected in zip(*found, strict=True):
-        atol = 1e-3 * expected.abs().max().item()
-        torch.testing.assert_close(mine, expected, rtol=1e-3, atol=atol)
+        assert_close(mine, expected)
+
+
+def critics_and_twins(warmup_batches: int) -> tuple[RenormedCritics, list[RenormedLayers]]:
+    """Return three critics with random numbers, and networks with those of each."""
+    generator = torch.Generator().manual_seed(2)
+    critics = RenormedCritics(3, 5, (16, 8), warmup_batches)
+    twins = [RenormedLayers(5, (16, 8), 1, warmup_batches) for _ in range(3)]
+    for tensor in (*critics.parameters(), *critics.buffers()):
+        if tensor.is_floating_point():
+            nn.init.uniform_(tensor, 0.5, 2.0, generator=generator)
+    for weight in critics.weights:
+        nn.init.normal_(weight, generator=generator)
+    for k, twin in enumerate(twins):
+        twin.load_state_dict(of_one(critics, k))
+    return critics, twins
+
+
+def of_one(critics: RenormedCritics, k: int) -> dict[str, torch.Tensor]:
+    """Return the state of one of three critics, by the names of a network of layers."""
+    state = critics.state_dict()
+    for place in range(len(critics.norms)):
+        norm = f"norms.{place}"
+        for name in ("weight", "bias", "mean", "var"):
+            state[f"{3 * place}.{name}"] = state.pop(f"{norm}.{name}").chunk(3)[k]
+        state[f"{3 * place}.batches"] = state.pop(f"{norm}.batches")
+        state[f"{3 * place + 1}.weight"] = state.pop(f"weights.{place}")[k]
+        state[f"{3 * place + 1}.bias"] = state.pop(f"biases.{place}")[k, 0]
+    return state
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("warmup_batches", [0, 10])
+@pytest.mark.parametrize("fused", [True, False])
+def test_critics_together_are_those_that_autograd_computes_alone(
+    fused: bool, warmup_batches: int, training: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    critics, twins = critics_and_twins(warmup_batches)
+    obs, action = torch.randn(2, 30, 5, generator=torch.Generator().manual_seed(3)).split((3, 2), 2)
+    obs, slope = 2.0 * obs[0] + 1.0, obs[1].mT
+    obs[:, 0] = 10.0 + 0.1 * obs[:, 0]
+    inputs = action.detach()
+    monkeypatch.setattr(batch_renorm, "_is_fused", lambda _: fused)
+    mine = inputs[0].clone().requires_grad_()
+    values = critics.train(training)(obs, mine)
+    (values * slope).sum().backward()
+    monkeypatch.setattr(batch_renorm, "_is_fused", lambda _: False)
+    theirs = inputs[0].clone().requires_grad_()
+    x = torch.cat([obs, theirs], dim=1)
+    expected = torch.cat([twin.train(training)(x) for twin in twins], dim=1).mT
+    (expected * slope).sum().backward()
+    assert_close(values, expected)
+    assert mine.grad is not None
+    assert theirs.grad is not None
+    assert_close(mine.grad, theirs.grad)
+    for param in critics.parameters():
+        param.data, param.grad = param.grad, None  # type: ignore[assignment]  # none is missing
+    for k, twin in enumerate(twins):
+        gradients = {name: param.grad for name, param in twin.named_parameters()}
+        for name, found in of_one(critics, k).items():
+            wanted = gradients.get(name, twin.state_dict()[name])
+            assert wanted is not None
+            assert_close(found, wanted)
+
+
+def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    atol = 1e-3 * float(expected.detach().abs().max())
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=atol)
+
+
+def test_the_first_critics_are_asked_alone() -> None:
+    critics, _ = critics_and_twins(10)
+    critics.eval()
+    obs, action = torch.ones(4, 3), torch.linspace(-1.0, 1.0, 8).view(4, 2)
+    assert torch.equal(critics(obs, action, 2), critics(obs, action)[:2])

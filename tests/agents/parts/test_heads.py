@@ -17,6 +17,7 @@ from asyncrl.agents.crossq import renormed_actor, renormed_critics
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.iqn import IQNConfig
 from asyncrl.agents.parts.actor_critic import make_actor
+from asyncrl.agents.parts.batch_renorm import RenormedCritics
 from asyncrl.agents.parts.networks import MLP, NoisyLinear, NoisyMLP, Perturbation, exactly
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
@@ -103,7 +104,7 @@ class LinearLayers(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         answer = func(*args, **(kwargs or {}))
-        if func is functional.linear:
+        if func in (functional.linear, torch.baddbmm):
             self.seen.append((answer.shape[-1], answer.dtype))
         return answer
 
@@ -118,6 +119,9 @@ def raise_answers(network: nn.Module) -> None:
                 if isinstance(layer, NoisyLinear):
                     layer.weight_sigma.mul_(0.05)
                     layer.bias_sigma.zero_()
+            if isinstance(layer, RenormedCritics):
+                layer.weights[-1].mul_(0.05)
+                layer.biases[-1].fill_(VALUE)
 
 
 @pytest.mark.parametrize("observation", [VECTOR, IMAGE], ids=["vector", "image"])
