@@ -14,12 +14,16 @@ _ARG_START = 45
 
 
 def set_name(name: str) -> None:
-    """Set the name in `top` and `ps -e`, cut to 15 bytes; a number at its end is kept."""
+    """Set the name in `top` and `ps -e`, cut to 15 bytes; a number at its end is kept.
+
+    Hyphens replace spaces: Slurm's `proctrack/linuxproc` cannot end a process with a space in its
+    name, and takes the node out of service.
+    """
     words, _, number = name.rpartition(" ")
     if number.isdigit():
         name = f"{words[: _MOST_BYTES - 1 - len(number)]} {number}"
     with suppress(OSError):
-        (_SELF / "comm").write_bytes(name.encode()[:_MOST_BYTES])
+        (_SELF / "comm").write_bytes(name.replace(" ", "-").encode()[:_MOST_BYTES])
 
 
 def set_title(title: str) -> None:

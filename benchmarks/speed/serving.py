@@ -87,7 +87,7 @@ def _actor_mb() -> float:
     """Return the private memory of an actor, on average."""
     processes = psutil.Process().children(recursive=True)
     own = [
-        p.memory_full_info().uss / 1e6 for p in processes if p.name().startswith("asyncrl actor")
+        p.memory_full_info().uss / 1e6 for p in processes if p.name().startswith("asyncrl-actor")
     ]
     return statistics.fmean(own) if own else 0.0
 

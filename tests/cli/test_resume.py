@@ -100,7 +100,7 @@ def test_run_that_was_killed_continues(tmp_path: Path) -> None:
     with started("train", "dqn", *args, cwd=tmp_path) as process:
         wait_until(lambda: len(checkpoints.names()) > 2, 40, "checkpoints")
         if sys.platform == "linux":
-            assert Path(f"/proc/{process.pid}/comm").read_text() == "asyncrl train\n"
+            assert Path(f"/proc/{process.pid}/comm").read_text() == "asyncrl-train\n"
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=20)
     saved = checkpoints.load_latest().meta

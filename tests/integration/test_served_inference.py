@@ -26,7 +26,7 @@ CARTPOLE = partial(EnvConfig(id="CartPole-v1", n_envs=2).build)
 AGENT = DQNConfig(hidden=(8,), device="cpu")
 
 
-SERVER, STEP_TIMEOUT_S = "asyncrl inference server", 2.0
+SERVER, STEP_TIMEOUT_S = "asyncrl-inference", 2.0
 
 
 class Faults:
@@ -60,8 +60,8 @@ def test_run_goes_on_when_the_server_or_actors_are_killed_or_hang(
     monkeypatch.setattr("asyncrl.training.plan.is_server_faster", lambda *_, **__: True)
     faults = Faults(
         {SERVER: signal.SIGKILL},
-        {"asyncrl actor 0": signal.SIGKILL},
-        {SERVER: signal.SIGSTOP, "asyncrl actor 1": signal.SIGSTOP},
+        {"asyncrl-actor-0": signal.SIGKILL},
+        {SERVER: signal.SIGSTOP, "asyncrl-actor-1": signal.SIGSTOP},
     )
     result, trainer = run(
         with_restarts(2, inference="auto", step_timeout_s=STEP_TIMEOUT_S),

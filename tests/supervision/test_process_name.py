@@ -43,12 +43,12 @@ def test_processes_are_distinguished(start_method: StartMethod) -> None:
             DEADLINE_S,
             "all of them",
         )
-        assert shown(helper) == ("asyncrl helper", "asyncrl helper")
+        assert shown(helper) == ("asyncrl-helper", "asyncrl helper")
         assert {shown(child) for child in helper.children()} == {
-            ("asyncrl actor 3", "asyncrl actor 3"),
-            ("asyncrl evaluat", "asyncrl evaluator"),
-            ("asyncrl acto 12", "asyncrl actor 12"),
-            ("asyncrl act 123", "asyncrl actor 123"),
+            ("asyncrl-actor-3", "asyncrl actor 3"),
+            ("asyncrl-evaluat", "asyncrl evaluator"),
+            ("asyncrl-acto-12", "asyncrl actor 12"),
+            ("asyncrl-act-123", "asyncrl actor 123"),
         }
 
 
