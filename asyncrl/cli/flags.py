@@ -26,6 +26,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.named import Named
 from asyncrl.core.settings import as_whole
 from asyncrl.training.run_config import ALSO_CALLED, RunConfig
+from asyncrl.transport.zeromq_socket import advertised, tcp_address
 
 T = TypeVar("T")
 
@@ -118,9 +119,11 @@ def for_hosts(words: list[str]) -> list[str]:
     """Return a command line with the settings that `--listen` and a range of actors stand for."""
     spread = [part for word in words for part in _without_range(word)]
     if (bind := value_of("--listen", words)) is not None:
+        tcp_address(bind, name="--listen")
         on_ray = value_of("--launcher", words) == "ray"
         spread += [*([] if on_ray else ["--launcher", "hosts"]), "--transport.bind", bind]
     if (name := value_of("--advertise", words)) is not None:
+        advertised(name, "tcp://127.0.0.1:1", setting="--advertise")
         spread += ["--transport.advertise", name]
     least = (_ACTORS.fullmatch(value_of("--actors", words) or "") or [None, None])[1]
     return [*spread, "--hosts.min-actors", least] if least is not None else spread

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Annotated
 import tyro
 
 from asyncrl.cli.flags import check_config_file
-from asyncrl.cli.output import show
+from asyncrl.cli.output import printing_log, show
 from asyncrl.cli.parser import parsed
 from asyncrl.cli.signals import interrupting
 from asyncrl.core.declared import Count, NotNegative, check_declared
@@ -24,6 +23,11 @@ from asyncrl.training.join_key import JoinKey
 from asyncrl.training.run_config import RunConfig, load_yaml
 
 _POLL_S = 0.2
+_SAID = {
+    "ended": "the run has ended",
+    "left": "left the run",
+    "not joined": "ended without having joined the run",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +68,12 @@ def run(arguments: JoinArguments) -> int:
     interrupter = Interrupter()
     _wait_for_key(arguments)
     config = _config(arguments)
-    if not arguments.quiet:
-        _print_joining()
-    with interrupting(interrupter, config.grace_s) as interrupted:
-        join_run(
+    printed = () if arguments.quiet else ("asyncrl.training.join",)
+    with (
+        printing_log(*printed),
+        interrupting(interrupter, config.grace_s) as interrupted,
+    ):
+        outcome = join_run(
             arguments.key,
             config.agent,
             config.env_config().build,
@@ -78,7 +84,7 @@ def run(arguments: JoinArguments) -> int:
             interrupter=interrupter,
         )
     if not arguments.quiet:
-        show("left the run" if interrupted.exit_code else "the run has ended")
+        show(_SAID[outcome])
     return interrupted.exit_code
 
 
@@ -105,15 +111,3 @@ def _config(arguments: JoinArguments) -> RunConfig:
             )
         config = from_plain(RunConfig, settings)
     return replace(config, env=arguments.env) if arguments.env else config
-
-
-class _Printing(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno < logging.WARNING:
-            show(record.getMessage())
-
-
-def _print_joining() -> None:
-    logger = logging.getLogger("asyncrl.training.join")
-    logger.setLevel(logging.INFO)
-    logger.addHandler(_Printing())

@@ -9,10 +9,11 @@ errors with `complain`.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from typing import TextIO
 
 _STDOUT, _STDERR = 1, 2
@@ -32,6 +33,29 @@ def show(text: str) -> None:
 def complain(text: str) -> None:
     """Write a line to stderr."""
     print(text, file=sys.stderr)  # noqa: T201
+
+
+@contextmanager
+def printing_log(*names: str, by: Callable[[str], object] = show) -> Iterator[None]:
+    """Print what these loggers say below warnings; another handler prints warnings."""
+    handler = _Printing(by)
+    with ExitStack() as undo:
+        for logger in map(logging.getLogger, names):
+            undo.callback(logger.setLevel, logger.level)
+            undo.callback(logger.removeHandler, handler)
+            logger.setLevel(logging.INFO)
+            logger.addHandler(handler)
+        yield
+
+
+class _Printing(logging.Handler):
+    def __init__(self, by: Callable[[str], object]) -> None:
+        super().__init__()
+        self._by = by
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno < logging.WARNING:
+            self._by(record.getMessage())
 
 
 def take_standard_output() -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from asyncrl.cli.output import complain, show
+from asyncrl.cli.output import complain, printing_log, show
 from asyncrl.cli.parser import parsed
 from asyncrl.cli.run_directory import check_run_dir
 from asyncrl.core.declared import Port, check_declared
@@ -67,26 +66,9 @@ def run(arguments: ReportArguments) -> int:
     return 0
 
 
-@contextmanager
-def printing_progress() -> Iterator[None]:
+def printing_progress() -> AbstractContextManager[None]:
     """Print how far the records of runs are read, where that takes more than seconds."""
-    handler, logger = _Progress(), logging.getLogger("asyncrl.report.curves")
-    before = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-        logger.removeHandler(handler)
-
-
-class _Progress(logging.Handler):
-    """Prints messages below warnings; another handler prints warnings."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno < logging.WARNING:
-            complain(record.getMessage())
+    return printing_log("asyncrl.report.curves", by=complain)
 
 
 def _show_live(run: RunFiles, port: int) -> int:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import shlex
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,7 @@ from asyncrl.cli.flags import (
     without_rare,
 )
 from asyncrl.cli.learners import after_restart, follow, group_of, post_run_dir
-from asyncrl.cli.output import results, show
+from asyncrl.cli.output import printing_log, results, show
 from asyncrl.cli.parser import parsed
 from asyncrl.cli.run_directory import (
     ConfigKeeper,
@@ -77,14 +76,6 @@ from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
 
 
-class _Printing(logging.Handler):
-    """Prints messages below warnings; another handler prints warnings."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno < logging.WARNING:
-            show(record.getMessage())
-
-
 def print_run(agent: str, config: RunConfig, run_dir: Path) -> None:
     """Print what is trained, where results go, and whether the run has a limit."""
     show(f"training {agent} on {config.env}, results in {run_dir}")
@@ -95,17 +86,9 @@ def print_run(agent: str, config: RunConfig, run_dir: Path) -> None:
 _PRINTED_SETTINGS = ("asyncrl.replay", "asyncrl.supervision.in_child", "asyncrl.training.hosted")
 
 
-@contextmanager
-def printing_building(*, quiet: bool) -> Iterator[None]:
+def printing_building(*, quiet: bool) -> AbstractContextManager[None]:
     """Print how long environments take to build, a replay's memory, and how hosts join."""
-    handler = _Printing()
-    with ExitStack() as undo:
-        for logger in map(logging.getLogger, () if quiet else _PRINTED_SETTINGS):
-            undo.callback(logger.setLevel, logger.level)
-            undo.callback(logger.removeHandler, handler)
-            logger.setLevel(logging.INFO)
-            logger.addHandler(handler)
-        yield
+    return printing_log(*(() if quiet else _PRINTED_SETTINGS))
 
 
 def setup_of(config: RunConfig) -> Setup:

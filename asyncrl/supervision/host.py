@@ -43,8 +43,9 @@ _EARLY_S = 5.0
 _FAREWELL_S = 2.0
 """Seconds for the last messages to be acknowledged."""
 
-Outcome = Literal["ended", "left", "lost"]
-"""The run has ended; this host was asked to leave it; the learner had given it up."""
+Outcome = Literal["ended", "left", "not joined", "lost"]
+"""The run has ended; this host was asked to leave it, or to end before it had joined; the learner
+had given it up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +148,7 @@ class Host:
             if not self._running and self._talk.is_acknowledged:
                 break
             self._turn()
-        return "left"
+        return "left" if self._welcome is not None else "not joined"
 
     def _on_exit(self, ended: ActorExit) -> None:
         self._running.discard(ended.peer)

@@ -92,7 +92,7 @@ class RayHosts:
 
     def serve(
         self,
-        run: Callable[[int], None],
+        run: Callable[[int], object],
         *,
         on_lost: Callable[[str, str], None],
         on_failed: Callable[[Exception], None],

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import Literal
 
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.core.agent import AgentConfig
@@ -52,11 +53,12 @@ def join_run(
     actor_agents: Sequence[AgentConfig] | None = None,
     make_processor: Callable[[], StepProcessor] | None = None,
     interrupter: Interrupter | None = None,
-) -> None:
+) -> Literal["ended", "left", "not joined"]:
     """Run actors on this machine for the learner that has written a join key, until its run ends.
 
     Agent, environments and config must be those of the run: the learner refuses others, and says
-    what differs. A host that was out of reach for too long joins again.
+    what differs. A host that was out of reach for too long joins again. Returns whether the run has
+    ended, or the interrupter has ended this host, after it had joined or before.
 
     Args:
         key_file: The `join.key` of the run, or a copy.
@@ -70,7 +72,7 @@ def join_run(
     """
     if actors < 1:
         raise ConfigError(f"actors must be at least 1, got {actors}")
-    serve_run(
+    return serve_run(
         JoinKey.load(Path(key_file)),
         agent,
         make_env,
@@ -92,7 +94,7 @@ def serve_run(
     *,
     make_processor: Callable[[], StepProcessor] | None = None,
     interrupter: Interrupter | None = None,
-) -> None:
+) -> Literal["ended", "left", "not joined"]:
     """Be a host with a key that was read; the arguments are those of `join_run`."""
     check_run(agent, make_env, make_processor, config, actor_agents)
     interrupter = interrupter or Interrupter()
@@ -106,9 +108,11 @@ def serve_run(
             line = ZmqHostLine(key.address, key.curve, config.transport)
             undo.callback(line.close)
             host = _host(OrderedBodies(key, config, plan), launcher, line, facts, actors)
-            if host.run(interrupter) != "lost":
-                return
+            outcome = host.run(interrupter)
+            if outcome != "lost":
+                return outcome
         _log.warning("the learner had given up this host, whose actors were ended; it joins again")
+    return "left"
 
 
 def _plan(

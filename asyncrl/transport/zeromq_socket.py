@@ -108,7 +108,8 @@ class ZmqTransportConfig:
             if self.bind == "ipc":
                 raise ConfigError(
                     f"transport.advertise is {self.advertise!r}, but bind is 'ipc', which no other "
-                    "machine can reach; set bind to tcp://ADDRESS"
+                    "machine can reach; set transport.bind to tcp://ADDRESS, on the command line "
+                    "--listen tcp://ADDRESS"
                 )
 
 
@@ -132,34 +133,47 @@ class Curve:
         return cls(server=server or public, public=public, secret=secret)
 
 
-def tcp_endpoint(bind: str, *, every_interface: bool = False) -> str:
-    """Return the endpoint to bind to, or raise `ConfigError`."""
-    wanted = "an IP address of this host, as in tcp://10.0.0.5, tcp://10.0.0.5:7777 or tcp://[::1]"
+_WANTED = "an IP address of this host, as in tcp://10.0.0.5, tcp://10.0.0.5:7777 or tcp://[::1]"
+
+
+def tcp_address(bind: str, *, name: str) -> tuple[IPv4Address | IPv6Address, int]:
+    """Return the address and the port of what is called `name`, or raise `ConfigError`."""
     form = re.fullmatch(r"tcp://(?:\[(.+)\]|([^:]+))(?::([0-9]{1,5}))?", bind)
     address = _address(form[1] or form[2]) if form else None
     port = int(form[3] or 0) if form else 0
     if address is None or port >= 1 << 16:
-        raise ConfigError(f"bind must be 'ipc' or {wanted}; got {bind!r}")
+        raise ConfigError(f"{name} must be {_WANTED}; got {bind!r}")
+    return address, port
+
+
+def tcp_endpoint(bind: str, *, every_interface: bool = False) -> str:
+    """Return the endpoint to bind to, or raise `ConfigError`."""
+    address, port = tcp_address(bind, name="bind, unless it is 'ipc',")
     if address.is_unspecified and not every_interface:
         raise ConfigError(
-            f"bind is {bind!r}, which listens on every network of this host: use {wanted}, or set "
-            "bind_every_interface if that is intended"
+            f"{bind!r} listens on every network of this host: use {_WANTED}, or set "
+            "transport.bind_every_interface if that is intended"
         )
     if every_interface and not address.is_unspecified:
-        raise ConfigError(f"bind_every_interface is set, but bind is a single address, {bind!r}")
+        raise ConfigError(
+            f"transport.bind_every_interface is set, but {bind!r} is a single address"
+        )
     if not zmq.has("curve"):
         raise ConfigError(f"bind is {bind!r}, but this libzmq was built without encryption (CURVE)")
     shown = f"[{address}]" if address.version == 6 else str(address)
     return f"tcp://{shown}:{port or '*'}"
 
 
-def advertised(name: str, endpoint: str) -> str:
+def advertised(name: str, endpoint: str, *, setting: str = "advertise") -> str:
     """Return where other machines connect to; `endpoint` gives the port that `name` lacks."""
-    form = re.fullmatch(r"(?:tcp://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?", name)
+    form = re.fullmatch(
+        r"(?:tcp://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?)(?::([0-9]{1,5}))?",
+        name,
+    )
     port = int(form[2] or 1) if form else 0
     if form is None or not 0 < port < 1 << 16:
         raise ConfigError(
-            "advertise must be a host name or an address, with a port if it differs from that of "
+            f"{setting} must be a host name or an address, with a port if it differs from that of "
             f"bind, as in learner.example.org, 10.0.0.5:7777 or [fd00::5]; got {name!r}"
         )
     return f"tcp://{form[1]}:{form[2] or endpoint.rpartition(':')[2]}"

@@ -30,9 +30,13 @@ def test_listen_and_a_range_stand_for_settings() -> None:
 
 
 def test_what_cannot_be_listened_on_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
+    with pytest.raises(ConfigError, match="--listen must be an IP address of this host"):
         train.parse(["dqn", "--listen", "learner.example.org"])
-    assert "bind must be 'ipc' or an IP address of this host" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="--advertise must be a host name"):
+        train.parse(["dqn", "--listen", "tcp://127.0.0.1", "--advertise", "..here"])
+    with pytest.raises(SystemExit):
+        train.parse(["dqn", "--listen", "tcp://0.0.0.0"])
+    assert "as a flag: --transport.bind-every-interface" in capsys.readouterr().err
     with pytest.raises(ConfigError, match=r"hosts\.min_actors is 9"):
         train.parse(["dqn", "--listen", "tcp://127.0.0.1", "--actors", "9..3"])
 
