@@ -210,12 +210,14 @@ def _hosts_record(hosts: Mapping[str, Mapping[str, float]]) -> Record:
     """Return the sums over hosts; nothing in a run without hosts."""
     if not hosts:
         return {}
-    here = [host for host in hosts.values() if not host["lost"]]
+    here = [host for host in hosts.values() if not (host["lost"] or host["left"])]
     return {
         "hosts/joined": float(len(here)),
         "hosts/room": sum(host["room"] for host in here),
         "hosts/actors": sum(host["actors"] for host in here),
-        "hosts/lost": float(len(hosts) - len(here)),
+        "hosts/lost": sum(host["lost"] for host in hosts.values()),
+        "hosts/left": sum(host["left"] for host in hosts.values()),
+        "hosts/traffic_mb": sum(host["traffic_bytes"] for host in hosts.values()) / 1e6,
         "hosts/round_trip_ms": 1000 * max((host["round_trip_s"] for host in here), default=0.0),
     }
 

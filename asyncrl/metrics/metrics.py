@@ -115,7 +115,9 @@ METRICS: dict[str, Metric] = {
     "hosts/joined": Metric("hosts", "that are there now"),
     "hosts/room": Metric("actors", "that these hosts have room for"),
     "hosts/actors": Metric("actors", "that run on them now"),
-    "hosts/lost": Metric("hosts", "that have left, or were not heard for too long, so far"),
+    "hosts/lost": Metric("hosts", "that have failed, or were not heard for too long, so far"),
+    "hosts/left": Metric("hosts", "that have left on request, so far"),
+    "hosts/traffic_mb": Metric("MB", "of experience from them and models to them, so far"),
     "hosts/round_trip_ms": Metric("ms", "of a message to the farthest host; 0 while unknown"),
     "replay/size": Metric("transitions", "transitions that can be sampled now"),
     # The learner's time since the last record; the shares add up to 1.

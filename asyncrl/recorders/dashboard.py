@@ -202,7 +202,8 @@ def _hosts(values: Mapping[str, float]) -> str:
     joined, running, room = (count(values[f"hosts/{n}"]) for n in ("joined", "actors", "room"))
     trip_ms = values["hosts/round_trip_ms"]
     trip = f"; round trip up to {trip_ms:.1f} ms" if trip_ms else ""
-    return f"{joined} joined, with room for {room} actors, {running} of which run{trip}"
+    traffic = f"; {values['hosts/traffic_mb']:.3g} MB in all"
+    return f"{joined} joined, with room for {room} actors, {running} of which run{trip}{traffic}"
 
 
 def _labelled(values: Mapping[str, float], labels: _Labels) -> list[tuple[str, str]]:

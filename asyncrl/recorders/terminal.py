@@ -160,10 +160,11 @@ def _learners(setup: Mapping[str, Any]) -> str:
 
 def _host(item: tuple[str, Mapping[str, float]]) -> str:
     name, host = item
-    lost = ", lost" if host["lost"] else ""
+    end = next((f", {how}" for how in ("lost", "left") if host[how]), "")
     trip_ms = 1000 * host["round_trip_s"]
     trip = f", round trip {trip_ms:.1f} ms" if trip_ms else ""
-    return f"{name}: started {host['started']:.0f}, room for {host['room']:.0f}{trip}{lost}"
+    traffic = f", {host['traffic_bytes'] / 1e6:.3g} MB" if host["traffic_bytes"] else ""
+    return f"{name}: started {host['started']:.0f}, room for {host['room']:.0f}{trip}{traffic}{end}"
 
 
 _MOST_ACTORS = 16

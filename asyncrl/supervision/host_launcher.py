@@ -85,6 +85,8 @@ class _Host:
     talk: Conversation = field(default_factory=Conversation)
     actors: dict[Peer, _Actor] = field(default_factory=dict)
     started: int = 0
+    traffic_bytes: int = 0
+    """Of actors that have ended."""
     silent_s: float = 0.0
     trips_s: deque[float] = field(default_factory=partial(deque, maxlen=_TRIPS))
     leaves: str = ""
@@ -105,6 +107,7 @@ class HostLauncher:
         config: Timeouts, and the least number of actors.
         order: Returns what a host needs to start an actor, as JSON.
         objection: Returns why a host may not join, or an empty string.
+        traffic_bytes: Returns how much an actor and the learner have exchanged.
         welcome: What a host needs to know of the run, as JSON.
         clock: Measures silence.
     """
@@ -118,6 +121,7 @@ class HostLauncher:
         config: HostsConfig,
         order: Callable[[ActorBody], Plain],
         objection: Callable[[Plain], str] = lambda _: "",
+        traffic_bytes: Callable[[Peer], int] = lambda _: 0,
         welcome: Plain | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -127,6 +131,7 @@ class HostLauncher:
         self._config = config
         self._order = order
         self._objection = objection
+        self._traffic_bytes = traffic_bytes
         self._welcome = welcome or {}
         self._clock = clock
         self._hosts: dict[bytes, _Host] = {}
@@ -179,7 +184,9 @@ class HostLauncher:
             self._lose_given_up()
             self._speak()
             for one in self._ended.values():
-                del self._where[one.peer].actors[one.peer], self._where[one.peer]
+                host = self._where.pop(one.peer)
+                host.traffic_bytes += self._traffic_bytes(one.peer)
+                del host.actors[one.peer]
                 ended.append(one)
             self._ended.clear()
             if ended or left_s <= 0:
@@ -372,7 +379,9 @@ class HostLauncher:
                 "room": host.room,
                 "actors": 0 if host in lost else len(host.actors),
                 "started": host.started,
-                "lost": int(bool(host.leaves) or host in lost),
+                "lost": int(host in lost and not host.leaves),
+                "left": int(bool(host.leaves)),
+                "traffic_bytes": host.traffic_bytes + sum(map(self._traffic_bytes, host.actors)),
                 "round_trip_s": min(host.trips_s, default=0.0),
             }
 

@@ -122,6 +122,7 @@ def admit_hosts(
         config=config.hosts,
         order=order_of,
         objection=objection,
+        traffic_bytes=link.traffic_bytes.__getitem__,
         welcome={"run": address.run_id},
     )
     return launcher, JoinKey(
@@ -167,7 +168,7 @@ def places_on_ray(config: AsyncConfig, undo: ExitStack) -> tuple[RayHosts | None
 def start_on_ray(
     places: RayHosts | None,
     launcher: HostLauncher,
-    run: Callable[[int], None],
+    run: Callable[[int], object],
     interrupter: Interrupter,
     closing: ExitStack,
 ) -> None:

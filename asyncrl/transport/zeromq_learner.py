@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -100,14 +101,14 @@ class ZmqLearnerLink:
         self._wake_sender.setblocking(False)
         self._poller = poller_of(*held, self._wake_receiver)
         self._lock = threading.Lock()
-        self._closed = False
-        self._woken = False
+        self._closed = self._woken = self._finish = False
         self._models: dict[Topic, tuple[int, list[Frame | zmq.Frame]]] = {}
         self._has_new_models = False
-        self._finish = False
         self._asked_to_finish: set[Peer] = set()
         self._leaving: set[bytes] = set()  # or have exited: they need no answers
         self._fenced, self._admitted = set[bytes](), set[bytes]()
+        self.traffic_bytes = Counter[Peer]()
+        """Content of experience and models exchanged with each admitted incarnation."""
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -129,6 +130,7 @@ class ZmqLearnerLink:
         name = self._name(peer)
         self._leaving.add(name)
         self._admitted.discard(name)
+        self.traffic_bytes.pop(peer, None)
         if fence:
             self._fenced.add(name)
         if self._auth:
@@ -275,6 +277,7 @@ class ZmqLearnerLink:
             self._on_malformed(name, str(error))
         else:
             if isinstance(message, _FromActor) and name == self._name(message.peer):
+                self._count(message.peer, frames)
                 return message
             self._on_malformed(name, f"{type(message).__name__} from a peer that may not send it")
         return None
@@ -338,6 +341,7 @@ class ZmqLearnerLink:
             del self._requests[peer, topic]
             self._table.delivers(peer, topic)
             self._send_frames(self._name(peer), frames)
+            self._count(peer, frames)
 
     def _finish_if_asked(self, peer: Peer) -> None:
         if self._finish and peer not in self._asked_to_finish:
@@ -371,6 +375,10 @@ class ZmqLearnerLink:
                 raise
             if name not in self._leaving and not is_host(name):
                 self._table.counters["undelivered"] += 1
+
+    def _count(self, peer: Peer, frames: Sequence[Frame | zmq.Frame]) -> None:
+        if self._name(peer) in self._admitted:
+            self.traffic_bytes[peer] += sum(map(len, frames))
 
     def _name(self, peer: Peer) -> bytes:
         return routing_id(self._prefix, peer)

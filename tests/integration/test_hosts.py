@@ -146,6 +146,7 @@ def test_a_run_on_two_hosts_ends_with_all_of_them(tmp_path: Path) -> None:
     assert {*result.actors} == {"0", "1"}
     assert [(host["started"], host["lost"]) for host in result.hosts.values()] == [(1, 0), (1, 0)]
     assert all(host["round_trip_s"] > 0 for host in result.hosts.values()), "it is measured"
+    assert sum(host["traffic_bytes"] for host in result.hosts.values()) > 0
     assert restarts(result) == 0
     assert not key.exists(), "it opens nothing any more"
 

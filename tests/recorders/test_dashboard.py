@@ -161,12 +161,13 @@ FAULTS = {
 
 def test_hosts_are_counted_above_the_ledger() -> None:
     hosts = {"hosts/joined": 2.0, "hosts/room": 16.0, "hosts/actors": 6.0, "hosts/lost": 1.0}
-    hosts["hosts/round_trip_ms"] = 1.26
-    frame = draw(make_state(RUN | actors(4) | hosts), 100)
+    hosts |= {"hosts/round_trip_ms": 1.26, "hosts/traffic_mb": 123.4}
+    frame = draw(make_state(RUN | actors(4) | hosts), 110)
     line = line_with(frame, "hosts   ")
     assert (
         line.rstrip()
-        == "hosts   2 joined, with room for 16 actors, 6 of which run; round trip up to 1.3 ms"
+        == "hosts   2 joined, with room for 16 actors, 6 of which run; round trip up to 1.3 ms; "
+        "123 MB in all"
     )
     assert frame[frame.index(line) + 1].startswith("ledger  ")
     assert "1 host lost" in line_with(frame, "faults  ")

@@ -246,13 +246,15 @@ def test_summary_names_the_actors_that_had_faults() -> None:
 
 
 def test_summary_names_the_hosts() -> None:
+    none = {"round_trip_s": 0.0, "traffic_bytes": 0}
+    some = {"round_trip_s": 0.0004, "traffic_bytes": 12_340_000}
     hosts = {
-        "n1/17": {"room": 2, "actors": 0, "started": 3, "lost": 1, "round_trip_s": 0.0},
-        "n2/18": {"room": 4, "actors": 4, "started": 4, "lost": 0, "round_trip_s": 0.0004},
+        "n1/17": {"room": 2, "actors": 0, "started": 3, "lost": 1, "left": 0, **none},
+        "n2/18": {"room": 4, "actors": 4, "started": 4, "lost": 0, "left": 0, **some},
     }
     expected = (
         "  hosts      n1/17: started 3, room for 2, lost; "
-        "n2/18: started 4, room for 4, round trip 0.4 ms"
+        "n2/18: started 4, room for 4, round trip 0.4 ms, 12.3 MB"
     )
     assert expected in render_summary(SUMMARY | {"hosts": hosts})
 

@@ -69,6 +69,7 @@ class Stage:
         self.outbox: list[tuple[bytes, bytes]] = []
         self.local = LocalOne()
         self.objection = ""
+        self.traffic_bytes = 0
         self.launcher = HostLauncher(
             self.local,
             self,
@@ -76,6 +77,7 @@ class Stage:
             config=HostsConfig(**{"min_actors": 0, "host_timeout_s": 10.0, **config}),
             order=lambda _: {"key": "secret"},
             objection=lambda _: self.objection,
+            traffic_bytes=lambda _: self.traffic_bytes,
             welcome={"run": "r"},
             clock=lambda: self.now_s,
         )
@@ -294,18 +296,27 @@ def test_close_asks_hosts_to_end_and_does_not_wait_for_the_silent(
 
 def test_hosts_are_described() -> None:
     stage = Stage()
+    stage.traffic_bytes = 7
     assert stage.launcher.hosts() == {}
     host, other = HostSide(stage, "n1", 2), HostSide(stage, "n2", 1)
     stage.launcher.launch(peer(), body)
     other.say()
+    same = {"lost": 0, "left": 0, "round_trip_s": 0.0}
     assert stage.launcher.hosts() == {
-        "n1": {"room": 2, "actors": 1, "started": 1, "lost": 0, "round_trip_s": 0.0},
-        "n2": {"room": 1, "actors": 0, "started": 0, "lost": 0, "round_trip_s": 0.0},
+        "n1": {"room": 2, "actors": 1, "started": 1, "traffic_bytes": 7, **same},
+        "n2": {"room": 1, "actors": 0, "started": 0, "traffic_bytes": 0, **same},
     }
     host.say()
     stage.look(11.0)
     lost = stage.launcher.hosts()["n1"]
-    assert (lost["actors"], lost["started"], lost["lost"]) == (0, 1, 1)
+    assert (lost["actors"], lost["started"], lost["lost"], lost["left"]) == (0, 1, 1, 0)
+    stage.look()
+    assert stage.launcher.hosts()["n1"]["traffic_bytes"] == 7, "what an actor has sent is kept"
+    third = HostSide(stage, "n3")
+    third.talk.say(leaves="it is Sunday")
+    third.say()
+    left = stage.launcher.hosts()["n3"]
+    assert (left["lost"], left["left"]) == (0, 1)
 
 
 def test_round_trip_of_a_host_is_without_the_time_that_it_holds_a_message() -> None:
