@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -55,6 +56,15 @@ def test_mlp_has_the_layers_it_was_asked_for(
     assert linear_sizes(network) == sizes
     assert not isinstance(network[-1], nn.ReLU), "outputs may be negative"
     assert sum(isinstance(m, nn.ReLU) for m in network) == len(hidden)
+
+
+def test_mlp_computes_with_its_layers_after_they_were_copied_converted_and_changed() -> None:
+    network = copy.deepcopy(MLP(3, (8,), 2)).to(torch.float64)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.data = 2 * parameter
+    features = torch.randn(5, 3, dtype=torch.float64)
+    assert torch.equal(network(features), nn.Sequential(*network)(features))
 
 
 def test_dueling_head_adds_value_and_advantage_less_its_mean() -> None:
