@@ -2,7 +2,7 @@
 
 pip install minigrid
 pip install 'shimmy[dm-control]' 'dm-control==1.0.43' 'mujoco==3.10.0'
-pip install gymnasium-robotics 'mujoco<4'
+pip install gymnasium-robotics 'mujoco==3.10.0'
 
 python -m examples.other_packages minigrid
 """

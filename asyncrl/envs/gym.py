@@ -379,7 +379,7 @@ def _hint(env_id: str, error: Exception) -> str:
         if part in code:
             return f" (pip install 'asyncrl[{extra}]' installs these environments)"
     if env_id.startswith("gymnasium_robotics:"):
-        return " (pip install gymnasium-robotics 'mujoco<4' installs these environments)"
+        return " (pip install gymnasium-robotics 'mujoco==3.10.0' installs these environments)"
     return ""
 
 

@@ -127,6 +127,15 @@ TASKS: Mapping[str, Task] = {
         max_seconds=300.0,
         episodes=100,
     ),
+    "taxi-masked": Task(
+        title="Taxi-v4, with action masks",
+        env="Taxi-v4",
+        bar=7.5,
+        random=-777.5,
+        max_env_steps=300_000,
+        max_seconds=300.0,
+        episodes=100,
+    ),
     "frozenlake": Task(
         title="FrozenLake-v1, slippery",
         env="FrozenLake-v1",
@@ -242,6 +251,12 @@ CASES: tuple[Case, ...] = (
     Case(algorithm="ppo", task="acrobot"),
     Case(algorithm="dqn", task="mountaincar-discrete", preset="dqn-mountaincar"),
     Case(algorithm="dqn", task="taxi", preset="dqn-toy"),
+    Case(
+        algorithm="dqn",
+        task="taxi-masked",
+        preset="dqn-toy",
+        settings={"env_wrappers": ("asyncrl.envs.masks:ActionMasks",)},
+    ),
     Case(algorithm="dqn", task="frozenlake", preset="dqn-toy"),
     Case(algorithm="dqn", task="cliffwalking", preset="dqn-toy"),
     Case(algorithm="dqn", task="blackjack", preset="dqn-toy"),
