@@ -34,7 +34,7 @@ from asyncrl.core.agent import (
 from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv
 from asyncrl.core.env_checks import checked
 from asyncrl.core.errors import EnvironmentFault, describe_error
-from asyncrl.core.evaluator import Evaluator
+from asyncrl.core.evaluator import Evaluator, evaluated
 from asyncrl.core.inference import HasInference, InferenceAddress, InferenceClient
 from asyncrl.core.launcher import Progress
 from asyncrl.core.messages import EnvChange, EvaluationReport, Hello, Peer
@@ -256,7 +256,7 @@ def run_evaluator(spec: EvaluatorSpec, peer: Peer, progress: Progress) -> None:
             policy.sync_model(info)
             if isinstance(policy, CountsEnvSteps):
                 policy.env_steps = info.env_steps  # evaluations are not counted
-            score, record = evaluator.evaluate(_WithHeartbeat(policy, progress))
+            score, record = evaluated(evaluator, _WithHeartbeat(policy, progress), version)
             report = EvaluationReport(
                 peer=peer, model_version=version, score=score, record=dict(record)
             )

@@ -47,6 +47,7 @@ from asyncrl.cli.tune import tune
 from asyncrl.core.callback import Callback
 from asyncrl.core.declared import COMMON, Count, CountOrOff, NotNegative, Port, check_declared
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.evaluator import VIDEOS
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Recorder
 from asyncrl.core.settings import to_plain
@@ -110,7 +111,7 @@ def recorder_of(config: RunConfig, run_dir: Path, output: Output) -> BackgroundR
     if output.tensorboard:
         from asyncrl.recorders.tensorboard import TensorBoardRecorder
 
-        recorders.append(TensorBoardRecorder(run_dir / "tensorboard"))
+        recorders.append(TensorBoardRecorder(run_dir / "tensorboard", videos=run_dir / VIDEOS))
     if output.csv:
         recorders.append(CsvRecorder(run_dir / "metrics.csv"))
     if not output.quiet:
@@ -139,19 +140,20 @@ def _trackers(run_dir: Path, output: Output) -> list[Recorder]:
     One that hangs or fails, as services do, thus loses its own numbers only.
     """
     found: list[Recorder] = []
+    name, videos = run_dir.name, run_dir / VIDEOS
     if output.mlflow:
         from asyncrl.recorders.mlflow import MlflowRecorder
 
-        run_name = output.mlflow_run or run_dir.name
-        found.append(MlflowRecorder(output.mlflow, run_name=run_name))
+        run_name = output.mlflow_run or name
+        found.append(MlflowRecorder(output.mlflow, run_name=run_name, videos=videos))
     if output.wandb:
         from asyncrl.recorders.wandb import WandbRecorder
 
-        found.append(WandbRecorder(output.wandb, run_dir / "wandb", run_name=run_dir.name))
+        found.append(WandbRecorder(output.wandb, run_dir / "wandb", run_name=name, videos=videos))
     if output.trackio:
         from asyncrl.recorders.trackio import TrackioRecorder
 
-        found.append(TrackioRecorder(output.trackio, run_name=run_dir.name))
+        found.append(TrackioRecorder(output.trackio, run_name=name, videos=videos))
     return [BackgroundRecorder([one], close_timeout_s=_TRACKER_CLOSE_S) for one in found]
 
 
@@ -529,6 +531,7 @@ def _build(
         interrupter=interrupter,
         record_order=_order_file(arguments, run_dir),
         join_key=run_dir / JOIN_KEY,
+        video_dir=run_dir / VIDEOS,
     )
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from pathlib import Path
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from asyncrl.core.agent import Policy
 from asyncrl.core.recorder import Record
+
+VIDEOS = "videos"
+"""Directory of films in a run's directory."""
 
 
 class Evaluation(NamedTuple):
@@ -29,3 +33,24 @@ class Evaluator(Protocol):
     def close(self) -> None:
         """Release environments; may be called again."""
         ...
+
+
+@runtime_checkable
+class CountsOptSteps(Protocol):
+    """An evaluator that needs the age of each model."""
+
+    def begin(self, opt_steps: int) -> None:
+        """Called before `evaluate` with the optimisation steps of the model."""
+        ...
+
+
+def evaluated(evaluator: Evaluator, policy: Policy, opt_steps: int) -> Evaluation:
+    """Score a policy whose model has taken this number of optimisation steps."""
+    if isinstance(evaluator, CountsOptSteps):
+        evaluator.begin(opt_steps)
+    return evaluator.evaluate(policy)
+
+
+def film_path(directory: Path, opt_steps: int) -> Path:
+    """Return where the film of a model is, if there is one. It is there before the score is."""
+    return directory / f"{opt_steps}.mp4"

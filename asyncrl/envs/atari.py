@@ -8,9 +8,10 @@ along: returns and evaluations are always those of whole games, unclipped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import ale_py
 import gymnasium
@@ -26,6 +27,9 @@ from asyncrl.core.types import Array, BoolArray, IntArray
 from asyncrl.envs.vector import FrameStacks, VectorBatch
 
 gymnasium.register_envs(ale_py)
+
+_FPS, _SCREEN, _SEEN = 60, (210, 160), 84
+"""Frames of a game per second, height and width of its screen, and both as agents see them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +147,49 @@ class AtariBatch:
         return obs
 
 
+class Shows(Protocol):
+    """Takes pictures of several games."""
+
+    def begin(self, place: int) -> None:
+        """Show the next game at this place."""
+        ...
+
+    def show(self, place: int, render: Callable[[], Array], *, over: bool) -> None:
+        """Take a picture of the game at this place; `over` marks its last one."""
+        ...
+
+
+class FilmedAtari(AtariBatch):
+    """Games that other emulators play at the same time in colour: same seeds and same actions."""
+
+    def __init__(self, env_id: str, n_envs: int, settings: Mapping[str, Any], shows: Shows) -> None:
+        config = _config(env_id, settings)
+        super().__init__(_Games(env_id, n_envs, config), config)
+        self._screens = VectorBatch(_Games(env_id, n_envs, config, colour=True))
+        self._shows = shows
+        self.fps = _FPS / config.frame_skip
+        """Pictures per second, which are those of the games at their usual speed."""
+
+    def reset(self, seed: int) -> Array:
+        """Restart all games, and show the next ones."""
+        self._screens.reset(seed)
+        for place in range(self.n_envs):
+            self._shows.begin(place)
+        return super().reset(seed)
+
+    def step(self, action: Array) -> EnvStep:
+        """Step all games, and show them."""
+        shown = self._screens.step(action)
+        for i, over in enumerate(shown.terminated | shown.truncated):
+            self._shows.show(i, partial(shown.final_obs.__getitem__, (i, -1)), over=bool(over))
+        return super().step(action)
+
+    def close(self) -> None:
+        """Close the games."""
+        self._screens.close()
+        super().close()
+
+
 def _config(env_id: str, settings: Mapping[str, Any]) -> AtariConfig:
     try:
         return from_plain(AtariConfig, dict(settings))
@@ -163,7 +210,9 @@ class _Games(AtariVectorEnv):
     lives: IntArray
     """Lives of each game after the last step."""
 
-    def __init__(self, env_id: str, n_envs: int, config: AtariConfig) -> None:
+    def __init__(
+        self, env_id: str, n_envs: int, config: AtariConfig, *, colour: bool = False
+    ) -> None:
         self.spec = gymnasium.spec(env_id)
         # A separate dict: ale_py would write into the one shared by all Gymnasium vector
         # environments.
@@ -176,11 +225,14 @@ class _Games(AtariVectorEnv):
             max_num_frames_per_episode=config.max_frames,
             repeat_action_probability=config.repeat_action_probability,
             full_action_space=config.full_action_space,
-            stack_num=config.frame_stack,
             frameskip=config.frame_skip,
             noop_max=config.noop_max,
             use_fire_reset=config.fire_reset,
             reward_clipping=False,
+            stack_num=1 if colour else config.frame_stack,
+            img_height=_SCREEN[0] if colour else _SEEN,
+            img_width=_SCREEN[1] if colour else _SEEN,
+            grayscale=not colour,
         )
 
     def reset(

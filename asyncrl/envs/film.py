@@ -1,7 +1,7 @@
 """Environments whose steps are written as a video, one frame each, or shown in a window.
 
-Frames are those of Gymnasium's own rendering, encoded as H.264 by PyAV in this process. The file
-appears under its name when it is complete.
+Frames are those of Gymnasium's own rendering, or of Atari's emulators, encoded as H.264 by PyAV in
+this process. The file appears under its name when it is complete.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import importlib.util
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,7 @@ from asyncrl.core.env import BatchEnv
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array
 from asyncrl.envs.batch import PlainBatch
-from asyncrl.envs.gym import EnvConfig, as_batch_env
+from asyncrl.envs.gym import ATARI, EnvConfig, as_batch_env
 
 _RENDERS, _SHOWS = "rgb_array", "human"
 _FPS = 30
@@ -39,8 +39,13 @@ def check_video(path: Path) -> None:
         raise ConfigError(f"--video is {path}; a video is an {_SUFFIX} file, as video{_SUFFIX}")
     if not path.parent.is_dir():
         raise ConfigError(f"--video is {path}, and there is no directory {path.parent}")
+    check_video_package("--video")
+
+
+def check_video_package(setting: str) -> None:
+    """Raise `ConfigError` if the package that encodes is missing."""
     if importlib.util.find_spec("av") is None:
-        raise ConfigError("--video needs the package av: pip install 'asyncrl[video]'")
+        raise ConfigError(f"{setting} needs the package av: pip install 'asyncrl[video]'")
 
 
 @contextmanager
@@ -50,23 +55,43 @@ def filmed(config: EnvConfig, path: Path, count: int = 1) -> Iterator[BatchEnv]:
     Several are shown side by side. One whose episode has ended keeps its last picture until all are
     reset with a seed. An error in the block leaves no file.
     """
-    # No window is opened; without this, pygame complains where there is no display.
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     draft = path.with_name(f".{path.name}")
     with ExitStack() as closing:
         closing.callback(draft.unlink, missing_ok=True)
-        envs = []
-        for _ in range(count):
-            envs.append(_rendering(config, _RENDERS))
-            closing.callback(envs[-1].close)
-        film = _Film(draft, envs[0].metadata.get("render_fps", _FPS))
-        grid = _Grid(film, count)
-        makers = [partial(_Filmed, env, grid, place) for place, env in enumerate(envs)]
-        batch = PlainBatch(makers, count, config.info)
+        batch, grid, fps = _with_pictures(config, count, closing)
+        grid.film = film = _Film(draft, fps)
         yield batch
         batch.close()
         film.close()
         draft.replace(path)
+
+
+def try_picture(config: EnvConfig) -> None:
+    """Raise `ConfigError` if an environment cannot be filmed."""
+    with ExitStack() as closing:
+        _with_pictures(config, 1, closing)
+
+
+def _with_pictures(
+    config: EnvConfig, count: int, closing: ExitStack
+) -> tuple[BatchEnv, _Grid, float]:
+    """Return environments, the grid that shows their pictures, and pictures per second."""
+    # No window is opened; without this, pygame complains where there is no display.
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    grid = _Grid(count)
+    if config.id.startswith(ATARI):
+        from asyncrl.envs.atari import FilmedAtari  # noqa: PLC0415  # an optional package
+
+        games = FilmedAtari(config.id, count, config.kwargs, grid)
+        closing.callback(games.close)
+        return games, grid, games.fps
+    envs = []
+    for _ in range(count):
+        envs.append(_rendering(config, _RENDERS))
+        closing.callback(envs[-1].close)
+    makers = [partial(_Filmed, env, grid, place) for place, env in enumerate(envs)]
+    fps = envs[0].metadata.get("render_fps", _FPS)
+    return PlainBatch(makers, count, config.info), grid, fps
 
 
 def check_window() -> None:
@@ -148,33 +173,38 @@ class _Filmed(gymnasium.Wrapper[Any, Any, Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         if seed is not None:
-            self._grid.ended[self._place] = False
+            self._grid.begin(self._place)
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # noqa: ANN401
         answer = self.env.step(action)
         over = answer[2] or answer[3]
-        self._grid.show(self._place, self.env, over=over)
+        self._grid.show(self._place, self.env.render, over=over)
         return answer
 
 
 class _Grid:
     """The pictures of environments that are stepped one after another, side by side."""
 
-    def __init__(self, film: _Film, count: int) -> None:
-        self._film = film
+    film: _Film
+
+    def __init__(self, count: int) -> None:
         self._pictures: list[Array] = [np.zeros((0, 0, 3), np.uint8)] * count
-        self.ended = [False] * count
+        self._ended = [False] * count
         """Which episodes have ended; only a seed begins another one that is shown."""
 
-    def show(self, place: int, env: gymnasium.Env[Any, Any], *, over: bool) -> None:
+    def begin(self, place: int) -> None:
+        """Show the next episode of an environment."""
+        self._ended[place] = False
+
+    def show(self, place: int, render: Callable[[], Any], *, over: bool) -> None:
         """Take an environment's picture; with the last one's, all are a frame."""
         count = len(self._pictures)
-        if not self.ended[place]:
-            self._pictures[place] = _picture(env.render())
-        self.ended[place] |= over and count > 1
+        if not self._ended[place]:
+            self._pictures[place] = _picture(render())
+        self._ended[place] |= over and count > 1
         if place == count - 1:
-            self._film.add(self._joined())
+            self.film.add(self._joined())
 
     def _joined(self) -> Array:
         if len(sizes := {picture.shape for picture in self._pictures}) > 1:

@@ -55,10 +55,13 @@ def _forward(text: str) -> None:
 PlainOrVectorEnv = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 """What a user's factory may return."""
 
-_EXTRAS = {"/box2d": "box2d", "/mujoco": "mujoco", "ALE/": "atari", "envpool:": "envpool"}
+ATARI = "ALE/"
+"""Prefix of the ids of Atari games."""
+
+_EXTRAS = {"/box2d": "box2d", "/mujoco": "mujoco", ATARI: "atari", "envpool:": "envpool"}
 """Part of an environment's source -> the extra of asyncrl that installs it."""
 
-_HOMES = {"ALE/": "asyncrl.envs.atari", "envpool:": "asyncrl.envs.envpool"}
+_HOMES = {ATARI: "asyncrl.envs.atari", "envpool:": "asyncrl.envs.envpool"}
 """Prefix of ids that are not Gymnasium's -> the module that makes them."""
 
 

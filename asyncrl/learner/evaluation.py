@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from asyncrl.core.agent import Policy
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.evaluator import Evaluator
+from asyncrl.core.evaluator import Evaluator, evaluated
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.recorder import Record
 from asyncrl.core.transport import LearnerLink
@@ -62,7 +62,7 @@ class InlineEvaluation:
 
     def request(self, model: ModelInfo) -> None:
         """Evaluate the agent's current model; `model` is its snapshot."""
-        score, record = self._evaluator.evaluate(self._policy)
+        score, record = evaluated(self._evaluator, self._policy, model.version)
         self._scored.append(Scored(model, score, record))
 
     def take(self) -> list[Scored]:

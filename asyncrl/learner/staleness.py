@@ -259,6 +259,7 @@ class Staleness:
             "lag/versions_max": most,
             "lag/seconds_mean": age / n_ages,
             "lag/seconds_max": oldest,
+            **{f"lag/histogram/{low}": float(n) for low, n in self.histogram.items()},
         }
 
     def _read(self) -> None:

@@ -63,7 +63,7 @@ METRICS: dict[str, Metric] = {
     "eval/model_version": Metric("opt steps", "version of the evaluated model"),
     "eval/best": Metric("reward", "best score so far, if it selects the best model"),
     # Age of the policies behind the batches sampled since the last record. An actor's current lag
-    # is `opt_steps` minus its `actor/<id>/model_version`. `summary.json` has a histogram.
+    # is `opt_steps` minus its `actor/<id>/model_version`.
     "lag/versions_mean": Metric(
         "opt steps", "age of sampled data: learner's opt steps minus those of the model that acted"
     ),
@@ -80,6 +80,11 @@ METRICS: dict[str, Metric] = {
         "age of sampled data: seconds since the model that acted was published, of each eighth row",
     ),
     "lag/seconds_max": Metric("s", "the oldest in these batches"),
+    "lag/histogram/<from>": Metric(
+        "transitions",
+        "sampled in the whole run with an age of at least this many opt steps, and less than the "
+        "next bound; bounds are 0, 1, 2, 4, 8 and so on",
+    ),
     # The ledger: produced = stored + dropped + lost + in_flight, in transitions, whole run.
     "ranks/steps_without_batch": Metric(
         "opt steps", "steps in which the first of several learners had no batch"

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.evaluator import VIDEOS
 from asyncrl.core.recorder import Record
 from asyncrl.core.settings import flatten
+from asyncrl.recorders.not_scalars import film_of
 
 T = TypeVar("T")
 
@@ -29,6 +32,7 @@ class MlflowRecorder:
         experiment: Name of the experiment.
         run_name: Name of the run. None lets MLflow generate one.
         tracking_uri: The MLflow server or directory. None uses MLflow's configuration.
+        videos: Directory of the run's films, which are logged as artifacts in `videos`.
     """
 
     def __init__(
@@ -37,6 +41,7 @@ class MlflowRecorder:
         *,
         run_name: str | None = None,
         tracking_uri: str | None = None,
+        videos: Path | None = None,
     ) -> None:
         try:
             import mlflow  # noqa: F401
@@ -47,6 +52,7 @@ class MlflowRecorder:
         self._experiment = experiment
         self._run_name = run_name
         self._tracking_uri = tracking_uri
+        self._videos = videos
         self._client: Any = None
         self._run_id = ""
 
@@ -78,6 +84,8 @@ class MlflowRecorder:
         ]
         for some in _in_parts(metrics, _MAX_METRICS):
             self._client.log_batch(self._run_id, metrics=some)
+        if film := film_of(record, self._videos):
+            self._client.log_artifact(self._run_id, str(film), VIDEOS)
 
     def close(self, *, failed: bool) -> None:
         if self._client is not None:

@@ -5,7 +5,9 @@ Needs neither torch nor TensorFlow, and loads TensorBoard only when a recorder i
 
 from __future__ import annotations
 
+import io
 import logging
+import math
 import os
 import socket
 import time
@@ -13,24 +15,37 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
 from asyncrl.core.settings import flatten
 from asyncrl.metrics.metrics import describe
+from asyncrl.recorders.not_scalars import Histogram, film_of, split
 
 logger = logging.getLogger(__name__)
+
+_MOST_PICTURES, _MOST_PIXELS, _FPS = 150, 320, 30.0
+"""Pictures of an animation and pixels of their longer side; and a film's rate if it has none."""
 
 
 class TensorBoardRecorder:
     """Logs every metric over `env_steps`, and the configuration as text and hyperparameters.
 
+    Histograms have a separate tab. Films are among the images, as animations of at most 150
+    pictures, since TensorBoard shows no videos.
+
     TensorBoard can also draw them over relative and wall time. Each chart shows unit and meaning of
     its metric. A directory that already has events is continued: on resume, what the interrupted
     run wrote after the checkpoint is hidden. If the file is removed or the directory renamed, a new
     file is created. Nested settings are flattened with dots: `trainer.batch_size`.
+
+    Args:
+        directory: Directory of the event files.
+        videos: Directory of the run's films, which are logged with the evaluations.
     """
 
-    def __init__(self, directory: Path | str) -> None:
+    def __init__(self, directory: Path | str, *, videos: Path | None = None) -> None:
         try:
             import tensorboard.summary.writer.record_writer  # noqa: F401
         except ImportError as error:
@@ -39,6 +54,7 @@ class TensorBoardRecorder:
                 "pip install asyncrl[tensorboard]"
             ) from error
         self._directory = Path(directory)
+        self._videos = videos
         self._config: Mapping[str, object] = {}
         self._path = self._directory
         self._writer: Any = None
@@ -77,11 +93,15 @@ class TensorBoardRecorder:
             # Makes TensorBoard hide the events of earlier files from this step on.
             self._add(step=step, session_log=SessionLog(status=SessionLog.START))
         self._started = True
+        scalars, histograms = split(record)
         values = [
             Summary.Value(tag=name, simple_value=float(value), metadata=self._metadata(name))
-            for name, value in record.items()
+            for name, value in scalars.items()
             if name != "env_steps"
         ]
+        values += [_histogram(name, histogram) for name, histogram in histograms.items()]
+        if film := film_of(record, self._videos):
+            values.append(_animation("video", film))
         self._add(step=step, summary=Summary(value=values))
         self._writer.flush()
 
@@ -124,6 +144,48 @@ def _hyperparameters(flat: Mapping[str, object]) -> object:
     return summary_v2.hparams_pb(
         {name: v if isinstance(v, (bool, int, float, str)) else str(v) for name, v in flat.items()}
     )
+
+
+def _histogram(tag: str, histogram: Histogram) -> object:
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.histogram import metadata
+    from tensorboard.util import tensor_util
+
+    edges = histogram.edges
+    bins = np.array([edges[:-1], edges[1:], histogram.counts]).T
+    return Summary.Value(
+        tag=tag,
+        metadata=metadata.create_summary_metadata(display_name=tag, description=""),
+        tensor=tensor_util.make_tensor_proto(bins),
+    )
+
+
+def _animation(tag: str, film: Path) -> object:
+    """Return a film as the kind of picture that moves."""
+    import av
+    from PIL import Image
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    with av.open(str(film)) as file:
+        stream = file.streams.video[0]
+        every = math.ceil(stream.frames / _MOST_PICTURES)
+        fps = float(stream.average_rate or _FPS)
+        pictures = [
+            Image.fromarray(frame.to_ndarray(format="rgb24"))
+            for i, frame in enumerate(file.decode(stream))
+            if i % every == 0
+        ]
+    for picture in pictures:
+        picture.thumbnail((_MOST_PIXELS, _MOST_PIXELS))
+    encoded = io.BytesIO()
+    pictures[0].save(
+        encoded, "GIF", save_all=True, append_images=pictures[1:], duration=1000 * every / fps
+    )
+    width, height = pictures[0].size
+    image = Summary.Image(
+        height=height, width=width, colorspace=3, encoded_image_string=encoded.getvalue()
+    )
+    return Summary.Value(tag=tag, image=image)
 
 
 def _session_end(failed: bool) -> object:

@@ -7,17 +7,19 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TextIO, cast
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
 from asyncrl.core.settings import flatten
+from asyncrl.recorders.not_scalars import film_of, split
 
 logger = logging.getLogger(__name__)
 
 
 class TrackioRecorder:
-    """Logs every metric over `env_steps`, and the configuration, flattened with dots.
+    """Logs metrics over `env_steps`, histograms, films, and the configuration, flattened with dots.
 
     The file is in Trackio's directory, which the variable TRACKIO_DIR names. `trackio show` draws
     it. A resumed run continues the run of the same name.
@@ -25,9 +27,12 @@ class TrackioRecorder:
     Args:
         project: Name of the project.
         run_name: Name of the run. None lets Trackio generate one.
+        videos: Directory of the run's films, which are logged with the evaluations.
     """
 
-    def __init__(self, project: str, *, run_name: str | None = None) -> None:
+    def __init__(
+        self, project: str, *, run_name: str | None = None, videos: Path | None = None
+    ) -> None:
         try:
             import trackio  # noqa: F401
         except ImportError as error:
@@ -37,6 +42,7 @@ class TrackioRecorder:
             ) from error
         self._project = project
         self._run_name = run_name
+        self._videos = videos
         self._resume = "never"
         self._run: Any = None
 
@@ -61,7 +67,15 @@ class TrackioRecorder:
     def write(self, record: Record) -> None:
         if self._run is None:
             raise ValueError("no Trackio run is open: write was called before start or after close")
-        self._run.log(dict(record), step=int(record.get("env_steps", 0)))
+        import trackio
+
+        scalars, histograms = split(record)
+        values: dict[str, Any] = dict(scalars)
+        for name, histogram in histograms.items():
+            values[name] = trackio.Histogram(np_histogram=histogram)
+        if film := film_of(record, self._videos):
+            values["video"] = trackio.Video(str(film), format="mp4")
+        self._run.log(values, step=int(record.get("env_steps", 0)))
 
     def close(self, *, failed: bool) -> None:
         if self._run is not None:

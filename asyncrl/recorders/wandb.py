@@ -10,6 +10,7 @@ from typing import Any
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
+from asyncrl.recorders.not_scalars import film_of, split
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +19,7 @@ _OFFLINE = "or set WANDB_MODE=offline to keep the numbers on this machine"
 
 
 class WandbRecorder:
-    """Logs every metric over `env_steps`, and the configuration.
+    """Logs every metric over `env_steps`, histograms, films, and the configuration.
 
     The client keeps its files in a directory, and so does the recorder the id of the run: a later
     recorder of the same directory continues this run. The variables WANDB_ENTITY and WANDB_MODE
@@ -28,9 +29,17 @@ class WandbRecorder:
         project: Name of the project.
         directory: Directory of the client's files.
         run_name: Name of the run. None lets the client generate one.
+        videos: Directory of the run's films, which are logged with the evaluations.
     """
 
-    def __init__(self, project: str, directory: Path | str, *, run_name: str | None = None) -> None:
+    def __init__(
+        self,
+        project: str,
+        directory: Path | str,
+        *,
+        run_name: str | None = None,
+        videos: Path | None = None,
+    ) -> None:
         try:
             import wandb
         except ImportError as error:
@@ -40,6 +49,7 @@ class WandbRecorder:
         self._project = project
         self._directory = Path(directory)
         self._run_name = run_name
+        self._videos = videos
         self._run: Any = None
         if wandb.setup().settings.mode == "online":
             self._log_in()
@@ -63,7 +73,15 @@ class WandbRecorder:
     def write(self, record: Record) -> None:
         if self._run is None:
             raise ValueError("no W&B run is open: write was called before start or after close")
-        self._run.log(dict(record))
+        import wandb
+
+        scalars, histograms = split(record)
+        values: dict[str, Any] = dict(scalars)
+        for name, histogram in histograms.items():
+            values[name] = wandb.Histogram(np_histogram=histogram)
+        if film := film_of(record, self._videos):
+            values["video"] = wandb.Video(str(film), format="mp4")
+        self._run.log(values)
 
     def close(self, *, failed: bool) -> None:
         if self._run is not None:

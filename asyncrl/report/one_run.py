@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from html import escape
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from asyncrl.core.evaluator import VIDEOS
 from asyncrl.core.settings import flatten, to_plain
 from asyncrl.metrics.metrics import METRICS, describe
 from asyncrl.report.curves import AXES, Curves, Points
@@ -165,11 +167,15 @@ class _OneRun:
         if self._run.state == "running":  # its page is sent again and again
             return ""
         shown, room = "", _MOST_FILM_BYTES
-        for path in sorted(self._run.path.glob("*.mp4"), key=_changed_at, reverse=True):
+        paths = chain(self._run.path.glob("*.mp4"), (self._run.path / VIDEOS).glob("*.mp4"))
+        for path in sorted(paths, key=_changed_at, reverse=True):
+            name = path.name
+            if path.parent.name == VIDEOS and path.stem.isdigit():
+                name = f"after {int(path.stem):,} optimisation steps"
             with suppress(OSError):  # it has just been removed
                 room -= path.stat().st_size
                 if room > 0:
-                    shown += film(path.name, path.read_bytes())
+                    shown += film(name, path.read_bytes())
         return f"<h2>Videos</h2><div class=charts>{shown}</div>" if shown else ""
 
     def _time(self) -> Iterator[str]:

@@ -47,7 +47,7 @@ from asyncrl.metrics.verdict import Setup
 from asyncrl.supervision.actor_manager import MakeBody
 from asyncrl.supervision.local import pickled
 from asyncrl.training.choose_inference import is_server_faster
-from asyncrl.training.common_config import with_env_kwargs
+from asyncrl.training.common_config import EvaluationConfig, with_env_kwargs
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.layout import Layout
 
@@ -291,11 +291,16 @@ def evaluator_maker(
     own: MakeEvaluator | None, make_env: MakeBatchEnv, config: AsyncConfig
 ) -> MakeEvaluator:
     """Return the function that builds the evaluator, in its own process or the learner's."""
-    seed = derive_seed(config.evaluate.seed, Role.EVALUATION)
-    evaluate = own or partial(_episode_evaluator, make_env, config.evaluate.play, seed)
+    evaluate = own or episode_evaluator_maker(make_env, config.evaluate)
     if config.evaluate.where == "background" and config.launcher != "thread":
         pickled(evaluate)
     return evaluate
+
+
+def episode_evaluator_maker(make_env: MakeBatchEnv, config: EvaluationConfig) -> MakeEvaluator:
+    """Return the function that builds the usual evaluator."""
+    seed = derive_seed(config.seed, Role.EVALUATION)
+    return partial(_episode_evaluator, make_env, config.play, seed)
 
 
 def _episode_evaluator(

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from functools import partial
 from os import PathLike
+from pathlib import Path
 from typing import Unpack
 
+from asyncrl.actor.process import MakeEvaluator
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import to_plain
 from asyncrl.learner.trainer import BaseTrainer
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.env_schedule import EnvSchedule
+from asyncrl.training.filming import MakeFilming
 from asyncrl.training.launchers import RunLauncher
 from asyncrl.training.offline import build_offline_trainer
 from asyncrl.training.parts import OfflineParts
+from asyncrl.training.plan import episode_evaluator_maker
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.synchronous import build_sync_trainer
 
@@ -29,23 +33,22 @@ def build_trainer(
     launcher: RunLauncher | None = None,
     record_order: str | PathLike[str] | None = None,
     join_key: str | PathLike[str] | None = None,
+    video_dir: str | PathLike[str] | None = None,
     **parts: Unpack[OfflineParts],
 ) -> BaseTrainer:
     """Build a run of any mode; the config defines its limits, targets and named parts.
 
     Takes the arguments of `train_from_data` except agent, data, environment and settings, and three
     of `build_async_trainer`, for asynchronous runs. An argument replaces the part that the config
-    names; callbacks are added.
+    names; callbacks are added. `video_dir` is the directory of films; without it there are none.
     """
     named = config.parts
     named.check(config.mode)
-    if record_order is not None and config.mode != "async":
-        raise ConfigError(
-            f"record_order has no effect with mode={config.mode}, which repeats itself bit for bit "
-            "without it; remove it"
-        )
+    _check_order(config, record_order)
     make_eval_env = partial(config.eval_env_config().build_for, config.evaluate.play.episodes)
     filled = _filled(config, parts)
+    if video_dir is not None and config.video_interval_opt_steps:
+        filled["make_evaluator"] = _filming(config, filled["make_evaluator"], Path(video_dir))
     match config.mode:
         case "async":
             return build_async_trainer(
@@ -73,6 +76,30 @@ def build_trainer(
         case "offline":
             data, settings = config.offline_config()
             return build_offline_trainer(config.agent, data, make_eval_env, settings, **filled)
+
+
+def _check_order(config: RunConfig, record_order: str | PathLike[str] | None) -> None:
+    if record_order is not None and config.mode != "async":
+        raise ConfigError(
+            f"record_order has no effect with mode={config.mode}, which repeats itself bit for bit "
+            "without it; remove it"
+        )
+
+
+def _filming(config: RunConfig, own: MakeEvaluator | None, directory: Path) -> MakeFilming:
+    """Return what makes an evaluator that films, if the environment can be filmed."""
+    evaluate, environments = config.evaluate, config.eval_env_config()
+    make_eval_env = partial(environments.build_for, evaluate.play.episodes)
+    films = MakeFilming(
+        make_evaluator=own or episode_evaluator_maker(make_eval_env, evaluate),
+        own=own,
+        env=environments,
+        config=evaluate,
+        directory=directory.absolute(),
+        interval_opt_steps=config.video_interval_opt_steps,
+    )
+    films.check(config.supervision.start_timeout_s)
+    return films
 
 
 def _filled(config: RunConfig, parts: OfflineParts) -> OfflineParts:

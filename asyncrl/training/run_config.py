@@ -139,6 +139,11 @@ class RunConfig(AsyncConfig):
     stop_at_return: Annotated[Finite | None, COMMON] = None
     """Stop when an evaluation reaches this mean return. None disables."""
 
+    video_interval_opt_steps: Annotated[CountOrOff, COMMON] = 0
+    """Optimisation steps between two films. The next evaluation plays one more episode, and writes
+    it as `videos/OPT_STEPS.mp4` into the run directory; its score arrives that much later. Needs
+    the extra `video`. 0 disables."""
+
     grace_s: PositiveOrOff = 30.0
     """Seconds until a scheduler sends SIGKILL after SIGTERM or SIGHUP. The run ends within this
     time: one second before, it aborts whatever still runs. 0 disables."""

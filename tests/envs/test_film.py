@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -105,6 +106,11 @@ def film_steps(made: EnvConfig, path: Path, steps: int, error: Exception | None 
             raise error
 
 
+def frames_of(path: Path) -> list[Array]:
+    with av.open(str(path)) as file:
+        return [frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)]
+
+
 def test_each_step_is_a_frame(tmp_path: Path) -> None:
     path = tmp_path / "film.mp4"
     path.write_text("an older film")
@@ -125,8 +131,7 @@ def test_several_environments_are_a_grid_and_those_that_ended_stand_still(tmp_pa
             env.reset(seed)
             for _ in range(6):
                 env.step(np.zeros(3, np.int64))
-    with av.open(str(path)) as file:
-        frames = [frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)]
+    frames = frames_of(path)
     assert [frame.shape for frame in frames] == [(130, 194, 3)] * 12
     seen = [1, 2, 3, 4, 4, 4, 7, 8, 8, 8, 8, 8]
     for y, x in ((2, 2), (2, 100), (67, 2)):
@@ -148,7 +153,7 @@ def test_error_leaves_no_file_and_no_environment(tmp_path: Path) -> None:
     [
         (config("Blind"), "Blind cannot be filmed: it takes no argument render_mode; let its"),
         (config("Deaf"), "Deaf cannot be filmed: it renders 'human', not 'rgb_array'; let its"),
-        (EnvConfig(id="ALE/Pong-v5"), "ALE/Pong-v5 has a vector form only"),
+        (replace(config(), vectorization="native"), "Screen has a vector form only"),
         (config("Broken"), "Broken cannot be filmed: it raises OSError in render(): no screen; le"),
         (config(channels=4), "render() returned uint8(65, 97, 4), expected uint8 of height x"),
     ],
@@ -160,6 +165,23 @@ def test_environment_without_pictures_is_refused(
         film_steps(made, tmp_path / "x.mp4", 0)
     assert error in str(caught.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_games_are_filmed_as_they_are_played(tmp_path: Path) -> None:
+    pytest.importorskip("ale_py", reason="ale-py is not installed: pip install 'asyncrl[atari]'")
+    game = EnvConfig(id="ALE/Breakout-v5", n_envs=2)
+    steps = 20
+    actions = [np.full(2, int(step % 5 == 0)) for step in range(steps)]  # of 2 games
+    with closing(game.build()) as alone:
+        expected = [alone.reset(3), *(alone.step(action).obs for action in actions)]
+    with filmed(game, tmp_path / "games.mp4", 2) as env:
+        played = [env.reset(3), *(env.step(action).obs for action in actions)]
+    assert all(np.array_equal(*pair) for pair in zip(played, expected, strict=True))
+    frames = frames_of(tmp_path / "games.mp4")
+    assert len(frames) == steps
+    assert frames[0].shape == (210, 320, 3)
+    wall = frames[0][60:90, 20:140]
+    assert wall[..., 0].mean() > 1.5 * wall[..., 2].mean(), "the bricks are red and orange"
 
 
 def test_window_is_of_the_environment_itself() -> None:

@@ -34,6 +34,8 @@ def test_lag_is_weighted_by_how_often_a_version_occurs() -> None:
         "lag/versions_max": 30.0,
         "lag/seconds_mean": (12 + 3 * 2) / 4,
         "lag/seconds_max": 12.0,
+        "lag/histogram/8": 31.0,
+        "lag/histogram/16": 1.0,
     }
     assert staleness.take() == {}
     assert staleness.mean_when_sampled == (30 + 31 * 10) / 32

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import api_pb2, metadata
+from tensorboard.util import tensor_util
 
 from asyncrl.core.errors import ConfigError
+from asyncrl.envs.gym import EnvConfig
 from asyncrl.recorders.tensorboard import TensorBoardRecorder
 
 CONFIG = {"seed": 3, "trainer": {"batch_size": 128, "layers": [64, 64], "eps": None}}
@@ -35,6 +40,29 @@ def test_metrics_are_drawn_over_env_steps(tmp_path: Path) -> None:
     record_run(tmp_path, range(100, 400, 100))
     scalars = load(tmp_path).Scalars("fps")
     assert [(s.step, s.value) for s in scalars] == [(100, 50.0), (200, 100.0), (300, 150.0)]
+
+
+def test_histograms_and_films_are_drawn(tmp_path: Path) -> None:
+    film = pytest.importorskip("asyncrl.envs.film")
+    pytest.importorskip("av")
+    with film.filmed(EnvConfig(id="tests.envs.test_film:Screen"), tmp_path / "20.mp4") as env:
+        env.reset(0)
+        for _ in range(5):
+            env.step(np.zeros(1, np.int64))
+    recorder = TensorBoardRecorder(tmp_path, videos=tmp_path)
+    recorder.start({})
+    scored = {"env_steps": 100.0, "eval/model_version": 20.0}
+    recorder.write(scored | {"lag/histogram/0": 3.0, "lag/histogram/2": 5.0})
+    recorder.close(failed=False)
+    events = load(tmp_path)
+    (bins,) = events.Tensors("lag/histogram")
+    expected = [[0, 1, 3], [1, 2, 0], [2, 4, 5]]
+    assert tensor_util.make_ndarray(bins.tensor_proto).tolist() == expected
+    assert events.SummaryMetadata("lag/histogram").plugin_data.plugin_name == "histograms"
+    (image,) = events.Images("video")
+    assert (image.step, image.width, image.height) == (100, 96, 64)
+    with Image.open(io.BytesIO(image.encoded_image_string)) as animation:
+        assert (animation.format, animation.n_frames) == ("GIF", 5)
 
 
 def test_charts_say_unit_and_meaning(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Weights & Biases and Trackio get the records: their real clients, without a network."""
+"""Weights & Biases, Trackio and MLflow get the records: their real clients, without a network."""
 
 from __future__ import annotations
 
@@ -19,15 +19,63 @@ from asyncrl.cli.train import Output, recorder_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.recorders import trackio, wandb
 from asyncrl.recorders.memory import MemoryRecorder
+from asyncrl.recorders.mlflow import MlflowRecorder
 from asyncrl.recorders.trackio import TrackioRecorder
 from asyncrl.recorders.wandb import WandbRecorder
 from asyncrl.training.run_config import RunConfig
 from tests.support.helpers import wait_until
 
 needs_wandb = pytest.mark.skipif(find_spec("wandb") is None, reason="needs the extra wandb")
+needs_mlflow = pytest.mark.skipif(find_spec("mlflow") is None, reason="needs the extra mlflow")
 needs_trackio = pytest.mark.skipif(find_spec("trackio") is None, reason="needs the extra trackio")
 
 CONFIG = {"seed": 3, "trainer": {"batch_size": 128}}
+
+
+SCORED = {
+    "env_steps": 100.0,
+    "eval_reward": 7.5,
+    "eval/model_version": 20.0,
+    "lag/histogram/0": 3.0,
+    "lag/histogram/4": 5.0,
+}
+
+
+@pytest.fixture
+def videos(tmp_path: Path) -> Path:
+    videos = tmp_path / "videos"
+    videos.mkdir()
+    (videos / "20.mp4").write_bytes(b"a film")
+    return videos
+
+
+@needs_wandb
+def test_wandb_gets_films_and_histograms(
+    videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    recorder = WandbRecorder("mine", tmp_path, videos=videos)
+    recorder.start(CONFIG)
+    recorder.write(SCORED)
+    recorder.close(failed=False)
+    import_module("wandb").teardown()
+    (film,) = tmp_path.glob("wandb/offline-run-*/files/media/videos/*.mp4")
+    assert film.read_bytes() == b"a film"
+    (log,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    assert b'"histogram"' in log.read_bytes()
+
+
+@needs_mlflow
+def test_mlflow_gets_films(videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # later versions ask for it
+    recorder = MlflowRecorder(tracking_uri=str(tmp_path / "store"), videos=videos)
+    recorder.start(CONFIG)
+    recorder.write(SCORED)
+    recorder.close(failed=False)
+    (film,) = tmp_path.glob("store/*/*/artifacts/videos/20.mp4")
+    assert film.read_bytes() == b"a film"
+    (metric,) = tmp_path.glob("store/*/*/metrics/eval_reward")
+    assert metric.read_text().split()[1:] == ["7.5", "100"]
 
 
 @needs_wandb
@@ -50,16 +98,20 @@ def test_wandb_keeps_records_offline_and_continues_a_run(
 
 
 @needs_trackio
-def test_trackio_keeps_records_and_continues_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_trackio_keeps_records_and_films_and_continues_a_run(
+    videos: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    # The client reads it when it is imported: no other test may import it.
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
     for step in (100, 200):
-        recorder = TrackioRecorder("mine", run_name="first")
+        recorder = TrackioRecorder("mine", run_name="first", videos=videos)
         if step == 200:
             recorder.resume_at(env_steps=100, opt_steps=10)
         recorder.start(CONFIG)
-        recorder.write({"env_steps": float(step), "fps": 77.5})
+        recorder.write(SCORED | {"env_steps": float(step), "fps": 77.5})
         recorder.close(failed=False)
         recorder.close(failed=False)
     (path,) = tmp_path.glob("*.db")
@@ -68,6 +120,9 @@ def test_trackio_keeps_records_and_continues_a_run(
         rows = found.fetchall()
     assert [row[:2] for row in rows] == [("first", 100), ("first", 200)]
     assert all("77.5" in str(row[2]) for row in rows)
+    assert all("trackio.histogram" in str(row[2]) for row in rows)
+    films = list(tmp_path.glob("media/mine/first/*00/*.mp4"))
+    assert [film.read_bytes() for film in films] == [b"a film"] * 2
     assert not capsys.readouterr().out
 
 

@@ -1,0 +1,28 @@
+"""Histograms and films, which records of flat numbers hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from asyncrl.recorders.not_scalars import Histogram, film_of, split
+
+
+def test_bins_are_a_histogram_and_the_rest_are_scalars() -> None:
+    record = {"fps": 7.0, "lag/histogram/0": 3.0, "lag/histogram/4": 5.0, "lag/histogram/1": 2.0}
+    scalars, histograms = split(record)
+    assert scalars == {"fps": 7.0}
+    edges = [0.0, 1.0, 2.0, 4.0, 8.0]
+    assert histograms == {"lag/histogram": Histogram([3.0, 2.0, 0.0, 5.0], edges)}
+
+
+def test_record_without_bins_has_no_histogram() -> None:
+    assert split({"fps": 7.0}) == ({"fps": 7.0}, {})
+
+
+def test_film_is_that_of_the_scored_model(tmp_path: Path) -> None:
+    (tmp_path / "20.mp4").touch()
+    scored = {"opt_steps": 25.0, "eval/model_version": 20.0}
+    assert film_of(scored, tmp_path) == tmp_path / "20.mp4"
+    assert film_of({**scored, "eval/model_version": 21.0}, tmp_path) is None
+    assert film_of({"opt_steps": 20.0}, tmp_path) is None
+    assert film_of(scored, None) is None
