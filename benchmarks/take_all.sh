@@ -8,7 +8,7 @@
 # piece fails or times out, the script continues, and the earlier result of this piece is kept.
 set -u
 
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 python=${PYTHON:-.venv/bin/python}
 steps=${*:-sampling serving learner ingest race equal peers}
 
