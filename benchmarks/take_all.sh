@@ -23,7 +23,7 @@ for step in $steps; do
         take benchmarks.speed.sampling --cases "$name"      # 50 to 150 s
     done ;;
     serving) take benchmarks.speed.serving ;;               # 150 s
-    learner) for name in sac dqn dqn-256 dqn-images; do
+    learner) for name in sac td3 crossq dqn dqn-256 dqn-images; do
         take benchmarks.speed.learner --cases "$name"       # 60 to 150 s
     done ;;
     ingest) for kind in sac dqn; do

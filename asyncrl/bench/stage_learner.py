@@ -27,6 +27,10 @@ from asyncrl.replay.uniform import UniformReplayConfig
 
 _INDEX_TABLE = 1024
 
+_CYCLE_OPT_STEPS = 6
+"""Optimisation steps after which policies that are updated in each second or third have had the
+same share of them."""
+
 
 KINDS: dict[str, Callable[[int], ReplayBufferConfig]] = {
     "uniform": lambda capacity: UniformReplayConfig(capacity=capacity),
@@ -192,11 +196,11 @@ class Turns:
         return self._opt(self._batch)
 
     def products_alone(self) -> int:
-        """Compute the matrix products of one optimisation step, and nothing else of it."""
+        """Compute the matrix products of some optimisation steps, and nothing else of them."""
         if self._products is None:
-            self._products = matrix_products(self.from_one_batch)
+            self._products = matrix_products(self.from_one_batch, _CYCLE_OPT_STEPS)
         self._products()
-        return 1
+        return _CYCLE_OPT_STEPS
 
     def settle(self) -> None:
         """Wait for the device, which may still execute queued steps."""

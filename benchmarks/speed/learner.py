@@ -3,11 +3,13 @@
 The limits are the same update on one fixed batch, and the matrix products of that update alone.
 
 Each optimisation step takes a batch out of a full replay of made-up experience. All agents have one
-torch thread. The settings that may make a step faster are compared with the step without them. On
-a GPU, batches that are moved there are compared with those of a replay that keeps them there, and
-the output says how far each setting's model is from that of plain updates from the same batches.
+torch thread, or as many as `--threads` says. The settings that may make a step faster are compared
+with the step without them. On a GPU, batches that are moved there are compared with those of a
+replay that keeps them there, and the output says how far each setting's model is from that of plain
+updates from the same batches.
 
-    python -m benchmarks.speed.learner [--cases sac dqn dqn-256 dqn-images]
+    python -m benchmarks.speed.learner [--cases sac td3 crossq dqn dqn-256 dqn-images]
+    python -m benchmarks.speed.learner --threads 2
     python -m benchmarks.speed.learner --device cuda
 """
 
@@ -25,9 +27,11 @@ import numpy as np
 import torch
 
 from asyncrl.actor.step_processor import OneStep
+from asyncrl.agents.crossq import CrossQConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.parts.updater import TRANSITION_COLUMNS, BatchMover
 from asyncrl.agents.sac import SACConfig
+from asyncrl.agents.td3 import TD3Config
 from asyncrl.bench.load import synthetic_experience
 from asyncrl.bench.measure import Repeating
 from asyncrl.bench.stage_learner import Turns, filled
@@ -47,6 +51,7 @@ from benchmarks.common import (
     make_parser,
     note,
     peer_python,
+    positive,
     provenance,
     run_peer,
 )
@@ -63,7 +68,7 @@ class Case:
     """One algorithm at one size."""
 
     words: str
-    agent: SACConfig | DQNConfig
+    agent: SACConfig | TD3Config | CrossQConfig | DQNConfig
     sizes: Sizes
     stage: str = ""
     """Stage of `peers/sb3.py` that measures the same; empty if none does."""
@@ -107,6 +112,16 @@ CASES: Mapping[str, Case] = {
         agent=SACConfig(hidden=_SAC.hidden, device="cpu", threads=1),
         sizes=_SAC,
         stage="updates-sac",
+    ),
+    "td3": Case(
+        words="TD3 256x256, batches of 256",
+        agent=TD3Config(hidden=_SAC.hidden, device="cpu", threads=1),
+        sizes=_SAC,
+    ),
+    "crossq": Case(
+        words="CrossQ 256x256, batches of 256",
+        agent=CrossQConfig(hidden=_SAC.hidden, device="cpu", threads=1),
+        sizes=_SAC,
     ),
     "dqn": Case(
         words="DQN 64x64, batches of 128",
@@ -168,7 +183,7 @@ def measures_of(
         PRODUCTS: rate(plain.products_alone, plain.settle),
     }
     if python is not None and case.stage and args.device == "cpu":
-        request = [case.stage, "--threads", 1, "--seconds", args.seconds]
+        request = [case.stage, "--threads", args.threads, "--seconds", args.seconds]
         measures[PEER] = lambda: float(run_peer(python, "sb3", request)["value"])
     for name in args.variants:
         turns = Turns(make_agent(case, name, args.device), replay, size)
@@ -239,6 +254,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--variants", nargs="*", choices=list(VARIANTS))
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:N")
+    parser.add_argument("--threads", type=positive, default=1, help="torch threads")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
     parser.add_argument("--opt-steps", type=int, default=200, help="before models are compared")
     args = parser.parse_args(argv)
@@ -253,18 +269,22 @@ def main() -> None:
     if args.device != "cpu" and not torch.cuda.is_available():
         sys.stdout.write(f"torch {torch.__version__} sees no GPU here, so nothing was measured.\n")
         return
-    torch.set_num_threads(1)
+    torch.set_num_threads(args.threads)
     python, device = peer_python(PEER_VENV), "" if args.device == "cpu" else "gpu_"
+    threads = "" if args.threads == 1 else f"_{args.threads}_threads"
     for name in args.cases:
-        note(CASES[name].words)
+        case = CASES[name]
+        if threads:
+            case = replace(case, words=f"{case.words}, {args.threads} threads")
+        note(case.words)
         origin = provenance()
-        rounds = in_turns(measures_of(CASES[name], args, python), args.repeats)
-        comparisons = compare_all(CASES[name], rounds, args.device)
+        rounds = in_turns(measures_of(case, args, python), args.repeats)
+        comparisons = compare_all(case, rounds, args.device)
         details = {name: rounds}
         if device:
             key = f"{name}: largest relative difference from plain updates"
             details[key] = measure_parity(CASES[name], args.variants, args.device, args.opt_steps)
-        result = f"learner_{device}{name}"
+        result = f"learner_{device}{name}{threads}"
         keep(args, result, __doc__, comparisons, origin=origin, details=details)
 
 

@@ -5,6 +5,7 @@ Independent of agents: it records which products torch is asked for.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,8 +27,8 @@ _MULTIPLY: dict[object, Callable[..., Tensor]] = {
 _CONVOLVE = {_aten.convolution.default, _aten.convolution_backward.default}
 
 
-def matrix_products(work: Callable[[], object]) -> Callable[[], None]:
-    """Do the work once; return a function that computes its products alone, in their order.
+def matrix_products(work: Callable[[], object], times: int = 1) -> Callable[[], None]:
+    """Do the work some times; return a function that computes its products alone, in their order.
 
     Products are those of matrices and convolutions, forward and backward, of the same shapes and
     memory layouts. Their operands are random, and nothing is added. Products with a vector are not
@@ -35,8 +36,10 @@ def matrix_products(work: Callable[[], object]) -> Callable[[], None]:
     layers, are not seen, nor is compiled work.
     """
     with _Recorder() as recorder:
-        work()
-    products = [_replayed(*product) for product in recorder.products]
+        for _ in range(times):
+            recorder.begin()
+            work()
+    products = recorder.products
 
     def compute() -> None:
         for product in products:
@@ -46,11 +49,18 @@ def matrix_products(work: Callable[[], object]) -> Callable[[], None]:
 
 
 class _Recorder(TorchDispatchMode):
-    """Collects operations and arguments of products while it is entered."""
+    """Collects products while it is entered; a repetition uses the same memory again."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
-        self.products: list[tuple[Callable[..., Any], list[object]]] = []
+        self.products: list[Callable[[], object]] = []
+        self._made: dict[object, list[Tensor]] = {}
+        self._seen: Counter[object] = Counter()
+        self._replayed: dict[object, Callable[[], object]] = {}
+
+    def begin(self) -> None:
+        """Begin a repetition."""
+        self._seen.clear()
 
     def __torch_dispatch__(  # torch's name
         self,
@@ -62,16 +72,31 @@ class _Recorder(TorchDispatchMode):
         if func in _MULTIPLY:
             operands = [arg for arg in args if isinstance(arg, Tensor)][-2:]
             if all(min(operand.shape[-2:]) > 1 for operand in operands):
-                self.products.append((_MULTIPLY[func], [*map(_placeholder, operands)]))
+                self._add(_MULTIPLY[func], operands)
         elif func in _CONVOLVE:
-            self.products.append((func, [*map(_placeholder, args)]))
+            self._add(func, args)
         return func(*args, **(kwargs or {}))
 
+    def _add(self, multiply: Callable[..., Any], args: Sequence[object]) -> None:
+        operands = [self._placeholder(arg) for arg in args]
+        product = multiply, *map(id, operands)
+        if product not in self._replayed:
+            self._replayed[product] = _replayed(multiply, operands)
+        self.products.append(self._replayed[product])
 
-def _placeholder(arg: object) -> object:
-    """Return a random tensor of the same layout, and anything else as it is."""
-    if not isinstance(arg, Tensor):
-        return arg
+    def _placeholder(self, arg: object) -> object:
+        """Return a random tensor of the same layout, and anything else as it is."""
+        if not isinstance(arg, Tensor):
+            return arg
+        layout = arg.shape, arg.stride(), arg.dtype
+        made, place = self._made.setdefault(layout, []), self._seen[layout]
+        self._seen[layout] += 1
+        if place == len(made):
+            made.append(_random_like(arg))
+        return made[place]
+
+
+def _random_like(arg: Tensor) -> Tensor:
     reach = sum((size - 1) * step for size, step in zip(arg.shape, arg.stride(), strict=True))
     values = torch.randn(reach + 1, device=arg.device).to(arg.dtype)
     return values.as_strided(arg.shape, arg.stride())

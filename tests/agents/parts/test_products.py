@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import count
 
 import torch
 from torch import nn
@@ -53,3 +54,9 @@ def test_products_change_nothing_that_the_work_uses() -> None:
     products = matrix_products(lambda: layer(x))
     products()
     assert torch.equal(layer.weight, before)
+
+
+def test_work_that_differs_between_repetitions_is_computed_as_often() -> None:
+    layers, x, turns = (nn.Linear(4, 4), nn.Linear(4, 2)), torch.randn(3, 4), count()
+    products = matrix_products(lambda: [layer(x) for layer in layers[: 1 + next(turns) % 2]], 4)
+    assert operations(products) == {"aten::mm": 2 + 4}
