@@ -12,6 +12,7 @@ import math
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,10 +25,11 @@ from typing import TYPE_CHECKING
 
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.checkpoint.resume import shard_dir
+from asyncrl.cli.run_directory import load_starts
 from asyncrl.cli.signals import Interrupted, interrupting
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.learner.lockstep import STORE_FILE, Group, place_in, process_state
+from asyncrl.learner.lockstep import STORE_FILE, Group, place_in, process_fields, process_state
 from asyncrl.training.ranks import join_ranks
 from asyncrl.training.run import build_trainer
 
@@ -159,7 +161,8 @@ def group_of(arguments: TrainArguments) -> Group | None:
 def after_restart(group: Group | None, arguments: TrainArguments) -> TrainArguments | None:
     """Return how learners that torchrun has started again continue their run; None for a new one.
 
-    They resume it, or begin again in its directory if it had no checkpoint yet.
+    They resume it, or begin again in its directory if it had no checkpoint yet. The directory of a
+    run that another command began is refused, as at the first start.
     """
     place = place_in(os.environ)
     if group is None or place is None or not place.restarts:
@@ -170,7 +173,7 @@ def after_restart(group: Group | None, arguments: TrainArguments) -> TrainArgume
             "torchrun has restarted the learners, but the run to resume is unknown without "
             "--run-dir; set it if --max-restarts is set"
         )
-    if not (run_dir / "config.yaml").exists():
+    if not (run_dir / "config.yaml").exists() or _starter_of(run_dir) != started_by():
         return None
     checkpoints = run_dir / "checkpoints"
     if Checkpointer(checkpoints).latest():
@@ -179,6 +182,24 @@ def after_restart(group: Group | None, arguments: TrainArguments) -> TrainArgume
     for rank in range(1, place.world):  # they may have saved shortly before rank 0 would have
         shutil.rmtree(shard_dir(checkpoints, rank), ignore_errors=True)
     return arguments
+
+
+def started_by() -> dict[str, str]:
+    """Return what identifies the process that started this rank, and may start it again."""
+    if place_in(os.environ) is None:
+        return {}
+    parent = os.getppid()
+    return {
+        "launcher": " ".join([socket.gethostname(), str(parent), *process_fields(parent)[19:20]])
+    }
+
+
+def _starter_of(run_dir: Path) -> dict[str, object]:
+    """Return what `started_by` did in the newest start of a run."""
+    match load_starts(run_dir):
+        case [*_, {"launcher": launcher}]:
+            return {"launcher": launcher}
+    return {}
 
 
 def post_run_dir(group: Group | None, run_dir: Path, *, resumes: bool) -> None:

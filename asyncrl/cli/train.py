@@ -26,7 +26,7 @@ from asyncrl.cli.flags import (
     value_of,
     without_rare,
 )
-from asyncrl.cli.learners import after_restart, follow, group_of, post_run_dir
+from asyncrl.cli.learners import after_restart, follow, group_of, post_run_dir, started_by
 from asyncrl.cli.output import printing_log, results, show
 from asyncrl.cli.parser import parsed
 from asyncrl.cli.run_directory import (
@@ -441,7 +441,7 @@ def _trained(
     dashboard: LiveReport | None,
 ) -> TrainResult:
     save_config(arguments.config, run_dir)
-    starts.append(a_start(arguments.agent, arguments.command))
+    starts.append(a_start(arguments.agent, arguments.command) | started_by())
     save_starts(starts, run_dir)
     (run_dir / "error.txt").unlink(missing_ok=True)  # from a failure before this resume
     if dashboard:

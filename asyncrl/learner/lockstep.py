@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -93,11 +93,16 @@ def place_in(environ: Mapping[str, str]) -> Place | None:
 
 def process_state(pid: int) -> str:
     """Return the letter of a process's state in /proc, as T for stopped; "" if it is not there."""
+    return next(iter(process_fields(pid)), "")
+
+
+def process_fields(pid: int) -> list[str]:
+    """Return what /proc says of a process from its state on; nothing if it is not there."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return ""
-    return stat.rpartition(")")[2].split()[0]
+        return []
+    return stat.rpartition(")")[2].split()
 
 
 def refuse_several(what: str) -> None:
@@ -196,6 +201,10 @@ def _numbers_of(counters: _Flags | Totals) -> list[float]:
     return [getattr(counters, f.name) for f in fields(counters)]
 
 
+_OF_EACH = ("stored", "replay_size", "steps_without_batch")
+"""What is recorded of each rank."""
+
+
 class Lockstep:
     """One rank's view of the turns of all ranks."""
 
@@ -211,6 +220,8 @@ class Lockstep:
         self.group = group
         self.stopped = False
         """Whether all ranks have agreed to stop."""
+        self.of_each: Sequence[Sequence[float]] = ()
+        """What `_OF_EACH` names, of each rank at the last turn."""
         self.steps_without_batch = 0
         """Optimisation steps in which this rank had no rows."""
         self.totals = self._counted = Totals()
@@ -239,7 +250,11 @@ class Lockstep:
             "replay/size": float(totals.replay_size),
             **{f"ledger/{name}": float(n) for name, n in asdict(balance).items()},
             "ledger/in_flight": float(balance.in_flight),
-            "ranks/steps_without_batch": float(self.steps_without_batch),
+            **{
+                f"rank/{rank}/{name}": number
+                for rank, numbers in enumerate(self.of_each)
+                for name, number in zip(_OF_EACH, numbers, strict=True)
+            },
         }
 
     def balance(self) -> Balance:
@@ -292,8 +307,13 @@ class Lockstep:
     def _add_up(self, flags: list[float]) -> list[float]:
         """Sum flags and counters over all ranks; return the flags."""
         self._counted = self._own()
-        sums = self.group.exchange([*flags, *_numbers_of(self._counted)])
-        self.totals = Totals(*map(round, sums[len(flags) :]))
+        counted, (rank, world) = self._counted, (self.group.rank, self.group.world)
+        slots = [0.0] * (len(_OF_EACH) * world)  # each rank fills its own
+        slots[rank::world] = counted.stored, counted.replay_size, self.steps_without_batch
+        sums = self.group.exchange([*flags, *slots, *_numbers_of(counted)])
+        slots = sums[len(flags) : len(flags) + len(slots)]
+        self.of_each = [slots[one::world] for one in range(world)]
+        self.totals = Totals(*map(round, sums[len(flags) + len(slots) :]))
         return sums[: len(flags)]
 
     def _flags(self, *, ready: bool) -> _Flags:

@@ -15,7 +15,8 @@ import pytest
 
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli import train
-from asyncrl.cli.learners import _wait, after_restart, learners_in
+from asyncrl.cli.learners import _wait, after_restart, learners_in, started_by
+from asyncrl.cli.run_directory import save_starts
 from asyncrl.cli.signals import interrupting
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
@@ -119,6 +120,10 @@ def test_restarted_learners_resume_or_begin_again(
     restarted = Restarted(tmp_path, monkeypatch)
     assert restarted.continued() is None, "there was no run yet"
     (tmp_path / "config.yaml").touch()
+    for others in ([], [{"launcher": "another machine 1 [2]"}]):
+        save_starts(others, tmp_path)
+        assert restarted.continued() is None, "refused as at the first start"
+    save_starts([started_by()], tmp_path)
     shard = tmp_path / "checkpoints" / "rank-1"
     Checkpointer(shard).save("10", {}, {})
     assert restarted.continued().resume is False
