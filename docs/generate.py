@@ -379,7 +379,7 @@ def metrics_page() -> str:
     parts = [
         "# Metrics",
         "Each line of `metrics.jsonl` is a JSON object that holds some of these names. Other "
-        "recorders write the same names. `<id>` stands for the number of an actor.",
+        "recorders write the same names. `<id>` stands for the number of an actor, or of a rank.",
     ]
     for prefix, rows in groups.items():
         head = "| name | unit | meaning |\n|---|---|---|"

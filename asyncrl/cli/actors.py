@@ -87,6 +87,8 @@ def run(arguments: ActorsArguments) -> int:
             show(json.dumps(row))
     else:
         _print(answer["fleet"])
+        if (several := answer["learners"]) > 1:
+            show(f"actors of rank 0 only; each of the {several} learners has as many")
     return 0
 
 
@@ -113,7 +115,7 @@ def _answer(trainer: AsyncTrainer, request: Plain) -> Plain:
     before = trainer.actors
     match request:
         case {"actors": "list"}:
-            return {"fleet": _rows(trainer)}
+            return {"fleet": _rows(trainer), "learners": trainer.learners}
         case {"actors": str(change)} if _CHANGE.fullmatch(change):
             trainer.set_actors(int(change) + (before if change[0] in "+-" else 0))
             return {"before": before, "actors": trainer.actors}

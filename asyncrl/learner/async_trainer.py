@@ -184,12 +184,16 @@ class AsyncTrainer(BaseTrainer):
         """Number of this learner among several; 0 if it is the only one."""
         return 0 if self._lockstep is None else self._lockstep.group.rank
 
+    @property
+    def learners(self) -> int:
+        """Number of learners of the run."""
+        return 1 if self._lockstep is None else self._lockstep.group.world
+
     def publish(self) -> None:
         """Publish the agent's model to all actors; refuse a model that is not finite."""
         counts = self.services.counts
         info = take_snapshot(self.agent, opt_steps=counts.opt_steps, env_steps=counts.env_steps)
-        world = 1 if self._lockstep is None else self._lockstep.group.world
-        self._link.publish(replace(info, n_actors=self._manager.size * world), "act")
+        self._link.publish(replace(info, n_actors=self._manager.size * self.learners), "act")
         self.proxy.order.published(info)
         self._staleness.on_publish(info.version)
         self._callbacks.note("published", counts.opt_steps)

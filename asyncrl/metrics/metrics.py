@@ -1,7 +1,7 @@
 """The list of all recorded metrics: names, units, meaning. Computes nothing.
 
-A name with `<id>` or `<name>` stands for one metric per actor, or per metric of the agent or of
-custom code. A test compares this list with what runs record.
+A name with `<id>` or `<name>` stands for one metric per actor or rank, or per metric of the agent
+or of custom code. A test compares this list with what runs record.
 """
 
 from __future__ import annotations
@@ -86,9 +86,11 @@ METRICS: dict[str, Metric] = {
         "next bound; bounds are 0, 1, 2, 4, 8 and so on",
     ),
     # The ledger: produced = stored + dropped + lost + in_flight, in transitions, whole run.
-    "ranks/steps_without_batch": Metric(
-        "opt steps", "steps in which the first of several learners had no batch"
+    "rank/<id>/stored": Metric(
+        "transitions", "of several learners, inserted into this one's replay"
     ),
+    "rank/<id>/replay_size": Metric("transitions", "in its replay"),
+    "rank/<id>/steps_without_batch": Metric("opt steps", "steps to which it contributed no rows"),
     "ledger/produced": Metric(
         "transitions", "produced by actors, including those that have exited"
     ),

@@ -221,8 +221,9 @@ def judge(facts: Facts) -> Verdict:
     """Return what limits a run, the evidence, and what would change it."""
     if unmeasured := _unmeasured(facts):
         return unmeasured
-    limit = _limit(facts)
-    return limit._replace(sentence=limit.sentence + _stale(facts))
+    limit, several = _limit(facts), facts.setup.learners
+    whose = f"of rank 0 of {several}: " if several > 1 else ""
+    return limit._replace(sentence=whose + limit.sentence + _stale(facts))
 
 
 def _limit(facts: Facts) -> Verdict:

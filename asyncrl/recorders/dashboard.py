@@ -153,12 +153,16 @@ def _progress(state: RunState) -> list[str]:
 def _sections(state: RunState) -> list[RenderableType]:
     """Return the sections that have any known number, the most important first."""
     titles = ("throughput", "learner's time", "actors' time")
+    returns = "returns"
+    if "rank/0/stored" in state.values:  # the rest is of all learners
+        titles = ("throughput", "rank 0's time", "its actors' time")
+        returns = "returns, of rank 0"
     if state.ended:
         titles = ("throughput, whole run", "learner, whole run", "actors, whole run")
     throughput, learner, actors = titles
     sections = [
         _rows(throughput, _throughput(state.values)),
-        _rows("returns", _labelled(state.values, _RETURNS)),
+        _rows(returns, _labelled(state.values, _RETURNS)),
         _bars(learner, list(state.shares("share/learner_"))),
         _bars(actors, list(state.shares("share/actor_"))),
         _rows("losses", _losses(state.values)),
@@ -187,6 +191,7 @@ def _blocks(
     lines = Table.grid()
     for title, text, style in (
         ("hosts   ", _hosts(state.values), ""),
+        ("ranks   ", _packed(_ranks(state.values), "; ", width - len("ranks   ")), ""),
         ("ledger  ", _packed(entries, " ", width - len("ledger  ")), ""),
         ("faults  ", _packed(listed, " ", width - len("faults  ")), "yellow"),
     ):
@@ -204,6 +209,20 @@ def _hosts(values: Mapping[str, float]) -> str:
     trip = f"; round trip up to {trip_ms:.1f} ms" if trip_ms else ""
     traffic = f"; {values['hosts/traffic_mb']:.3g} MB in all"
     return f"{joined} joined, with room for {room} actors, {running} of which run{trip}{traffic}"
+
+
+def _ranks(values: Mapping[str, float]) -> list[str]:
+    """Return what each of several learners has."""
+    parts: list[str] = []
+    while (prefix := f"rank/{len(parts)}/") + "stored" in values:
+        stored, size, without = (
+            count(values[prefix + name])
+            for name in ("stored", "replay_size", "steps_without_batch")
+        )
+        parts.append(
+            f"{len(parts)}: stored {stored}, replay {size}, {without} steps without a batch"
+        )
+    return parts
 
 
 def _labelled(values: Mapping[str, float], labels: _Labels) -> list[tuple[str, str]]:

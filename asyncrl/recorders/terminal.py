@@ -155,7 +155,7 @@ def render_summary(summary: Mapping[str, Any]) -> str:
 
 def _learners(setup: Mapping[str, Any]) -> str:
     several = setup.get("learners", 1)
-    return f"{several}; times, actors and verdict are those of the first" if several > 1 else ""
+    return f"{several}; returns, times, actors and verdict are of rank 0" if several > 1 else ""
 
 
 def _host(item: tuple[str, Mapping[str, float]]) -> str:

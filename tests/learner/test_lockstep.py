@@ -37,12 +37,11 @@ class Pair:
             raise RankFailed("rank 1 has ended")
         flags = ["ready", "impatient", "begun", "stop", "urgent", "save"]
         others = [self.says.get(name, 0.0) for name in flags]
-        if len(numbers) == len(asdict(OWN)):  # counters alone
+        slots = [0, OTHER.stored, 0, 0, 0, 2]  # of rank 0 and 1 in turn
+        if len(numbers) == len(asdict(OWN)) + len(slots):  # counters alone
             others = []
-        return [
-            mine + theirs
-            for mine, theirs in zip(numbers, [*others, *asdict(OTHER).values()], strict=True)
-        ]
+        said = [*others, *slots, *asdict(OTHER).values()]
+        return [mine + theirs for mine, theirs in zip(numbers, said, strict=True)]
 
     def sum(self, values: object) -> object:
         return values
@@ -103,6 +102,8 @@ def test_a_learner_takes_part_without_rows_only_after_its_first_batch() -> None:
     assert one.turn(ready=True)
     assert one.turn(ready=False)
     assert one.steps_without_batch == 1
+    assert one.turn(ready=True)
+    assert one.record()["rank/0/steps_without_batch"] == 1
 
 
 def test_all_stop_at_the_turn_at_which_one_must() -> None:
@@ -147,6 +148,8 @@ def test_counters_are_those_of_all_learners() -> None:
     record = one.record()
     assert (record["samples_total"], record["ledger/in_flight"]) == (10, 13 - 10 - 1 - 1)
     assert record["samples_per_insert"] == 2
+    assert (record["rank/0/stored"], record["rank/1/stored"]) == (7, 3)
+    assert record["rank/1/steps_without_batch"] == 2
     saved = one.saved({"limiter": {"inserted": 7}, "env_steps": 10, "incarnation": 2})
     assert (saved["env_steps"], saved["incarnation"], saved["ranks"]) == (15, 3, 2)
     assert saved["ledger"] == {"produced": 13, "stored": 10, "dropped": 1, "lost": 1}

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import pytest
 from rich.console import Console
 
+from asyncrl.learner.lockstep import _OF_EACH
 from asyncrl.recorders.dashboard import Dashboard
 from asyncrl.recorders.run_state import RunState
 
@@ -171,6 +172,15 @@ def test_hosts_are_counted_above_the_ledger() -> None:
     )
     assert frame[frame.index(line) + 1].startswith("ledger  ")
     assert "1 host lost" in line_with(frame, "faults  ")
+
+
+def test_several_learners_are_shown_and_what_is_of_the_first_says_so() -> None:
+    ranks = {f"rank/{n}/{name}": float(n) for n in (0, 1) for name in _OF_EACH}
+    frame = draw(make_state(RUN | actors(4) | ranks), 120)
+    line = line_with(frame, "ranks   ").rstrip()
+    first = "ranks   0: stored 0, replay 0, 0 steps without a batch"
+    assert line == f"{first}; 1: stored 1, replay 1, 1 steps without a batch"
+    assert "returns, of rank 0" in "".join(frame)
 
 
 @pytest.mark.parametrize("width", [80, 120])
