@@ -1,4 +1,4 @@
-"""The 27 numbers that asyncrl promises about faults and unauthorised peers."""
+"""The 29 numbers that asyncrl promises about faults and unauthorised peers."""
 
 from __future__ import annotations
 
@@ -116,6 +116,15 @@ _ROWS = (
     (
         "a host joins with a wrong or stolen key, or of another version",
         "refused in a sentence",
+    ),
+    (
+        "one of several learners is killed, frozen, slow or fails; what started them is killed",
+        "named, a frozen one <= the timeout + 5 s; the others save and end; ranks end <= 5 s after "
+        "torchrun; a slow one ends nothing",
+    ),
+    (
+        "learners are restarted by torchrun, or resumed with another number of them",
+        "steps, counters and replay continue",
     ),
 )
 
