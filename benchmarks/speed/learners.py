@@ -1,68 +1,128 @@
-"""What an optimisation step costs with several learners, without actors and replay.
+"""What does an optimisation step cost with several learners, without actors and replay?
 
     python -m benchmarks.speed.learners --hidden 64 64 --batch-size 128 --learners 1 2 --gloo
 
 Each learner is a process with one thread and its part of the batch; SAC on random transitions of
-HalfCheetah's size. Prints the median step and the transitions learned a second, with `--gloo` also
-for learners that sum as those on several machines do. A round of all settings is repeated, since
-other programs disturb some rounds.
+HalfCheetah's size. Measures the median step, with `--gloo` also of learners that sum as those on
+several machines do. All ways are measured in turns, since other programs disturb some rounds. Each
+size of networks and batch is a file of results; `--table` writes them into the guide.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from asyncrl.agents.sac import SACConfig
+from asyncrl.bench.result import title
 from asyncrl.core.agent import PolicyContext, build_agent
 from asyncrl.core.env import BoxSpec, EnvSpec
 from asyncrl.core.ranks import join
 from asyncrl.learner.distributed import joined
 from asyncrl.learner.lockstep import STORE_FILE, RanksConfig, place_in
+from benchmarks.common import ROOT, compare, in_turns, keep, make_parser, provenance, publish
 
-_WARM_UP = 10
+GUIDE = ROOT / "docs" / "guides" / "several-learners.md"
+MARKS = "<!-- steps: written by benchmarks/speed/learners.py -->", "<!-- end of steps -->"
+
+_WARM_UP = 3
+_ALONE = "1 learner"
 _SUMS = ("memory", "gloo")
 _COUNTERS = [0.0] * 15
 """What ranks exchange before each step of a run."""
 
 
 def main() -> None:
-    """Measure all settings in turns, or one of them as one rank."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure all ways in turns, or one of them as one rank."""
+    parser = make_parser(__doc__, repeats=5)
     parser.add_argument("--hidden", type=int, nargs="+", default=[64, 64])
     parser.add_argument("--batch-size", type=int, nargs="+", default=[128])
     parser.add_argument("--learners", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--gloo", action="store_true")
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
+    parser.add_argument("--table", action="store_true", help="write the results into the guide")
     given = parser.parse_args()
+    given.results /= "learners"
     if STORE_FILE in os.environ:
         print(_median_step_s(given.hidden, given.batch_size[0], given.seconds), flush=True)
+        return
+    if given.table:
+        publish(GUIDE, render(given.results), MARKS)
         return
     ways = [(world, sums) for world in given.learners for sums in _SUMS]
     ways = [(w, sums) for w, sums in ways if sums == _SUMS[0] or (given.gloo and w > 1)]
     for batch_size in given.batch_size:
-        steps_s: dict[tuple[int, str], list[float]] = {way: [] for way in ways}
-        for _ in range(given.rounds):
-            for way in ways:
-                steps_s[way].append(_measured(*way, given.hidden, batch_size, given.seconds))
-        for (world, sums), found in steps_s.items():
-            step_s = statistics.median(found)
-            print(
-                f"hidden {given.hidden}, whole batch {batch_size}, {world} learners, {sums}: "
-                f"median {1e3 * step_s:.2f} ms (of rounds {1e3 * min(found):.2f} to "
-                f"{1e3 * max(found):.2f}), {batch_size / step_s:.0f} transitions/s",
-                flush=True,
-            )
+        _measure(given, batch_size, ways)
+
+
+def _measure(given: argparse.Namespace, batch_size: int, ways: Sequence[tuple[int, str]]) -> None:
+    """Measure all ways of one size, and keep the result."""
+    origin = provenance()
+    measures = {
+        _name(*way): partial(_measured, *way, given.hidden, batch_size, given.seconds)
+        for way in ways
+    }
+    rounds = in_turns(measures, given.repeats)
+    size = "x".join(map(str, given.hidden))
+    keep(
+        argparse.Namespace(**{**vars(given), "batch_size": batch_size}),
+        f"{size}_{batch_size}",
+        __doc__,
+        [
+            compare(rounds, _ALONE, name, what=f"{_ALONE} / {name}, step of {size}", unit="s")
+            for name in rounds
+            if name != _ALONE and _ALONE in rounds
+        ],
+        origin=origin,
+        details={"steps_s": rounds},
+    )
+
+
+def _name(world: int, sums: str) -> str:
+    return f"{world} learner{'s' * (world > 1)}{' by gloo' * (sums != _SUMS[0])}"
+
+
+def render(results: Path) -> str:
+    """Return the table of all kept results, and where they were measured."""
+    names = [_name(1, _SUMS[0]), _name(2, _SUMS[0]), _name(2, _SUMS[1])]
+    lines = [
+        "",
+        f"| hidden layers; whole batch | {' | '.join(names)} | transitions/s, 2 learners / 1 | "
+        "load before |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    kept = [json.loads(path.read_text("utf-8")) for path in results.glob("*.json")]
+    kept.sort(key=lambda one: (one["settings"]["hidden"], one["settings"]["batch_size"]))
+    for one in kept:
+        steps = one["details"]["steps_s"]
+        ratio = statistics.median(
+            a / b for a, b in zip(steps[_ALONE], steps[names[1]], strict=True)
+        )
+        hidden = ", ".join(map(str, one["settings"]["hidden"]))
+        cells = [_cell(steps.get(name)) for name in names]
+        cells = [f"{hidden}; {one['settings']['batch_size']:,}", *cells, f"{ratio:.2f}"]
+        lines.append(f"| {' | '.join(cells)} | {one['load_before']:.1f} |")
+    where = sorted({f"{title(one['machine'])}. Commit {one['commit']}." for one in kept})
+    return "\n".join([*lines, "", *where, ""])
+
+
+def _cell(steps_s: Sequence[float] | None) -> str:
+    if not steps_s:
+        return ""
+    least, middle, most = (1e3 * f(steps_s) for f in (min, statistics.median, max))
+    return f"{middle:.1f} ms ({least:.1f} to {most:.1f})"
 
 
 def _measured(world: int, sums: str, hidden: list[int], batch_size: int, seconds: float) -> float:
