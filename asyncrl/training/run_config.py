@@ -139,7 +139,7 @@ class RunConfig(AsyncConfig):
     stop_at_return: Annotated[Finite | None, COMMON] = None
     """Stop when an evaluation reaches this mean return. None disables."""
 
-    video_interval_opt_steps: Annotated[CountOrOff, COMMON] = 0
+    video_interval_opt_steps: CountOrOff = 0
     """Optimisation steps between two films. The next evaluation plays one more episode, and writes
     it as `videos/OPT_STEPS.mp4` into the run directory; its score arrives that much later. Needs
     the extra `video`. 0 disables."""
