@@ -167,7 +167,8 @@ class _OneRun:
         if self._run.state == "running":  # its page is sent again and again
             return ""
         shown, room = "", _MOST_FILM_BYTES
-        paths = chain(self._run.path.glob("*.mp4"), (self._run.path / VIDEOS).glob("*.mp4"))
+        some = "[!.]*.mp4"  # a hidden one is incomplete
+        paths = chain(self._run.path.glob(some), (self._run.path / VIDEOS).glob(some))
         for path in sorted(paths, key=_changed_at, reverse=True):
             name = path.name
             if path.parent.name == VIDEOS and path.stem.isdigit():

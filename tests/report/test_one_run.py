@@ -148,7 +148,9 @@ def test_films_of_the_run_are_shown(tmp_path: Path) -> None:
     run = made_run(tmp_path / "mine", preset("dqn"), records=RECORDS)
     assert "<video" not in report_of_run(RunFiles(run))
     (run / "<b>.mp4").write_bytes(b"film")
+    (run / ".incomplete.mp4").write_bytes(b"fi")
     html = report_of_run(RunFiles(run))
     assert "&lt;b&gt;.mp4</figcaption>" in html
+    assert html.count("<video") == 1
     assert 'src="data:video/mp4;base64,ZmlsbQ=="></video>' in html
     assert "media-src data:" in html
