@@ -82,8 +82,8 @@ METRICS: dict[str, Metric] = {
     "lag/seconds_max": Metric("s", "the oldest in these batches"),
     "lag/histogram/<from>": Metric(
         "transitions",
-        "sampled in the whole run with an age of at least this many opt steps, and less than the "
-        "next bound; bounds are 0, 1, 2, 4, 8 and so on",
+        "sampled since the run was started or resumed, of an age of at least this many opt steps, "
+        "and less than the next bound: 0, 1, 2, 4, 8 and so on; of several learners, by rank 0",
     ),
     # The ledger: produced = stored + dropped + lost + in_flight, in transitions, whole run.
     "rank/<id>/stored": Metric(
@@ -122,9 +122,13 @@ METRICS: dict[str, Metric] = {
     "hosts/joined": Metric("hosts", "that are there now"),
     "hosts/room": Metric("actors", "that these hosts have room for"),
     "hosts/actors": Metric("actors", "that run on them now"),
-    "hosts/lost": Metric("hosts", "that have failed, or were not heard for too long, so far"),
+    "hosts/lost": Metric(
+        "hosts", "that have failed, or were not heard for too long, and have not joined again"
+    ),
     "hosts/left": Metric("hosts", "that have left on request, so far"),
-    "hosts/traffic_mb": Metric("MB", "of experience from them and models to them, so far"),
+    "hosts/traffic_mb": Metric(
+        "MB", "received from their actors, and of models sent to them, so far"
+    ),
     "hosts/round_trip_ms": Metric("ms", "of a message to the farthest host; 0 while unknown"),
     "replay/size": Metric("transitions", "transitions that can be sampled now"),
     # The learner's time since the last record; the shares add up to 1.

@@ -301,6 +301,8 @@ class HostLauncher:
             self._port.send(who, encode({"refused": why}))
             return None
         host = self._hosts[who] = _Host(self._free_name(name[:80]), room)
+        before = self._summary.get(host.name, {})  # it was lost, and is back
+        host.traffic_bytes = int(before.get("traffic_bytes", 0))
         host.talk.say(welcome=dict(self._welcome))
         _log.info("host %s has joined with room for %d actors", host.name, room)
         return host

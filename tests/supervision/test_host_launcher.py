@@ -312,6 +312,8 @@ def test_hosts_are_described() -> None:
     assert (lost["actors"], lost["started"], lost["lost"], lost["left"]) == (0, 1, 1, 0)
     stage.look()
     assert stage.launcher.hosts()["n1"]["traffic_bytes"] == 7, "what an actor has sent is kept"
+    HostSide(stage, "n1")
+    assert stage.launcher.hosts()["n1"]["traffic_bytes"] == 7, "also when the host is back"
     third = HostSide(stage, "n3")
     third.talk.say(leaves="it is Sunday")
     third.say()
