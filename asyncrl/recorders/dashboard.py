@@ -220,7 +220,7 @@ def _ranks(values: Mapping[str, float]) -> list[str]:
             for name in ("stored", "replay_size", "steps_without_batch")
         )
         parts.append(
-            f"{len(parts)}: stored {stored}, replay {size}, {without} steps without a batch"
+            f"{len(parts)}: stored {stored}, replay {size}, steps without a batch {without}"
         )
     return parts
 

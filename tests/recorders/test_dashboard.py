@@ -178,8 +178,8 @@ def test_several_learners_are_shown_and_what_is_of_the_first_says_so() -> None:
     ranks = {f"rank/{n}/{name}": float(n) for n in (0, 1) for name in _OF_EACH}
     frame = draw(make_state(RUN | actors(4) | ranks), 120)
     line = line_with(frame, "ranks   ").rstrip()
-    first = "ranks   0: stored 0, replay 0, 0 steps without a batch"
-    assert line == f"{first}; 1: stored 1, replay 1, 1 steps without a batch"
+    first = "ranks   0: stored 0, replay 0, steps without a batch 0"
+    assert line == f"{first}; 1: stored 1, replay 1, steps without a batch 1"
     assert "returns, of rank 0" in "".join(frame)
 
 
