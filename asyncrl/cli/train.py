@@ -60,6 +60,7 @@ from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.recorders.terminal import ProgressConsole, TerminalRecorder, render_summary
 from asyncrl.report.live import LiveReport
 from asyncrl.training.describe_env import describe_env_of_run
+from asyncrl.training.filming import discard_films
 from asyncrl.training.launchers import RunLauncher
 from asyncrl.training.presets import (
     REPLAYS,
@@ -444,6 +445,7 @@ def _trained(
     starts.append(a_start(arguments.agent, arguments.command) | started_by())
     save_starts(starts, run_dir)
     (run_dir / "error.txt").unlink(missing_ok=True)  # from a failure before this resume
+    discard_films(run_dir / VIDEOS, trainer.opt_steps)
     if dashboard:
         dashboard.serve()
         show(f"dashboard: {dashboard.url}")

@@ -39,7 +39,7 @@ class Evaluator(Protocol):
 class CountsOptSteps(Protocol):
     """An evaluator that needs the age of each model."""
 
-    def begin(self, opt_steps: int) -> None:
+    def begin_evaluation(self, opt_steps: int) -> None:
         """Called before `evaluate` with the optimisation steps of the model."""
         ...
 
@@ -47,7 +47,7 @@ class CountsOptSteps(Protocol):
 def evaluated(evaluator: Evaluator, policy: Policy, opt_steps: int) -> Evaluation:
     """Score a policy whose model has taken this number of optimisation steps."""
     if isinstance(evaluator, CountsOptSteps):
-        evaluator.begin(opt_steps)
+        evaluator.begin_evaluation(opt_steps)
     return evaluator.evaluate(policy)
 
 

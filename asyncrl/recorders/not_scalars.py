@@ -13,7 +13,8 @@ from typing import NamedTuple
 from asyncrl.core.evaluator import film_path
 from asyncrl.core.recorder import Record
 
-_BINS = "/histogram/"
+_NAME = "lag/histogram"
+_BINS = f"{_NAME}/"
 
 
 class Histogram(NamedTuple):
@@ -28,9 +29,8 @@ def split(record: Record) -> tuple[Record, Mapping[str, Histogram]]:
     bins: dict[str, dict[float, float]] = {}
     scalars = {}
     for name, value in record.items():
-        start, found, low = name.partition(_BINS)
-        if found:
-            bins.setdefault(start + _BINS.rstrip("/"), {})[float(low)] = value
+        if name.startswith(_BINS):
+            bins.setdefault(_NAME, {})[float(name.removeprefix(_BINS))] = value
         else:
             scalars[name] = value
     return scalars, {name: _histogram(counts) for name, counts in bins.items()}

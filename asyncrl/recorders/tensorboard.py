@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncrl.core.errors import ConfigError
+from asyncrl.core.errors import ConfigError, describe_error
 from asyncrl.core.recorder import Record
 from asyncrl.core.settings import flatten
 from asyncrl.metrics.metrics import describe
@@ -101,7 +101,7 @@ class TensorBoardRecorder:
         ]
         values += [_histogram(name, histogram) for name, histogram in histograms.items()]
         if film := film_of(record, self._videos):
-            values.append(_animation("video", film))
+            values += _animations("video", film)
         self._add(step=step, summary=Summary(value=values))
         self._writer.flush()
 
@@ -160,15 +160,23 @@ def _histogram(tag: str, histogram: Histogram) -> object:
     )
 
 
+def _animations(tag: str, film: Path) -> list[object]:
+    """Return a film as a picture that moves; none, with a warning, if that fails."""
+    try:
+        return [_animation(tag, film)]
+    except Exception as error:
+        logger.warning("%s is not in TensorBoard: %s", film, describe_error(error))
+        return []
+
+
 def _animation(tag: str, film: Path) -> object:
-    """Return a film as the kind of picture that moves."""
     import av
     from PIL import Image
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     with av.open(str(film)) as file:
         stream = file.streams.video[0]
-        every = math.ceil(stream.frames / _MOST_PICTURES)
+        every = max(1, math.ceil(stream.frames / _MOST_PICTURES))
         fps = float(stream.average_rate or _FPS)
         pictures = [
             Image.fromarray(frame.to_ndarray(format="rgb24"))

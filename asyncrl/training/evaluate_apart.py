@@ -14,7 +14,7 @@ from asyncrl.core.env import MakeBatchEnv, make_batch_env
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.training.common_config import EvaluationConfig, with_env_kwargs
-from asyncrl.training.filming import MakeFilming
+from asyncrl.training.filming import custom_evaluator
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,4 @@ def apart_unless(
     own: MakeEvaluator | None, agent: AgentConfig, make_env: MakeBatchEnv, config: EvaluationConfig
 ) -> EvaluateApart | None:
     """Return what evaluates apart; None beside a custom evaluator, which takes no arguments."""
-    if isinstance(own, MakeFilming):
-        own = own.own
-    return None if own else EvaluateApart(agent, make_env, config)
+    return None if custom_evaluator(own) else EvaluateApart(agent, make_env, config)

@@ -7,6 +7,7 @@ scores nor seeds depend on it. Does not know how pictures become a file, see `en
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.actor.process import MakeEvaluator
 from asyncrl.core.agent import Policy
 from asyncrl.core.errors import ConfigError, describe_error
-from asyncrl.core.evaluator import Evaluation, Evaluator, film_path
+from asyncrl.core.evaluator import Evaluation, Evaluator, evaluated, film_path
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.learner.progress import Every
 from asyncrl.supervision.in_child import run_in_child
@@ -82,16 +83,19 @@ class FilmingEvaluator:
         self._films = films
         self.stochastic = bool(getattr(evaluator, "stochastic", False))
         self._opt_steps = 0
-        made = (int(path.stem) for path in films.directory.glob("*.mp4") if path.stem.isdigit())
-        self._every = Every(films.interval_opt_steps, start=max(made, default=0))
+        self._every: Every | None = None
 
-    def begin(self, opt_steps: int) -> None:
+    def begin_evaluation(self, opt_steps: int) -> None:
         """Take the number of optimisation steps of the model that is scored next."""
         self._opt_steps = opt_steps
 
     def evaluate(self, policy: Policy) -> Evaluation:
         """Score a policy, and film an episode of it if that is due."""
-        scored = self._evaluator.evaluate(policy)
+        scored = evaluated(self._evaluator, policy, self._opt_steps)
+        if self._every is None:
+            films = self._films
+            made = max(_films_in(films.directory), default=0)
+            self._every = Every(films.interval_opt_steps, start=made)
         if self._every.due(self._opt_steps):
             try:
                 self._film(policy)
@@ -117,5 +121,29 @@ class FilmingEvaluator:
         play = EpisodeEvaluatorConfig(episodes=1, max_episode_steps=steps)
         seed = derive_seed(films.config.seed, Role.EVALUATION)
         path = film_path(films.directory, self._opt_steps)
-        with filmed(replace(films.env, n_envs=1), path) as env:
-            EpisodeEvaluator(env, play, seed).evaluate(policy)
+        try:
+            with filmed(replace(films.env, n_envs=1), path) as env:
+                EpisodeEvaluator(env, play, seed).evaluate(policy)
+        except BaseException:
+            with suppress(OSError):  # there are others
+                films.directory.rmdir()
+            raise
+
+
+def custom_evaluator(maker: MakeEvaluator | None) -> MakeEvaluator | None:
+    """Return what makes a custom evaluator, filmed or not; None for the usual one."""
+    return maker.own if isinstance(maker, MakeFilming) else maker
+
+
+def discard_films(directory: Path, opt_steps: int) -> None:
+    """Remove films of models that a resumed run does not have, and those that were not finished."""
+    for made, path in _films_in(directory).items():
+        if made > opt_steps:
+            path.unlink(missing_ok=True)
+    for path in directory.glob(".*.mp4"):
+        path.unlink(missing_ok=True)
+
+
+def _films_in(directory: Path) -> dict[int, Path]:
+    """Return the films by the optimisation steps of their models."""
+    return {int(path.stem): path for path in directory.glob("*.mp4") if path.stem.isdigit()}

@@ -67,6 +67,7 @@ from asyncrl.training.common_config import (
 )
 from asyncrl.training.describe_env import plain_spec, spec_of
 from asyncrl.training.evaluate_apart import EvaluateApart, apart_unless
+from asyncrl.training.filming import custom_evaluator
 from asyncrl.training.parts import OfflineParts
 from asyncrl.training.signals import answering_signals
 
@@ -256,7 +257,7 @@ def _place(
     require_make_env(make_env)
     apart = apart_unless(make_evaluator, agent, make_env, config.evaluate)
     saved = None
-    if own or not evaluates:
+    if custom_evaluator(make_evaluator) or not evaluates:
         saved = _read(data)
         if spaces := saved.meta.get("run", {}).get(SPACES) if isinstance(saved, Checkpoint) else {}:
             return _Place(saved, spec_of(spaces), evaluator=own, evaluate_apart=apart)

@@ -21,7 +21,7 @@ from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.evaluate_apart import apart_unless
-from asyncrl.training.filming import MakeFilming
+from asyncrl.training.filming import MakeFilming, discard_films
 from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
 from tests.envs.test_film import frames_of
@@ -115,6 +115,7 @@ def test_scores_are_those_of_a_run_that_is_not_filmed(tmp_path: Path) -> None:
 @pytest.mark.processes
 def test_evaluating_process_films(tmp_path: Path) -> None:
     config = config_of("async", video_interval_opt_steps=1)
+    config = replace(config, evaluate=replace(config.evaluate, final_timeout_s=300.0))
     _, evaluations = train(config, tmp_path)
     assert evaluations
     for evaluation in evaluations:
@@ -127,7 +128,7 @@ def test_film_that_fails_costs_nothing_else(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = config_of(env_kwargs={"breaks": True})
-    result, evaluations = train(config, tmp_path)
+    result, evaluations = train(config, tmp_path / "videos")
     assert result.opt_steps == 16
     assert len(evaluations) == 4
     assert not list(tmp_path.iterdir())
@@ -183,9 +184,17 @@ def test_resumed_run_continues_at_its_interval(
     evaluator = films_of(tmp_path, None)()
     monkeypatch.setattr(evaluator, "_film", lambda _: filmed.append(evaluator._opt_steps))
     for opt_steps in (10, 15, 17, 23, 40, 41):
-        evaluator.begin(opt_steps)
+        evaluator.begin_evaluation(opt_steps)
         assert evaluator.evaluate(None).score == 7.0  # type: ignore[arg-type]
     assert filmed == [17, 40]
+
+
+def test_films_of_discarded_models_are_removed(tmp_path: Path) -> None:
+    for name in ("8.mp4", "16.mp4", ".24.mp4", "mine.mp4"):
+        (tmp_path / name).touch()
+    discard_films(tmp_path, 8)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["8.mp4", "mine.mp4"]
+    discard_films(tmp_path / "none", 0)
 
 
 def test_filming_is_no_evaluator_of_its_own(tmp_path: Path) -> None:
