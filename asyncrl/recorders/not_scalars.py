@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from asyncrl.core.evaluator import film_path
 from asyncrl.core.recorder import Record
@@ -52,3 +52,18 @@ def film_of(record: Record, directory: Path | None) -> Path | None:
         return None
     path = film_path(directory, int(version))
     return path if path.is_file() else None
+
+
+def with_media(
+    record: Record,
+    videos: Path | None,
+    client: Any,  # a module
+) -> dict[str, Any]:
+    """Return a record with the histograms and the video of a client that has classes of W&B."""
+    scalars, histograms = split(record)
+    values: dict[str, Any] = dict(scalars)
+    for name, histogram in histograms.items():
+        values[name] = client.Histogram(np_histogram=histogram)
+    if film := film_of(record, videos):
+        values["video"] = client.Video(str(film), format="mp4")
+    return values

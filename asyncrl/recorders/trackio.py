@@ -13,7 +13,7 @@ from typing import Any, TextIO, cast
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
 from asyncrl.core.settings import flatten
-from asyncrl.recorders.not_scalars import film_of, split
+from asyncrl.recorders.not_scalars import with_media
 
 logger = logging.getLogger(__name__)
 
@@ -69,12 +69,7 @@ class TrackioRecorder:
             raise ValueError("no Trackio run is open: write was called before start or after close")
         import trackio
 
-        scalars, histograms = split(record)
-        values: dict[str, Any] = dict(scalars)
-        for name, histogram in histograms.items():
-            values[name] = trackio.Histogram(np_histogram=histogram)
-        if film := film_of(record, self._videos):
-            values["video"] = trackio.Video(str(film), format="mp4")
+        values = with_media(record, self._videos, trackio)
         self._run.log(values, step=int(record.get("env_steps", 0)))
 
     def close(self, *, failed: bool) -> None:

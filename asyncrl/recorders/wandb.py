@@ -10,7 +10,7 @@ from typing import Any
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
-from asyncrl.recorders.not_scalars import film_of, split
+from asyncrl.recorders.not_scalars import with_media
 
 logger = logging.getLogger(__name__)
 
@@ -75,12 +75,7 @@ class WandbRecorder:
             raise ValueError("no W&B run is open: write was called before start or after close")
         import wandb
 
-        scalars, histograms = split(record)
-        values: dict[str, Any] = dict(scalars)
-        for name, histogram in histograms.items():
-            values[name] = wandb.Histogram(np_histogram=histogram)
-        if film := film_of(record, self._videos):
-            values["video"] = wandb.Video(str(film), format="mp4")
+        values = with_media(record, self._videos, wandb)
         self._run.log(values)
 
     def close(self, *, failed: bool) -> None:

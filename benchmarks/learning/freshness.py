@@ -18,7 +18,7 @@ import json
 import os
 import statistics
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -81,22 +81,26 @@ def config_of(case: str, seed: int, actors: int, settings: Mapping[str, Any]) ->
     )
 
 
+def scores_of(records: Iterable[Mapping[str, float]]) -> dict[int, float]:
+    """Return the score of each evaluated model, by its optimisation steps."""
+    return {
+        int(record["eval/model_version"]): round(record["eval_reward"], 2)
+        for record in records
+        if "eval_reward" in record
+    }
+
+
 def train(case: str, mode: str, config: RunConfig) -> Row:
     """Train, and return the record of the run."""
     begun, recorder = origin(), MemoryRecorder()
     with tempfile.TemporaryDirectory() as directory:
         result = MODES[mode](config, recorder, Path(directory))
-    scores = {
-        int(record["eval/model_version"]): round(record["eval_reward"], 2)
-        for record in recorder.records
-        if "eval_reward" in record
-    }
     return {
         "case": case,
         "mode": mode,
         "actors": config.actors,
         "seed": config.seed,
-        "returns": scores,
+        "returns": scores_of(recorder.records),
         "env_steps": result.env_steps,
         "opt_steps": result.opt_steps,
         "lag_at_insert_mean": _of(recorder, "lag/at_insert_mean", statistics.median),

@@ -26,7 +26,7 @@ from asyncrl.core.settings import to_plain
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.run_config import RunConfig, save_yaml
 from benchmarks.common import ASYNCRL, PAGE, RESULTS, is_clean, note, publish, write_json
-from benchmarks.learning.freshness import iqm, machines, normalised
+from benchmarks.learning.freshness import iqm, machines, normalised, scores_of
 from benchmarks.learning.runs import origin
 from benchmarks.learning.tasks import case_of
 
@@ -92,16 +92,11 @@ def train(case: str, learners: int, seed: int) -> Row:
         )
         lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
-    records = [json.loads(line) for line in lines]
     return {
         "case": case,
         "learners": learners,
         "seed": seed,
-        "returns": {
-            int(record["eval/model_version"]): round(record["eval_reward"], 2)
-            for record in records
-            if "eval_reward" in record
-        },
+        "returns": scores_of(map(json.loads, lines)),
         "env_steps": summary["env_steps"],
         "opt_steps": summary["opt_steps"],
         "settings": to_plain(config),
