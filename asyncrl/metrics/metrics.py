@@ -116,7 +116,10 @@ METRICS: dict[str, Metric] = {
     "link/foreign_protocol": Metric("messages", "of another version of asyncrl"),
     "link/impostor": Metric("messages", "under the name of another actor"),
     "link/fenced": Metric("messages", "of actors that were lost with their host, not counted"),
-    "link/handshake_failed": Metric("connections", "without the right key, or aborted"),
+    "link/handshake_failed": Metric("connections", "without the right key"),
+    "link/handshake_aborted": Metric(
+        "connections", "that ended before a key was shown: their process died, or was no actor"
+    ),
     "link/flood": Metric("connections", "while there were far more connections than actors"),
     # Of runs whose actors are on hosts that join.
     "hosts/joined": Metric("hosts", "that are there now"),

@@ -293,7 +293,7 @@ class ZmqActorLink:
     def _silence(self) -> str:
         """Return the likely reason why the learner has not answered."""
         counts = self._connections.counts
-        if counts["failed"]:
+        if counts["failed"] or counts["aborted"]:
             cause = (
                 "the listener there does not prove to have this run's key: the learner is "
                 "stopped, or belongs to another run, or another program listens there"

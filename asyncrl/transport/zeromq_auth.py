@@ -38,7 +38,7 @@ _EVENTS = {
     int(zmq.EVENT_HANDSHAKE_SUCCEEDED): "agreed",
     int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "denied",
     int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): "failed",
-    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): "failed",
+    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): "aborted",
 }
 
 
@@ -53,13 +53,13 @@ class RejectionLog:
         self._clock = clock
         self._log_after: dict[str, float] = {}
 
-    def note(self, reason: str, what: str, times: int = 1) -> None:
+    def note(self, reason: str, what: str, times: int = 1, level: int = logging.WARNING) -> None:
         """Count a rejection, and log it unless its reason was logged just before."""
         self._counters[reason] += times
         if (now := self._clock()) >= self._log_after.get(reason, 0.0):
             self._log_after[reason] = now + _LOG_INTERVAL_S
             count = self._counters[reason]
-            _log.warning("rejected, %s number %d: %s", reason, count, what)
+            _log.log(level, "rejected, %s number %d: %s", reason, count, what)
 
 
 class Authenticator:
@@ -128,7 +128,7 @@ class ConnectionLog:
         self.socket = open_monitor(watched, sum(_EVENTS))
         """Readable when there are events to count."""
         self.counts: Counter[str] = Counter()
-        """`connected`, `accepted`, `agreed`, `denied`, `failed`, `disconnected`."""
+        """`connected`, `accepted`, `agreed`, `denied`, `failed`, `aborted`, `disconnected`."""
         self._open: set[int] = set()
 
     @property
@@ -155,17 +155,21 @@ class ConnectionLog:
         self.counts.update(news)
         return news
 
-    def rejections(self, known: int) -> Iterator[tuple[str, int, str]]:
-        """Count the events; yield each problem with its reason, number and description.
+    def rejections(self, known: int) -> Iterator[tuple[str, str, int, int]]:
+        """Count the events; yield each problem: reason, description, number and log level.
 
         `known` is the expected number of connections: many actors may connect at once.
         """
         news = self.read()
         if failed := news["denied"] + news["failed"]:
-            yield "handshake_failed", failed, "a connection without the right key, or aborted"
+            yield "handshake_failed", "a connection without the right key", failed, logging.WARNING
+        if aborted := news["aborted"]:
+            # This is also an actor that is killed as it connects, which its launcher reports.
+            yield "handshake_aborted", "a connection that ended early", aborted, logging.INFO
         strangers = self.open - known
         if news["accepted"] and strangers > _MANY_STRANGERS:
-            yield "flood", news["accepted"], f"{strangers} connections of no actor"
+            words = f"{strangers} connections of no actor"
+            yield "flood", words, news["accepted"], logging.WARNING
 
     def close(self) -> None:
         """Stop watching. Call it before the watched socket is closed. May be called again."""

@@ -128,7 +128,7 @@ class ZmqHostLine:
     def why_silent(self) -> str:
         """Return the likely reason why the learner does not answer; continues a sentence."""
         counts = self._connections.counts
-        if counts["failed"]:
+        if counts["failed"] or counts["aborted"]:
             return "what listens there does not have the run's key: the run of this key has ended"
         if counts["connected"] > counts["disconnected"]:
             return "it is reachable, but busy or stopped"

@@ -233,8 +233,8 @@ class ZmqLearnerLink:
         if self._auth:
             self._auth.answer()
         known = max(len(self._table.peers), len(self._admitted)) + self.hosts.expected
-        for reason, times, what in self._connections.rejections(known):
-            self._rejections.note(reason, what, times)
+        for rejection in self._connections.rejections(known):
+            self._rejections.note(*rejection)
 
     def _serve(self) -> None:
         """Send what other threads have requested since the last call."""

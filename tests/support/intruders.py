@@ -29,6 +29,14 @@ OLD_GREETINGS = {
 }
 """The greeting of a peer whose protocol has no keys."""
 
+NO_HANDSHAKE = {"handshake_failed", "handshake_aborted"}
+"""Counters of connections that were never authenticated."""
+
+
+def turned_away(learner: ZmqLearnerLink) -> int:
+    """Return the number of connections that were never authenticated."""
+    return sum(learner.counters.get(reason, 0) for reason in NO_HANDSHAKE)
+
 
 class Intruder:
     """Says what an actor would say, with the keys it has."""

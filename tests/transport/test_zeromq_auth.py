@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,10 +21,12 @@ from asyncrl.transport.zeromq import ZmqActorLink, ZmqLearnerLink, ZmqTransport,
 from asyncrl.transport.zeromq_auth import Authenticator
 from asyncrl.transport.zeromq_socket import Curve, check_libzmq, listen
 from tests.support import scale
+from tests.support.attack import address_of, greeting
 from tests.support.helpers import wait_until
 from tests.support.intruders import (
     KINDS,
     NAME,
+    NO_HANDSHAKE,
     OLD_GREETINGS,
     Intruder,
     Knocker,
@@ -32,6 +35,7 @@ from tests.support.intruders import (
     curve,
     keys_of,
     no_keys,
+    turned_away,
     wrong_keys,
 )
 from tests.support.sample_messages import PEER, SCHEMA, make_experience, make_hello, make_peer
@@ -108,7 +112,7 @@ def test_wrong_keys_are_rejected(
     assert "without the right key" in caplog.text
     assert len(caplog.records) == 1, "one line for a flood, not one for each"
     serve_one(learner, actor, seq=2)
-    assert set(learner.counters) == {"handshake_failed"}
+    assert set(learner.counters) <= NO_HANDSHAKE, "nothing of the actor was refused"
     actor.close()
 
 
@@ -120,6 +124,19 @@ def test_protocol_without_keys_is_rejected(learner: ZmqLearnerLink, said: bytes)
         assert until(learner, lambda old=old: old.is_cut) == []
         old.close()
     assert learner._table.peers == []
+
+
+@pytest.mark.parametrize("said", [b"", greeting()[:11], greeting(b"CURVE")])
+def test_actor_that_dies_while_it_connects_is_no_intruder(
+    learner: ZmqLearnerLink, said: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its launcher reports the death; a warning of wrong keys would mislead."""
+    with caplog.at_level(logging.WARNING):
+        with socket.create_connection(address_of(admitted(learner, NAME))) as dying:
+            dying.sendall(said)
+        until(learner, lambda: turned_away(learner))
+    assert set(learner.counters) == {"handshake_aborted"}
+    assert caplog.records == []
 
 
 def test_with_the_right_key_an_intruder_of_the_test_would_get_in(learner: ZmqLearnerLink) -> None:
@@ -146,7 +163,7 @@ def test_connections_are_rejected_after_the_authenticator_closed(learner: ZmqLea
             no_keys,
         )
     ]
-    received = until(learner, lambda: learner.counters.get("handshake_failed", 0) >= 3)
+    received = until(learner, lambda: turned_away(learner) >= 3)
     assert received == []
     serve_one(learner, actor, seq=2)
     for link in (*intruders, actor):
@@ -164,9 +181,9 @@ def test_an_actor_of_an_earlier_run_cannot_even_connect(learner: ZmqLearnerLink)
     after = open_learner(before.endpoint)
     actor = admitted(after, PEER).connect(PEER)
     serve_one(after, actor)
-    received = until(after, lambda: after.counters.get("handshake_failed", 0) >= 3)
+    received = until(after, lambda: turned_away(after) >= 3)
     assert received == []
-    assert set(after.counters) == {"handshake_failed"}
+    assert set(after.counters) <= NO_HANDSHAKE
     for link in (stale, actor, after):
         link.close()
 
@@ -265,7 +282,7 @@ def test_error_of_an_actor_with_another_learner_names_likely_causes(
 ) -> None:
     transport = replace(admitted(learner, PEER), curve=Curve.make(Curve.make().public))
     with silent_learner():
-        assert "or belongs to another run" in silence(learner, transport, caplog, "failed")
+        assert "or belongs to another run" in silence(learner, transport, caplog, "aborted")
 
 
 @contextmanager

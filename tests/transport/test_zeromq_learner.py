@@ -26,6 +26,7 @@ from asyncrl.transport.zeromq_auth import RejectionLog
 from tests.support.attack import Address, address_of, attack, greeting, is_cut, ready
 from tests.support.canaries import canaries
 from tests.support.helpers import wait_until
+from tests.support.intruders import NO_HANDSHAKE, turned_away
 from tests.support.sample_messages import PEER, SCHEMA, make_experience, make_hello, make_peer
 
 CONFIG = ZmqTransportConfig(max_message_bytes=1 << 20, request_interval_s=0.2)
@@ -108,7 +109,7 @@ def test_who_does_not_end_the_handshake_is_cut_off(site: Site) -> None:
     for link in half_open:
         site.until(lambda link=link: is_cut(link), "the end of a half-open connection")
         link.close()
-    site.until(lambda: site.learner.counters.get("handshake_failed", 0) >= 4, "their being counted")
+    site.until(lambda: turned_away(site.learner) >= 4, "their being counted")
     site.works()
 
 
@@ -196,7 +197,7 @@ def test_with_all_descriptors_taken_those_inside_continue() -> None:
     assert actors[1].drain(DEADLINE_S)
     counters = json.loads(learner.communicate("stop\n", timeout=DEADLINE_S)[0])
     assert counters["flood"] > 0
-    assert set(counters) <= {"flood", "handshake_failed"}, "nothing of the actors was refused"
+    assert set(counters) <= {"flood", *NO_HANDSHAKE}, "nothing of the actors was refused"
     for actor in actors:
         actor.close()
 
@@ -225,7 +226,7 @@ def test_a_message_without_end_costs_nothing_before_a_key_was_shown() -> None:
         liar.sendall(greeting(b"CURVE") + ready())
         with pytest.raises(OSError, match=r"reset|[Bb]roken pipe"):
             liar.sendall(frames)
-    site.until(lambda: site.learner.counters.get("handshake_failed"), "word of it")
+    site.until(lambda: turned_away(site.learner), "word of it")
     assert resident_bytes() - before < 1 << 23
     site.works()
     site.close()
@@ -258,7 +259,7 @@ def grown_under_attack(site: Site, attacks: int, mark: Path) -> int:
 def test_an_honest_actor_works_on_under_attack(site: Site, tmp_path: Path) -> None:
     grown_bytes = grown_under_attack(site, 300, tmp_path / "ran")
     assert grown_bytes < 16 << 20
-    assert site.learner.counters["handshake_failed"] > 30
+    assert turned_away(site.learner) > 30
     if site.admit(1).curve is None:
         assert site.learner.counters["malformed"] > 100
     else:
