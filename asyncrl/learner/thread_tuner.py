@@ -42,7 +42,10 @@ _PLAIN = 2.0
 """If a step takes this many times as long, the comparison ends early."""
 
 _SLOWED = 1.3
-"""If a step with several threads takes this many times as long, fewer are compared at once."""
+"""If steps with several threads take this many times as long, fewer are compared at once."""
+
+_SLOW_WINDOWS = 3
+"""Slow windows in a row before that: a shared machine delays single steps all the time."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _SLACK = 0.4
@@ -130,20 +133,22 @@ class ThreadTuner:
             other = self._other(self._room(), up=up)
             if other == self.count:
                 continue
-            before, self.count = self.count, (yield from self._compare(other))
+            before = self.count
+            self.count, usual_s = yield from self._compare(other)
             changed = self.count != before
             pause_s = _FIRST_PAUSE_S if changed else min(2 * pause_s, _LONGEST_PAUSE_S)
             up = not up
-            usual_s = yield self.count
 
     def _hold(self, pause_s: float, usual_s: float) -> Generator[int, float, float]:
         """Keep the number for a while, or until steps become slower; return the usual time."""
-        until_s = self._clock() + pause_s
-        while self._clock() < until_s:
+        until_s, slow = self._clock() + pause_s, 0
+        while slow < _SLOW_WINDOWS and self._clock() < until_s:
             mean_s = yield self.count
             if self.count > 1 and mean_s > _SLOWED * usual_s:
-                break
-            usual_s += 0.1 * (mean_s - usual_s)
+                slow += 1
+            else:
+                slow = 0
+                usual_s += 0.1 * (mean_s - usual_s)
         return usual_s
 
     def _other(self, room: Room, *, up: bool) -> int:
@@ -159,18 +164,19 @@ class ThreadTuner:
         may_rise = room.cores >= more - _SLACK and room.waits < _WAITS
         return more if may_rise and (up or fewer == self.count) and more > self.count else fewer
 
-    def _compare(self, other: int) -> Generator[int, float, int]:
-        """Measure both numbers alternately; return the better one."""
+    def _compare(self, other: int) -> Generator[int, float, tuple[int, float]]:
+        """Measure both numbers alternately; return the better one and its usual time."""
         fewer, more = sorted((self.count, other))
         times: dict[int, list[float]] = {fewer: [], more: []}
         for _ in range(_TURNS):
             for count in (fewer, more):
                 times[count].append((yield count))
             if times[more][-1] > _PLAIN * times[fewer][-1]:
-                return fewer
+                return fewer, times[fewer][-1]
+        usual_s = {count: statistics.median(times[count]) for count in times}
         worth = _GAIN if more == other else _KEEPS
-        gained = statistics.median(times[more]) < worth * statistics.median(times[fewer])
-        return more if gained else fewer
+        better = more if usual_s[more] < worth * usual_s[fewer] else fewer
+        return better, usual_s[better]
 
 
 class RoomMeter:

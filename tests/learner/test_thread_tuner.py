@@ -29,6 +29,9 @@ class Machine:
     now: float = 0.0
     threads: int = 1
     noise: float = 0.05
+    stalls_every: int = 0
+    """Steps between two that take ten times as long, as on a machine of many guests."""
+
     seen: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -52,8 +55,10 @@ class Machine:
         steps, end = 0, self.now + seconds
         while self.now < end:
             took_s = self.step_s * (1 + self.noise * self.random.random())
-            self.now += took_s
             steps += 1
+            if self.stalls_every and steps % self.stalls_every == 0:
+                took_s *= 10.0
+            self.now += took_s
             self.seen.append(self.threads)
             self.tuner.step(took_s)
         return steps
@@ -66,6 +71,12 @@ def test_idle_cores_are_taken_within_seconds() -> None:
     assert machine.tuner.record() == {"learner/threads": 2.0}
     machine.run(57.0)
     assert np.mean(machine.seen) > 1.9
+
+
+def test_single_steps_that_stall_cost_no_threads() -> None:
+    machine = Machine(stalls_every=40)
+    machine.run(60.0)
+    assert np.mean(machine.seen) > 1.85
 
 
 def test_many_cores_are_taken_as_far_as_they_make_steps_shorter() -> None:
