@@ -26,6 +26,7 @@ from pathlib import Path
 from asyncrl.core.errors import TransportClosed, TransportError, WireError
 from asyncrl.core.inference import InferenceAnswer, InferenceRequest
 from asyncrl.core.messages import Peer
+from asyncrl.transport.inference_wire import InferenceWire
 from asyncrl.transport.wire import Frame, WireFormat
 from asyncrl.transport.zeromq_auth import RejectionLog
 
@@ -65,7 +66,7 @@ class UnixInferenceClient:
 
     def __init__(self, address: UnixInferenceAddress) -> None:
         self._address = address
-        self._wire = address.wire
+        self._wire = InferenceWire(address.wire)
         self._stream: _Stream | None = None
         self._request: list[Frame] = []
         self._poll = select.poll()
@@ -157,7 +158,7 @@ class UnixInferenceListener:
     """The server's socket, and a connection for each actor. Must be used by one thread."""
 
     def __init__(self, address: UnixInferenceAddress) -> None:
-        self._wire, self._path = address.wire, address.path
+        self._wire, self._path = InferenceWire(address.wire), address.path
         self._open: dict[int, _Stream] = {}
         """Connections by descriptor."""
         self._streams: dict[Peer, _Stream] = {}

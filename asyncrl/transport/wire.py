@@ -18,7 +18,6 @@ import msgpack
 import numpy as np
 
 from asyncrl.core.errors import ConfigError, WireError
-from asyncrl.core.inference import InferenceAnswer, InferenceRequest
 from asyncrl.core.messages import (
     ACTOR_PHASES,
     ActorReport,
@@ -30,7 +29,7 @@ from asyncrl.core.messages import (
 )
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.transport import Topic
-from asyncrl.core.types import ActorId, Array, Columns, ModelVersion
+from asyncrl.core.types import ActorId, Array, ModelVersion
 from asyncrl.transport.protocol import (
     Ack,
     Delivery,
@@ -55,8 +54,6 @@ WireMessage = (
     | Refusal
     | Delivery
     | Resend
-    | InferenceRequest
-    | InferenceAnswer
 )
 """All messages of both sides."""
 
@@ -69,7 +66,7 @@ DTYPES = {
 }
 """Dtypes that arrays of messages may have."""
 
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 """Their names; asking a dtype for its name takes longer than sending it."""
 
 MAX_EPISODES = 1 << 20
@@ -299,7 +296,7 @@ TAKE: dict[str, Callable[[Fields], WireMessage]] = {
 }
 """Decoders of the messages that consist of a header only."""
 
-PROTOCOL = 10
+PROTOCOL = 11
 """Protocol version. Raise it whenever the layout of any message changes."""
 
 Frame = bytes | bytearray | memoryview
@@ -388,12 +385,10 @@ class WireFormat:
                     fields, arrays = self._put_model(message)
                 case ActorReport():
                     fields, arrays = put_actor_report(message, self.max_episodes)
-                case InferenceRequest() | InferenceAnswer():
-                    fields, arrays = _put_inference(message, self.max_message_bytes)
                 case _:
                     fields = put(message)
             kind = _KIND_OF[type(message)]
-            header: bytes = msgpack.packb([PROTOCOL, kind, self.run_id, *fields])
+            header = pack([kind, self.run_id, *fields])
         except (TypeError, ValueError, OverflowError, AttributeError, KeyError) as error:
             raise WireError(f"cannot encode {type(message).__name__}: {error}") from error
         if len(header) > MAX_HEADER_BYTES:
@@ -405,7 +400,7 @@ class WireFormat:
         """Return the message in these frames; its arrays are read-only views of them."""
         if not frames:
             raise WireError("a message without frames")
-        fields = _unpack(frames[0], frames[1:])
+        fields = unpack(frames[0], frames[1:])
         kind = fields.integer("kind", 0, len(_KINDS) - 1)
         cls = fields.kind = _KINDS[kind].__name__
         if (run_id := fields.text("run_id")) != self.run_id:
@@ -420,8 +415,6 @@ class WireFormat:
             message = self._take_experience(fields, arrays)
         elif cls == "Delivery":
             message = self._take_model(fields, arrays)
-        elif cls in {"InferenceRequest", "InferenceAnswer"}:
-            message = self._take_inference(fields, arrays)
         else:
             message = take_actor_report(fields, arrays)
         fields.end()
@@ -501,57 +494,14 @@ class WireFormat:
         )
         return Delivery(topic, model)
 
-    def _take_inference(
-        self, fields: Fields, arrays: list[memoryview]
-    ) -> InferenceRequest | InferenceAnswer:
-        if fields.kind == "InferenceRequest":
-            return InferenceRequest(
-                peer=fields.peer(),
-                number=fields.integer("number", 1),
-                inputs=self._take_columns(fields, arrays),
-            )
-        return InferenceAnswer(
-            number=fields.integer("number", 1),
-            version=ModelVersion(fields.integer("version", -1)),
-            env_steps=fields.integer("env_steps"),
-            n_actors=fields.integer("n_actors"),
-            error=fields.text("error"),
-            outputs=self._take_columns(fields, arrays),
-        )
 
-    def _take_columns(self, fields: Fields, arrays: list[memoryview]) -> Columns:
-        """Read named arrays, each in a separate frame."""
-        layout = fields.layout(self.max_message_bytes)
-        if len(arrays) != len(layout):
-            raise WireError(f"{fields.kind}: {len(arrays)} arrays, not {len(layout)}")
-        return {
-            name: view(name, data, DTYPES[dtype], shape)
-            for (name, dtype, shape), data in zip(layout, arrays, strict=True)
-        }
+def pack(fields: list[Any]) -> bytes:
+    """Return a header that begins with the protocol."""
+    return cast(bytes, msgpack.packb([PROTOCOL, *fields]))
 
 
-def _put_inference(
-    m: InferenceRequest | InferenceAnswer, max_bytes: int
-) -> tuple[list[Any], list[memoryview]]:
-    fields: list[Any]
-    if isinstance(m, InferenceRequest):
-        fields, columns = [*put_peer(m.peer), int(m.number)], m.inputs
-    else:
-        counts = map(int, (m.number, m.version, m.env_steps, m.n_actors))
-        fields, columns = [*counts, m.error[:MAX_REASON]], m.outputs
-    for name, array in columns.items():
-        if array.dtype not in _NAMES:
-            raise WireError(f"{name!r}: dtype {array.dtype} cannot be sent")
-    if (size := sum(array.nbytes for array in columns.values())) > max_bytes:
-        raise WireError(
-            f"{type(m).__name__}: {size} bytes, more than transport.max_message_bytes={max_bytes}; "
-            "raise that limit, or lower the number of environments per actor"
-        )
-    layout: list[list[Any]] = [[n, _NAMES[x.dtype], *x.shape] for n, x in columns.items()]
-    return [*fields, layout], [np.ascontiguousarray(array).data for array in columns.values()]
-
-
-def _unpack(header: Frame, arrays: Sequence[Frame]) -> Fields:
+def unpack(header: Frame, arrays: Sequence[Frame]) -> Fields:
+    """Return the fields of a header behind the protocol; check their number by the arrays' size."""
     size = memoryview(header).nbytes
     if size > MAX_HEADER_BYTES:
         raise WireError(f"a header of {size} bytes, more than {MAX_HEADER_BYTES}")

@@ -22,6 +22,7 @@ import zmq
 from asyncrl.core.errors import TransportClosed, WireError
 from asyncrl.core.inference import InferenceAnswer, InferenceRequest
 from asyncrl.core.messages import Peer
+from asyncrl.transport.inference_wire import InferenceWire
 from asyncrl.transport.wire import WireFormat
 from asyncrl.transport.zeromq_auth import Authenticator, RejectionLog
 from asyncrl.transport.zeromq_socket import (
@@ -80,7 +81,7 @@ class ZmqInferenceClient:
     """An actor's connection to the server. Must be used by one thread."""
 
     def __init__(self, address: ZmqInferenceAddress, peer: Peer) -> None:
-        self._wire = address.wire
+        self._wire = InferenceWire(address.wire)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         name = routing_id(routing_prefix(address.wire.run_id), peer)
         self._socket = make_actor_socket(
@@ -124,7 +125,7 @@ class ZmqInferenceListener:
     """The server's socket. Must be used by one thread."""
 
     def __init__(self, address: ZmqInferenceAddress) -> None:
-        self._wire = address.wire
+        self._wire = InferenceWire(address.wire)
         self._prefix = routing_prefix(address.wire.run_id)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         curve, actors = address.server_curve, address.actor_curve

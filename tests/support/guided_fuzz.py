@@ -13,9 +13,10 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["asyncrl.transport.wire", "asyncrl.core.messages"]):
-    from asyncrl.core.errors import WireError
-    from tests.support.hostile_messages import MESSAGES, WIRE, joined, split
+with atheris.instrument_imports(
+    include=["asyncrl.transport.wire", "asyncrl.transport.inference_wire", "asyncrl.core.messages"]
+):
+    from tests.support.hostile_messages import MESSAGES, accepted, joined, split
 
 __all__: list[str] = []
 
@@ -23,10 +24,7 @@ _MAX_BYTES = 4096
 
 
 def _decode(data: bytes) -> None:
-    try:
-        WIRE.decode(split(data))
-    except WireError:
-        return
+    accepted(split(data))
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgpack
@@ -19,6 +19,7 @@ from asyncrl.core.errors import WireError
 from asyncrl.core.inference import InferenceAnswer, InferenceRequest
 from asyncrl.core.messages import EvaluationReport
 from asyncrl.transport import wire
+from asyncrl.transport.inference_wire import InferenceMessage, InferenceWire
 from asyncrl.transport.protocol import (
     Ack,
     Delivery,
@@ -56,10 +57,19 @@ EXAMPLES: list[WireMessage] = [
     Refusal("a reason"),
     Delivery("act", make_model(1)),
     Resend(7, 3),
+]
+INFERENCE = InferenceWire(WIRE)
+INFERENCE_EXAMPLES: list[InferenceMessage] = [
     InferenceRequest(peer=PEER, number=3, inputs=_OBS),
     InferenceAnswer(number=3, version=VERSION, env_steps=8, outputs=_OBS, error="a reason"),
 ]
-MESSAGES = [[bytes(frame) for frame in WIRE.encode(message)] for message in EXAMPLES]
+MESSAGES = [
+    [bytes(frame) for frame in frames]
+    for frames in (
+        *map(WIRE.encode, EXAMPLES),
+        *map(INFERENCE.encode, INFERENCE_EXAMPLES),
+    )
+]
 _TELLING = bytes.fromhex("007f80819091a0c0c4c7cbcfd9dcdddedfff")
 """Bytes that begin something, in msgpack."""
 
@@ -72,9 +82,15 @@ _LENGTH_BYTES = 3
 
 
 def accepted(frames: list[bytes]) -> bool:
-    """Decode; anything but a message or a `WireError` fails the test."""
+    """Decode in both ways; anything but a message or a `WireError` fails the test."""
+    as_other, as_inference = reads(WIRE.decode, frames), reads(INFERENCE.decode, frames)
+    return as_other or as_inference
+
+
+def reads(decode: Callable[[list[bytes]], object], frames: list[bytes]) -> bool:
+    """Whether a decoder reads a message and raises no `WireError`."""
     try:
-        WIRE.decode(frames)
+        decode(frames)
     except WireError:
         return False
     return True

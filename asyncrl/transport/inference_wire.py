@@ -1,0 +1,164 @@
+"""Encodes requests to a server of inference and its answers as frames and back.
+
+As in `wire.py`, bytes are not trusted, and arrays are sent as they are in memory. The header,
+`[protocol, kind, run_id, error, layout]`, says what is the same in all messages of an actor. Both
+sides remember headers: to read one takes as long as a small network. What changes from message to
+message is in a second frame of fixed size, and arrays are in the others.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+
+from asyncrl.core.errors import WireError
+from asyncrl.core.inference import InferenceAnswer, InferenceRequest
+from asyncrl.core.messages import Peer
+from asyncrl.core.types import ActorId, Array, Columns, ModelVersion
+from asyncrl.transport.wire import (
+    DTYPE_NAMES,
+    DTYPES,
+    MAX_REASON,
+    ForeignRun,
+    Frame,
+    WireFormat,
+    pack,
+    unpack,
+    view,
+)
+
+InferenceMessage = InferenceRequest | InferenceAnswer
+
+_Kind = Literal["InferenceRequest", "InferenceAnswer"]
+
+_ANY = -(2**63)
+_LEAST = {
+    "InferenceRequest": {"actor_id": _ANY, "incarnation": 0, "number": 1},
+    "InferenceAnswer": {"number": 1, "version": -1, "env_steps": 0, "n_actors": 0},
+}
+"""The counts of the second frame, in order, and the smallest value of each."""
+
+_COUNTS = {kind: struct.Struct(f"<{len(least)}q") for kind, least in _LEAST.items()}
+
+_HEADERS = 256
+"""Number of headers to remember, in a process: one for each number of rows, in practice."""
+
+_KEPT_BYTES = 4096
+"""Longer headers are not remembered: hostile ones would take memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """A checked header."""
+
+    kind: str
+    error: str
+    layout: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
+    """Name, dtype and shape of each array."""
+
+
+class InferenceWire:
+    """The encoding of one run's requests and answers."""
+
+    def __init__(self, wire: WireFormat) -> None:
+        """Use the run id and the limit of its other messages."""
+        self._run_id = wire.run_id
+        self.max_message_bytes = wire.max_message_bytes
+
+    def encode(self, message: InferenceMessage) -> list[Frame]:
+        """Return the frames of a message; contiguous arrays are not copied."""
+        kind: _Kind
+        counts: tuple[int, ...]
+        m = message
+        if isinstance(m, InferenceRequest):
+            kind, error, columns = "InferenceRequest", "", m.inputs
+            counts = m.peer.actor_id, m.peer.incarnation, m.number
+        else:
+            kind, error, columns = "InferenceAnswer", m.error[:MAX_REASON], m.outputs
+            counts = m.number, m.version, m.env_steps, m.n_actors
+        if (size := sum(array.nbytes for array in columns.values())) > self.max_message_bytes:
+            raise WireError(
+                f"{kind}: {size} bytes, more than "
+                f"transport.max_message_bytes={self.max_message_bytes}; raise that limit, or lower "
+                "the number of environments per actor"
+            )
+        layout = tuple((name, array.dtype, array.shape) for name, array in columns.items())
+        try:
+            second = _COUNTS[kind].pack(*counts)
+        except struct.error as error_:
+            raise WireError(f"cannot encode {kind}: {counts}: {error_}") from error_
+        arrays = [np.ascontiguousarray(array).data for array in columns.values()]
+        return [_pack(kind, self._run_id, error, layout), second, *arrays]
+
+    def decode(self, frames: Sequence[Frame]) -> InferenceMessage:
+        """Return the message in these frames; its arrays are read-only views of them."""
+        if len(frames) < 2:
+            raise WireError(f"a message of {len(frames)} frames")
+        read = _read if memoryview(frames[0]).nbytes <= _KEPT_BYTES else _read.__wrapped__
+        header = read(bytes(frames[0]), self._run_id, self.max_message_bytes)
+        kind, arrays = header.kind, frames[2:]
+        counts = _counts(kind, frames[1])
+        if len(arrays) != len(header.layout):
+            raise WireError(f"{kind}: {len(arrays)} arrays, not {len(header.layout)}")
+        columns: Columns = {
+            name: _view(name, data, dtype, shape)
+            for (name, dtype, shape), data in zip(header.layout, arrays, strict=True)
+        }
+        if kind == "InferenceRequest":
+            actor_id, incarnation, number = counts
+            peer = Peer(actor_id=ActorId(actor_id), incarnation=incarnation)
+            return InferenceRequest(peer=peer, number=number, inputs=columns)
+        number, version, env_steps, n_actors = counts
+        return InferenceAnswer(
+            number=number,
+            version=ModelVersion(version),
+            env_steps=env_steps,
+            n_actors=n_actors,
+            outputs=columns,
+            error=header.error,
+        )
+
+
+def _view(name: str, data: Frame, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    return view(name, memoryview(data), dtype, shape)
+
+
+def _counts(kind: str, frame: Frame) -> tuple[int, ...]:
+    form = _COUNTS[kind]
+    if memoryview(frame).nbytes != form.size:
+        raise WireError(f"{kind}: {memoryview(frame).nbytes} bytes of counts, not {form.size}")
+    counts = form.unpack(frame)
+    for (name, least), count in zip(_LEAST[kind].items(), counts, strict=True):
+        if count < least:
+            raise WireError(f"{kind}: {name} is {count}, less than {least}")
+    return counts
+
+
+@lru_cache(_HEADERS)
+def _pack(kind: _Kind, run_id: str, error: str, layout: tuple[Any, ...]) -> bytes:
+    """Return a header; raise if an array's dtype cannot be sent."""
+    for name, dtype, _ in layout:
+        if dtype not in DTYPE_NAMES:
+            raise WireError(f"{name!r}: dtype {dtype} cannot be sent")
+    arrays = [[name, DTYPE_NAMES[dtype], *shape] for name, dtype, shape in layout]
+    return pack([kind, run_id, error, arrays])
+
+
+@lru_cache(_HEADERS)
+def _read(header: bytes, run_id: str, max_bytes: int) -> _Header:
+    """Return a header that is of this run, and whose arrays may be this large."""
+    fields = unpack(header, ())
+    kind = fields.text("kind")
+    if kind not in _LEAST:
+        raise WireError(f"{kind[:40]!r} is no message to or from a server of inference")
+    fields.kind = kind
+    if (of := fields.text("run_id")) != run_id:
+        raise ForeignRun(f"{kind} of another run, {of[:40]!r}")
+    error, layout = fields.text("error"), fields.layout(max_bytes)
+    fields.end()
+    return _Header(kind, error, tuple((n, DTYPES[dtype], shape) for n, dtype, shape in layout))
