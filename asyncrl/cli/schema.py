@@ -22,7 +22,6 @@ from typing import Any
 from asyncrl.cli.output import show
 from asyncrl.cli.parser import parsed
 from asyncrl.core.declared import Within
-from asyncrl.core.settings import has_methods
 from asyncrl.training.presets import PRESETS, REPLAYS
 from asyncrl.training.run_config import RunConfig
 
@@ -94,7 +93,7 @@ def _of(hint: Hint, within: Within | None = None) -> Schema:
         return {"enum": list(inner)}
     if origin in {tuple, list, Sequence}:
         return {"type": "array", "items": _of(inner[0], within)}
-    if dataclasses.is_dataclass(hint) and not has_methods(hint, "from_data"):
+    if dataclasses.is_dataclass(hint) and not hasattr(hint, "from_data"):
         return _of_class(hint)
     return _of_plain(origin or hint, within)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from asyncrl.core.settings import to_plain
 from asyncrl.training.presets import PRESETS
 
 SCHEMA = schema_of_runs()
+UNIFORM = "asyncrl.replay.uniform:UniformReplayConfig"
 KINDS: Mapping[str, Any] = {
     "object": dict,
     "array": list,
@@ -23,6 +25,13 @@ KINDS: Mapping[str, Any] = {
     "integer": int,
     "number": (int, float),
 }
+BOUNDS = {
+    "minimum": operator.lt,
+    "exclusiveMinimum": operator.le,
+    "maximum": operator.gt,
+    "exclusiveMaximum": operator.ge,
+}
+"""What values outside a bound are, compared with it."""
 
 
 def wrong(value: Any, schema: Mapping[str, Any], name: str = "") -> Iterator[str]:
@@ -31,8 +40,8 @@ def wrong(value: Any, schema: Mapping[str, Any], name: str = "") -> Iterator[str
         not isinstance(value, KINDS.get(schema.get("type", ""), object))
         or value not in schema.get("enum", [value])
         or value != schema.get("const", value)
-        or ("minimum" in schema and value < schema["minimum"])
-        or ("anyOf" in schema and all(any(wrong(value, one)) for one in schema["anyOf"]))
+        or any(outside(value, schema[word]) for word, outside in BOUNDS.items() if word in schema)
+        or ("anyOf" in schema and not any(fits(value, one) for one in schema["anyOf"]))
     ):
         yield name
     elif isinstance(value, list):
@@ -42,6 +51,10 @@ def wrong(value: Any, schema: Mapping[str, Any], name: str = "") -> Iterator[str
         yield from wrong_members(value, schema, name)
 
 
+def fits(value: Any, schema: Mapping[str, Any]) -> bool:
+    return next(wrong(value, schema), None) is None
+
+
 def wrong_members(value: dict[str, Any], schema: Mapping[str, Any], name: str) -> Iterator[str]:
     known = schema.get("properties", {})
     if schema.get("additionalProperties", True) is False:
@@ -49,7 +62,7 @@ def wrong_members(value: dict[str, Any], schema: Mapping[str, Any], name: str) -
     for key in value.keys() & known.keys():
         yield from wrong(value[key], known[key], f"{name}.{key}")
     for rule in schema.get("allOf", []):
-        if "type" in value and not any(wrong(value, rule["if"])):
+        if "type" in value and fits(value, rule["if"]):
             yield from wrong(value, rule["then"], name)
 
 
@@ -66,6 +79,8 @@ def test_settings_of_every_preset_are_allowed(preset: str) -> None:
     ("data", "name"),
     [
         ({"actors": 0}, ".actors"),
+        ({"replay": {"type": UNIFORM, "gamma": 1.5}}, ".replay.gamma"),
+        ({"trainer": {"max_lag_s": -1.0}}, ".trainer.max_lag_s"),
         ({"mode": "nope"}, ".mode"),
         ({"limiter": {"min_size": "many"}}, ".limiter.min_size"),
         ({"nope": 1}, ".nope"),
