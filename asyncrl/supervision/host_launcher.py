@@ -89,6 +89,8 @@ class _Host:
     """Of actors that have ended."""
     silent_s: float = 0.0
     trips_s: deque[float] = field(default_factory=partial(deque, maxlen=_TRIPS))
+    is_program: bool = False
+    """Whether it is a program that acts in its own loop, and may leave at any time."""
     leaves: str = ""
     """Why it takes no further actors; empty while it does."""
 
@@ -300,7 +302,8 @@ class HostLauncher:
             _log.warning("host %s is refused: %s", name[:80], why)
             self._port.send(who, encode({"refused": why}))
             return None
-        host = self._hosts[who] = _Host(self._free_name(name[:80]), room)
+        program = facts.get("program") is True
+        host = self._hosts[who] = _Host(self._free_name(name[:80]), room, is_program=program)
         before = self._summary.get(host.name, {})  # it was lost, and is back
         host.traffic_bytes = int(before.get("traffic_bytes", 0))
         host.talk.say(welcome=dict(self._welcome))
@@ -322,7 +325,8 @@ class HostLauncher:
                     self._ended[ended.peer] = replace(ended, gone=gone)
             case {"leaves": str(why)}:
                 host.leaves = f"leaves the run: {why[:200]}"
-                self._log_loss(host, host.leaves)
+                level = logging.INFO if host.is_program else logging.WARNING
+                self._log_loss(host, host.leaves, level)
 
     def _on_reports(self, host: _Host, reports: Any) -> None:  # noqa: ANN401  # from JSON
         if not isinstance(reports, list):
@@ -387,12 +391,12 @@ class HostLauncher:
                 "round_trip_s": min(host.trips_s, default=0.0),
             }
 
-    def _log_loss(self, host: _Host, why: str) -> None:
+    def _log_loss(self, host: _Host, why: str, level: int = logging.WARNING) -> None:
         ids = ", ".join(str(peer.actor_id) for peer in host.actors)
         then = (
             f"; its actors ({ids}) start again as soon as a host has room for them" if ids else ""
         )
-        _log.warning("host %s %s%s", host.name, why, then)
+        _log.log(level, "host %s %s%s", host.name, why, then)
 
     def _speak(self) -> None:
         for who, host in self._hosts.items():

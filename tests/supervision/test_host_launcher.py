@@ -103,10 +103,12 @@ class Stage:
 class HostSide:
     """What a host says and hears."""
 
-    def __init__(self, stage: Stage, name: str = "n1", room: int = 2) -> None:
+    def __init__(
+        self, stage: Stage, name: str = "n1", room: int = 2, *, program: bool = False
+    ) -> None:
         self.stage, self.id = stage, name.encode()
         self.talk = Conversation()
-        self.talk.say(join={"host": name, "room": room})
+        self.talk.say(join={"host": name, "room": room, **({"program": True} if program else {})})
         self.heard: list[Any] = []
         self.words: list[Any] = []
         self.say()
@@ -227,6 +229,23 @@ def test_a_host_that_leaves_takes_no_further_actor() -> None:
     host.talk.say(**plain_exit(ActorExit(peer=peer(), code=0)))
     (ended,) = host.say()
     assert ended.gone == "host n1 leaves the run: interrupted by SIGTERM"
+
+
+@pytest.mark.parametrize(("program", "level"), [(True, "INFO"), (False, "WARNING")])
+def test_only_a_program_may_leave_without_a_warning(
+    program: bool, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    stage = Stage()
+    host = HostSide(stage, program=program)
+    stage.launcher.launch(peer(), body)
+    host.talk.say(leaves="it is Sunday")
+    host.say()
+    (said,) = [r for r in caplog.records if "leaves the run: it is Sunday" in r.message]
+    assert said.levelname == level
+    stage.look(12.0)
+    (said,) = [r for r in caplog.records if "was not heard" in r.message]
+    assert said.levelname == "WARNING", "it has vanished with its actor"
 
 
 def test_the_first_actor_waits_for_the_least_number(caplog: pytest.LogCaptureFixture) -> None:
