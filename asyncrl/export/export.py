@@ -11,13 +11,12 @@ from __future__ import annotations
 import copy
 import io
 import json
-import warnings
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from asyncrl.agents.parts.networks import input_scale
 from asyncrl.agents.parts.normalize import Normalized
@@ -28,7 +27,8 @@ from asyncrl.core.agent import evaluation_mode, forget
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array, BoolArray
-from asyncrl.export.policy_numpy import FORMAT, OPERATIONS, Policy, middle_and_half
+from asyncrl.export.policy_numpy import FORMAT, Policy, middle_and_half
+from asyncrl.export.tracing import operations_of, some_observations, traced
 
 _ATOL = 1e-5
 _CHECKED = (1, 64)  # steps and rows
@@ -148,7 +148,7 @@ def _played(
     random = np.random.default_rng(0)
     begins = [random.random(n_rows) < _BEGIN_SHARE for _ in range(n_steps)]
     begins[0][:] = True
-    obs = [_some_observations(observation, n_rows, random) for _ in begins]
+    obs = [some_observations(observation, n_rows, random) for _ in begins]
     actions = []
     acting = cast(ActingPolicy, policy)
     with evaluation_mode(acting):
@@ -157,24 +157,6 @@ def _played(
             actions.append(acting.act(seen).action)
         forget(acting, np.ones_like(begins[0]))
     return _Play(obs, begins, actions)
-
-
-def _some_observations(
-    observation: BoxSpec | PackedSpec, count: int, random: np.random.Generator
-) -> Array:
-    """Sample observations of a space."""
-    if isinstance(observation, PackedSpec):
-        fields = {name: _draw(box, count, random) for name, box in observation.fields}
-        return observation.pack(fields)
-    return _draw(observation, count, random)
-
-
-def _draw(box: BoxSpec, count: int, random: np.random.Generator) -> Array:
-    shape = (count, *box.shape)
-    if np.dtype(box.dtype).kind in "iub":
-        low, high = box.low.astype(np.int64), box.high.astype(np.int64)
-        return random.integers(low, high, shape, endpoint=True).astype(box.dtype)
-    return random.standard_normal(shape).clip(box.low, box.high).astype(box.dtype)
 
 
 def _by_field(observation: BoxSpec | PackedSpec, obs: Array) -> dict[str, Array]:
@@ -202,9 +184,6 @@ def _action(action: BoxSpec | DiscreteSpec, *, squashed: bool) -> dict[str, Any]
     low, high = action.low.ravel().tolist(), action.high.ravel().tolist()
     kind = "choices" if action.categorical else "quantities"
     return {**said, "kind": kind, "low": low, "high": high, "squashed": squashed}
-
-
-# --- tracing the network -------------------------------------------------------------------------
 
 
 def _memory_size(model: nn.Module) -> int:
@@ -246,68 +225,21 @@ def _trace(
     module: nn.Module, fields: list[Tensor], memory_size: int
 ) -> torch.export.ExportedProgram:
     """Return a module's output for fields, and for a memory if there is one."""
-    inputs = [field.contiguous() for field in fields]
-    rows = len(inputs[0])
-    if memory_size:
-        inputs.append(torch.zeros(rows, memory_size))
-    any_rows = {0: torch.export.Dim.AUTO} if rows > 1 else None
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore", FutureWarning)  # torch's own warnings
-        return torch.export.export(
-            module, tuple(inputs), dynamic_shapes=((any_rows,) * len(inputs),)
-        )
+    rows = len(fields[0])
+    memory = [torch.zeros(rows, memory_size)] if memory_size else []
+    return traced(module, [*fields, *memory], any_rows=rows > 1)
 
 
 def _operations(network: _Traced, fields: list[Tensor]) -> tuple[dict[str, Any], dict[str, Array]]:
     """Return the operations from inputs to output, and the arrays in them."""
-    traced = _trace(network, fields, network.memory_size)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch's own warnings
-        program = traced.run_decompositions({})
-    signature = program.graph_signature
-    own = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
-    own |= signature.inputs_to_lifted_tensor_constants
-    known = {**program.state_dict, **program.constants}
-    places = {name: f"input {i}" for i, name in enumerate(signature.user_inputs)}
-    operations = [
-        [node.name, _operation(node), *_plain([list(node.args), dict(node.kwargs)], places)]
-        for node in program.graph.nodes
-        if node.op == "call_function" and node.users
-    ]
-    used = {argument.name for node in program.graph.nodes for argument in node.all_input_nodes}
-    arrays = {name: known[path].detach().numpy() for name, path in own.items() if name in used}
-    answer, *others = (places.get(name, name) for name in signature.user_outputs)
-    description = {"operations": operations, "answer": answer, "memory": None}
+    found = operations_of(_trace(network, fields, network.memory_size))
+    answer, *others = found.answers
+    description: dict[str, Any] = {
+        "operations": found.operations,
+        "answer": answer,
+        "memory": None,
+    }
     if network.memory_size:
         at = {"input": f"input {len(fields)}", "after": others[0]}
         description["memory"] = {"size": network.memory_size, **at}
-    return description, arrays
-
-
-def _operation(node: fx.Node) -> str:
-    """Return the name of an operation; torch calls its overloads `aten.NAME.KIND`."""
-    target = str(getattr(node.target, "__name__", node.target))
-    parts = str(node.target).split(".")
-    name = parts[1] if parts[0] == "aten" else target
-    if name not in OPERATIONS:
-        raise ConfigError(
-            f"the network uses {node.target}, which exported policies do not support; they support "
-            f"{', '.join(OPERATIONS)}"
-        )
-    return name
-
-
-def _plain(argument: object, names: dict[str, str]) -> Any:  # noqa: ANN401  # JSON is
-    """Return an argument of an operation as plain JSON."""
-    match argument:
-        case fx.Node(name=name):
-            return {"name": names.get(name, name)}
-        case torch.dtype():
-            return {"dtype": str(argument).removeprefix("torch.")}
-        case list() | tuple():
-            return [_plain(one, names) for one in argument]
-        case dict():
-            return {key: _plain(one, names) for key, one in argument.items()}
-        case bool() | int() | float() | str():
-            return argument
-    return None
+    return description, found.arrays

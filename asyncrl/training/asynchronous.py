@@ -34,6 +34,7 @@ from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import CommonParts, check_parts
 from asyncrl.supervision.actor_manager import ActorManager, MakeBody
 from asyncrl.supervision.threads import ThreadLauncher
+from asyncrl.training.actor_plan import plan_actor
 from asyncrl.training.common_config import (
     EvaluationConfig,
     complete_parts,
@@ -181,7 +182,13 @@ def build_async_trainer(
                 starts, link, config, facts, plain_spec(seen.spec), parts.get("run_config")
             )
             proxy.actors.hosts = fleet.hosts
-            publish(key, key_file, closing)
+            usual = not (actor_agents or make_processor)
+            publish(
+                key,
+                key_file,
+                closing,
+                partial(plan_actor, agent, config, seen.spec, facts, usual=usual),
+            )
             host = partial(
                 serve_run, key, agent, make_env, config, actor_agents, make_processor=make_processor
             )

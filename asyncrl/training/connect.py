@@ -9,17 +9,18 @@
 
 To the learner it is a host with room for one actor, see `join.py`. The actor runs in a thread of
 this process, and its environment is the user's loop. Needs no environment, but the spaces that the
-join key holds.
+join key holds; and no torch, if the key holds a plan for its actor.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,22 +35,22 @@ from asyncrl.core.env import EnvDescription, EnvSpec
 from asyncrl.core.errors import AsyncRLError, ConfigError, TransportClosed, TransportError
 from asyncrl.core.interrupter import Interrupter, start_thread
 from asyncrl.core.launcher import ActorBody, Progress
-from asyncrl.core.messages import Peer
-from asyncrl.core.segment import DISCOUNTED_RETURN
+from asyncrl.core.messages import SOFTWARE, Peer
+from asyncrl.core.segment import DISCOUNTED_RETURN, ColumnSpec
 from asyncrl.core.settings import from_plain
 from asyncrl.core.transport import ActorLink, LearnerLink, Transport
 from asyncrl.core.types import Array
 from asyncrl.supervision.host import Host, HostTimeouts
 from asyncrl.supervision.threads import ThreadLauncher
+from asyncrl.training.actor_plan import ActorPlan
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.describe_env import spec_of
 from asyncrl.training.hosted import Plain, facts_of
-from asyncrl.training.join import OrderedBodies
+from asyncrl.training.join import OrderedBodies, ordered
 from asyncrl.training.join_key import JoinKey
 from asyncrl.training.plan import RunPlan
-from asyncrl.training.run_config import RunConfig
 from asyncrl.training.user_loop import UserLoop
-from asyncrl.transport.zeromq import ZmqHostLine
+from asyncrl.transport.zeromq import ZmqHostLine, ZmqTransportConfig
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +75,8 @@ def connect(
 
     Args:
         key_file: The `join.key` of the run, or a copy.
-        agent: The agent's config; None takes that of the key. A run started from Python has none.
+        agent: The agent's config; None acts by what the key holds, without torch if it can. The
+            key of a run started from Python may hold too little.
         config: All other settings of the run, likewise.
         timeout_s: Seconds to wait for the learner, here and in `act`.
     """
@@ -144,7 +146,7 @@ class Connection:
         """
         if fixed := self._session.columns_of_actions:
             raise ConfigError(
-                f"{type(self._session.agent).__name__} stores {', '.join(fixed)} of each action "
+                f"{self._session.agent} stores {', '.join(fixed)} of each action "
                 "that it chooses, which other actions lack; override works with agents such as "
                 "DQN, SAC and TD3"
             )
@@ -185,7 +187,7 @@ class Connection:
         """Send what is left, and leave the run; may be called again."""
         self._interrupter.stop("the program has closed the connection")
         self._end(TransportClosed("the connection is closed"))
-        limit_s = self._session.config.supervision.stop_timeout_s + _CLOSE_S
+        limit_s = self._session.stop_timeout_s + _CLOSE_S
         self._thread.join(limit_s)
         if self._thread.is_alive():
             raise TransportError(f"the connection did not end within {limit_s:g} s")
@@ -227,17 +229,22 @@ class Connection:
         session = self._session
         with ExitStack() as undo:
             launcher = undo.enter_context(ThreadLauncher())
-            line = ZmqHostLine(session.key.address, session.key.curve, session.config.transport)
+            line = ZmqHostLine(session.key.address, session.key.curve, session.transport)
             undo.callback(line.close)
             host = Host(
                 launcher,
                 line,
-                {**session.facts, "host": f"{socket.gethostname()}/{os.getpid()}", "room": 1},
+                {
+                    **session.facts,
+                    "host": f"{socket.gethostname()}/{os.getpid()}",
+                    "room": 1,
+                    "program": True,
+                },
                 partial(session.body, self._loop),
                 HostTimeouts(
                     first_answer_s=_AGAIN_TIMEOUT_S if self._joined.is_set() else self._timeout_s,
-                    learner_s=session.config.hosts.learner_timeout_s,
-                    stop_s=session.config.supervision.stop_timeout_s,
+                    learner_s=session.learner_timeout_s,
+                    stop_s=session.stop_timeout_s,
                 ),
                 on_welcome=self._joined.set,
             )
@@ -248,31 +255,74 @@ class Connection:
         self._ended.set()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Session:
     """What a key says about its run."""
 
     key: JoinKey
-    agent: AgentConfig
-    config: AsyncConfig
-    plan: RunPlan
+    agent: str
+    """Name of its class, for errors."""
+
+    spec: EnvSpec
+    """The spaces of the environment."""
+
+    extras: Sequence[ColumnSpec]
+    """Columns that the agent adds to rows."""
+
     facts: Plain
+    transport: ZmqTransportConfig
+    learner_timeout_s: float
+    stop_timeout_s: float
+    make: Callable[[UserLoop, Peer, Plain, Plain], ActorSpec]
+    """Returns an actor, of the learner's welcome and its order."""
 
     @classmethod
     def of(cls, key_file: Path, agent: AgentConfig | None, config: AsyncConfig | None) -> Self:
         """Read a key; raise `ConfigError` if it and the arguments do not say enough."""
         key = JoinKey.load(key_file)
-        actor_agents = None
+        if key.plan is not None and agent is None and config is None:
+            return cls._planned(key, from_plain(ActorPlan, key.plan))
+        return cls._built(key_file, key, agent, config)
+
+    @classmethod
+    def _planned(cls, key: JoinKey, plan: ActorPlan) -> Self:
+        """Act by the learner's plan, without torch."""
+        spec = spec_of(key.spaces)
+        schema = plan.schema(spec)
+
+        def make(loop: UserLoop, _: Peer, welcome: Plain, order: Plain) -> ActorSpec:
+            transport, change = ordered(key, schema, plan.transport, welcome, order)
+            return plan.actor(spec, lambda: loop, transport, change)
+
+        return cls(
+            key=key,
+            agent=plan.agent,
+            spec=spec,
+            extras=plan.extras,
+            facts={**json.loads(plan.facts), "software": SOFTWARE},
+            transport=plan.transport,
+            learner_timeout_s=plan.learner_timeout_s,
+            stop_timeout_s=plan.stop_timeout_s,
+            make=make,
+        )
+
+    @classmethod
+    def _built(
+        cls, key_file: Path, key: JoinKey, agent: AgentConfig | None, config: AsyncConfig | None
+    ) -> Self:
+        """Build the agent's policy here, from settings."""
+        actor_agents = make_processor = None
         if key.settings is not None and agent is None and config is None:
+            from asyncrl.training.run_config import RunConfig  # noqa: PLC0415  # imports torch
+
             run = from_plain(RunConfig, key.settings)
             actor_agents = run.parts.agents_of_actors(run.agent, run.actors)
-            agent, config = run.agent, run
+            agent, config, make_processor = run.agent, run, run.parts.make_processor
         if agent is None or config is None:
             raise ConfigError(
-                f"{key_file} has no settings, because its run was started from Python: pass its "
-                "agent and config to connect"
+                f"{key_file} has no settings, because its run was started from Python, and no plan "
+                "for actors without torch: pass its agent and config to connect"
             )
-        make_processor = config.parts.make_processor if isinstance(config, RunConfig) else None
         spec = spec_of(key.spaces)
         plan = RunPlan(
             agent,
@@ -282,25 +332,32 @@ class _Session:
             actor_agents,
             seen=EnvDescription(spec, n_envs=1),
         )
-        facts = facts_of(agent, actor_agents, config, plan.schema.hash())
-        return cls(key, agent, config, plan, facts)
+        bodies = OrderedBodies(key, config, plan)
 
-    @property
-    def spec(self) -> EnvSpec:
-        """The spaces of the environment."""
-        return self.plan.seen.spec
+        def make(_: UserLoop, peer: Peer, welcome: Plain, order: Plain) -> ActorSpec:
+            spec: ActorSpec = cast("partial[None]", bodies.make(peer, welcome, order)).args[0]
+            return spec
+
+        return cls(
+            key=key,
+            agent=type(agent).__name__,
+            spec=spec,
+            extras=agent.extra_columns(spec),
+            facts=facts_of(agent, actor_agents, config, plan.schema.hash()),
+            transport=config.transport,
+            learner_timeout_s=config.hosts.learner_timeout_s,
+            stop_timeout_s=config.supervision.stop_timeout_s,
+            make=make,
+        )
 
     @property
     def columns_of_actions(self) -> list[str]:
         """Columns that the agent stores about its own actions."""
-        columns = self.agent.extra_columns(self.plan.seen.spec)
-        return [c.name for c in columns if not c.start and c.name != DISCOUNTED_RETURN]
+        return [c.name for c in self.extras if not c.start and c.name != DISCOUNTED_RETURN]
 
     def body(self, loop: UserLoop, peer: Peer, welcome: Plain, order: Plain) -> ActorBody:
         """Return what the actor runs, in a thread of this process."""
-        made = OrderedBodies(self.key, self.config, self.plan).make(peer, welcome, order)
-        spec: ActorSpec = cast("partial[None]", made).args[0]
-        return partial(_run_in_loop, loop, spec, peer)
+        return partial(_run_in_loop, loop, self.make(loop, peer, welcome, order), peer)
 
 
 def _run_in_loop(loop: UserLoop, spec: ActorSpec, peer: Peer, progress: Progress) -> None:

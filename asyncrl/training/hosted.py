@@ -142,11 +142,16 @@ def checked_key_file(config: AsyncConfig, key_file: str | PathLike[str] | None) 
     return Path(key_file)
 
 
-def publish(key: JoinKey, path: Path | None, closing: ExitStack) -> None:
-    """Write the key, if hosts join by themselves, and log how they do."""
+def publish(
+    key: JoinKey, path: Path | None, closing: ExitStack, make_plan: Callable[[], Plain | None]
+) -> None:
+    """Write the key, if hosts join by themselves, and log how they do.
+
+    `make_plan` returns the plan for programs that connect, if they need no torch.
+    """
     if path is None:
         return
-    key.save(path)
+    replace(key, plan=make_plan()).save(path)
     closing.callback(JoinKey.remove, path)
     _log.info(
         "actors run on hosts that join, here or on other machines: asyncrl join %s --actors N", path

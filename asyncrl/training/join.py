@@ -24,6 +24,7 @@ from asyncrl.core.goals import RelabelsGoals
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorBody
 from asyncrl.core.messages import EnvChange, Peer
+from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.transport import Transport
 from asyncrl.supervision.host import Host, HostTimeouts
 from asyncrl.supervision.local import LocalLauncher
@@ -34,7 +35,7 @@ from asyncrl.training.hosted import Plain, facts_of
 from asyncrl.training.join_key import JoinKey
 from asyncrl.training.launchers import start_launcher
 from asyncrl.training.plan import RunPlan, check_run
-from asyncrl.transport.zeromq import Curve, ZmqHostLine, ZmqTransport
+from asyncrl.transport.zeromq import Curve, ZmqHostLine, ZmqTransport, ZmqTransportConfig
 
 _log = logging.getLogger(__name__)
 
@@ -157,28 +158,32 @@ class OrderedBodies:
 
     def make(self, peer: Peer, welcome: Plain, order: Plain) -> ActorBody:
         """Return what an actor runs."""
-        match welcome, order:
-            case (
-                {"run": str(run_id)},
-                {
-                    "public": str(public),
-                    "secret": str(secret),
-                    "change": [int(number), dict(kwargs)],
-                },
-            ) if len(public) == len(secret) == _KEY_LETTERS:
-                server = self.key.curve.server
-                curve = Curve(server=server, public=public.encode(), secret=secret.encode())
-            case _:
-                raise WireError("the learner's order for an actor cannot be read")
-        transport = ZmqTransport(
-            self.key.address,
-            schema=self.plan.schema,
-            run_id=run_id,
-            config=self.config.transport,
-            curve=curve,
+        transport, change = ordered(
+            self.key, self.plan.schema, self.config.transport, welcome, order
         )
-        self.plan.env_change = lambda: EnvChange(number=number, kwargs=kwargs)
+        self.plan.env_change = lambda: change
         return self.plan.actor_body(_Admit(transport), None, peer)
+
+
+def ordered(
+    key: JoinKey,
+    schema: SegmentSchema,
+    config: ZmqTransportConfig,
+    welcome: Plain,
+    order: Plain,
+) -> tuple[ZmqTransport, EnvChange]:
+    """Return what the learner's order says: an actor's connection, and the change in force."""
+    match welcome, order:
+        case (
+            {"run": str(run_id)},
+            {"public": str(public), "secret": str(secret), "change": [int(number), dict(kwargs)]},
+        ) if len(public) == len(secret) == _KEY_LETTERS:
+            server = key.curve.server
+            curve = Curve(server=server, public=public.encode(), secret=secret.encode())
+        case _:
+            raise WireError("the learner's order for an actor cannot be read")
+    transport = ZmqTransport(key.address, schema=schema, run_id=run_id, config=config, curve=curve)
+    return transport, EnvChange(number=number, kwargs=kwargs)
 
 
 @dataclass(frozen=True, slots=True)

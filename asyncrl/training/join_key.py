@@ -39,6 +39,9 @@ class JoinKey:
     settings: Mapping[str, Any] | None = None
     """The run's `config.yaml`; None if the run was started from Python."""
 
+    plan: Mapping[str, Any] | None = None
+    """An `ActorPlan` for programs that connect; None if their actors need torch."""
+
     def save(self, path: Path) -> None:
         """Write it, readable for this user only; it replaces the key of an earlier start."""
         settings = self.settings
@@ -50,7 +53,7 @@ class JoinKey:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             content = {"address": self.address, **keys, "spaces": self.spaces}
-            json.dump({**content, "settings": settings}, file, indent=1)
+            json.dump({**content, "settings": settings, "plan": self.plan}, file, indent=1)
         draft.rename(path)
 
     @classmethod
@@ -79,7 +82,13 @@ class JoinKey:
                 for name in ("server", "public", "secret")
             ):
                 keys = {n: content[n].encode() for n in ("server", "public", "secret")}
-                return cls(address=address, curve=Curve(**keys), spaces=spaces, settings=settings)
+                return cls(
+                    address=address,
+                    curve=Curve(**keys),
+                    spaces=spaces,
+                    settings=settings,
+                    plan=content.get("plan"),
+                )
         raise ConfigError(f"{path} is no join key: it lacks an address or a key")
 
     @staticmethod

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.agents.ppo import PPOConfig
+from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.errors import ConfigError, Refused, TransportClosed
+from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.training.connect import Connection, connect
 from asyncrl.training.join_key import JoinKey
@@ -27,9 +31,9 @@ DEADLINE_S = 60.0
 
 
 @contextmanager
-def training(key: Path, **changes: Any) -> Iterator[list[TrainResult]]:
+def training(key: Path, **parts: Any) -> Iterator[list[TrainResult]]:
     """Train in a thread; the result is there after the block."""
-    trainer = built(key, replace(CONFIG, **changes))
+    trainer = built(key, **parts)
     results: list[TrainResult] = []
     thread = threading.Thread(target=lambda: results.append(trainer.train()))
     thread.start()
@@ -95,8 +99,43 @@ def test_a_loop_that_cannot_join_gets_the_reason(tmp_path: Path) -> None:
             connect(without)
 
 
+CONNECTS = """
+import sys
+import numpy as np
+import asyncrl
+with asyncrl.connect(sys.argv[1]) as actor:
+    obs = np.zeros(actor.spec.observation.shape, actor.spec.observation.dtype)
+    for step in range(40):
+        action = actor.act(obs)
+        assert actor.spec.action.n > action >= 0
+        actor.observe(1.0, terminated=step % 10 == 9)
+assert "torch" not in sys.modules, "torch was loaded"
+assert "gymnasium" not in sys.modules, "gymnasium was loaded"
+"""
+
+
+def test_a_program_needs_no_torch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    key = tmp_path / "join.key"
+    make_env = EnvConfig(id="CartPole-v1").build
+    with training(key, agent=DQNConfig(), make_env=make_env) as results:
+        program = subprocess.run(
+            [sys.executable, "-c", CONNECTS, str(key)],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        assert program.returncode == 0, program.stderr
+        left = [r for r in caplog.records if "has closed the connection" in r.message]
+        assert [record.levelname for record in left] == ["INFO"], "a normal end is no warning"
+    (result,) = results
+    assert result.env_steps == 40
+    assert result.ledger["lost"] == result.ledger["in_flight"] == 0
+
+
 def test_an_agent_that_stores_more_of_its_actions_takes_no_others() -> None:
-    session = SimpleNamespace(columns_of_actions=["log_prob"], agent=PPOConfig())
+    session = SimpleNamespace(columns_of_actions=["log_prob"], agent="PPOConfig")
     actor = Connection.__new__(Connection)
     actor._session = session  # type: ignore[assignment]
     with pytest.raises(ConfigError, match="PPOConfig stores log_prob of each action"):

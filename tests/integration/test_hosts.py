@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from asyncrl.core.agent import AgentConfig
+from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.errors import ConfigError, Refused
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.learner.async_trainer import AsyncTrainer
@@ -105,12 +107,14 @@ def built(
     *,
     before: Callable[[AsyncTrainer], None] | None = None,
     opt_steps: int = 300,
+    agent: AgentConfig = ConstantConfig(),  # noqa: B008  # frozen
+    make_env: MakeBatchEnv = CountingBatch,
     **parts: Any,
 ) -> AsyncTrainer:
     strategy = Loop(before) if before else None
     stop = MaxOptSteps(opt_steps) | MaxSeconds(60)
     return build_async_trainer(
-        ConstantConfig(), CountingBatch, cfg, stop=stop, strategy=strategy, join_key=key, **parts
+        agent, make_env, cfg, stop=stop, strategy=strategy, join_key=key, **parts
     )
 
 

@@ -1,0 +1,87 @@
+"""Policies that act and explore without torch do exactly what those with torch do."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncrl.agents.c51 import C51Config
+from asyncrl.agents.crossq import CrossQConfig
+from asyncrl.agents.discrete_sac import DiscreteSACConfig
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.impala import IMPALAConfig
+from asyncrl.agents.iqn import IQNConfig
+from asyncrl.agents.ppo import PPOConfig
+from asyncrl.agents.r2d2 import R2D2Config
+from asyncrl.agents.sac import SACConfig
+from asyncrl.agents.td3 import TD3Config
+from asyncrl.core.agent import PolicyContext, forget
+from asyncrl.core.env import DiscreteSpec, EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import from_plain, to_plain
+from asyncrl.core.types import ModelVersion
+from asyncrl.export.acting import Acting
+from asyncrl.export.tracing import plan_acting
+from tests.export.test_export import BOUNDED, IMAGE, VECTOR
+
+CHOICES = EnvSpec(VECTOR, DiscreteSpec(4))
+MOTORS = EnvSpec(VECTOR, BOUNDED)
+CONTEXT = PolicyContext(seed=5, actor_id=1, n_actors=4)
+
+CASES: dict[str, tuple[Any, EnvSpec]] = {
+    "dqn": (DQNConfig(actor_priorities=True), CHOICES),
+    "dqn, dueling, on images": (DQNConfig(dueling=True), EnvSpec(IMAGE, DiscreteSpec(4))),
+    "dqn, normalised": (DQNConfig(normalize_obs=True, normalize_reward=True), CHOICES),
+    "c51": (C51Config(v_min=-1.0, v_max=1.0), CHOICES),
+    "iqn": (IQNConfig(), CHOICES),
+    "r2d2": (R2D2Config(), CHOICES),
+    "discrete sac": (DiscreteSACConfig(random_env_steps=3), CHOICES),
+    "sac": (SACConfig(random_env_steps=3), MOTORS),
+    "td3": (TD3Config(random_env_steps=3), MOTORS),
+    "crossq": (CrossQConfig(random_env_steps=3), MOTORS),
+    "ppo": (PPOConfig(), MOTORS),
+    "ppo, with a memory": (PPOConfig(memory="lstm"), CHOICES),
+    "impala": (IMPALAConfig(), CHOICES),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_acts_and_explores_alike(name: str) -> None:
+    agent, spec = CASES[name]
+    plan = from_plain(Acting, json.loads(json.dumps(to_plain(plan_acting(agent, spec)))))
+    ours, theirs = plan.build_policy(spec, CONTEXT), agent.build_policy(spec, CONTEXT)
+    random = np.random.default_rng(0)
+    for version in range(3):  # the newest model counts
+        other = agent.build_policy(spec, PolicyContext(seed=version))
+        info = other.model_info()
+        for policy in (ours, theirs):
+            policy.sync_model(info)
+        for step in range(8):
+            obs = _seen(spec, random)
+            for policy in (ours, theirs):
+                forget(policy, np.array([step == 5]))
+            mine, wanted = ours.act(obs), theirs.act(obs)
+            np.testing.assert_allclose(mine.action, wanted.action, 1e-4, 1e-4)
+            assert [*mine.extras] == [*wanted.extras]
+            for column, rows in wanted.extras.items():
+                np.testing.assert_allclose(mine.extras[column], rows, 1e-3, 1e-3)
+    assert ours.record() == theirs.record()
+
+
+def _seen(spec: EnvSpec, random: np.random.Generator) -> Any:
+    box = spec.observation
+    if np.dtype(box.dtype).kind == "u":
+        return random.integers(0, 255, (1, *box.shape)).astype(box.dtype)
+    return random.standard_normal((1, *box.shape)).astype(box.dtype)
+
+
+def test_a_model_of_another_network_is_refused() -> None:
+    policy = plan_acting(DQNConfig(), CHOICES).build_policy(CHOICES, CONTEXT)
+    info = DQNConfig().build_policy(CHOICES, CONTEXT).model_info()
+    name = min(info.params)
+    without = {key: value for key, value in info.params.items() if key != name}
+    with pytest.raises(ConfigError, match=f"the learner's model lacks {name}"):
+        policy.sync_model(type(info)(version=ModelVersion(1), params=without, env_steps=0))
