@@ -102,6 +102,7 @@ COMMANDS = {
     "join": ["join", "--help"],
     "replay": ["replay", "--help"],
     "eval": ["eval", "--help"],
+    "play": ["play", "--help"],
     "export": ["export", "--help"],
     "runs": ["runs", "--help"],
     "compare": ["compare", "--help"],

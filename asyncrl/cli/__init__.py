@@ -1,4 +1,4 @@
-"""The commands `train resume eval export bench tune doctor`, one file each.
+"""The commands `train resume eval play export bench tune doctor`, one file each.
 
 Open first: `main.py`.
 """

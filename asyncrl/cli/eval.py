@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,8 +18,8 @@ from asyncrl.supervision.in_child import run_in_child
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvalArguments:
-    """Score a trained model."""
+class EpisodeArguments:
+    """Which model plays which episodes."""
 
     run_dir: Annotated[Path, tyro.conf.Positional]
     """Directory of the run, or of one of its checkpoints."""
@@ -29,8 +29,8 @@ class EvalArguments:
     the newest if the run made no evaluation."""
 
     all_checkpoints: bool = False
-    """Score each numbered checkpoint of the run, oldest first. With `--video`, the film shows how
-    the agent learned. `--save.keep 0` in training keeps all checkpoints."""
+    """Play with each numbered checkpoint of the run, oldest first, to see how the agent
+    learned. `save.keep=0` in training keeps all."""
 
     episodes: Count = 10
     """Episodes to play, with each checkpoint."""
@@ -44,6 +44,16 @@ class EvalArguments:
     env_kwargs: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """Keyword arguments of the environment, in place of those of the run's evaluations."""
 
+    def __post_init__(self) -> None:
+        check_declared(self, flags=True)
+        if self.all_checkpoints and self.checkpoint is not None:
+            raise ConfigError("--all-checkpoints excludes --checkpoint; omit one")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalArguments(EpisodeArguments):
+    """Score a trained model."""
+
     video: Path | None = None
     """Write the episodes, one after another, as an .mp4 file, which is replaced if it exists. Needs
     the extra `video`, and an environment that renders."""
@@ -52,20 +62,13 @@ class EvalArguments:
     """Episodes that a video shows at the same time, side by side. One that has ended keeps its last
     picture until all have."""
 
-    window: bool = False
-    """Show the episodes, one after another, in a window of the environment's. Needs a display."""
-
     json: bool = False
     """Print one line of JSON."""
 
     def __post_init__(self) -> None:
-        check_declared(self, flags=True)
-        if self.window and self.video is not None:
-            raise ConfigError("--window excludes --video; omit one")
+        EpisodeArguments.__post_init__(self)
         if self.grid > 1 and self.video is None:
             raise ConfigError("--grid has no effect without --video; add it")
-        if self.all_checkpoints and self.checkpoint is not None:
-            raise ConfigError("--all-checkpoints excludes --checkpoint; omit one")
 
 
 def parse(argv: list[str]) -> EvalArguments:
@@ -79,36 +82,37 @@ def run(arguments: EvalArguments) -> int:
         from asyncrl.envs.film import check_video  # imports gymnasium
 
         check_video(arguments.video)
-    if arguments.window:
-        from asyncrl.envs.film import check_window  # imports gymnasium
-
-        check_window()
-    for played in run_in_child(_player(arguments), what="the evaluation"):
-        show(json.dumps(played) if arguments.json else _line(played))
+    video = None if arguments.video is None else arguments.video.absolute()
+    for scored in played(arguments, video=video, grid=arguments.grid):
+        show(json.dumps(scored) if arguments.json else line_of(scored))
     return 0
 
 
-def _line(played: Mapping[str, Any]) -> str:
-    rate = played.get("eval/success_rate")
+def line_of(scored: Mapping[str, Any]) -> str:
+    """Return a sentence about the scores of one model."""
+    rate = scored.get("eval/success_rate")
     return (
-        f"{played['score']:.1f} mean return over {played['episodes']} episodes "
-        f"(min {played['eval/return_min']:.1f}, max {played['eval/return_max']:.1f}), "
+        f"{scored['score']:.1f} mean return over {scored['episodes']} episodes "
+        f"(min {scored['eval/return_min']:.1f}, max {scored['eval/return_max']:.1f}), "
         f"{'' if rate is None else f'success rate {rate:.2f}, '}"
-        f"model after {played['opt_steps']} optimisation steps"
+        f"model after {scored['opt_steps']} optimisation steps"
     )
 
 
-def _player(arguments: EvalArguments) -> Callable[[], list[dict[str, Any]]]:
-    """Return the function to run in a child process, which loads torch there and not here."""
+def played(arguments: EpisodeArguments, **how: Any) -> list[dict[str, Any]]:  # noqa: ANN401
+    """Play the episodes in a child process, which loads torch there and not here.
+
+    `how` are arguments of `evaluated`.
+    """
+    names = ("all_checkpoints", "episodes", "seed", "stochastic")
+    how |= {name: getattr(arguments, name) for name in names}
+    how["env_kwargs"] = dict(arguments.env_kwargs)
     run_dir, checkpoint = arguments.run_dir, arguments.checkpoint
-    names = ("episodes", "seed", "stochastic", "all_checkpoints", "grid", "window")
-    how = {name: getattr(arguments, name) for name in names}
-    env_kwargs = dict(arguments.env_kwargs)
-    video = None if arguments.video is None else arguments.video.absolute()
 
     def play() -> list[dict[str, Any]]:
         from asyncrl.cli.run_directory import evaluated
 
-        return evaluated(run_dir, checkpoint, env_kwargs=env_kwargs, video=video, **how)
+        return evaluated(run_dir, checkpoint, **how)
 
-    return play
+    scored: list[dict[str, Any]] = run_in_child(play, what="the evaluation")
+    return scored

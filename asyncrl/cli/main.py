@@ -48,7 +48,9 @@ usage: asyncrl COMMAND [OPTIONS]
   asyncrl replay RUN_DIR [--until OPT_STEPS] [--pdb]
       compute a run of train --record-order again, bit for bit, in one process
   asyncrl eval RUN_DIR [--episodes N] [--stochastic] [--env-kwargs NAME VALUE ...] [--json]
-      score the best model of a run, or --all-checkpoints; --video FILE.mp4 or --window shows it
+      score the best model of a run, or --all-checkpoints; --video FILE.mp4 films it
+  asyncrl play RUN_DIR [--episodes N] [--checkpoint best|newest|N] [--all-checkpoints]
+      watch it in a window
   asyncrl export RUN_DIR [--to policy.npz|policy.onnx] [--checkpoint best|newest|N]
       write its policy as a file that acts with numpy alone, or as an ONNX model
   asyncrl runs [DIR ...] [--env TEXT] [--agent TEXT] [--state S] [--sort score] [--json]
@@ -81,6 +83,7 @@ COMMANDS = {
     "join": "asyncrl.cli.join",
     "replay": "asyncrl.cli.replay",
     "eval": "asyncrl.cli.eval",
+    "play": "asyncrl.cli.play",
     "export": "asyncrl.cli.export",
     "runs": "asyncrl.cli.runs",
     "compare": "asyncrl.cli.compare",

@@ -284,9 +284,9 @@ def evaluated(
     seed: int | None,
     stochastic: bool,
     env_kwargs: Mapping[str, Any],
-    video: Path | None,
-    grid: int,
-    window: bool,
+    video: Path | None = None,
+    grid: int = 1,
+    window: bool = False,
 ) -> list[dict[str, Any]]:
     """Evaluate a run's model, or each of them, in this process; return plain values.
 

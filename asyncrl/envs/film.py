@@ -99,8 +99,8 @@ def check_window() -> None:
     names = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
     if sys.platform == "linux" and not any(map(os.environ.get, names)):
         raise ConfigError(
-            "--window needs a display, and neither DISPLAY nor WAYLAND_DISPLAY is set; write a "
-            f"film with --video FILE{_SUFFIX} instead"
+            "a window needs a display, and neither DISPLAY nor WAYLAND_DISPLAY is set; write a "
+            f"film with asyncrl eval RUN_DIR --video FILE{_SUFFIX} instead"
         )
 
 

@@ -163,7 +163,6 @@ def test_film_of_all_checkpoints_shows_each_in_order(
     ("video", "error"),
     [
         ("film.avi", "--video is film.avi; a video is an .mp4 file"),
-        ("film.mp4 --window", "--window excludes --video; omit one"),
         ("none/film.mp4", "--video is none/film.mp4, and there is no directory none"),
     ],
 )

@@ -198,7 +198,7 @@ def test_window_needs_a_display(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ConfigError, match=r"--window needs a display, .* --video FILE\.mp4"):
+    with pytest.raises(ConfigError, match=r"a window needs a display, .* --video FILE\.mp4"):
         check_window()
     monkeypatch.setenv("WAYLAND_DISPLAY", "wayland-0")
     check_window()
