@@ -6,7 +6,8 @@ later in the same episode, and its reward is computed again.
 
 The difference to the paper: goals are chosen at each sampling, not once when a transition is
 stored. They lie at most `horizon` steps ahead. Each segment looks ahead that far, so it contains
-them. Whether an episode terminated is not computed again. Samples are chosen uniformly.
+them. Whether an episode terminated is not computed again. Samples are chosen uniformly; the first
+ones of a batch get new goals.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from asyncrl.core.goals import (
 )
 from asyncrl.core.named import Named
 from asyncrl.core.segment import END, SegmentSchema
-from asyncrl.core.types import Array, IntArray
+from asyncrl.core.types import Array, Columns, IntArray
 from asyncrl.replay.ring import Ring
 from asyncrl.replay.ring_config import RingConfig
 from asyncrl.replay.uniform import RingReplay, Uniformly
@@ -149,7 +150,7 @@ class HindsightReplay(RingReplay):
 
     def __init__(self, config: HindsightOfEnv, schema: SegmentSchema, seed: int) -> None:
         self._goals = ring = _GoalRing(config.config, schema)
-        self._draws = Uniformly(ring, seed)
+        self._draws = _WithMore(ring, seed)
         super().__init__(ring, self._draws)
         self._n_step = config.config.n_step
         self._share = config.config.relabelled
@@ -163,35 +164,36 @@ class HindsightReplay(RingReplay):
 
     @cached_property
     def _achieved(self) -> Array:
-        return self._goals_in(self._ring.columns["obs"], self._starts[0])
+        """The goals that the step of each row of the ring achieved: those of the next row."""
+        return self._goals_in(self._ring.columns["obs"][1:], self._starts[0])
 
     def _gather(self, rows: IntArray) -> dict[str, Array]:
         batch = self._ring.transitions(rows)
-        random = self._draws.random(len(rows))
-        chosen = (random < self._share).nonzero()[0]
-        if len(chosen):
-            # Numbers below the share, divided by it, are again uniform in [0, 1).
-            self._relabel(batch, chosen, rows.take(chosen), random.take(chosen) / self._share)
+        random = self._draws.more
+        # Rows are drawn independently, so the first ones are as good as any, and need no index.
+        count = int(len(rows) * self._share + random[0])
+        if count:
+            self._relabel(batch, rows[:count], random[1 : 1 + count])
         return batch
 
-    def _relabel(
-        self, batch: dict[str, Array], chosen: IntArray, rows: IntArray, random: Array
-    ) -> None:
-        """Give these rows of a batch, and of the ring, new goals and their rewards."""
+    def _relabel(self, batch: dict[str, Array], rows: IntArray, random: Array) -> None:
+        """Give the first rows of a batch, which are these of the ring, new goals and rewards."""
+        count = len(rows)
         goals = self._achieved[self._goals.later(rows, random)]
         for name in ("obs", "next_obs"):
-            self._goals_in(batch[name], self._starts[1])[chosen] = goals
+            self._goals_in(batch[name], self._starts[1])[:count] = goals
         if self._n_step == 1:
-            reward = self._rewards(rows, goals)
+            achieved = self._goals_in(batch["next_obs"], self._starts[0])[:count]
+            reward = self._rewards(achieved.copy(), goals)
         else:
             window = self._goals.window(rows)
-            rewards = self._rewards(window.ravel(), goals.repeat(self._n_step))
+            achieved = self._achieved[window.ravel()]
+            rewards = self._rewards(achieved, goals.repeat(self._n_step))
             reward = self._goals.summed(window, rewards.reshape(window.shape))
-        batch["reward"][chosen] = reward
+        batch["reward"][:count] = reward
 
-    def _rewards(self, rows: IntArray, goals: Array) -> Array:
-        """Return the reward of each row's step for each goal."""
-        achieved = self._achieved[rows + 1]
+    def _rewards(self, achieved: Array, goals: Array) -> Array:
+        """Return the reward of each pair of goals."""
         return rewards_of(self._compute, self._unpacked(achieved), self._unpacked(goals))
 
     def _goals_in(self, obs: Array, start: int) -> Array:
@@ -202,7 +204,17 @@ class HindsightReplay(RingReplay):
         return np.ndarray((len(obs),), self._item, obs, start, obs.strides[:1])
 
     def _unpacked(self, goals: Array) -> Array:
-        return goals.view(self._box.dtype).reshape(-1, *self._box.shape)
+        return np.ndarray((len(goals), *self._box.shape), self._box.dtype, goals)
+
+
+class _WithMore(Uniformly):
+    """Draws numbers for the goals together with the rows, which takes less than two draws."""
+
+    def draw(self, count: int) -> tuple[IntArray, Columns]:
+        """Return row numbers; `more` then has one number in [0, 1), and one for each row."""
+        random = self._random.random(1 + 2 * count)
+        self.more = random[count:]
+        return self._numbers(random[:count]), {}
 
 
 class _GoalRing(Ring):
@@ -211,7 +223,9 @@ class _GoalRing(Ring):
     def __init__(self, config: HindsightReplayConfig, schema: SegmentSchema) -> None:
         super().__init__(config, schema)
         self._horizon = config.horizon
-        self._later = np.zeros(config.slots(schema) * schema.rows, np.int32)
+        # As narrow as possible, so that more of it is in the processor's caches.
+        kind = np.min_scalar_type(config.horizon)
+        self._later = np.zeros(config.slots(schema) * schema.rows, kind)
 
     @property
     def nbytes(self) -> int:
@@ -219,10 +233,9 @@ class _GoalRing(Ring):
         return super().nbytes + self._later.nbytes
 
     def later(self, rows: IntArray, random: Array) -> IntArray:
-        """Return a later row of each row's episode, given a number in [0, 1) for each."""
+        """Return each row or a later one of its episode, given a number in [0, 1) for each."""
         steps: IntArray = (random * self._later.take(rows)).astype(np.int64)
         steps += rows
-        steps += 1
         return steps
 
     def window(self, rows: IntArray) -> IntArray:

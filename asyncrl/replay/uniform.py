@@ -60,13 +60,13 @@ class Uniformly:
         """Return row numbers."""
         # Between optimisation steps this code is never in a cache, and `integers` runs far more of
         # it.
-        numbers = (self.random(count) * len(self._ring)).astype(np.int64)
-        numbers += self._ring.oldest
-        return numbers, {}
+        return self._numbers(self._random.random(count)), {}
 
-    def random(self, count: int) -> Array:
-        """Return numbers in [0, 1) from the same generator."""
-        return self._random.random(count)
+    def _numbers(self, random: Array) -> IntArray:
+        """Return row numbers, given numbers in [0, 1)."""
+        numbers: IntArray = (random * len(self._ring)).astype(np.int64)
+        numbers += self._ring.oldest
+        return numbers
 
     def state(self) -> dict[str, Array]:
         """Return the generator's state."""

@@ -135,6 +135,12 @@ def test_a_share_of_the_transitions_keeps_goal_and_reward() -> None:
     assert (batch["reward"][~kept] <= 0).all()
 
 
+def test_batches_too_small_for_the_share_have_it_on_average() -> None:
+    buffer = filled([7, 12], relabelled=0.75)
+    goals = np.array([fields(buffer.sample(1)["obs"])["desired_goal"][0] for _ in range(4000)])
+    assert (goals >= 1000).mean() == pytest.approx(0.25, abs=0.05)
+
+
 def test_without_relabelling_it_samples_as_uniform_replay_does() -> None:
     batch = filled([7, 12], relabelled=0.0).sample(100)
     assert set(batch["reward"]) == {7.0}
