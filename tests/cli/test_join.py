@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import signal
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from asyncrl.cli import join, train
@@ -77,3 +80,44 @@ def test_a_run_and_a_host_on_the_command_line(tmp_path: Path) -> None:
     assert "with room for 1 actors" in joined
     assert "the run has ended" in joined
     assert not key.exists()
+
+
+def actor_of(host: int) -> psutil.Process | None:
+    """Return the process of an actor that a host has started, if there is one."""
+    for child in psutil.Process(host).children(recursive=True):
+        with suppress(psutil.Error):
+            if " ".join(child.cmdline()).startswith("asyncrl actor 0"):
+                return child
+    return None
+
+
+def has_gone(process: psutil.Process) -> bool:
+    """Whether a process has ended; its parent may not have noticed yet."""
+    with suppress(psutil.Error):
+        return process.status() == psutil.STATUS_ZOMBIE
+    return True
+
+
+@pytest.mark.processes
+def test_a_terminated_host_leaves_and_the_run_goes_on(tmp_path: Path) -> None:
+    key = tmp_path / "run" / "join.key"
+    where = ["--actors", "0..1", "--listen", "tcp://127.0.0.1", "--run-dir", "run"]
+    with console.started("train", "dqn", *console.TINY, *where, cwd=tmp_path) as learner:
+        actors = []
+        for turn in ("first", "second"):
+            with console.started("join", str(key), "--actors", "1", cwd=tmp_path) as host:
+                wait_until(lambda h=host: actor_of(h.pid), DEADLINE_S, f"the {turn} actor")
+                actors.append(actor_of(host.pid))
+                end = host if turn == "first" else learner
+                end.send_signal(signal.SIGTERM)
+                said, warnings = host.communicate(timeout=DEADLINE_S)
+            code, words = (143, "left the run") if turn == "first" else (0, "the run has ended")
+            assert (host.returncode, warnings) == (code, "")
+            assert words in said
+            assert has_gone(actors[-1])
+        _, err = learner.communicate(timeout=DEADLINE_S)
+    assert learner.returncode == 143
+    assert "leaves the run" in err
+    assert "was not heard" not in err, "it is not lost"
+    hosts = json.loads((tmp_path / "run" / "summary.json").read_text())["hosts"].values()
+    assert sorted((h["left"], h["lost"], h["started"]) for h in hosts) == [(0, 0, 1), (1, 0, 1)]
