@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import resource
@@ -238,8 +239,19 @@ def listen(socket: zmq.Socket[bytes], endpoint: str) -> str:
         if path is not None:
             path.chmod(0o600)
     except (zmq.ZMQError, OSError) as error:
-        raise TransportError(f"cannot listen on {endpoint}: {error}") from error
+        why = os.strerror(error.errno or 0)
+        advice = _LISTENING_ADVICE.get(error.errno or 0, "")
+        raise TransportError(f"cannot listen on {endpoint}: {why}{advice}") from error
     return socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+
+_LISTENING_ADVICE = {
+    errno.EADDRINUSE: "; another program has this port: give another one, or none, and the system "
+    "chooses a free one",
+    errno.EADDRNOTAVAIL: "; no network of this machine has this address: give one that it "
+    "has, and by transport.advertise the name or address that other machines know",
+    errno.EACCES: "; give a port above 1023",
+}
 
 
 def make_actor_socket(

@@ -166,8 +166,14 @@ def test_a_port_left_open_is_known_after_listen() -> None:
 def test_a_port_in_use_is_named(bound: Callable[[int], ZmqTransport]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(TransportError, match=f"{port}.*in use"):
+        with pytest.raises(TransportError, match=f"{port}.*in use; another program has this port"):
             bound(port).listen()
+
+
+def test_an_address_of_another_machine_is_refused_with_advice() -> None:
+    elsewhere = ZmqTransport.tcp("tcp://192.0.2.1", schema=SCHEMA, config=CONFIG)
+    with pytest.raises(TransportError, match=r"no network of this machine has.*advertise"):
+        elsewhere.listen()
 
 
 @pytest.mark.fault("F27")
