@@ -159,6 +159,22 @@ def test_film_of_all_checkpoints_shows_each_in_order(
     assert "--all-checkpoints excludes --checkpoint" in capsys.readouterr().err
 
 
+def test_run_on_an_atari_game_is_filmed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("av")
+    pytest.importorskip("ale_py", reason="ale-py is not installed: pip install 'asyncrl[atari]'")
+    flags = """
+        dqn-atari --mode sync --env ALE/Breakout-v5 --env-kwargs max_frames 200 --quiet
+        --max-opt-steps 2 --limiter.min-size 64 --replay.capacity 500 --trainer.batch-size 8
+        --evaluate.play.episodes 1
+    """.split()
+    run_dir, video = str(tmp_path / "run"), tmp_path / "game.mp4"
+    assert main(["train", *flags, "--run-dir", run_dir]) == 0
+    capsys.readouterr()
+    assert main(["eval", run_dir, "--episodes", "1", "--json", "--video", str(video)]) == 0
+    played = json.loads(capsys.readouterr().out)
+    assert sizes_in(video) == [(160, 210)] * int(played["eval/length_mean"])
+
+
 @pytest.mark.parametrize(
     ("video", "error"),
     [
