@@ -109,10 +109,6 @@ def recorder_of(config: RunConfig, run_dir: Path, output: Output) -> BackgroundR
         ConfigKeeper(config, run_dir),
         JsonlRecorder(run_dir / "metrics.jsonl"),
     ]
-    if output.tensorboard:
-        from asyncrl.recorders.tensorboard import TensorBoardRecorder
-
-        recorders.append(TensorBoardRecorder(run_dir / "tensorboard", videos=run_dir / VIDEOS))
     if output.csv:
         recorders.append(CsvRecorder(run_dir / "metrics.csv"))
     if not output.quiet:
@@ -128,20 +124,28 @@ def recorder_of(config: RunConfig, run_dir: Path, output: Output) -> BackgroundR
             )
         )
     recorders += config.parts.make_recorders()
-    return BackgroundRecorder([*recorders, *_trackers(run_dir, output)])
+    return BackgroundRecorder([*recorders, *_trackers(run_dir, output)], close_timeout_s=_CLOSE_S)
 
 
 _TRACKER_CLOSE_S = 3.0
-"""Seconds in which a tracker writes its last records. Three of them end before the others' 10."""
+"""Seconds in which a tracker writes its last records."""
+
+_CLOSE_S = 13.0
+"""The same for all recorders: longer than four trackers."""
 
 
 def _trackers(run_dir: Path, output: Output) -> list[Recorder]:
     """Return the trackers chosen by flags, each in a separate thread.
 
-    One that hangs or fails, as services do, thus loses its own numbers only.
+    One that hangs or fails, as services do, thus loses its own numbers only. One that is slow, as
+    TensorBoard when it encodes a film, delays no other.
     """
     found: list[Recorder] = []
     name, videos = run_dir.name, run_dir / VIDEOS
+    if output.tensorboard:
+        from asyncrl.recorders.tensorboard import TensorBoardRecorder
+
+        found.append(TensorBoardRecorder(run_dir / "tensorboard", videos=videos))
     if output.mlflow:
         from asyncrl.recorders.mlflow import MlflowRecorder
 

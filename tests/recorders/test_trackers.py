@@ -17,7 +17,7 @@ import pytest
 
 from asyncrl.cli.train import Output, recorder_of
 from asyncrl.core.errors import ConfigError
-from asyncrl.recorders import trackio, wandb
+from asyncrl.recorders import tensorboard, trackio, wandb
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.recorders.mlflow import MlflowRecorder
 from asyncrl.recorders.trackio import TrackioRecorder
@@ -223,3 +223,22 @@ def test_tracker_that_hangs_loses_its_own_numbers_only(
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
     assert "Hanging hangs; abandoned after 0.05 s" in caplog.text
     hanging.released.set()
+
+
+def test_film_that_tensorboard_encodes_delays_no_other_recorder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Hanging()
+    monkeypatch.setattr(tensorboard, "TensorBoardRecorder", lambda *_, **__: slow)
+    recorder = recorder_of(RunConfig(), tmp_path, Output(quiet=True, tensorboard=True))
+    recorder.start({})
+    records = tmp_path / "metrics.jsonl"
+    try:
+        recorder.write({"env_steps": 1.0})
+        assert slow.hangs.wait(60)
+        for step in range(2, 4):
+            recorder.write({"env_steps": float(step)})
+        wait_until(lambda: len(records.read_text().splitlines()) == 3, 60, "all records")
+    finally:
+        slow.released.set()
+        recorder.close(failed=False)
