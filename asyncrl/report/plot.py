@@ -40,7 +40,8 @@ def plot_runs(runs: Sequence[RunFiles], output: Path, axis: str = "env_steps") -
         at, values = found
         colour = _COLOURS[k % len(_COLOURS)]
         label = f"{group.name} (n = {len(values)})"
-        axes.plot(at, centre(values), color=colour, label=label)
+        marker = "o" if len(at) == 1 else None  # a line of one point is not seen
+        axes.plot(at, centre(values), color=colour, label=label, marker=marker)
         if len(values) >= FEWEST_FOR_INTERVAL:
             axes.fill_between(at, *interval(values), color=colour, alpha=0.2, linewidth=0)
     if not axes.lines:

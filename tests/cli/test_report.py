@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import time
@@ -119,3 +120,13 @@ def test_long_reading_shows_its_progress(
         assert second.split()[1] > "0"
     assert main(["runs", str(tmp_path)]) == 0
     assert not capsys.readouterr().err
+
+
+def test_single_evaluation_is_a_point_in_the_picture(tmp_path: Path) -> None:
+    at = [dict.fromkeys(("env_steps", "opt_steps", "wall_s", "eval_reward"), k) for k in (1.0, 2.0)]
+    for records, is_point in ((at[:1], True), (at, False)):
+        run = made_run(tmp_path / f"of-{len(records)}", RunConfig(), records=records)
+        picture = tmp_path / f"{len(records)}.svg"
+        assert main(["plot", str(run), "-o", str(picture)]) == 0
+        marks = re.findall(r"<use [^>]*fill: #0072b2", picture.read_text())
+        assert bool(marks) == is_point
