@@ -9,17 +9,13 @@ which the learner consumes and the round trip of a message, both measured. A sta
 that waits for experience, grants at least one message to each actor, whatever is outstanding from
 others: a slow actor blocks no other. It grants more, up to the window: one more per actor each time
 that every actor has sent a message that could be stored on arrival, half as many after a message
-that had to wait.
-
-The window of an actor is that of the settings, or the number of messages in its own round trip, if
-that is larger. Knows nothing about sockets, threads and buffers.
+that had to wait. Knows nothing about sockets, threads and buffers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
-from math import ceil
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from asyncrl.core.messages import Peer
 
@@ -29,35 +25,12 @@ _INTERVAL_S = 0.25
 _NEWEST = 0.2
 """Share of the newest measurement in a mean time."""
 
-_MEASURED_EVERY_S = 10.0
-"""Seconds after which an actor gets no grant until it has none left. The round trip is then
-measured again, since it may have become longer. This costs a round trip at most."""
-
-_MOST_AHEAD = 64
-"""Messages that an actor far away may have outstanding, unless the settings allow more."""
-
-_HEADROOM = 1.5
-"""Factor of the messages in a round trip, so that a window that is too small grows."""
+_MEASURED_EVERY = 128
+"""Messages of an actor after which it gets no grant ahead until it has none left. The round trip is
+then measured again, since it may have become longer."""
 
 _DECAY = 0.9
 """Of a peak, from one measurement to the next: a pause of the learner does not end its pace."""
-
-
-class PeakRate:
-    """The highest recent rate of a count."""
-
-    def __init__(self) -> None:
-        self.peak = 0.0
-        """The newest rate per second."""
-        self._count, self._since_s = 0.0, float("-inf")
-
-    def update(self, count: float, now_s: float) -> float:
-        """Return the rate per second, now that the count is this."""
-        elapsed_s = now_s - self._since_s
-        if elapsed_s >= _INTERVAL_S:
-            self.peak = max((count - self._count) / elapsed_s, _DECAY * self.peak)
-            self._count, self._since_s = count, now_s
-        return self.peak
 
 
 @dataclass(slots=True)
@@ -67,15 +40,8 @@ class _Account:
     granted_at: float | None = None
     """When the first of the outstanding messages was granted, if no other was outstanding then."""
 
-    round_trip_s: float = 0.0
-    """Mean time from a grant to its message, where it had no other grant; 0 if unknown."""
-
-    measured_at: float = float("-inf")
     drains: bool = False
-    """Whether it gets no grant while it has another one, so that the next one measures."""
-
-    rate: PeakRate = field(default_factory=PeakRate)
-    """Of its messages."""
+    """Whether it gets no grant ahead, so that the next one measures the round trip."""
 
     busy_since: float | None = None
     """When the last message arrived, if another one was outstanding then."""
@@ -83,27 +49,16 @@ class _Account:
     collecting_s: float = 0.0
     """Mean time between messages of an actor that never waits; 0 if unknown."""
 
-    def arrived(self, now_s: float, *, was_full: bool) -> float | None:
-        """Measure how this actor collects messages; return a round trip, if this ends one.
-
-        The first round trip is measured once the actor has had as much as its window allows.
-        """
-        took_s = None if self.granted_at is None else now_s - self.granted_at
-        if took_s is not None:
-            self.round_trip_s = _mean(self.round_trip_s, took_s)
-            self.measured_at, self.granted_at = now_s, None
-        is_due = now_s - self.measured_at >= _MEASURED_EVERY_S
-        self.drains |= is_due if self.measured_at > float("-inf") else was_full
-        self.rate.update(self.received, now_s)
+    def arrived(self, now_s: float) -> None:
+        """Measure how long this actor takes to collect a message."""
         if self.busy_since is not None:
-            self.collecting_s = _mean(self.collecting_s, now_s - self.busy_since)
+            took_s = now_s - self.busy_since
+            self.collecting_s = _mean(self.collecting_s, took_s)
         self.busy_since = now_s if self.outstanding else None
-        return took_s
 
-    @property
-    def in_round_trip(self) -> int:
-        """Messages that this actor collects while one of them and its grant are under way."""
-        return 1 + ceil(_HEADROOM * self.rate.peak * self.round_trip_s)
+    def most_ahead(self, useful: int) -> int:
+        """Return how many messages may be outstanding after a grant ahead."""
+        return 1 if self.drains else useful
 
     @property
     def outstanding(self) -> int:
@@ -116,12 +71,28 @@ def _mean(before: float, newest: float) -> float:
     return before + _NEWEST * (newest - before) if before else newest
 
 
+class PeakRate:
+    """The highest recent rate of a count."""
+
+    def __init__(self) -> None:
+        self._peak = 0.0
+        self._count, self._since_s = 0.0, float("-inf")
+
+    def update(self, count: float, now_s: float) -> float:
+        """Return the rate per second, now that the count is this."""
+        elapsed_s = now_s - self._since_s
+        if elapsed_s >= _INTERVAL_S:
+            self._peak = max((count - self._count) / elapsed_s, _DECAY * self._peak)
+            self._count, self._since_s = count, now_s
+        return self._peak
+
+
 class Grants:
     """The messages granted to each running actor.
 
     Args:
         message: Transitions of a full message.
-        window: Maximum number of outstanding messages of an actor that is near.
+        window: Maximum number of outstanding messages of an actor.
     """
 
     def __init__(self, message: int, window: int) -> None:
@@ -153,34 +124,20 @@ class Grants:
     def shortage_for_next(self) -> float:
         """Shortage in transitions that makes the next grant due; infinite if none would help."""
         useful = self._useful
-        full = all(a.outstanding >= min(self._window_of(a), useful) for a in self._all)
+        full = all(a.outstanding >= a.most_ahead(useful) for a in self._accounts.values())
         return float("inf") if full else float(self.outstanding * self._message)
 
     @property
-    def _all(self) -> Collection[_Account]:
-        return self._accounts.values()
-
-    @property
     def _all_full(self) -> bool:
-        return all(account.outstanding >= self._window_of(account) for account in self._all)
+        return all(account.outstanding >= self._window for account in self._accounts.values())
 
     @property
-    def _useful(self) -> float:
-        """Outstanding messages that keep the fastest actor busy; infinite if unknown."""
-        times = [a.collecting_s for a in self._all if a.collecting_s]
+    def _useful(self) -> int:
+        """Outstanding messages that keep the fastest actor busy; the window if unknown."""
+        times = [a.collecting_s for a in self._accounts.values() if a.collecting_s]
         if not (self.round_trip_s and times):
-            return float("inf")
-        return max(2, 1 + round(self.round_trip_s / min(times)))
-
-    def _window_of(self, account: _Account) -> int:
-        """Return how many messages of an actor may be outstanding.
-
-        A configured window of 1 stays as it is: it asks for the newest model in each message.
-        """
-        if account.drains:
-            return 1
-        most = max(self._window, min(self._window**2, _MOST_AHEAD))
-        return max(self._window, min(account.in_round_trip, most))
+            return self._window
+        return min(self._window, max(2, 1 + round(self.round_trip_s / min(times))))
 
     def on_arrival(self, peer: Peer) -> None:
         """Add an actor. It replaces the earlier incarnations of the same actor."""
@@ -199,15 +156,16 @@ class Grants:
         `at_once` is None if that says nothing about the learner's speed, as during warm-up.
         """
         if account := self._accounts.get(peer):
-            was_full = account.outstanding >= self._window
             account.received = max(account.received, seq)
-            if (took_s := account.arrived(now_s, was_full=was_full)) is not None:
+            account.drains |= account.received % _MEASURED_EVERY == 0
+            if account.granted_at is not None:
+                took_s, account.granted_at = now_s - account.granted_at, None
                 self.round_trip_s = _mean(self.round_trip_s, took_s)
+            account.arrived(now_s)
         if at_once is None:
             return
         if at_once:
-            most = max(map(self._window_of, self._all), default=self._window)
-            self._surplus = min(most, self._surplus + 1 / max(1, len(self._accounts)))
+            self._surplus = min(self._window, self._surplus + 1 / max(1, len(self._accounts)))
         else:
             self._surplus = max(1.0, self._surplus / 2)
 
@@ -236,8 +194,8 @@ class Grants:
             due = {
                 peer: has
                 for peer, account in self._accounts.items()
-                if (has := account.outstanding) < self._window_of(account)
-                and (fits or (has < useful and (short or has < surplus)))
+                if ((has := account.outstanding) < self._window and fits)
+                or (has < account.most_ahead(useful) and (short or has < surplus))
             }
             if not due:
                 return

@@ -259,8 +259,7 @@ class LocalActorLink:
 
     def _has_credit(self, seq: int) -> bool:
         mailbox = self._mailbox
-        credit = max(mailbox.granted, mailbox.acknowledged + self._transport.window)
-        return mailbox.welcomed and seq <= credit
+        return mailbox.welcomed and seq - mailbox.acknowledged <= self._transport.window
 
     def _wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Wait for a condition; raise if this link can no longer be used."""

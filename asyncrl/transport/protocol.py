@@ -260,7 +260,7 @@ class PeerTable:
         if seq <= state.received:
             self.counters["duplicate"] += 1
             return False
-        if not state.sends_experience or seq > self._credit(state):
+        if not state.sends_experience or seq > state.acknowledged + self.window:
             said = "announced none" if not state.sends_experience else "has no credit"
             self.counters["refused"] += 1
             self.refuse(state.peer, f"message {seq} of experience from a peer that {said}")
@@ -270,10 +270,6 @@ class PeerTable:
             return False
         state.received = seq
         return True
-
-    def _credit(self, state: _PeerState) -> int:
-        """Return the newest message that a peer may send."""
-        return max(state.granted, state.acknowledged + self.window)
 
     def _admits_report(self, state: _PeerState, report: Report) -> bool:
         if report.seq <= state.reports:
