@@ -6,8 +6,7 @@ later in the same episode, and its reward is computed again.
 
 The difference to the paper: goals are chosen at each sampling, not once when a transition is
 stored. They lie at most `horizon` steps ahead. Each segment looks ahead that far, so it contains
-them. Whether an episode terminated is not computed again. Samples are chosen uniformly; the first
-ones of a batch get new goals.
+them. Whether an episode terminated is not computed again. Samples are chosen uniformly.
 """
 
 from __future__ import annotations
@@ -170,27 +169,29 @@ class HindsightReplay(RingReplay):
     def _gather(self, rows: IntArray) -> dict[str, Array]:
         batch = self._ring.transitions(rows)
         random = self._draws.more
-        # Rows are drawn independently, so the first ones are as good as any, and need no index.
-        count = int(len(rows) * self._share + random[0])
-        if count:
-            self._relabel(batch, rows[:count], random[1 : 1 + count])
+        # Each row by itself: rows that are sampled together may be divided into several batches.
+        chosen = (random < self._share).nonzero()[0]
+        if len(chosen):
+            # Numbers below the share, divided by it, are again uniform in [0, 1).
+            self._relabel(batch, chosen, rows.take(chosen), random.take(chosen) / self._share)
         return batch
 
-    def _relabel(self, batch: dict[str, Array], rows: IntArray, random: Array) -> None:
-        """Give the first rows of a batch, which are these of the ring, new goals and rewards."""
-        count = len(rows)
+    def _relabel(
+        self, batch: dict[str, Array], chosen: IntArray, rows: IntArray, random: Array
+    ) -> None:
+        """Give these rows of a batch, and of the ring, new goals and their rewards."""
         goals = self._achieved[self._goals.later(rows, random)]
         for name in ("obs", "next_obs"):
-            self._goals_in(batch[name], self._starts[1])[:count] = goals
+            self._goals_in(batch[name], self._starts[1])[chosen] = goals
         if self._n_step == 1:
-            achieved = self._goals_in(batch["next_obs"], self._starts[0])[:count]
-            reward = self._rewards(achieved.copy(), goals)
+            achieved = self._goals_in(batch["next_obs"], self._starts[0])[chosen]
+            reward = self._rewards(achieved, goals)
         else:
             window = self._goals.window(rows)
             achieved = self._achieved[window.ravel()]
             rewards = self._rewards(achieved, goals.repeat(self._n_step))
             reward = self._goals.summed(window, rewards.reshape(window.shape))
-        batch["reward"][:count] = reward
+        batch["reward"][chosen] = reward
 
     def _rewards(self, achieved: Array, goals: Array) -> Array:
         """Return the reward of each pair of goals."""
@@ -211,8 +212,8 @@ class _WithMore(Uniformly):
     """Draws numbers for the goals together with the rows, which takes less than two draws."""
 
     def draw(self, count: int) -> tuple[IntArray, Columns]:
-        """Return row numbers; `more` then has one number in [0, 1), and one for each row."""
-        random = self._random.random(1 + 2 * count)
+        """Return row numbers; `more` then has a number in [0, 1) for each row."""
+        random = self._random.random(2 * count)
         self.more = random[count:]
         return self._numbers(random[:count]), {}
 
