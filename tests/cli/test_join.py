@@ -91,6 +91,17 @@ def actor_of(host: int) -> psutil.Process | None:
     return None
 
 
+def first_actor_of(host: int, what: str) -> psutil.Process:
+    found: list[psutil.Process] = []
+
+    def is_there() -> bool:
+        found.extend(filter(None, [actor_of(host)]))
+        return bool(found)
+
+    wait_until(is_there, DEADLINE_S, what)
+    return found[0]
+
+
 def has_gone(process: psutil.Process) -> bool:
     """Whether a process has ended; its parent may not have noticed yet."""
     with suppress(psutil.Error):
@@ -106,8 +117,7 @@ def test_a_terminated_host_leaves_and_the_run_goes_on(tmp_path: Path) -> None:
         actors = []
         for turn in ("first", "second"):
             with console.started("join", str(key), "--actors", "1", cwd=tmp_path) as host:
-                wait_until(lambda h=host: actor_of(h.pid), DEADLINE_S, f"the {turn} actor")
-                actors.append(actor_of(host.pid))
+                actors.append(first_actor_of(host.pid, f"the {turn} actor"))
                 end = host if turn == "first" else learner
                 end.send_signal(signal.SIGTERM)
                 said, warnings = host.communicate(timeout=DEADLINE_S)
