@@ -130,8 +130,11 @@ def recorder_of(config: RunConfig, run_dir: Path, output: Output) -> BackgroundR
 _TRACKER_CLOSE_S = 3.0
 """Seconds in which a tracker writes its last records."""
 
-_CLOSE_S = 13.0
-"""The same for all recorders: longer than four trackers."""
+_FILM_CLOSE_S = 15.0
+"""The same for TensorBoard, which may be encoding a film."""
+
+_CLOSE_S = 25.0
+"""The same for all recorders: longer than four trackers together."""
 
 
 def _trackers(run_dir: Path, output: Output) -> list[Recorder]:
@@ -141,11 +144,12 @@ def _trackers(run_dir: Path, output: Output) -> list[Recorder]:
     TensorBoard when it encodes a film, delays no other.
     """
     found: list[Recorder] = []
+    slow: list[Recorder] = []
     name, videos = run_dir.name, run_dir / VIDEOS
     if output.tensorboard:
         from asyncrl.recorders.tensorboard import TensorBoardRecorder
 
-        found.append(TensorBoardRecorder(run_dir / "tensorboard", videos=videos))
+        slow.append(TensorBoardRecorder(run_dir / "tensorboard", videos=videos))
     if output.mlflow:
         from asyncrl.recorders.mlflow import MlflowRecorder
 
@@ -159,7 +163,10 @@ def _trackers(run_dir: Path, output: Output) -> list[Recorder]:
         from asyncrl.recorders.trackio import TrackioRecorder
 
         found.append(TrackioRecorder(output.trackio, run_name=name, videos=videos))
-    return [BackgroundRecorder([one], close_timeout_s=_TRACKER_CLOSE_S) for one in found]
+    return [
+        *(BackgroundRecorder([one], close_timeout_s=_FILM_CLOSE_S) for one in slow),
+        *(BackgroundRecorder([one], close_timeout_s=_TRACKER_CLOSE_S) for one in found),
+    ]
 
 
 JOIN_KEY = "join.key"

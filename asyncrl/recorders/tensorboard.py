@@ -100,10 +100,11 @@ class TensorBoardRecorder:
             if name != "env_steps"
         ]
         values += [_histogram(name, histogram) for name, histogram in histograms.items()]
-        if film := film_of(record, self._videos):
-            values += _animations("video", film)
         self._add(step=step, summary=Summary(value=values))
         self._writer.flush()
+        if film := film_of(record, self._videos):  # takes seconds, and the run may be killed then
+            self._add(step=step, summary=Summary(value=_animations("video", film)))
+            self._writer.flush()
 
     def close(self, *, failed: bool) -> None:
         if self._writer is not None:
