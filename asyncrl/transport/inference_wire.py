@@ -23,6 +23,7 @@ from asyncrl.core.types import ActorId, Array, Columns, ModelVersion
 from asyncrl.transport.wire import (
     DTYPE_NAMES,
     DTYPES,
+    MAX_HEADER_BYTES,
     MAX_REASON,
     ForeignRun,
     Frame,
@@ -99,7 +100,9 @@ class InferenceWire:
         """Return the message in these frames; its arrays are read-only views of them."""
         if len(frames) < 2:
             raise WireError(f"a message of {len(frames)} frames")
-        read = _read if memoryview(frames[0]).nbytes <= _KEPT_BYTES else _read.__wrapped__
+        if (size := memoryview(frames[0]).nbytes) > MAX_HEADER_BYTES:
+            raise WireError(f"a header of {size} bytes, more than {MAX_HEADER_BYTES}")
+        read = _read if size <= _KEPT_BYTES else _read.__wrapped__
         header = read(bytes(frames[0]), self._run_id, self.max_message_bytes)
         kind, arrays = header.kind, frames[2:]
         counts = _counts(kind, frames[1])
