@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from asyncrl.agents.parts.choosing import Chooser
 from asyncrl.agents.parts.exploration import Exploration
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
@@ -49,6 +50,10 @@ class Acting:
     constants: Mapping[str, Any]
     """Name in operations -> other arrays of the network, as nested lists with a dtype."""
 
+    def __post_init__(self) -> None:
+        if not issubclass(self.chooser, Chooser):
+            raise ConfigError(f"{self.chooser.__name__} does not choose actions, as a Chooser does")
+
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> Policy:
         """Return a policy that acts as the one that was traced."""
         network = Network(self)
@@ -80,7 +85,14 @@ class Network:
                 f"the learner's model lacks {missing[0]}, which this actor's network has; join "
                 "with the newest key of the run"
             )
-        self._params = {name: np.array(params[of]) for name, of in wanted.items()}
+        loaded = {name: np.array(params[of]) for name, of in wanted.items()}
+        for name, before in self._params.items():
+            if loaded[name].shape != before.shape:
+                raise ConfigError(
+                    f"the learner's model has {wanted[name]} of shape {loaded[name].shape}, "
+                    f"expected {before.shape}; join with the newest key of the run"
+                )
+        self._params = loaded
 
     def __call__(self, inputs: Columns) -> Columns:
         """Return the outputs for one row of each input."""

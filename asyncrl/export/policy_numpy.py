@@ -271,6 +271,11 @@ def _clamp(x: Array, *bounds: Any, **named: Any) -> Array:
     return np.clip(x, named.get("min", low), named.get("max", high))
 
 
+def _view(x: Array, by: Any) -> Array:
+    """Return another shape, or the bytes of each row as numbers of another dtype."""
+    return np.ascontiguousarray(x).view(by) if isinstance(by, np.dtype) else x.reshape(by)
+
+
 def _flatten(x: Array, start: int = 0, end: int = -1) -> Array:
     start, end = start % x.ndim, end % x.ndim
     return x.reshape(*x.shape[:start], math.prod(x.shape[start : end + 1]), *x.shape[end + 1 :])
@@ -334,7 +339,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "amin": _reduced(np.min),
     "cat": lambda xs, dim=0: np.concatenate(xs, axis=dim),
     "stack": lambda xs, dim=0: np.stack(xs, axis=dim),
-    **dict.fromkeys(("view", "reshape"), np.reshape),
+    "reshape": np.reshape,
+    "view": _view,
     "flatten": _flatten,
     "unflatten": _unflatten,
     "unsqueeze": np.expand_dims,

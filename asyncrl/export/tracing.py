@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -149,10 +150,16 @@ def _params(found: Operations, model: nn.Module) -> dict[str, str]:
 
 
 def _check(acting: Acting, policy: TorchPolicy, spec: EnvSpec) -> None:
-    """Raise if a plan's network computes something else than the policy's."""
+    """Raise if a plan's network computes something else than the policy's.
+
+    With other parameters than those of the trace: a network may have used a copy of some.
+    """
     network = Network(acting)
-    network.load(policy.model_info().params)
     random = np.random.default_rng(0)
+    info = policy.model_info()
+    changed = {name: _changed(array, random) for name, array in info.params.items()}
+    policy.sync_model(replace(info, params=changed))
+    network.load(policy.model_info().params)
     served = cast(HasInference, policy)
     for _ in range(_TRIES):
         inputs: dict[str, Array] = {
@@ -166,6 +173,13 @@ def _check(acting: Acting, policy: TorchPolicy, spec: EnvSpec) -> None:
             fits = name in got and got[name].shape == rows.shape
             if not (fits and np.allclose(got[name], rows, _TOLERANCE, _TOLERANCE)):
                 raise ConfigError(f"its operations compute another {name} than the network")
+
+
+def _changed(array: Array, random: np.random.Generator) -> Array:
+    """Return other numbers near these; those of a variance stay positive."""
+    if array.dtype.kind != "f":
+        return array
+    return (array * random.uniform(0.5, 1.5, array.shape) + 0.01).astype(array.dtype)
 
 
 def _tried(network: Network, inputs: Columns) -> Columns:
@@ -188,8 +202,9 @@ def some_observations(
 def _draw(box: BoxSpec, count: int, random: np.random.Generator) -> Array:
     shape = (count, *box.shape)
     if np.dtype(box.dtype).kind in "iub":
-        low, high = box.low.astype(np.int64), box.high.astype(np.int64)
-        return random.integers(low, high, shape, endpoint=True).astype(box.dtype)
+        kind = np.uint64 if box.dtype == "uint64" else np.int64
+        low, high = box.low.astype(kind), box.high.astype(kind)
+        return random.integers(low, high, shape, kind, endpoint=True).astype(box.dtype)
     return random.standard_normal(shape).clip(box.low, box.high).astype(box.dtype)
 
 

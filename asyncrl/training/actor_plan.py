@@ -16,7 +16,6 @@ from asyncrl.actor.process import ActorSpec
 from asyncrl.actor.step_processor import StepProcessor, made_for, make_one_step, schema_of
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import EnvSpec, MakeBatchEnv
-from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import EnvChange
 from asyncrl.core.segment import ColumnSpec, SegmentConfig, SegmentSchema
 from asyncrl.core.settings import to_plain
@@ -113,6 +112,6 @@ def plan_actor(
             acting=plan_acting(agent, spec),
         )
         return to_plain(plan)
-    except ConfigError as error:
-        _log.info("programs that connect need torch, since the agent cannot be traced: %s", error)
+    except Exception as error:  # of a custom network, whatever it is: the run does not need a plan
+        _log.info("programs that connect need torch, since the agent cannot be traced: %r", error)
         return None

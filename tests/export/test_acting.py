@@ -19,13 +19,13 @@ from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.td3 import TD3Config
 from asyncrl.core.agent import PolicyContext, forget
-from asyncrl.core.env import DiscreteSpec, EnvSpec
+from asyncrl.core.env import DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import from_plain, to_plain
 from asyncrl.core.types import ModelVersion
 from asyncrl.export.acting import Acting
 from asyncrl.export.tracing import plan_acting
-from tests.export.test_export import BOUNDED, IMAGE, VECTOR
+from tests.export.test_export import BOUNDED, IMAGE, PARTS, VECTOR, observations
 
 CHOICES = EnvSpec(VECTOR, DiscreteSpec(4))
 MOTORS = EnvSpec(VECTOR, BOUNDED)
@@ -34,6 +34,7 @@ CONTEXT = PolicyContext(seed=5, actor_id=1, n_actors=4)
 CASES: dict[str, tuple[Any, EnvSpec]] = {
     "dqn": (DQNConfig(actor_priorities=True), CHOICES),
     "dqn, dueling, on images": (DQNConfig(dueling=True), EnvSpec(IMAGE, DiscreteSpec(4))),
+    "dqn, of fields": (DQNConfig(), EnvSpec(PARTS, DiscreteSpec(4))),
     "dqn, normalised": (DQNConfig(normalize_obs=True, normalize_reward=True), CHOICES),
     "c51": (C51Config(v_min=-1.0, v_max=1.0), CHOICES),
     "iqn": (IQNConfig(), CHOICES),
@@ -73,6 +74,8 @@ def test_it_acts_and_explores_alike(name: str) -> None:
 
 def _seen(spec: EnvSpec, random: np.random.Generator) -> Any:
     box = spec.observation
+    if isinstance(box, PackedSpec):
+        return observations(box, int(random.integers(100)))[:1]
     if np.dtype(box.dtype).kind == "u":
         return random.integers(0, 255, (1, *box.shape)).astype(box.dtype)
     return random.standard_normal((1, *box.shape)).astype(box.dtype)
@@ -85,3 +88,13 @@ def test_a_model_of_another_network_is_refused() -> None:
     without = {key: value for key, value in info.params.items() if key != name}
     with pytest.raises(ConfigError, match=f"the learner's model lacks {name}"):
         policy.sync_model(type(info)(version=ModelVersion(1), params=without, env_steps=0))
+
+
+def test_a_model_of_other_shapes_is_refused() -> None:
+    policy = plan_acting(DQNConfig(), CHOICES).build_policy(CHOICES, CONTEXT)
+    for hidden in ((64, 64), (32, 32)):
+        info = DQNConfig(hidden=hidden).build_policy(CHOICES, CONTEXT).model_info()
+        if hidden == (64, 64):
+            policy.sync_model(info)
+    with pytest.raises(ConfigError, match=r"of shape .*, expected"):
+        policy.sync_model(info)

@@ -23,6 +23,7 @@ class Own(nn.Module):
         self.layer = nn.Linear(5, 4)
         self.kind = kind
         self.table = torch.zeros(5000, 4)
+        self.transposed = self.layer.weight.detach().t()
 
     def forward(self, obs: Tensor) -> Tensor:
         values: Tensor = self.layer(obs)
@@ -31,6 +32,8 @@ class Own(nn.Module):
                 return nn.functional.gelu(values)
             case "branch":
                 return values if float(obs.sum()) > 0 else -values
+            case "transposed":
+                return obs @ self.transposed
             case "table":
                 return values + self.table.sum(dim=0)
         return values + torch.rand(4)
@@ -42,6 +45,10 @@ def own_gelu(*_: Any) -> nn.Module:
 
 def own_branch(*_: Any) -> nn.Module:
     return Own("branch")
+
+
+def own_transposed(*_: Any) -> nn.Module:
+    return Own("transposed")
 
 
 def own_table(*_: Any) -> nn.Module:
@@ -59,10 +66,11 @@ def own_random(*_: Any) -> nn.Module:
         (DQNConfig(noisy=True), "networks with noise are not traced"),
         (DQNConfig(network=own_gelu), "gelu.*, which exported policies do not support"),
         (DQNConfig(network=own_branch), "the network cannot be traced"),
+        (DQNConfig(network=own_transposed), "compute another outputs than the network"),
         (DQNConfig(network=own_table), "large arrays that are no parameters"),
         (DQNConfig(network=own_random), "rand.*, which exported policies do not support"),
     ],
-    ids=["no network", "noise", "operation", "branch", "table", "random"],
+    ids=["no network", "noise", "operation", "branch", "transposed", "table", "random"],
 )
 def test_what_cannot_be_traced_is_refused_in_words(agent: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):

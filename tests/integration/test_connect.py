@@ -24,6 +24,7 @@ from asyncrl.training.connect import Connection, connect
 from asyncrl.training.join_key import JoinKey
 from tests.integration.test_hosts import CONFIG, built, check
 from tests.support.fakes import ConstantConfig
+from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -127,8 +128,12 @@ def test_a_program_needs_no_torch(tmp_path: Path, caplog: pytest.LogCaptureFixtu
             check=False,
         )
         assert program.returncode == 0, program.stderr
-        left = [r for r in caplog.records if "has closed the connection" in r.message]
-        assert [record.levelname for record in left] == ["INFO"], "a normal end is no warning"
+
+        def left() -> list[str]:
+            return [r.levelname for r in caplog.records if "has closed the connec" in r.message]
+
+        wait_until(left, DEADLINE_S, "the learner to see its end")
+        assert left() == ["INFO"], "a normal end is no warning"
     (result,) = results
     assert result.env_steps == 40
     assert result.ledger["lost"] == result.ledger["in_flight"] == 0
