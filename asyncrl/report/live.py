@@ -49,8 +49,8 @@ _CLOSE_S = 2.0
 """Timeout for clients to take the last state of the page."""
 
 _INTERVAL_S = 1.0
-_SHARE = 0.01
-"""Share of the time that may go into building pages."""
+_SHARE = 0.005
+"""Share of the time that may go into building pages; sending takes about half as much again."""
 
 _LONGEST_PAUSE_S = 60.0
 
