@@ -20,8 +20,9 @@ from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.actor.trajectory_processor import TrajectoryConfig
 from asyncrl.agents.parts.exploration import Exploration
 from asyncrl.agents.parts.torch_config import TorchConfig
-from asyncrl.cli.eval import EvalArguments
+from asyncrl.cli.eval import EpisodeArguments, EvalArguments
 from asyncrl.cli.join import JoinArguments
+from asyncrl.cli.play import PlayArguments
 from asyncrl.cli.replay import ReplayArguments
 from asyncrl.cli.report import ReportArguments
 from asyncrl.core.declared import Member, declared
@@ -45,8 +46,10 @@ _OPTIONAL = {"envpool", "mlflow", "minari", "trackio", "wandb"}
 _GIVEN: dict[type, Any] = {  # classes that have no defaults
     CollectThenTrain: CollectThenTrain(env_steps=10, opt_steps=10),
     EnvConfig: EnvConfig(id="CartPole-v1"),
+    EpisodeArguments: EpisodeArguments(run_dir=Path()),
     EvalArguments: EvalArguments(run_dir=Path()),
     JoinArguments: JoinArguments(key=Path()),
+    PlayArguments: PlayArguments(run_dir=Path()),
     ReplayArguments: ReplayArguments(run_dir=Path()),
     ReportArguments: ReportArguments(run_dirs=(Path(),)),
     RunConfig: RunConfig(env="CartPole-v1"),
