@@ -146,7 +146,9 @@ class HostLauncher:
         self._begun = self._least == 0
         self._closed = False
         self._summary: dict[str, dict[str, float]] = {}
-        self._looked_at = self._made_at = clock()
+        self._looked_at = clock()
+        self._waits_since: float | None = None
+        """When it first waited for hosts: the key may be written long after this was made."""
         self._reads = port.reads
         self._ticks = 0
         self._reminder_s = _FIRST_REMINDER_S
@@ -405,7 +407,9 @@ class HostLauncher:
 
     def _remind(self) -> None:
         """Log at growing intervals which actors the run waits for."""
-        if self._begun or self._clock() - self._made_at < self._reminder_s:
+        if self._waits_since is None:
+            self._waits_since = self._clock()
+        if self._begun or self._clock() - self._waits_since < self._reminder_s:
             return
         self._reminder_s *= 2
         there = ", ".join(f"{host.name}: {host.room}" for host in self._hosts.values())
