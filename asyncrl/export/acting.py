@@ -19,7 +19,7 @@ from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.types import Array, Columns, Params
-from asyncrl.export.policy_numpy import OPERATIONS, argument_value
+from asyncrl.export.policy_numpy import compute
 
 if TYPE_CHECKING:
     from asyncrl.core.agent import Policy
@@ -98,9 +98,7 @@ class Network:
         """Return the outputs for one row of each input."""
         values: dict[str, Any] = {**self._constants, **self._params}
         values |= {f"input {i}": inputs[name] for i, name in enumerate(self._acting.inputs)}
-        for out, name, args, kwargs in self._acting.operations:
-            known = {key: argument_value(arg, values) for key, arg in kwargs.items()}
-            values[out] = OPERATIONS[name](*(argument_value(arg, values) for arg in args), **known)
+        compute(self._acting.operations, values)
         return {name: values[of] for name, of in self._acting.outputs.items()}
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -116,9 +116,7 @@ class Policy:
 
     def _run(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
         values: dict[str, Any] = {**self._arrays, **inputs}
-        for out, name, args, kwargs in self.description["operations"]:
-            known = {key: argument_value(arg, values) for key, arg in kwargs.items()}
-            values[out] = OPERATIONS[name](*(argument_value(arg, values) for arg in args), **known)
+        compute(self.description["operations"], values)
         return values
 
     def _action(self, answer: Array) -> Array:
@@ -165,10 +163,17 @@ def middle_and_half(low: Array, high: Array) -> tuple[Array, Array]:
     return ((first + last) / 2).astype(np.float32), half.astype(np.float32)
 
 
-def argument_value(arg: Any, values: Mapping[str, Any]) -> Any:
+def compute(operations: Iterable[Sequence[Any]], values: dict[str, Any]) -> None:
+    """Compute operations in order; add each result to the values, by its name."""
+    for out, name, args, kwargs in operations:
+        known = {key: _argument_value(arg, values) for key, arg in kwargs.items()}
+        values[out] = OPERATIONS[name](*(_argument_value(arg, values) for arg in args), **known)
+
+
+def _argument_value(arg: Any, values: Mapping[str, Any]) -> Any:
     """Return the value of an operation's argument: a name refers to an earlier value."""
     if isinstance(arg, list):
-        return [argument_value(one, values) for one in arg]
+        return [_argument_value(one, values) for one in arg]
     if isinstance(arg, dict):
         return values[arg["name"]] if "name" in arg else np.dtype(arg["dtype"])
     return arg
