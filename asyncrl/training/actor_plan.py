@@ -92,11 +92,11 @@ def plan_actor(
 
     `usual` says that all actors have this agent, and rows that are made as usual.
     """
+    if not usual:
+        return None
     from asyncrl.export.tracing import plan_acting  # noqa: PLC0415  # imports torch
 
     try:
-        if not usual:
-            return None
         plan = ActorPlan(
             agent=type(agent).__name__,
             facts=json.dumps(facts),
