@@ -19,7 +19,7 @@ import numpy as np
 from asyncrl.core.errors import WireError
 from asyncrl.core.inference import InferenceAnswer, InferenceRequest
 from asyncrl.core.messages import Peer
-from asyncrl.core.types import ActorId, Array, Columns, ModelVersion
+from asyncrl.core.types import ActorId, Columns, ModelVersion
 from asyncrl.transport.wire import (
     DTYPE_NAMES,
     DTYPES,
@@ -71,11 +71,10 @@ class InferenceWire:
         self._run_id = wire.run_id
         self.max_message_bytes = wire.max_message_bytes
 
-    def encode(self, message: InferenceMessage) -> list[Frame]:
+    def encode(self, m: InferenceMessage) -> list[Frame]:
         """Return the frames of a message; contiguous arrays are not copied."""
         kind: _Kind
         counts: tuple[int, ...]
-        m = message
         if isinstance(m, InferenceRequest):
             kind, error, columns = "InferenceRequest", "", m.inputs
             counts = m.peer.actor_id, m.peer.incarnation, m.number
@@ -109,7 +108,7 @@ class InferenceWire:
         if len(arrays) != len(header.layout):
             raise WireError(f"{kind}: {len(arrays)} arrays, not {len(header.layout)}")
         columns: Columns = {
-            name: _view(name, data, dtype, shape)
+            name: view(name, memoryview(data), dtype, shape)
             for (name, dtype, shape), data in zip(header.layout, arrays, strict=True)
         }
         if kind == "InferenceRequest":
@@ -125,10 +124,6 @@ class InferenceWire:
             outputs=columns,
             error=header.error,
         )
-
-
-def _view(name: str, data: Frame, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    return view(name, memoryview(data), dtype, shape)
 
 
 def _counts(kind: str, frame: Frame) -> tuple[int, ...]:
