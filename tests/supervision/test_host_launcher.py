@@ -248,6 +248,18 @@ def test_only_a_program_may_leave_without_a_warning(
     assert said.levelname == "WARNING", "it has vanished with its actor"
 
 
+def test_time_before_the_first_look_is_no_wait_for_hosts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The learner may take long to write the key, without which no host can join."""
+    stage = Stage(min_actors=None)
+    stage.now_s += 60.0
+    stage.look()
+    assert "missing" not in caplog.text
+    stage.look(11.0)
+    assert "4 of 4 actors are missing" in caplog.text
+
+
 def test_the_first_actor_waits_for_the_least_number(caplog: pytest.LogCaptureFixture) -> None:
     stage = Stage(min_actors=None)
     HostSide(stage, "n1", 3)
