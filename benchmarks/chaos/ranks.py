@@ -256,7 +256,9 @@ def _restarted(directory: Path) -> list[Finding]:
         command.wait_for_steps()
         before = command.saved
         command.fault(2, "nan")
-        wait_until(lambda: "rank 2 became NaN" in command.said, _DEADLINE_S, "the name of a rank")
+        # Who sees it first differs: the next sum of gradients, or the rank that publishes.
+        says = r"rank 2 (became NaN|failed: NonFiniteModel)"
+        wait_until(lambda: re.search(says, command.said), _DEADLINE_S, "the name of a rank")
         command.wait_for_steps()
         starts = json.loads((command.run_dir / "run.json").read_text(encoding="utf-8"))["starts"]
         resumed = command.saved
