@@ -17,6 +17,10 @@ class HostPort(Protocol):
         """How often the socket was read: while this does not change, no host can be heard."""
         ...
 
+    def waited_s(self, host: bytes) -> float:
+        """Return how long a message from a host and the answer have waited here, at most."""
+        ...
+
     def receive(self, timeout_s: float) -> list[tuple[bytes, bytes]]:
         """Return the messages that have arrived, each with its host; wait for one at most this."""
         ...

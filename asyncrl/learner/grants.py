@@ -9,13 +9,17 @@ which the learner consumes and the round trip of a message, both measured. A sta
 that waits for experience, grants at least one message to each actor, whatever is outstanding from
 others: a slow actor blocks no other. It grants more, up to the window: one more per actor each time
 that every actor has sent a message that could be stored on arrival, half as many after a message
-that had to wait. Knows nothing about sockets, threads and buffers.
+that had to wait.
+
+The window of an actor far away also covers the messages that it collects in a round trip of the
+network. Knows nothing about sockets, threads and buffers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import ceil
 
 from asyncrl.core.messages import Peer
 
@@ -27,48 +31,16 @@ _NEWEST = 0.2
 
 _MEASURED_EVERY = 128
 """Messages of an actor after which it gets no grant ahead until it has none left. The round trip is
-then measured again, since it may have become longer."""
+then measured again, since it may have become longer. More with a wider window."""
+
+_MOST_UNDER_WAY = 64
+"""Messages that an actor far away may have outstanding, unless the settings allow more."""
+
+_HEADROOM = 1.5
+"""Factor of the messages in a round trip: so a window that limits the rate of its actor grows."""
 
 _DECAY = 0.9
 """Of a peak, from one measurement to the next: a pause of the learner does not end its pace."""
-
-
-@dataclass(slots=True)
-class _Account:
-    received: int = 0
-    granted: int = 0
-    granted_at: float | None = None
-    """When the first of the outstanding messages was granted, if no other was outstanding then."""
-
-    drains: bool = False
-    """Whether it gets no grant ahead, so that the next one measures the round trip."""
-
-    busy_since: float | None = None
-    """When the last message arrived, if another one was outstanding then."""
-
-    collecting_s: float = 0.0
-    """Mean time between messages of an actor that never waits; 0 if unknown."""
-
-    def arrived(self, now_s: float) -> None:
-        """Measure how long this actor takes to collect a message."""
-        if self.busy_since is not None:
-            took_s = now_s - self.busy_since
-            self.collecting_s = _mean(self.collecting_s, took_s)
-        self.busy_since = now_s if self.outstanding else None
-
-    def most_ahead(self, useful: int) -> int:
-        """Return how many messages may be outstanding after a grant ahead."""
-        return 1 if self.drains else useful
-
-    @property
-    def outstanding(self) -> int:
-        """Messages that are granted and have not arrived."""
-        return max(0, self.granted - self.received)
-
-
-def _mean(before: float, newest: float) -> float:
-    """Return a moving mean; the first measurement is taken as it is."""
-    return before + _NEWEST * (newest - before) if before else newest
 
 
 class PeakRate:
@@ -87,12 +59,59 @@ class PeakRate:
         return self._peak
 
 
+@dataclass(slots=True)
+class _Account:
+    window: int
+    """Maximum number of outstanding messages."""
+
+    received: int = 0
+    granted: int = 0
+    granted_at: float | None = None
+    """When the first of the outstanding messages was granted, if no other was outstanding then."""
+
+    drains: bool = False
+    """Whether it gets no grant ahead, so that the next one measures the round trip."""
+
+    busy_since: float | None = None
+    """When the last message arrived, if another one was outstanding then."""
+
+    collecting_s: float = 0.0
+    """Mean time between messages of an actor that never waits; 0 if unknown."""
+
+    rate: PeakRate = field(default_factory=PeakRate)
+    """Of its messages."""
+
+    under_way: int = 0
+    """Outstanding messages that cover a round trip of the network; 0 if unknown."""
+
+    def arrived(self, now_s: float) -> None:
+        """Measure how long this actor takes to collect a message."""
+        if self.busy_since is not None:
+            took_s = now_s - self.busy_since
+            self.collecting_s = _mean(self.collecting_s, took_s)
+        self.busy_since = now_s if self.outstanding else None
+
+    def most_ahead(self, useful: int) -> int:
+        """Return how many messages may be outstanding after a grant ahead."""
+        return 1 if self.drains else max(useful, self.under_way)
+
+    @property
+    def outstanding(self) -> int:
+        """Messages that are granted and have not arrived."""
+        return max(0, self.granted - self.received)
+
+
+def _mean(before: float, newest: float) -> float:
+    """Return a moving mean; the first measurement is taken as it is."""
+    return before + _NEWEST * (newest - before) if before else newest
+
+
 class Grants:
     """The messages granted to each running actor.
 
     Args:
         message: Transitions of a full message.
-        window: Maximum number of outstanding messages of an actor.
+        window: Maximum number of outstanding messages of an actor that is near.
     """
 
     def __init__(self, message: int, window: int) -> None:
@@ -129,7 +148,7 @@ class Grants:
 
     @property
     def _all_full(self) -> bool:
-        return all(account.outstanding >= self._window for account in self._accounts.values())
+        return all(a.outstanding >= a.window for a in self._accounts.values())
 
     @property
     def _useful(self) -> int:
@@ -144,20 +163,25 @@ class Grants:
         if peer not in self._accounts:
             for other in [p for p in self._accounts if p.actor_id == peer.actor_id]:
                 del self._accounts[other]
-            self._accounts[peer] = _Account()
+            self._accounts[peer] = _Account(self._window)
 
     def on_end(self, peer: Peer) -> None:
         """Remove an actor together with its outstanding grants."""
         self._accounts.pop(peer, None)
 
-    def on_received(self, peer: Peer, seq: int, *, at_once: bool | None, now_s: float) -> None:
+    def on_received(
+        self, peer: Peer, seq: int, *, at_once: bool | None, now_s: float, network_s: float = 0.0
+    ) -> None:
         """Count a message that arrived; `at_once` says whether it can be stored without waiting.
 
         `at_once` is None if that says nothing about the learner's speed, as during warm-up.
+        `network_s` is a round trip without any wait in the learner, 0 if unknown.
         """
         if account := self._accounts.get(peer):
             account.received = max(account.received, seq)
-            account.drains |= account.received % _MEASURED_EVERY == 0
+            self._widen(account, network_s, now_s)
+            measured_every = _MEASURED_EVERY * account.window // self._window
+            account.drains |= account.received % measured_every == 0
             if account.granted_at is not None:
                 took_s, account.granted_at = now_s - account.granted_at, None
                 self.round_trip_s = _mean(self.round_trip_s, took_s)
@@ -168,6 +192,13 @@ class Grants:
             self._surplus = min(self._window, self._surplus + 1 / max(1, len(self._accounts)))
         else:
             self._surplus = max(1.0, self._surplus / 2)
+
+    def _widen(self, account: _Account, network_s: float, now_s: float) -> None:
+        """Set an actor's window. A configured 1 asks for the newest model in each message."""
+        in_trip = account.rate.update(account.received, now_s) * network_s
+        most = min(self._window**2, _MOST_UNDER_WAY)
+        account.under_way = min(1 + ceil(_HEADROOM * in_trip), most) if in_trip else 0
+        account.window = max(self._window, account.under_way)
 
     def issue(
         self, room: float, *, shortage: float, starved: bool, now_s: float
@@ -194,8 +225,11 @@ class Grants:
             due = {
                 peer: has
                 for peer, account in self._accounts.items()
-                if ((has := account.outstanding) < self._window and fits)
-                or (has < account.most_ahead(useful) and (short or has < surplus))
+                if ((has := account.outstanding) < account.window and fits)
+                or (
+                    has < account.most_ahead(useful)
+                    and (short or has * self._window < surplus * account.window)
+                )
             }
             if not due:
                 return

@@ -119,6 +119,8 @@ class ReplayBufferProxy:
         self.on_experience: Callable[[Experience], bool] = lambda _: False
         """Called with each message on arrival, in the receiving thread. Returns whether its model
         is too old; fewer messages are then granted ahead."""
+        self.network_s: Callable[[Peer], float] = lambda _: 0.0
+        """Returns the round trip of the network to an actor, without waits here; 0 if unknown."""
         self.on_stored: Callable[[Experience], object] = lambda _: None
         """Called with each message that was stored, in the same thread."""
         self.on_room: Callable[[], object] = lambda: None
@@ -311,7 +313,10 @@ class ReplayBufferProxy:
             fits = not self._held and self.limiter.may_insert(message.transitions)
             fits = fits and not too_old
             at_once = None if self.limiter.is_warming_up() else fits
-        self._grants.on_received(message.peer, message.seq, at_once=at_once, now_s=time.monotonic())
+        peer, network_s = message.peer, self.network_s(message.peer)
+        self._grants.on_received(
+            peer, message.seq, at_once=at_once, now_s=time.monotonic(), network_s=network_s
+        )
         self._held.append(message)
 
     def _store_held(self) -> None:

@@ -48,6 +48,8 @@ _CLOSE_S = 5.0
 _FIRST_REMINDER_S = 10.0
 _TRIPS = 16
 """Round trips of a host whose smallest is shown: the others contain waits of its processes."""
+_MOST_WAITED = 1 / 3
+"""Share of a round trip above which a wait in this process hides the part of the network."""
 _MOST_HOSTS = 4096
 _MOST_ROOM = 4096
 
@@ -89,6 +91,8 @@ class _Host:
     """Of actors that have ended."""
     silent_s: float = 0.0
     trips_s: deque[float] = field(default_factory=partial(deque, maxlen=_TRIPS))
+    network_s: deque[float] = field(default_factory=partial(deque, maxlen=_TRIPS))
+    """Round trips without their longest possible wait in this process."""
     is_program: bool = False
     """Whether it is a program that acts in its own loop, and may leave at any time."""
     leaves: str = ""
@@ -242,6 +246,11 @@ class HostLauncher:
         elif not self._is_actor(peer.actor_id):
             self._local.kill(peer, with_stacks=with_stacks)
 
+    def network_s(self, peer: Peer) -> float:
+        """Return a round trip to an actor's host, without waits here; 0 if unknown. Any thread."""
+        host = self._where.get(peer)
+        return min(host.network_s, default=0.0) if host else 0.0
+
     def hosts(self) -> dict[str, dict[str, float]]:
         """Return what is known of each host, by name: numbers. Any thread."""
         return {name: dict(numbers) for name, numbers in self._summary.copy().items()}
@@ -281,7 +290,7 @@ class HostLauncher:
                 for item in host.talk.take(message):
                     self._on_item(host, item)
                 self._on_reports(host, message.get("actors", []))
-                self._on_echo(host, message.get("echo"))
+                self._on_echo(who, host, message.get("echo"))
                 self._port.send(who, host.talk.message(at=self._clock()))
         except WireError as error:
             _log.warning("a message of a host is ignored: %s", error)
@@ -342,13 +351,15 @@ class HostLauncher:
                 case _:
                     raise WireError(f"a report that cannot be read: {report!r:.80}")
 
-    def _on_echo(self, host: _Host, echo: Any) -> None:  # noqa: ANN401  # from JSON
+    def _on_echo(self, who: bytes, host: _Host, echo: Any) -> None:  # noqa: ANN401  # from JSON
         """Measure a round trip, if the host returns a time that it was sent."""
         match echo:
             case [float(sent_at), float(held_s)] if held_s >= 0:
                 trip_s = self._clock() - sent_at - held_s
                 if trip_s >= 0:
                     host.trips_s.append(trip_s)
+                    if (waited_s := self._port.waited_s(who)) <= _MOST_WAITED * trip_s:
+                        host.network_s.append(trip_s - waited_s)
 
     def _check_silence(self) -> None:
         """Give up hosts that were not heard while the socket was read."""

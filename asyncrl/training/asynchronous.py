@@ -181,7 +181,7 @@ def build_async_trainer(
             fleet, key = admit_hosts(
                 starts, link, config, facts, plain_spec(seen.spec), parts.get("run_config")
             )
-            proxy.actors.hosts = fleet.hosts
+            proxy.actors.hosts, proxy.network_s = fleet.hosts, fleet.network_s
             usual = not (actor_agents or make_processor)
             publish(
                 key,

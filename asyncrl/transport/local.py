@@ -259,7 +259,8 @@ class LocalActorLink:
 
     def _has_credit(self, seq: int) -> bool:
         mailbox = self._mailbox
-        return mailbox.welcomed and seq - mailbox.acknowledged <= self._transport.window
+        credit = max(mailbox.granted, mailbox.acknowledged + self._transport.window)
+        return mailbox.welcomed and seq <= credit
 
     def _wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Wait for a condition; raise if this link can no longer be used."""

@@ -260,7 +260,8 @@ class PeerTable:
         if seq <= state.received:
             self.counters["duplicate"] += 1
             return False
-        if not state.sends_experience or seq > state.acknowledged + self.window:
+        credit = max(state.granted, state.acknowledged + self.window)
+        if not state.sends_experience or seq > credit:
             said = "announced none" if not state.sends_experience else "has no credit"
             self.counters["refused"] += 1
             self.refuse(state.peer, f"message {seq} of experience from a peer that {said}")

@@ -310,7 +310,8 @@ class ZmqActorLink:
     def _has_credit(self, message: Experience | Report) -> bool:
         if not isinstance(message, Experience):
             return len(self._unread) < _MOST_UNREAD
-        return self._welcomed and message.seq - self._acknowledged <= self._config.window
+        credit = max(self._granted, self._acknowledged + self._config.window)
+        return self._welcomed and message.seq <= credit
 
     def _is_due(self, topic: Topic) -> bool:
         asked = self._requested_at.get(topic)

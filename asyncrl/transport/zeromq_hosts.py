@@ -28,6 +28,7 @@ MAX_BYTES = 1 << 20
 _NAME_BYTES = 17
 _KIND = b"\x02"  # names of actors begin with another byte
 _MOST_WAITING = 4096
+_Clock = Callable[[], float]
 
 
 def is_host(name: bytes) -> bool:
@@ -38,14 +39,18 @@ def is_host(name: bytes) -> bool:
 class HostMailbox:
     """Passes messages between the thread of the learner's socket and another one."""
 
-    def __init__(self, auth: Authenticator | None, wake: Callable[[], None]) -> None:
+    def __init__(self, auth: Authenticator | None, wake: Callable[[], None], clock: _Clock) -> None:
         self._auth = auth
         self._wake = wake
+        self._clock = clock
         self._changed = threading.Condition()
         self._arrived: deque[tuple[bytes, bytes]] = deque()
-        self._departing: deque[tuple[bytes, bytes]] = deque()
+        self._departing: deque[tuple[bytes, bytes, float]] = deque()
         self.reads = 0
         """How often the learner's socket was read."""
+        self._idle_at = clock()
+        self._waited_s: dict[bytes, tuple[float, float]] = {}
+        """By host: how long the newest message from it, and to it, has waited here, at most."""
         self.expected = 0
         """Maximum number of hosts that are expected to connect."""
 
@@ -64,9 +69,13 @@ class HostMailbox:
             arrived, self._arrived = list(self._arrived), deque()
         return arrived
 
+    def waited_s(self, host: bytes) -> float:
+        """Return how long a message from a host and the answer have waited here, at most."""
+        return sum(self._waited_s.get(host, ()))
+
     def send(self, host: bytes, data: bytes) -> None:
         """Send a message to a host, in the socket's thread."""
-        self._departing.append((host, data))
+        self._departing.append((host, data, self._clock()))
         self._wake()
 
     def put(self, name: bytes, frames: list[memoryview]) -> bool:
@@ -76,15 +85,27 @@ class HostMailbox:
         with self._changed:
             if len(self._arrived) < _MOST_WAITING:  # hosts repeat what is not acknowledged
                 self._arrived.append((name, bytes(frames[0])))
+                if len(self._waited_s) > _MOST_WAITING:
+                    self._waited_s.clear()
+                went_s = self._waited_s.get(name, (0.0, 0.0))[1]
+                self._waited_s[name] = self._clock() - self._idle_at, went_s
             self._changed.notify_all()
         return True
+
+    def waited(self) -> None:
+        """Note that the thread has waited for the socket: what it reads now has just arrived."""
+        self._idle_at = self._clock()
 
     def departing(self) -> list[tuple[bytes, bytes]]:
         """Return the messages that the socket's thread must send now."""
         self.reads += 1
         departing = []
         while self._departing:
-            departing.append(self._departing.popleft())
+            host, data, put_at = self._departing.popleft()
+            departing.append((host, data))
+            came_s, before_s = self._waited_s.get(host, (0.0, 0.0))
+            # An echo may still be of the message before.
+            self._waited_s[host] = came_s, max(self._clock() - put_at, before_s / 2)
         return departing
 
 

@@ -92,7 +92,7 @@ class ZmqLearnerLink:
         self._make_address = partial(make_address, self._endpoint)
         self.address = self._make_address(curve and replace(curve, secret=b""))
         """The learner's address; `admit` adds a key."""
-        self.hosts = HostMailbox(self._auth, self.wake)
+        self.hosts = HostMailbox(self._auth, self.wake, clock)
         self._prefix = routing_prefix(wire.run_id)
         self._requests: dict[tuple[Peer, Topic], int] = {}
         # A socket pair: every platform can poll it, and any thread may write to it.
@@ -152,6 +152,7 @@ class ZmqLearnerLink:
             if messages or woken or left <= 0:
                 return messages
             woken = self._wait(left)
+            self.hosts.waited()
             waited()
 
     def acknowledge(self, peer: Peer, seq: int, granted: int = 0) -> None:

@@ -77,7 +77,8 @@ class ZmqTransportConfig:
 
     window: Count = 8
     """Maximum number of unacknowledged messages of experience per actor. A killed actor loses at
-    most these."""
+    most these. If more are needed to keep an actor far away busy, the learner allows up to 64, or
+    up to the square of a window below 8; with 1 it never does."""
 
     silence_warning_s: Positive = 60.0
     """Seconds after which an actor whose `Hello` got no reply logs the likely reason. It keeps

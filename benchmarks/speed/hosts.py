@@ -36,6 +36,7 @@ import psutil
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.bench.measure import growth_rate
 from asyncrl.core.env import MakeBatchEnv
+from asyncrl.core.segment import SegmentConfig
 from asyncrl.envs.gym import make_batch
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.rate_limiter import RateLimiterConfig
@@ -93,11 +94,17 @@ class Case:
     delay_s: float | None = None
     """Delay of a proxy, each way; None does without a proxy."""
 
+    envs: int = 64
+    """Environments of each actor that computes."""
+
+    length: int = 32
+    """Rows per segment."""
+
     @property
     def make_env(self) -> MakeBatchEnv:
         """Builds an actor's environments."""
         make: Any = Sleeper if self.asleep else partial(gymnasium.make, "CartPole-v1")
-        return make_batch(make, 1 if self.asleep else 64)
+        return make_batch(make, 1 if self.asleep else self.envs)
 
     def config(self, **transport: Any) -> AsyncConfig:  # noqa: ANN401
         """Return the settings of the run, which hosts must share."""
@@ -105,6 +112,7 @@ class Case:
         return AsyncConfig(
             actors=self.actors,
             launcher=launchers[self.where],  # type: ignore[arg-type]
+            segment=SegmentConfig(length=self.length),
             limiter=RateLimiterConfig(samples_per_insert=0.0),
             evaluate=EvaluationConfig(where="off"),
             transport=ZmqTransportConfig(bind="tcp://127.0.0.1", **transport),
@@ -340,23 +348,26 @@ def busy_rows(args: argparse.Namespace, details: dict[str, Any]) -> list[Compari
         "through a proxy": Case(where="join", actors=2, asleep=False, delay_s=0.0),
         "20 ms away": Case(where="join", actors=2, asleep=False, delay_s=0.02),
     }
+    short = {
+        name: replace(cases[name], envs=8, length=2) for name in ("through a proxy", "20 ms away")
+    }
 
     def rate(case: Case) -> float:
         return measure(case, args.seconds)["rate"]
 
-    rounds = in_turns({name: partial(rate, case) for name, case in cases.items()}, args.repeats)
-    details["2 actors of 64 CartPoles"] = rounds
-    pairs = [("on a host", "local over TCP"), ("20 ms away", "through a proxy")]
-    return [
-        compare(
-            rounds,
-            ours,
-            other,
-            unit="env steps/s",
-            what=f"2 actors of 64 CartPoles, {ours} / {other}",
-        )
-        for ours, other in pairs
-    ]
+    rows = []
+    far = ("20 ms away", "through a proxy")
+    for what, of, pairs in (
+        ("2 actors of 64 CartPoles", cases, [("on a host", "local over TCP"), far]),
+        ("2 actors of 8 CartPoles, in segments of 2", short, [far]),
+    ):
+        rounds = in_turns({name: partial(rate, case) for name, case in of.items()}, args.repeats)
+        details[what] = rounds
+        rows += [
+            compare(rounds, ours, other, unit="env steps/s", what=f"{what}, {ours} / {other}")
+            for ours, other in pairs
+        ]
+    return rows
 
 
 CASES = ("join", "ray", "busy")

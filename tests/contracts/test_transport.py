@@ -155,6 +155,16 @@ def test_a_window_of_messages_and_not_one_more_is_accepted(net: Net) -> None:
     assert not actor.send(make_experience(4), 0.0)
 
 
+def test_what_is_granted_may_be_sent_beyond_the_window(net: Net) -> None:
+    actor = net.join()
+    net.learner.acknowledge(PEER, 0, WINDOW + 2)
+    net.until(lambda: actor.may_begin(WINDOW + 2))
+    for seq in range(1, WINDOW + 3):
+        net.send(actor, make_experience(seq))
+    net.until(lambda: net.seqs() == [*range(1, WINDOW + 3)])
+    assert not actor.send(make_experience(WINDOW + 3), SOON_S)
+
+
 def test_an_actor_may_begin_what_is_granted_and_not_more(net: Net) -> None:
     actor = net.join()
     assert not actor.may_begin(1, SOON_S)

@@ -28,11 +28,13 @@ from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.join import join_run
 from asyncrl.transport.zeromq import ZmqTransportConfig
+from benchmarks.speed.hosts import delayed
 from tests.integration.test_train_async import Loop, config
 from tests.support import warm
 from tests.support.fakes import ConstantConfig, CountingBatch
 from tests.support.helpers import wait_until
 from tests.support.proxy import Proxy
+from tests.support.sample_messages import make_peer
 
 pytestmark = pytest.mark.processes
 
@@ -272,6 +274,25 @@ def test_a_partition_loses_and_doubles_nothing_unsaid(
     assert restarts(result) >= 2
     assert "joins again" in caplog.text
     assert lost_at, "the loss was seen"
+
+
+def test_the_learner_knows_how_far_away_an_actor_is(tmp_path: Path) -> None:
+    key, done = tmp_path / "join.key", list[Any]()
+
+    def before(trainer: AsyncTrainer) -> None:
+        if once(trainer, 100, done):
+            known = trainer.proxy.network_s
+            wait_until(lambda: known(make_peer(0)) > 0.05, DEADLINE_S, "a round trip")
+
+    with delayed(0.05) as proxy:
+        transport = replace(CONFIG.transport, advertise=f"127.0.0.1:{proxy.port}")
+        trainer = built(key, replace(CONFIG, transport=transport), before=before)
+        proxy.to_port = int(trainer._link.address.endpoint.rpartition(":")[2])  # type: ignore[attr-defined]
+        with hosts_of(key) as hosts:
+            hosts.join()
+            result = trainer.train()
+    check(result)
+    assert done
 
 
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 
 import pytest
 
@@ -28,9 +29,15 @@ def issue(
 
 
 def received(
-    given: Grants, peer: Peer, seq: int, *, at_once: bool | None, now_s: float = 0.0
+    given: Grants,
+    peer: Peer,
+    seq: int,
+    *,
+    at_once: bool | None,
+    now_s: float = 0.0,
+    network_s: float = 0.0,
 ) -> None:
-    given.on_received(peer, seq, at_once=at_once, now_s=now_s)
+    given.on_received(peer, seq, at_once=at_once, now_s=now_s, network_s=network_s)
 
 
 def test_no_more_is_granted_than_there_is_room_for() -> None:
@@ -108,6 +115,93 @@ def test_what_is_granted_ahead_covers_the_way_and_not_the_collecting(
     assert issue(given, 0.0, shortage=1000.0, starved=True) == []
     assert given.shortage_for_next == math.inf, "no grant would help, so none is waited for"
     assert issue(given, 10.0 * (granted + 1)) == ([(A, 10 + granted)] if granted < 8 else [])
+
+
+class Collector:
+    """An actor that collects a message in 10 ms, as messages are granted to it."""
+
+    def __init__(self, given: Grants, room: float = math.inf) -> None:
+        self.given, self.room = given, room
+        self.now_s = self.free_s = 0.0
+        self.arrivals = deque[float]()
+        self.seq = self.most = 0
+
+    def run(self, seconds: float, *, network_s: float, unseen_s: float = 0.0) -> float:
+        """Collect for this long; return the share of the time in which it was busy.
+
+        A message takes `unseen_s` longer than the network needs: it waits in the learner.
+        """
+        began_s, before = self.now_s, self.seq
+        trip_s = network_s + unseen_s
+        while self.now_s < began_s + seconds:
+            starved = self.room == 0
+            for _ in issue(self.given, self.room, starved=starved, now_s=self.now_s):
+                self.free_s = max(self.free_s, self.now_s + trip_s / 2) + 0.01
+                self.arrivals.append(self.free_s + trip_s / 2)
+            self.most = max(self.most, len(self.arrivals))
+            self.now_s = self.arrivals.popleft()
+            self.seq += 1
+            received(self.given, A, self.seq, at_once=True, now_s=self.now_s, network_s=network_s)
+        return (self.seq - before) * 0.01 / (self.now_s - began_s)
+
+
+@pytest.mark.parametrize("room", [0.0, math.inf])
+def test_an_actor_far_away_gets_as_many_as_keep_it_busy(room: float) -> None:
+    actor = Collector(grants(A, window=8), room)
+    actor.run(10.0, network_s=0.2)
+    assert actor.run(100.0, network_s=0.2) > 0.9, "8 of the 21 messages in a round trip give 0.4"
+    assert 21 <= actor.most < 40, "1.5 round trips"
+    actor.run(10.0, network_s=0.0)
+    actor.most = 0
+    actor.run(10.0, network_s=0.0)
+    assert actor.most <= 8, "it is near again"
+
+
+def test_no_actor_gets_more_than_64_ahead() -> None:
+    actor = Collector(grants(A, window=8))
+    actor.run(100.0, network_s=10.0)
+    assert actor.most == 64
+
+
+def test_a_window_of_one_stays_so_however_far_the_actor() -> None:
+    actor = Collector(grants(A, window=1))
+    assert actor.run(100.0, network_s=0.2) == pytest.approx(0.01 / 0.21, rel=0.1)
+
+
+def test_an_actor_whose_messages_wait_in_the_learner_keeps_its_window() -> None:
+    actor = Collector(grants(A, window=8))
+    actor.run(100.0, network_s=0.001, unseen_s=0.2)
+    assert actor.most == 8
+
+
+def test_near_actors_keep_their_window_however_slow_the_receiver() -> None:
+    peers = [make_peer(i) for i in range(100)]
+    given = grants(*peers, window=8)
+    queue = deque(issue(given, math.inf))
+    assert len(queue) == 800
+    for turn in range(10_000):  # all have sent all that they may, and one message is read
+        peer, seq = queue.popleft()
+        received(given, peer, seq, at_once=True, now_s=turn / 1000, network_s=0.001)
+        queue.extend(issue(given, math.inf, now_s=turn / 1000))
+        assert len(queue) == given.outstanding == 800
+        assert queue[-1][1] - seq == 8
+
+
+def test_actors_far_away_get_no_more_than_there_is_room_for() -> None:
+    actor = Collector(grants(A, window=8), room=105.0)
+    actor.run(100.0, network_s=0.2)
+    assert actor.most == 10
+
+
+def test_fewer_are_granted_to_an_actor_far_away_after_one_had_to_wait() -> None:
+    actor = Collector(grants(A, window=8), room=0.0)
+    actor.run(100.0, network_s=0.2)
+    most = actor.given.outstanding
+    assert most > 20
+    for seq in range(actor.seq + 1, actor.seq + most + 1):
+        received(actor.given, A, seq, at_once=False, now_s=actor.now_s, network_s=0.2)
+    ahead = issue(actor.given, 0.0, starved=True, now_s=actor.now_s)
+    assert len(ahead) <= 5, "as few as the share of the window that near actors get"
 
 
 def test_a_longer_way_is_noticed() -> None:

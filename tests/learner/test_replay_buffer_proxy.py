@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import signal
 import sys
@@ -426,6 +427,26 @@ def test_a_learner_that_has_waited_is_starved_no_longer(slow_station: Station) -
     station.link.put(make_experience(2, peer), make_experience(3, peer))
     station.handled()
     assert station.link.granted == {peer: 2}, "the third is held, and no other is granted"
+
+
+def test_an_actor_far_away_is_granted_more_than_the_window(open_station: Station) -> None:
+    far, near = make_peer(0), make_peer(1)
+    open_station.proxy.network_s = lambda peer: 1e6 if peer == far else 0.0
+    open_station.link.put(make_hello(far), make_hello(near))
+    granted, numbers = open_station.link.granted, itertools.count(1)
+
+    def is_granted_more() -> bool:
+        seq = next(numbers)
+        open_station.link.put(make_experience(seq, far), make_experience(seq, near))
+        open_station.handled()
+        return granted.get(far, 0) > seq + 8
+
+    # A rate is known after a quarter of a second.
+    wait_until(is_granted_more, SOON_S, "a wider window")
+    seq = next(numbers)
+    open_station.link.put(make_experience(seq, far), make_experience(seq, near))
+    both = {far: seq + 64, near: seq + 8}
+    wait_until(lambda: granted == both, SOON_S, f"{both}")
 
 
 def test_grants_of_an_actor_that_ended_go_to_others(slow_station: Station) -> None:

@@ -65,6 +65,7 @@ class Stage:
     def __init__(self, **config: Any) -> None:
         self.now_s = 100.0
         self.reads = 0
+        self.waited = 0.0
         self.inbox: list[tuple[bytes, bytes]] = []
         self.outbox: list[tuple[bytes, bytes]] = []
         self.local = LocalOne()
@@ -86,6 +87,9 @@ class Stage:
         self.now_s += timeout_s
         arrived, self.inbox = self.inbox, []
         return arrived
+
+    def waited_s(self, host: bytes) -> float:
+        return self.waited
 
     def send(self, host: bytes, data: bytes) -> None:
         self.outbox.append((host, data))
@@ -362,6 +366,26 @@ def test_round_trip_of_a_host_is_without_the_time_that_it_holds_a_message() -> N
     for echo in (None, [None, 0.1], [1e9, 0.0], [float("nan"), 0.0], [0.0, -1.0], "x"):
         host.say(echo=echo)
     assert stage.launcher.hosts()["n1"]["round_trip_s"] == 0.25
+
+
+def test_round_trip_of_the_network_is_without_waits_in_the_learner() -> None:
+    stage = Stage()
+    host = HostSide(stage)
+    stage.launcher.launch(peer(), body)
+
+    def trip(trip_s: float, waited_s: float) -> float:
+        sent_at = stage.now_s
+        stage.now_s += trip_s
+        stage.waited = waited_s
+        host.say(echo=[sent_at, 0.0])
+        return stage.launcher.network_s(peer())
+
+    assert trip(0.5, 0.375) == 0.0, "what the network needs cannot be known"
+    assert trip(0.75, 0.25) == 0.5
+    assert trip(0.5, 0.25) == 0.5, "as before"
+    assert trip(0.25, 0.0) == 0.25
+    assert [trip(1.0, 0.25) for _ in range(16)][-1] == 0.75, "what was long ago is forgotten"
+    assert stage.launcher.network_s(peer(1)) == 0.0, "on no host"
 
 
 def test_kill_and_finish_are_passed_on() -> None:

@@ -11,7 +11,7 @@ import pytest
 from asyncrl.core.errors import ConfigError, Refused, TransportError
 from asyncrl.core.messages import Experience, Hello
 from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
-from asyncrl.transport.zeromq_hosts import MAX_BYTES, ZmqHostLine
+from asyncrl.transport.zeromq_hosts import MAX_BYTES, HostMailbox, ZmqHostLine
 from asyncrl.transport.zeromq_socket import Curve, advertised
 from tests.support.helpers import wait_until
 from tests.support.intruders import Intruder, admitted, curve, keys_of
@@ -66,6 +66,29 @@ def test_messages_go_both_ways_between_one_host_and_the_learner(site: Site) -> N
     one.close()
     other.close()
     one.close()
+
+
+def test_how_long_messages_wait_for_the_learner_is_known() -> None:
+    now_s = 10.0
+    mailbox = HostMailbox(None, lambda: None, lambda: now_s)
+    one, other = b"\x02" + bytes(16), b"\x02" + bytes(15) + b"x"
+    assert mailbox.waited_s(one) == 0.0
+    now_s = 11.0
+    mailbox.waited()
+    now_s = 11.5
+    assert mailbox.put(one, [memoryview(b"of one")])
+    assert mailbox.waited_s(one) == 0.5, "it may have arrived at any time since the last wait"
+    mailbox.send(one, b"for one")
+    now_s = 12.0
+    assert mailbox.departing() == [(one, b"for one")]
+    assert mailbox.waited_s(one) == 1.0, "and the answer"
+    mailbox.waited()
+    mailbox.put(one, [memoryview(b"of one")])
+    assert mailbox.waited_s(one) == 0.5, "of the answer only"
+    mailbox.send(one, b"for one")
+    mailbox.departing()
+    assert mailbox.waited_s(one) == 0.25, "the host may not have read the newest answer"
+    assert mailbox.waited_s(other) == 0.0
 
 
 def test_a_name_serves_as_an_address(site: Site) -> None:
