@@ -389,10 +389,8 @@ def train_in(run_dir: Path, arguments: TrainArguments, launcher: RunLauncher | N
     A run that is resumed after its end is left unchanged, except for a missing summary.
     """
     post_run_dir(group_of(arguments), run_dir, resumes=bool(arguments.resume))
-    if not arguments.output.quiet:
-        print_run(arguments.agent, arguments.config, run_dir)
     shown, run_dir = run_dir, run_dir.absolute()  # environments may change the working directory
-    result, exit_code = _result_in(run_dir, arguments, launcher)
+    result, exit_code = _result_in(run_dir, shown, arguments, launcher)
     if result is None:
         return exit_code
     space = "" if arguments.output.quiet else "\n"  # separates it from the last frame
@@ -406,7 +404,7 @@ def train_in(run_dir: Path, arguments: TrainArguments, launcher: RunLauncher | N
 
 
 def _result_in(
-    run_dir: Path, arguments: TrainArguments, launcher: RunLauncher | None
+    run_dir: Path, shown: Path, arguments: TrainArguments, launcher: RunLauncher | None
 ) -> tuple[TrainResult | None, int]:
     """Train; return the result, None if the directory stays as it is, and a signal's exit code."""
     config = arguments.config
@@ -414,6 +412,8 @@ def _result_in(
     with keeping_warnings(run_dir) as begin_log, _dashboard(arguments.output, run_dir) as dashboard:
         with printing_building(quiet=arguments.output.quiet):
             trainer = _build(arguments, run_dir, interrupter, launcher)
+        if not arguments.output.quiet:
+            print_run(arguments.agent, config, shown)
         with interrupting(interrupter, config.grace_s) as interrupted, closing(trainer):
             if ended := trainer.has_ended():
                 result = trainer.result()

@@ -33,7 +33,15 @@ from asyncrl.cli import run_directory as _run_directory
 from asyncrl.cli import train as train_command
 from asyncrl.cli.main import main
 from asyncrl.cli.run_directory import run_dir_made
-from asyncrl.cli.train import Output, TrainArguments, _run_dir, parse, printing_building, train_in
+from asyncrl.cli.train import (
+    Output,
+    TrainArguments,
+    _run_dir,
+    parse,
+    print_run,
+    printing_building,
+    train_in,
+)
 from asyncrl.core.errors import ConfigError
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.machine import machine
@@ -159,6 +167,18 @@ def test_damaged_list_of_starts_is_begun_again(tmp_path: Path, text: str) -> Non
     assert _run_directory.load_starts(tmp_path) == []
 
 
+def test_no_training_is_announced_before_all_settings_are_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    too_much = ["--trainer.batch-size", "1000", "--replay.capacity", "100"]
+    assert main(["train", "dqn", "--mode", "sync", *too_much]) == 2
+    out, err = capsys.readouterr()
+    assert "batch_size of 1000 does not fit a replay buffer of 100 transitions" in err
+    assert "training" not in out
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.processes
 def test_run_directory_is_for_its_user_alone(trained: Trained) -> None:
     assert trained.directory.stat().st_mode & 0o777 == 0o700
@@ -168,23 +188,16 @@ def test_run_directory_is_for_its_user_alone(trained: Trained) -> None:
 def test_memory_of_the_replay_is_reported_before_training(trained: Trained) -> None:
     lines = trained.done.stdout.splitlines()
     (at,) = (i for i, line in enumerate(lines) if line.startswith("replay of 5000 transitions"))
-    assert lines[at - 1].startswith("training dqn on CartPole-v1")
+    assert lines[at + 1].startswith("training dqn on CartPole-v1")
     assert "MiB of memory" in lines[at]
     assert trained.done.stdout.count("MiB") == 1, "on this line alone, for nothing is in a file"
 
 
-@pytest.mark.parametrize(
-    ("flags", "times"), [([], 1), (["--max-opt-steps", "5"], 0), (["--quiet"], 0)]
-)
+@pytest.mark.parametrize(("limit", "times"), [(0, 1), (5, 0)])
 def test_run_without_a_limit_says_how_it_ends(
-    flags: list[str],
-    times: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    limit: int, times: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["train", "dqn", "--env", "Nope-v0", *flags]) == 2
+    print_run("dqn", RunConfig(max_opt_steps=limit), tmp_path)
     assert capsys.readouterr().out.count("it trains until Ctrl-C") == times
 
 
@@ -269,7 +282,7 @@ def test_checkpoints_are_the_best_model_and_the_last_state(trained: Trained) -> 
 @pytest.mark.processes
 def test_user_reads_where_results_are_then_progress_then_the_summary(trained: Trained) -> None:
     lines = trained.done.stdout.splitlines()
-    assert lines[0] == "training dqn on CartPole-v1, results in runs/x"
+    assert lines[1] == "training dqn on CartPole-v1, results in runs/x"
     assert any("| env " in line and "| opt 300" in line for line in lines)
     summary = lines[lines.index("run ended: 300 optimisation steps are done") :]
     shown = dict(line.split(maxsplit=1) for line in summary)
