@@ -26,6 +26,7 @@ from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.envs.film import filmed, in_window
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.machine import machine
+from asyncrl.report.run_files import RunFiles
 from asyncrl.training.run_config import RunConfig, save_yaml
 from asyncrl.training.saved_model import SavedModel, policy_of
 
@@ -43,9 +44,12 @@ def run_dir_made(run_dir: Path, *, numbered: bool = False) -> Iterator[Path]:
     If nothing was written into it, it is removed again, with the parents created here.
     """
     if not numbered and (run_dir / "config.yaml").exists():
+        if RunFiles(run_dir).state == "running":
+            held, other = ", which is active", f"watch it: asyncrl report {run_dir} --live"
+        else:
+            held, other = "", f"resume the run: asyncrl resume {run_dir}"
         raise ConfigError(
-            f"{run_dir} already holds a run; choose another --run-dir, or resume the run: asyncrl "
-            f"resume {run_dir}"
+            f"{run_dir} already holds a run{held}; choose another --run-dir, or {other}"
         )
     numbers = count(2) if numbered else ()
     for path in chain([run_dir], (run_dir.with_name(f"{run_dir.name}-{n}") for n in numbers)):

@@ -20,6 +20,7 @@ from datetime import datetime
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import Any
 
 import pytest
@@ -52,6 +53,7 @@ from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
 from examples.own_torch_agent import QRDQNConfig
 from tests.cli.conftest import Trained
 from tests.cli.console import TINY, misbehaving_env, run
+from tests.report.runs import made_run
 from tests.support.fakes import ConstantConfig
 from tests.test_readme import SITE
 
@@ -521,6 +523,18 @@ def test_run_directory_is_never_used_twice(
     text = f"{tmp_path} already holds a run; choose another --run-dir, or resume the run: "
     assert capsys.readouterr().err == f"asyncrl: error: {text}asyncrl resume {tmp_path}\n"
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+
+
+def test_directory_of_an_active_run_is_refused_without_advice_to_resume(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Popen(["/bin/sh", "-c", "read end", "asyncrl"], stdin=PIPE) as active:
+        made_run(tmp_path / "x", RunConfig(), pid=active.pid)
+        assert main(["train", "dqn", "--run-dir", str(tmp_path / "x")]) == 2
+        active.communicate()
+    err = capsys.readouterr().err
+    assert "holds a run, which is active; choose another --run-dir, or watch it: " in err
+    assert err.endswith(f"asyncrl report {tmp_path}/x --live\n")
 
 
 @pytest.mark.parametrize("was_there", [False, True])
