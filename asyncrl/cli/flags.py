@@ -40,7 +40,6 @@ _NO_FLAGS = (".network", "_network")
 """Suffixes of settings that no flag can set."""
 
 _SETTING = re.compile(rf"(?<![\w.\-/])({'|'.join(_GROUPS)})((?:\.[a-z][a-z0-9_]*)+)\b(?![(:/])")
-_FLAG = re.compile(r"--[a-z][\w.\-]*")
 _OTHER_NAMES = {
     "buffer-size": "capacity",
     "discount": "gamma",
@@ -59,11 +58,9 @@ _OTHER_NAMES = {
 }
 """Names of settings in other libraries -> the end of their names here."""
 
-_ALIKE = 0.85
-"""Similarity above which a flag is suggested for an unknown one; 1 is equal."""
-
-_RULE = re.compile("──|----")
-"""The line that ends a list of unknown flags, also where the encoding of the output lacks it."""
+_ALIKE, _NEAR, _MOST = 0.85, 0.65, 3
+"""Similarity above which flags are suggested for an unknown one, 1 being equal; that for flags if
+none is so similar; and the maximum number of them."""
 
 _STYLES = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -81,18 +78,46 @@ def as_flags(text: str) -> str:
     return f"as {'a flag' if len(flags) == 1 else 'flags'}: {', '.join(flags)}"
 
 
-def flags_meant(text: str, config: object) -> str:
-    """Return suggestions for the flags that the parser called unknown, one per line."""
-    unknown = _RULE.split(text.partition("Unrecognized options: ")[2])[0]
-    known = [f"--{name.replace('_', '-')}" for name in _names(config)]
-    lines = []
-    for flag in dict.fromkeys(_FLAG.findall(unknown)):
-        word = _last_word(flag.replace("_", "-"))
-        wanted = {word, _OTHER_NAMES.get(word)}
-        meant = _flag_for(flag) or [k for k in known if _last_word(k) in wanted]
-        if meant := meant or difflib.get_close_matches(flag, known, n=2, cutoff=_ALIKE):
-            lines.append(f"{flag}: did you mean {' or '.join(meant)}?\n")
-    return "".join(lines)
+def unknown_flags(words: Sequence[str], settings: Sequence[Hint], prog: str, lists: str) -> str:
+    """Say which arguments a command does not know, and suggest flags for settings of its own.
+
+    `lists` is the flag that shows all of them.
+    """
+    known = [f"--{name.replace('_', '-')}" for part in settings for name in _names(part)]
+    flags = dict.fromkeys(word.partition("=")[0] for word in words if word[:2] == "--")
+    unknown = ", ".join(flag + _meant(flag, known) for flag in flags)
+    what = f"flag{'s' * (len(flags) > 1)} {unknown}" if flags else f"argument {words[0]!r}"
+    return f"unknown {what}; {prog} {lists} shows all flags"
+
+
+def _meant(flag: str, known: Sequence[str]) -> str:
+    """Return a question that names the flags that may be meant; "" if none is near."""
+    word = _last_word(flag)
+    wanted = {word, _OTHER_NAMES.get(word)}
+    meant = _flag_for(flag) or [k for k in known if _last_word(k) in wanted]
+    if not meant:
+        near = {one: _alike(word, _last_word(one)) for one in known}
+        least = _ALIKE if max(near.values(), default=0.0) >= _ALIKE else _NEAR
+        meant = [one for one in near if near[one] >= least]
+        meant.sort(key=lambda one: (near[one], _alike(flag, one)), reverse=True)
+    return f" (did you mean {' or '.join(meant[:_MOST])}?)" if meant else ""
+
+
+def _alike(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
+
+
+_BY_LISTEN = re.compile(r"\btransport\.(bind|advertise)\b")
+_FLAG_OF = {"bind": "--listen", "advertise": "--advertise"}
+
+
+def as_typed(text: str, argv: Sequence[str]) -> str:
+    """Return an error with the flags of a command line in place of what they stand for."""
+    if any(value_of(flag, argv) is not None for flag in _FLAG_OF.values()):
+        text = _BY_LISTEN.sub(lambda found: _FLAG_OF[found[1]], text)
+    if _ACTORS.fullmatch(value_of("--actors", argv) or ""):
+        text = text.replace("hosts.min_actors", "the first number of --actors")
+    return text
 
 
 def dashed(argv: Sequence[str]) -> list[str]:
@@ -120,8 +145,13 @@ def for_hosts(words: list[str]) -> list[str]:
     spread = [part for word in words for part in _without_range(word)]
     if (bind := value_of("--listen", words)) is not None:
         tcp_address(bind, name="--listen")
-        on_ray = value_of("--launcher", words) == "ray"
-        spread += [*([] if on_ray else ["--launcher", "hosts"]), "--transport.bind", bind]
+        launcher = value_of("--launcher", words)
+        if launcher not in {None, "hosts", "ray"}:
+            raise ConfigError(
+                f"--listen lets hosts start the actors, but --launcher {launcher} starts them "
+                "here; omit one of the two"
+            )
+        spread += [*([] if launcher else ["--launcher", "hosts"]), "--transport.bind", bind]
     if (name := value_of("--advertise", words)) is not None:
         advertised(name, "tcp://127.0.0.1:1", setting="--advertise")
         spread += ["--transport.advertise", name]
@@ -178,29 +208,28 @@ def _has_common(value: object) -> bool:
 
 
 @contextmanager
-def naming_flags(config: object) -> Iterator[None]:
-    """Add suggestions to the parser's message about unknown flags."""
+def naming_flags(argv: Sequence[str]) -> Iterator[None]:
+    """Add flags to the parser's message about settings."""
     heard = _Tee(sys.stderr)
     sys.stderr = cast("TextIO", heard)
     try:
         yield
     except SystemExit as ended:
         text = _STYLES.sub("", heard.text) if ended.code else ""
-        if flags := as_flags(text):
+        if flags := as_flags(as_typed(text, argv)):
             heard.stream.write(f"{flags}\n")
-        heard.stream.write(flags_meant(text, config))
         raise
     finally:
         sys.stderr = heard.stream
 
 
-def _names(config: object) -> Iterator[str]:
-    """Yield the dotted names of all settings in a tree of dataclasses."""
-    for field in dataclasses.fields(config):  # type: ignore[arg-type]
-        value = getattr(config, field.name)
+def _names(settings: Hint) -> Iterator[str]:
+    """Yield the dotted names of the flags of a dataclass, or of an object with its settings."""
+    for field in dataclasses.fields(settings):
+        value = None if isinstance(settings, type) else getattr(settings, field.name)
         if dataclasses.is_dataclass(value):
             yield from (f"{field.name}.{name}" for name in _names(value))
-        else:
+        elif "Positional" not in str(field.type):
             yield field.name
 
 

@@ -255,7 +255,7 @@ def _run(name: str, args: list[str], *, debug: bool) -> int:
         # Of --learners, the first one says what is wrong with the command line of all.
         quiet = isinstance(error, ConfigError) and _rank() and "ASYNCRL_RANKS_STORE" in os.environ
         if not debug and not quiet:
-            sentence = _sentence(error, flags=name in _TAKE_SETTINGS)
+            sentence = _sentence(error, args if name in _TAKE_SETTINGS else None)
             complain(f"asyncrl: {_rank()}error: {sentence}")
         return 2 if isinstance(error, ConfigError) else 1
     return code
@@ -278,7 +278,7 @@ def _early_launcher(undo: ExitStack) -> tuple[RunLauncher]:
     return (launcher,)
 
 
-def _sentence(error: Exception, *, flags: bool) -> str:
+def _sentence(error: Exception, args: Sequence[str] | None) -> str:
     """Return what went wrong and where, without tracebacks, also without the actor's."""
     first, _, more = str(error).partition("\n\n")
     ours = isinstance(error, AsyncRLError)
@@ -287,10 +287,12 @@ def _sentence(error: Exception, *, flags: bool) -> str:
     if (more or not ours) and not any("traceback" in detail for detail in details):
         details.append("--debug shows the traceback")
     text = first if ours else f"{type(error).__name__}: {error}"
-    from asyncrl.cli.flags import as_flags  # imports tyro
+    if args is not None:
+        from asyncrl.cli.flags import as_flags, as_typed  # imports tyro
 
-    if flags and isinstance(error, ConfigError) and (named := as_flags(text)):
-        details.insert(0, named)
+        text = as_typed(text, args)
+        if isinstance(error, ConfigError) and (named := as_flags(text)):
+            details.insert(0, named)
     return f"{text} ({'; '.join(details)})" if details else text
 
 

@@ -17,6 +17,7 @@ from tyro.constructors import (
 )
 
 from asyncrl.cli.output import results
+from asyncrl.core.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -26,13 +27,27 @@ _FLOWING = ConstructorRegistry()
 _WITHIN_PARAGRAPH = re.compile(r"(?<!\n)\n(?![\n*-])")
 
 
-def parsed(form: type[T], *, prog: str, args: Sequence[str], **options: Any) -> T:  # noqa: ANN401
+def parsed(
+    form: type[T],
+    *,
+    prog: str,
+    args: Sequence[str],
+    settings: Sequence[object] = (),
+    lists: str = "--help",
+    **options: Any,  # noqa: ANN401
+) -> T:
     """Return the dataclass that arguments describe; `options` are those of `tyro.cli`.
 
-    Exits with code 0 after printing help, and with 2 after printing what is wrong.
+    Exits with code 0 after printing help, and with 2 after printing what is wrong. An unknown flag
+    raises `ConfigError`, with near ones among the names of `settings`, by default of the form.
     """
+    made: T
     with _FLOWING, redirect_stdout(results()):
-        made: T = tyro.cli(form, prog=prog, args=args, **options)
+        made, unknown = tyro.cli(form, prog=prog, args=args, return_unknown_args=True, **options)
+    if unknown:
+        from asyncrl.cli.flags import unknown_flags  # imports agents
+
+        raise ConfigError(unknown_flags(unknown, settings or [form], prog, lists))
     return made
 
 

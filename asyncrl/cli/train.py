@@ -278,6 +278,11 @@ class TrainArguments:
 def parse(argv: list[str]) -> TrainArguments:
     """Parse the command line: the preset, or `--config`, gives the defaults of all flags."""
     words = for_hosts(dashed(argv))
+    reached = ("--listen", "--transport.bind", "--config")
+    if value_of("--advertise", words) and not any(value_of(flag, words) for flag in reached):
+        raise ConfigError(
+            "--advertise names this machine to hosts that join; add --listen tcp://ADDRESS"
+        )
     if words and words[0] in _HELP:
         return parse_flags("asyncrl train AGENT", "dqn", preset("dqn"), words, _presets())
     if words and not words[0].startswith("-"):
@@ -310,12 +315,14 @@ def parse_flags(
             for name, value in (("output", output), ("run", concrete))
         ],
     )
-    with naming_flags(concrete):
+    with naming_flags(flags):
         given: Any = parsed(
             form,
             prog=prog,
             description=f"Train an agent. {shown}{more}",
             args=["--help" if flag in _HELP else flag for flag in flags],
+            settings=(output, concrete),
+            lists="--help-all",
             config=(tyro.conf.CascadeSubcommandArgs,),
             registry=REGISTRY,
         )

@@ -88,7 +88,7 @@ class TuneArguments:
 
 def parse(argv: list[str]) -> TuneArguments:
     """Parse the command line after `asyncrl bench tune`."""
-    with naming_flags(TuneOptions()):
+    with naming_flags(argv):
         options = parsed(TuneOptions, prog="asyncrl bench tune", args=argv)
     agent, config = _settings(options)
     return TuneArguments(options=options, agent=agent, config=config)

@@ -92,9 +92,8 @@ class AsyncConfig(CommonConfig):
             self._check_hosts()
         elif self.hosts.min_actors is not None:
             raise ConfigError(
-                f"hosts.min_actors is {self.hosts.min_actors}, on the command line the first "
-                f"number of --actors, but launcher={self.launcher} starts all actors itself; "
-                "leave it out, or let hosts join: --listen tcp://ADDRESS"
+                f"hosts.min_actors is {self.hosts.min_actors}, but launcher={self.launcher} starts "
+                "all actors itself; leave it out, or let hosts join: --listen tcp://ADDRESS"
             )
         if (fewest := self.supervision.restart.min_actors) > self.actors:
             raise ConfigError(

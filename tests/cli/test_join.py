@@ -12,6 +12,7 @@ import pytest
 
 from asyncrl.cli import join, train
 from asyncrl.cli.flags import for_hosts
+from asyncrl.cli.main import main
 from asyncrl.core.errors import ConfigError
 from asyncrl.training.join_key import JoinKey
 from asyncrl.transport.zeromq import Curve
@@ -40,8 +41,12 @@ def test_what_cannot_be_listened_on_is_refused(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         train.parse(["dqn", "--listen", "tcp://0.0.0.0"])
     assert "as a flag: --transport.bind-every-interface" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match=r"hosts\.min_actors is 9"):
-        train.parse(["dqn", "--listen", "tcp://127.0.0.1", "--actors", "9..3"])
+    with pytest.raises(ConfigError, match="but --launcher thread starts them here"):
+        train.parse(["dqn", "--listen", "tcp://127.0.0.1", "--launcher", "thread"])
+    with pytest.raises(ConfigError, match=r"--advertise names this machine.*; add --listen"):
+        train.parse(["dqn", "--advertise", "here"])
+    assert main(["train", "dqn", "--listen", "tcp://127.0.0.1", "--actors", "9..3"]) == 2
+    assert "the first number of --actors is 9, but there are only 3" in capsys.readouterr().err
 
 
 def test_a_key_without_settings_asks_for_them(tmp_path: Path) -> None:

@@ -12,10 +12,9 @@ import pytest
 
 import asyncrl
 from asyncrl.cli import main as main_module
-from asyncrl.cli.flags import as_flags, flags_meant
+from asyncrl.cli.flags import as_flags, as_typed
 from asyncrl.cli.main import main
 from asyncrl.training import launchers
-from asyncrl.training.run_config import RunConfig
 from tests.cli.console import COMMAND
 from tests.support import warm
 from tests.test_architecture import HEAVY, loaded_by
@@ -420,6 +419,17 @@ def test_settings_in_errors_are_reported_as_flags_too(
     assert err.endswith(f"as a flag: {flag}")
 
 
+def test_errors_name_flags_that_stand_for_settings_where_these_were_typed() -> None:
+    text = (
+        "transport.bind, transport.advertise and transport.bind_every_interface; hosts.min_actors"
+    )
+    assert as_typed(text, ["dqn", "--transport.bind", "x", "--actors", "3"]) == text
+    least = "the first number of --actors"
+    short = f"--listen, --advertise and transport.bind_every_interface; {least}"
+    assert as_typed(text, ["--listen=x", "--actors", "3..4"]) == short
+    assert as_typed(text, ["--advertise", "x", "--actors=3..4"]) == short
+
+
 def test_only_settings_are_reported_as_flags() -> None:
     text = "agent.dual_clip and save.now_s; see core/agent.py, replay.capacity=3, x.agent.y"
     flags = "--agent.dual-clip, --save.now-s, --replay.capacity"
@@ -447,16 +457,39 @@ def test_flag_with_another_place_or_name_is_found(
 ) -> None:
     code, err = said(f"train dqn {flag} 1", capsys)
     assert code == 2
-    assert err.endswith(f": did you mean {meant}?\n"), "the last line says so, whatever came before"
+    nearest = f"unknown flag {flag.replace('_', '-')} (did you mean {meant}?)"
+    assert err == f"asyncrl: error: {nearest}; asyncrl train dqn --help-all shows all flags\n"
 
 
-def test_flags_that_are_meant_are_reported_once_and_only_those_there_are() -> None:
-    config = RunConfig()
-    box = "Unrecognized options: --agent.gamma, 2, --agent.zeal\n───\n"
-    assert flags_meant(box, config) == "--agent.gamma: did you mean --replay.gamma?\n"
-    ascii_box = box.replace("───", "-----\nPerhaps you meant: --replay.gamma")
-    assert flags_meant(ascii_box, config) == flags_meant(box, config)
-    typo = "Unrecognized options: --evaluate.interval-opt-stpes, 5\n───\nPerhaps you meant: --x"
-    meant = "--evaluate.interval-opt-stpes: did you mean --evaluate.interval-opt-steps"
-    assert flags_meant(typo, config).startswith(meant)
-    assert flags_meant("another error, of --agent.gamma", config) == ""
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (
+            "train dqn --agent.zeal 1 --agent.gamma=2 --agent.gamma 3",
+            "s --agent.zeal, --agent.gamma (",
+        ),
+        (
+            "train dqn --rundir x",
+            " --rundir (did you mean --run-dir?); asyncrl train dqn --help-all",
+        ),
+        ("train dqn --evaluate.interval-opt-stpes 1", "mean --evaluate.interval-opt-steps or"),
+        ("train dqn --seeds 1", "did you mean --seed or --evaluate.seed?"),
+        ("report x --run-dir y", " --run-dir; asyncrl report --help shows all flags"),
+        ("runs --jsn", " --jsn (did you mean --json?); asyncrl runs --help shows all flags"),
+        ("bench tune dqn --second 3", "did you mean --seconds?); asyncrl bench tune --help"),
+    ],
+)
+def test_unknown_flags_are_named_once_with_near_ones(
+    argv: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, err = said(argv, capsys)
+    assert code == 2
+    assert err.startswith("asyncrl: error: unknown flag")
+    assert says in err
+    assert err.count("asyncrl ") == 1, "one command lists all flags"
+
+
+def test_words_that_are_no_flags_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    code, err = said("train dqn CartPole-v1", capsys)
+    assert code == 2
+    assert "unknown argument 'CartPole-v1'; asyncrl train dqn --help-all shows" in err
