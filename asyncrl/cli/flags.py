@@ -79,7 +79,7 @@ def as_flags(text: str) -> str:
 
 
 def unknown_flags(words: Sequence[str], settings: Sequence[Hint], prog: str, lists: str) -> str:
-    """Say which arguments a command does not know, and suggest flags for settings of its own.
+    """Say which arguments a command does not know, and suggest the nearest flags for `settings`.
 
     `lists` is the flag that shows all of them.
     """

@@ -51,6 +51,7 @@ from asyncrl.core.evaluator import VIDEOS
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Recorder
 from asyncrl.core.settings import to_plain
+from asyncrl.core.types import MOST_ACTORS
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import BaseTrainer
 from asyncrl.metrics.verdict import Setup
@@ -100,6 +101,7 @@ def setup_of(config: RunConfig) -> Setup:
         envs_per_actor=config.envs_per_actor,
         samples_per_insert=config.limiter.samples_per_insert,
         elsewhere=config.elsewhere,
+        most_actors=config.actors if config.elsewhere or config.parts.actor_agents else MOST_ACTORS,
     )
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from asyncrl.core.recorder import Record
+from asyncrl.core.types import MOST_ACTORS
 from asyncrl.metrics.system import Cores
 
 
@@ -38,6 +39,9 @@ class Setup:
 
     elsewhere: bool = False
     """Whether actors run on hosts that join, so that the cores here are not theirs."""
+
+    most_actors: int = MOST_ACTORS
+    """To how many actors the active run may grow."""
 
     learners: int = 1
     """Learners of the run; the other numbers are those of one of them."""
@@ -97,6 +101,9 @@ class Facts:
     throttled_percent: float | None = None
     """Share of the periods of a CPU quota in which it was used up."""
 
+    host_actors: float | None = None
+    """Actors that run on hosts now, which may be fewer than are wanted."""
+
     lag_at_insert: float | None = None
     """Mean age of the model that acted, in optimisation steps, when experience is stored."""
 
@@ -118,6 +125,7 @@ class Facts:
             machine_cpu_percent=values.get("system/machine_cpu_percent"),
             children_cpu_percent=values.get("system/children_cpu_percent"),
             throttled_percent=values.get("system/throttled_percent"),
+            host_actors=values.get("hosts/actors"),
             lag_at_insert=values.get("lag/at_insert_mean"),
             lag_when_sampled=values.get("lag/versions_mean"),
         )
@@ -443,15 +451,20 @@ def _more_actors(facts: Facts) -> str:
     """Advise the number of actors that keeps the learner busy, if there are cores for them."""
     setup, idle = facts.setup, 1 - facts.learner_waits
     ratio = setup.samples_per_insert
-    wanted = math.ceil(round(setup.actors / max(idle, 0.05), 3))
-    if setup.elsewhere:
-        return f"{_actors(wanted)}, on hosts that join, would keep the learner busy"
+    now = setup.actors if facts.host_actors is None else facts.host_actors
+    wanted, most = math.ceil(round(now / max(idle, 0.05), 3)), setup.most_actors
+    where = ", on hosts that join" if setup.elsewhere else ""
     if facts.machine_cpu_percent is None:
         room = setup.cores - setup.actors - 1
     else:
         room = int(setup.cores * (1 - facts.machine_cpu_percent / 100) + 0.25)
+    if now >= most and (setup.elsewhere or room > 0):
+        return f"the run admits {_actors(most)}{where}; resume it with a higher `actors`"
+    if setup.elsewhere:
+        helps = "keep" if wanted <= most else "help to keep"
+        return f"{_actors(min(wanted, most))}{where}, would {helps} the learner busy"
     if room > 0:
-        return f"{_actors(min(wanted, setup.actors + room))} would use the idle cores"
+        return f"{_actors(min(wanted, setup.actors + room, most))} would use the idle cores"
     learn = (
         f", or raise limiter.samples_per_insert from {ratio:g} to {ratio / max(idle, 0.05):.2g}"
         if ratio

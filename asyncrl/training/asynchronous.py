@@ -25,7 +25,7 @@ from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorExit, Launcher
 from asyncrl.core.torch_threads import are_adaptive
 from asyncrl.core.transport import LearnerLink
-from asyncrl.core.types import MOST_ACTORS, ActorId
+from asyncrl.core.types import ActorId
 from asyncrl.learner.async_trainer import AsyncTrainer, Strategy
 from asyncrl.learner.evaluation import BackgroundEvaluation, EvaluationSite, InlineEvaluation
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
@@ -206,7 +206,7 @@ def build_async_trainer(
                 interrupter,
                 proxy=proxy,
                 link=link,
-                most_actors=_most_actors(config, share.actor_agents),
+                most_actors=plan.setup.most_actors,
                 first_incarnation=first,
             ),
             interrupter=interrupter,
@@ -266,12 +266,6 @@ def _evaluation_site(
             return InlineEvaluation(evaluator, learner)
         case "off":
             return None
-
-
-def _most_actors(config: AsyncConfig, actor_agents: Sequence[AgentConfig] | None) -> int:
-    """Return to how many actors the run may grow: on hosts, or each with its agent, as declared."""
-    fixed = actor_agents is not None or config.elsewhere
-    return config.actors if fixed else MOST_ACTORS
 
 
 def _manager(

@@ -134,6 +134,8 @@ class RunPlan:
             envs_per_actor=self._n_envs,
             samples_per_insert=config.limiter.samples_per_insert,
             elsewhere=config.elsewhere,
+            # Hosts are asked for as many as declared, and each declared agent has one actor.
+            most_actors=n_actors if actor_agents or config.elsewhere else MOST_ACTORS,
             learners=world,
         )
 

@@ -161,7 +161,27 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
     "actors on other machines": (
         facts(0.0, 0.5, setup={"cores": 2, "elsewhere": True}, machine_cpu_percent=99.0),
         "env-bound",
-        ("8 actors, on hosts that join",),
+        ("8 actors, on hosts that join, would keep",),
+    ),
+    "actors on other machines, not enough": (
+        facts(0.0, 0.75, setup={"elsewhere": True, "most_actors": 6}, host_actors=2.0),
+        "env-bound",
+        ("6 actors, on hosts that join, would help to keep",),
+    ),
+    "actors on other machines, as many as may be": (
+        facts(0.0, 0.5, setup={"elsewhere": True, "most_actors": 4}),
+        "env-bound",
+        ("the run admits 4 actors, on hosts that join; resume it with a higher `actors`",),
+    ),
+    "each actor has its agent, cores are busy": (
+        facts(0.0, 0.5, setup={"cores": 4, "most_actors": 4}, machine_cpu_percent=90.0),
+        "env-bound",
+        ("so use faster environments",),
+    ),
+    "each actor has its agent": (
+        facts(0.0, 0.5, setup={"cores": 16, "most_actors": 4}, machine_cpu_percent=30.0),
+        "env-bound",
+        ("the run admits 4 actors; resume it with a higher `actors`",),
     ),
     "more actors than cores": (
         facts(0.4, setup={"cores": 2}, machine_cpu_percent=99.0),
@@ -329,6 +349,9 @@ def test_every_kind_has_a_case() -> None:
     load=st.none() | st.floats(0, 100),
     quota=st.none() | st.floats(0.01, 64),
     restarts=st.integers(0, 9),
+    elsewhere=st.booleans(),
+    more=st.integers(0, 4),
+    hosts=st.none() | st.integers(0, 64),
 )
 def test_any_run_gets_one_sentence(
     *,
@@ -340,8 +363,12 @@ def test_any_run_gets_one_sentence(
     load: float | None,
     quota: float | None,
     restarts: int,
+    elsewhere: bool,
+    more: int,
+    hosts: int | None,
 ) -> None:
     actor, learner = shares[:4], shares[4:]
+    most = max(1, actors + more)
     learner_phases = ("wait", "sample", "opt", "publish", "record", "eval", "save", "other")
     verdict = judge(
         Facts(
@@ -351,6 +378,8 @@ def test_any_run_gets_one_sentence(
                 samples_per_insert=ratio,
                 cores=cores,
                 quota=quota,
+                elsewhere=elsewhere,
+                most_actors=most,
             ),
             actor={
                 name: part / sum(actor)
@@ -367,8 +396,11 @@ def test_any_run_gets_one_sentence(
             machine_cpu_percent=load,
             children_cpu_percent=load,
             throttled_percent=None if quota is None else load,
+            host_actors=hosts if elsewhere and hosts is not None and hosts <= actors else None,
         )
     )
+    advised = re.findall(r"(\d+) actors?[^;]* would (?:use|keep|help)", verdict.sentence)
+    assert max(map(int, advised), default=0) <= most
     assert verdict.kind in typing.get_args(Kind)
     assert "\n" not in verdict.sentence
     assert not re.search(r"nan|inf |None|-\d|  | ,|  ", verdict.sentence)
