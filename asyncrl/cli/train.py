@@ -146,29 +146,28 @@ def _trackers(run_dir: Path, output: Output) -> list[Recorder]:
     TensorBoard when it encodes a film, delays no other.
     """
     found: list[Recorder] = []
-    slow: list[Recorder] = []
+    apart = partial(BackgroundRecorder, close_timeout_s=_TRACKER_CLOSE_S)
     name, videos = run_dir.name, run_dir / VIDEOS
     if output.tensorboard:
         from asyncrl.recorders.tensorboard import TensorBoardRecorder
 
-        slow.append(TensorBoardRecorder(run_dir / "tensorboard", videos=videos))
+        recorder = TensorBoardRecorder(run_dir / "tensorboard", videos=videos)
+        found.append(apart([recorder], close_timeout_s=_FILM_CLOSE_S))
     if output.mlflow:
         from asyncrl.recorders.mlflow import MlflowRecorder
 
         run_name = output.mlflow_run or name
-        found.append(MlflowRecorder(output.mlflow, run_name=run_name, videos=videos))
+        found.append(apart([MlflowRecorder(output.mlflow, run_name=run_name, videos=videos)]))
     if output.wandb:
         from asyncrl.recorders.wandb import WandbRecorder
 
-        found.append(WandbRecorder(output.wandb, run_dir / "wandb", run_name=name, videos=videos))
+        files = run_dir / "wandb"
+        found.append(apart([WandbRecorder(output.wandb, files, run_name=name, videos=videos)]))
     if output.trackio:
         from asyncrl.recorders.trackio import TrackioRecorder
 
-        found.append(TrackioRecorder(output.trackio, run_name=name, videos=videos))
-    return [
-        *(BackgroundRecorder([one], close_timeout_s=_FILM_CLOSE_S) for one in slow),
-        *(BackgroundRecorder([one], close_timeout_s=_TRACKER_CLOSE_S) for one in found),
-    ]
+        found.append(apart([TrackioRecorder(output.trackio, run_name=name, videos=videos)]))
+    return found
 
 
 JOIN_KEY = "join.key"
