@@ -19,19 +19,28 @@ import numpy as np
 from asyncrl.core.types import ActorId, Array, Columns, IntArray, ModelVersion, Params
 
 
-def _version(package: str) -> str:
+def _version(package: str, otherwise: str) -> str:
     """Return the installed version without importing the package; without its device suffix."""
     try:
         return version(package).partition("+")[0]
     except PackageNotFoundError:
-        return "of unknown version"
+        return otherwise
 
 
-SOFTWARE = (
-    f"asyncrl {_version('asyncrl')} on Python {sys.version_info.major}.{sys.version_info.minor} "
-    f"with torch {_version('torch')}"
-)
+_PYTHON = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+_BARE = f"asyncrl {_version('asyncrl', 'of unknown version')} on {_PYTHON} with torch "
+_NO_TORCH = "not installed"
+
+SOFTWARE = _BARE + _version("torch", _NO_TORCH)
 """The versions of this process, as far as they matter to its peers."""
+
+
+def fits(software: object) -> bool:
+    """Whether a peer's versions fit those of this process.
+
+    One without torch acts by a plan in numpy, to which the version of torch does not matter.
+    """
+    return software in (SOFTWARE, _BARE + _NO_TORCH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +61,7 @@ class Hello:
     """Of the segments that this actor sends; empty for an evaluator, which sends none."""
 
     software: str = SOFTWARE
-    """Its versions; peers must have the same."""
+    """Its versions; they must fit those of its peers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from asyncrl.core.agent import AgentConfig
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorBody, Launcher
-from asyncrl.core.messages import SOFTWARE
+from asyncrl.core.messages import SOFTWARE, fits
 from asyncrl.core.settings import to_parameters
 from asyncrl.supervision.host_launcher import HostLauncher
 from asyncrl.supervision.ray import RayHosts
@@ -61,7 +61,7 @@ def facts_of(
 
 def objection_to(ours: Plain, theirs: Plain) -> str:
     """Return why a host may not join: what differs, in the words of both sides."""
-    if theirs.get("software") != ours["software"]:
+    if not fits(theirs.get("software")):
         return (
             f"the host runs {theirs.get('software')!r:.120}, the learner runs "
             f"{ours['software']!r}: install the same versions on all machines"

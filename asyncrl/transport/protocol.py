@@ -18,6 +18,7 @@ from asyncrl.core.messages import (
     ModelInfo,
     Peer,
     Report,
+    fits,
 )
 from asyncrl.core.transport import Topic
 from asyncrl.core.types import ActorId
@@ -241,7 +242,7 @@ class PeerTable:
     def _objection(self, hello: Hello) -> str:
         """Return why a peer is refused, or an empty string."""
         actor_id = hello.peer.actor_id
-        if hello.software != SOFTWARE:
+        if not fits(hello.software):
             return (
                 f"actor {actor_id} runs {hello.software[:80]!r}, the learner runs {SOFTWARE!r}:"
                 " install the same versions on all hosts"

@@ -226,6 +226,11 @@ def test_other_software_is_turned_away_and_both_are_named(table: PeerTable, soft
     assert SOFTWARE.endswith(f" with torch {torch.__version__.partition('+')[0]}")
 
 
+def test_a_peer_without_torch_is_admitted(table: PeerTable) -> None:
+    without = SOFTWARE.partition(" with torch ")[0] + " with torch not installed"
+    assert table.admits(replace(make_hello(), software=without))
+
+
 def test_a_crowd_of_names_takes_no_memory(table: PeerTable) -> None:
     for actor_id in range(2 * _MOST_PEERS):
         table.admits(make_hello(make_peer(actor_id)))
