@@ -279,6 +279,12 @@ class _Session:
     @classmethod
     def of(cls, key_file: Path, agent: AgentConfig | None, config: AsyncConfig | None) -> Self:
         """Read a key; raise `ConfigError` if it and the arguments do not say enough."""
+        if (agent is None) != (config is None):
+            missing, other = ("agent", "config") if agent is None else ("config", "agent")
+            raise ConfigError(
+                f"connect got {other}=..., but no {missing}: pass {missing}=..., that of the run, "
+                "as well, or neither of them to act by what the key holds"
+            )
         key = JoinKey.load(key_file)
         if key.plan is not None and agent is None and config is None:
             return cls._planned(key, from_plain(ActorPlan, key.plan))

@@ -91,6 +91,9 @@ def test_a_loop_that_cannot_join_gets_the_reason(tmp_path: Path) -> None:
         connect(key)
     with pytest.raises(ConfigError, match="timeout_s must be above 0"):
         connect(key, timeout_s=0.0)
+    for given, missing in ({"agent": ConstantConfig()}, "config"), ({"config": CONFIG}, "agent"):
+        with pytest.raises(ConfigError, match=f"but no {missing}: pass {missing}=..., that of the"):
+            connect(key, **given)  # type: ignore[arg-type]
     with training(key):
         with pytest.raises(Refused, match="seed is 7 at the host and 0 at the learner"):
             connect(key, agent=ConstantConfig(), config=replace(CONFIG, seed=7))
