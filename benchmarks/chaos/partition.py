@@ -26,9 +26,9 @@ from asyncrl.core.messages import Peer
 from asyncrl.training.config import AsyncConfig
 from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
 from benchmarks.chaos.finding import Finding, Size, not_run
-from benchmarks.chaos.proxy import Proxy
 from benchmarks.chaos.stage import DEADLINE_S, Stage
 from benchmarks.chaos.worlds import Numbered, NumberedBatch
+from benchmarks.proxy import Proxy
 
 _NEW_NETWORK = 0x40000000
 

@@ -14,16 +14,12 @@ import argparse
 import json
 import os
 import secrets
-import selectors
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -48,6 +44,7 @@ from asyncrl.training.join import join_run
 from asyncrl.transport.zeromq import ZmqTransportConfig
 from benchmarks.common import Comparison, Rounds, compare, in_turns, keep, make_parser, provenance
 from benchmarks.machines import MARK, marked
+from benchmarks.proxy import Proxy
 
 ASLEEP_S = 0.01
 _DEADLINE_S = 120.0
@@ -168,7 +165,7 @@ def measure(case: Case, seconds: float, address: str = "") -> dict[str, float]:
         stack.enter_context(_mark())
         proxy, transport = None, {}
         if case.delay_s is not None:
-            proxy = stack.enter_context(delayed(case.delay_s))
+            proxy = stack.enter_context(closing(Proxy(delay_s=case.delay_s)))
             transport = {"advertise": f"127.0.0.1:{proxy.port}"}
         config = replace(case.config(**transport), ray=RayConfig(address=address or "auto"))
         probe = Probe(case.actors, seconds)
@@ -181,7 +178,7 @@ def measure(case: Case, seconds: float, address: str = "") -> dict[str, float]:
         )
         if proxy:
             endpoint = trainer._link.address.endpoint  # type: ignore[attr-defined]  # noqa: SLF001
-            proxy.to_port = int(endpoint.rpartition(":")[2])
+            proxy.server_port = int(endpoint.rpartition(":")[2])
         hosts = case.hosts if case.where == "join" else 0
         room = case.actors // case.hosts
         arguments = [str(directory / "join.key"), json.dumps(asdict(case)), str(room)]
@@ -233,71 +230,6 @@ def _pss(process: psutil.Process) -> int:
     with suppress(psutil.Error):
         return int(process.memory_full_info().pss)
     return 0
-
-
-class _Delayed:
-    """Forwards connections to another port, and each byte after a delay."""
-
-    def __init__(self, delay_s: float) -> None:
-        self._delay_s = delay_s
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.to_port = 0
-        self._others: dict[socket.socket, socket.socket] = {}
-        self._due: deque[tuple[float, socket.socket, bytes]] = deque()
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._ends.set()
-        self._thread.join()
-        for one in (*self._others, self._listener):
-            one.close()
-        self._selector.close()
-
-    def _run(self) -> None:
-        while not self._ends.is_set():
-            wait_s = self._due[0][0] - time.monotonic() if self._due else 0.05
-            for key, _ in self._selector.select(max(0.0, min(wait_s, 0.05))):
-                self._read(key.fileobj)  # type: ignore[arg-type]
-            while self._due and self._due[0][0] <= time.monotonic():
-                _, to, data = self._due.popleft()
-                with suppress(OSError):
-                    to.sendall(data)
-
-    def _read(self, one: socket.socket) -> None:
-        if one is self._listener:
-            near, _ = one.accept()
-            far = socket.create_connection(("127.0.0.1", self.to_port))
-            for end, other in ((near, far), (far, near)):
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._others[end] = other
-                self._selector.register(end, selectors.EVENT_READ)
-            return
-        data = b""
-        with suppress(OSError):
-            data = one.recv(1 << 18)
-        if data:
-            self._due.append((time.monotonic() + self._delay_s, self._others[one], data))
-            return
-        for end in (one, self._others[one]):
-            with suppress(KeyError, ValueError):
-                self._selector.unregister(end)
-            end.close()
-
-
-@contextmanager
-def delayed(delay_s: float) -> Iterator[_Delayed]:
-    """Yield a proxy, whose `to_port` must be set before connections arrive."""
-    proxy = _Delayed(delay_s)
-    try:
-        yield proxy
-    finally:
-        proxy.close()
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import signal
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,11 @@ from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.join import join_run
 from asyncrl.transport.zeromq import ZmqTransportConfig
-from benchmarks.speed.hosts import delayed
+from benchmarks.proxy import Proxy
 from tests.integration.test_train_async import Loop, config
 from tests.support import warm
 from tests.support.fakes import ConstantConfig, CountingBatch
 from tests.support.helpers import wait_until
-from tests.support.proxy import Proxy
 from tests.support.sample_messages import make_peer
 
 pytestmark = pytest.mark.processes
@@ -255,15 +254,15 @@ def test_a_partition_loses_and_doubles_nothing_unsaid(
 
     def before(trainer: AsyncTrainer) -> None:
         if once(trainer, 100, done):
-            proxy.freeze()
+            proxy.stalled.set()
             wait_until(lambda: "was not heard" in caplog.text, DEADLINE_S, "the loss")
             lost_at.append(trainer.proxy.ledger.balance())
-            proxy.thaw()
+            proxy.stalled.clear()
 
     lost_at: list[Any] = []
     transport = replace(CONFIG.transport, advertise=f"127.0.0.1:{proxy.port}")
     trainer = built(key, replace(LOSES, transport=transport), before=before)
-    proxy.to_port = int(trainer._link.address.endpoint.rpartition(":")[2])  # type: ignore[attr-defined]
+    proxy.server_port = int(trainer._link.address.endpoint.rpartition(":")[2])  # type: ignore[attr-defined]
     try:
         with hosts_of(key) as hosts:
             hosts.join()
@@ -284,10 +283,10 @@ def test_the_learner_knows_how_far_away_an_actor_is(tmp_path: Path) -> None:
             known = trainer.proxy.network_s
             wait_until(lambda: known(make_peer(0)) > 0.05, DEADLINE_S, "a round trip")
 
-    with delayed(0.05) as proxy:
+    with closing(Proxy(delay_s=0.05)) as proxy:
         transport = replace(CONFIG.transport, advertise=f"127.0.0.1:{proxy.port}")
         trainer = built(key, replace(CONFIG, transport=transport), before=before)
-        proxy.to_port = int(trainer._link.address.endpoint.rpartition(":")[2])  # type: ignore[attr-defined]
+        proxy.server_port = int(trainer._link.address.endpoint.rpartition(":")[2])  # type: ignore[attr-defined]
         with hosts_of(key) as hosts:
             hosts.join()
             result = trainer.train()

@@ -13,7 +13,7 @@ from asyncrl.core.errors import Refused
 from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, Message, Peer
 from asyncrl.learner.ledger import Ledger
 from asyncrl.transport.zeromq import ZmqActorLink, ZmqTransport, ZmqTransportConfig
-from benchmarks.chaos.proxy import Proxy
+from benchmarks.proxy import Proxy
 from tests.support.helpers import wait_until
 from tests.support.sample_messages import (
     PEER,
