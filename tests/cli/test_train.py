@@ -422,7 +422,7 @@ def test_kind_of_replay_is_one_of_those_there_are(capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit):
         parse(["dqn", "--replay-kind", "sorted"])
     assert "prioritized" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="unknown flag --replay.alpha"):  # prioritized replay's
+    with pytest.raises(ConfigError, match=r"unknown flag --replay\.alpha"):  # prioritized replay's
         parse(["dqn", "--replay.alpha", "0.9"])
 
 
