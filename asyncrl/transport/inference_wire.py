@@ -12,6 +12,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import ge
 from typing import Any, Literal
 
 import numpy as np
@@ -131,9 +132,10 @@ def _counts(kind: str, frame: Frame) -> tuple[int, ...]:
     if memoryview(frame).nbytes != form.size:
         raise WireError(f"{kind}: {memoryview(frame).nbytes} bytes of counts, not {form.size}")
     counts = form.unpack(frame)
-    for (name, least), count in zip(_LEAST[kind].items(), counts, strict=True):
-        if count < least:
-            raise WireError(f"{kind}: {name} is {count}, less than {least}")
+    least = _LEAST[kind]
+    if not all(map(ge, counts, least.values())):
+        low = [f"{n} is {c}" for n, c in zip(least, counts, strict=True) if c < least[n]]
+        raise WireError(f"{kind}: {', '.join(low)}, less than the least of {least}")
     return counts
 
 

@@ -177,9 +177,8 @@ def part(data: memoryview, dtype: np.dtype[Any], shape: tuple[int, ...], at: int
     count = prod(shape)
     if count == 0:
         return np.empty(shape, dtype)
-    array = np.frombuffer(data, dtype, count, at).reshape(shape)
-    array.flags.writeable = False
-    return array
+    # In one call, and over a buffer that is read-only: both for speed.
+    return np.ndarray(shape, dtype, data.toreadonly(), at)
 
 
 def put_peer(peer: Peer) -> tuple[int, int]:
