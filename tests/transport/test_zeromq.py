@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,9 +43,10 @@ DEADLINE_S = 10.0
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    tmp_path.chmod(0o700)
-    return tmp_path
+def directory() -> Iterator[Path]:
+    # Paths of sockets are limited to 103 bytes, and pytest's directories are long.
+    with tempfile.TemporaryDirectory() as path:
+        yield Path(path)
 
 
 @pytest.fixture
