@@ -140,6 +140,14 @@ class _OneRun:
             parts.append(f"<p class=verdict>{escape(str(verdict['sentence']))}</p>")
         if reason := summary.get("stop_reason"):
             parts.append(f"<p>Ended because {escape(str(reason))}.</p>")
+        start = run.starts[-1] if run.starts else {}
+        if isinstance(machine := start.get("machine"), Mapping):
+            hardware = [str(machine.get("processor")), f"{machine.get('usable_cores')} cores"]
+            hardware += map(str, machine.get("gpus") or ())
+            parts.append(f"<p class=faint>On {escape(', '.join(hardware))}</p>")
+        if command := start.get("command"):
+            parts.append(f"<p>Repeat it in {escape(str(start.get('directory')))} by</p>")
+            parts.append(code(str(command)))
         return "\n".join(parts)
 
     def _failure(self) -> str:
@@ -227,10 +235,6 @@ class _OneRun:
             yield table(["", ""], [(key, _flat(value)) for key, value in machine.items()])
 
     def _settings(self) -> Iterator[str]:
-        starts = self._run.starts
-        if starts and (command := starts[-1].get("command")):
-            yield f"<p>Repeat it in {escape(str(starts[-1].get('directory')))} by</p>"
-            yield code(str(command))
         agent = self._run.agent
         if agent in PRESETS:
             before = dict(flatten(to_plain(PRESETS[agent]())))

@@ -109,6 +109,24 @@ def test_error_of_an_earlier_part_is_not_shown(tmp_path: Path) -> None:
     assert "no gravity" not in report_of_run(RunFiles(run))
 
 
+def test_headline_says_where_it_ran_and_how_to_repeat_it(tmp_path: Path) -> None:
+    run = made_run(
+        tmp_path / "mine",
+        preset("dqn"),
+        records=RECORDS,
+        summary=SUMMARY | {"seconds_to_stop_bar": 4.5},
+    )
+    (start,) = json.loads((run / "run.json").read_text())["starts"]
+    machine = {"processor": "Abacus <9>", "usable_cores": 2.0, "gpus": ["Loom"]}
+    start |= {"command": "asyncrl train dqn --seed 3", "directory": "/here", "machine": machine}
+    (run / "run.json").write_text(json.dumps({"starts": [start]}))
+    headline = report_of_run(RunFiles(run)).partition("<fieldset")[0]
+    assert "<dt>time to the bar (s)</dt><dd>4.5</dd>" in headline
+    assert "On Abacus &lt;9&gt;, 2.0 cores, Loom<" in headline
+    assert "Repeat it in /here by" in headline
+    assert "asyncrl train dqn --seed 3" in headline
+
+
 def test_page_says_how_often_the_run_was_resumed(tmp_path: Path) -> None:
     run = made_run(tmp_path / "mine", preset("dqn"), records=RECORDS)
     assert ", resumed" not in report_of_run(RunFiles(run))
