@@ -98,6 +98,28 @@ def test_a_killed_learner_is_named_and_the_other_one_saves(tmp_path: Path) -> No
     assert int(checkpoints(run)[0][-1]) >= 10
 
 
+@pytest.mark.processes
+def test_a_sigterm_to_all_learners_saves_once(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    flags = [*TWO, "--save.interval-opt-steps", "0", "--quiet"]
+
+    def learns() -> bool:
+        path = run / "metrics.jsonl"
+        records = path.read_text().splitlines() if path.exists() else []
+        return any(json.loads(record)["opt_steps"] > 0 for record in records)
+
+    with ranks(tmp_path, "train", "dqn", *flags, "--run-dir", "run") as both:
+        wait_until(learns, _DEADLINE_S, "the first optimisation steps")
+        for rank in both:
+            os.kill(rank.pid, signal.SIGTERM)
+        codes = [rank.wait(_DEADLINE_S) for rank in both]
+    assert codes == [128 + signal.SIGTERM] * 2
+    first, second = checkpoints(run)
+    assert len(first) == 1
+    assert first == second, "at the same step"
+    assert json.loads((run / "summary.json").read_text())["opt_steps"] == int(first[0])
+
+
 class Restarted:
     """The second start of rank 0 of two, by torchrun."""
 
