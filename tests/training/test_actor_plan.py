@@ -10,15 +10,31 @@ import pytest
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.messages import EnvChange
+from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import from_plain
+from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.supervision.actor_manager import ActorManagerConfig
+from asyncrl.supervision.host_launcher import HostsConfig
+from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.actor_plan import ActorPlan, plan_actor
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.hosted import facts_of
 from asyncrl.training.layout import Layout
+from asyncrl.transport.zeromq import ZmqTransportConfig
 from tests.export.test_acting import CHOICES
 from tests.support.fakes import ConstantConfig
 
-CONFIG = AsyncConfig(seed=3, actors=5)
+CONFIG = AsyncConfig(
+    seed=3,
+    actors=5,
+    replay=UniformReplayConfig(n_step=3),
+    segment=SegmentConfig(length=9),
+    transport=ZmqTransportConfig(window=3),
+    hosts=HostsConfig(host_timeout_s=7.0, learner_timeout_s=11.0),
+    supervision=ActorManagerConfig(
+        stop_timeout_s=13.0, restart=RestartPolicyConfig(max_restarts=17)
+    ),
+)
 
 
 def planned(agent: Any, *, usual: bool = True) -> dict[str, Any] | None:
@@ -33,12 +49,11 @@ def test_a_plan_says_all_that_an_actor_is_built_from() -> None:
     assert plan.schema(CHOICES) == layout.schema
     change = EnvChange(number=2, kwargs={"gravity": 1.0})
     spec = plan.actor(CHOICES, object, object(), change)  # type: ignore[arg-type]
-    assert (spec.seed, spec.n_actors, spec.env_change, spec.segment) == (
-        3,
-        5,
-        change,
-        CONFIG.segment,
-    )
+    assert (spec.seed, spec.n_actors, spec.env_change) == (3, 5, change)
+    assert (spec.schema, spec.segment) == (layout.schema, CONFIG.segment)
+    assert spec.restart == CONFIG.supervision.restart
+    assert plan.transport == CONFIG.transport
+    assert (plan.learner_timeout_s, plan.stop_timeout_s) == (11.0, 13.0)
     assert json.loads(plan.facts) == facts_of(agent, None, CONFIG, "abc")
 
 
