@@ -241,6 +241,11 @@ class BaseTrainer(ABC):
 
     # --- a run ------------------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        """Return how far the run has come."""
+        name = type(self).__name__
+        return f"{name}({self.env_steps} env steps and {self.opt_steps} opt steps so far)"
+
     @property
     def opt_steps(self) -> int:
         """Optimisation steps of the run so far."""

@@ -96,6 +96,7 @@ def test_loop_can_wait_for_what_it_has_recorded() -> None:
     with trainer:
         for batch in trainer.batches():
             trainer.learn(batch)
+            assert f"{trainer.opt_steps} opt steps so far" in repr(trainer)
             assert trainer.flush()
             assert len(recorder.records) == (trainer.opt_steps - 1) // 5
     assert recorder.failed is False
