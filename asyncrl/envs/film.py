@@ -119,7 +119,7 @@ def _rendering(config: EnvConfig, mode: str) -> gymnasium.Env[Any, Any]:
     try:
         env = config.make_plain()
     except TypeError as error:
-        if "render_mode" not in str(error):
+        if not ("render_mode" in str(error) or "takes no arguments" in str(error)):
             raise
         raise _no_picture(config.id, mode, "takes no argument render_mode") from error
     with ExitStack() as undo:
