@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from os import PathLike
@@ -167,15 +167,34 @@ def with_shard(checkpoint: Checkpoint, rank: int, world: int) -> Checkpoint:
 
 
 def _shard(checkpoint: Checkpoint, rank: int) -> Checkpoint:
-    """Return what a rank has saved at the same step; without a replay if that is not complete."""
+    """Return what a rank has saved at the same step, or before if that is not complete.
+
+    A rank that failed has not saved at the step at which the others did.
+    """
     if not rank:
         return checkpoint
-    shards = Checkpointer(shard_dir(checkpoint.path.parent, rank))
-    try:
-        return shards.load(checkpoint.path.name, mapped=[REPLAY])
-    except CheckpointError as error:
-        logger.warning("%s; the experience of rank %d is lost", error, rank)
-        return Checkpoint({}, {})
+    shards, name = Checkpointer(shard_dir(checkpoint.path.parent, rank)), checkpoint.path.name
+    first: CheckpointError | None = None
+    for there in (name, *reversed(_earlier(shards.names(), name))):
+        try:
+            shard = shards.load(there, mapped=[REPLAY])
+        except CheckpointError as error:
+            first = first or error
+            continue
+        if first:
+            logger.warning(
+                "%s; rank %d continues with the experience that it saved at step %s",
+                *(first, rank, there),
+            )
+        return shard
+    logger.warning("%s; the experience of rank %d is lost", first, rank)
+    return Checkpoint({}, {})
+
+
+def _earlier(names: Iterable[str], name: str) -> list[str]:
+    """Return the numbers among names that are lower than this one, in order."""
+    numbers = map(int, filter(str.isdecimal, names))
+    return [str(n) for n in sorted(numbers) if name.isdecimal() and n < int(name)]
 
 
 def _without_replay(checkpoint: Checkpoint) -> Checkpoint:

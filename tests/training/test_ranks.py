@@ -108,19 +108,19 @@ def test_every_saved_segment_is_dealt_once(world: int) -> None:
     assert max(map(len, shares)) - min(map(len, shares)) <= SCHEMA.length
 
 
-def saved_by(world: int, path: Path) -> None:
+def saved_by(world: int, path: Path, step: int = 8) -> None:
     """Save a checkpoint as this number of learners do."""
     ledger = {"produced": 50, "stored": 50, "dropped": 0, "lost": 0}
     for rank in range(world):
         run = {"limiter": {"inserted": 10 + rank}, "ledger": ledger, "env_steps": 70}
         run |= {"episodes": 3, "incarnation": 2}
-        groups = {REPLAY: {"rank": np.array([rank])}}
+        groups = {REPLAY: {"rank": np.array([rank]), "step": np.array([step])}}
         if rank == 0:
             groups["agent"] = {"weight": np.ones(2)}
         where = path / f"rank-{rank}" if rank else path
         several = {"ranks": world} if world > 1 else {}
         Checkpointer(where).save(
-            "8", groups, {"run": {**run, **several}, "opt_steps": 8, "config": {"seed": 1}}
+            str(step), groups, {"run": {**run, **several}, "opt_steps": step, "config": {"seed": 1}}
         )
 
 
@@ -170,3 +170,27 @@ def test_a_missing_part_of_the_replay_is_warned_about(
     assert checkpoint is not None
     assert f"{REPLAY}-1" not in checkpoint.groups
     assert "the experience of rank 1 is lost" in caplog.text
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_a_learner_that_failed_continues_with_the_experience_it_saved_before(
+    world: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for step in (8, 12, 16):
+        saved_by(2, tmp_path, step)
+    shards = tmp_path / "rank-1"
+    (shards / "16").unlink()
+    _, checkpoint = open_checkpoints(
+        None, keep=3, resume=tmp_path / "16", config=None, rank=1, world=world
+    )
+    assert checkpoint is not None
+    assert checkpoint.meta["opt_steps"] == 16
+    assert checkpoint.groups[REPLAY if world == 2 else f"{REPLAY}-1"]["step"] == [12]
+    assert "rank 1 continues with the experience that it saved at step 12" in caplog.text
+    for path in (shards / "12").glob("*"):
+        path.write_bytes(b"damaged")
+    _, checkpoint = open_checkpoints(
+        None, keep=3, resume=tmp_path / "16", config=None, rank=1, world=world
+    )
+    assert checkpoint is not None
+    assert checkpoint.groups[REPLAY if world == 2 else f"{REPLAY}-1"]["step"] == [8]
