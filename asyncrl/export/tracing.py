@@ -5,8 +5,13 @@
 
 from __future__ import annotations
 
+import importlib
+import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -45,6 +50,21 @@ class Operations(NamedTuple):
     """Names of the module's outputs, in order."""
 
 
+@contextmanager
+def _without_directory() -> Iterator[None]:
+    """Remove the directory that torch makes for compiled code, if it is new and empty."""
+    there = [*Path(tempfile.gettempdir()).iterdir()]
+    try:
+        yield
+    finally:
+        caches = importlib.import_module("torch._inductor.runtime.cache_dir_utils")
+        made = Path(caches.default_cache_dir())
+        if made not in there:
+            with suppress(OSError):  # it has been used
+                made.rmdir()
+
+
+@_without_directory()
 def traced(
     module: nn.Module, inputs: list[Tensor], *, any_rows: bool
 ) -> torch.export.ExportedProgram:
@@ -59,6 +79,7 @@ def traced(
         )
 
 
+@_without_directory()
 def operations_of(program: torch.export.ExportedProgram) -> Operations:
     """Return the operations of a traced module; raise `ConfigError` if numpy lacks one."""
     with warnings.catch_warnings():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,3 +79,28 @@ def own_random(*_: Any) -> nn.Module:
 def test_what_cannot_be_traced_is_refused_in_words(agent: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         plan_acting(agent, CHOICES)
+
+
+TRACES = """
+import os
+import torch
+from asyncrl.export.tracing import operations_of, traced
+class Network(torch.nn.Module):
+    def forward(self, *inputs):
+        return inputs[0] + 1.0
+operations_of(traced(Network(), [torch.zeros(1, 2)], any_rows=False))
+print(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+"""
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_tracing_leaves_no_directory(tmp_path: Path, there: bool) -> None:
+    environ = {k: v for k, v in os.environ.items() if k != "TORCHINDUCTOR_CACHE_DIR"}
+    environ |= {"TMPDIR": str(tmp_path), "USER": "someone", "LOGNAME": "someone"}
+    directory = tmp_path / "torchinductor_someone"
+    if there:
+        directory.mkdir()
+    command = [sys.executable, "-c", TRACES]
+    made = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    assert made.stdout.strip() == str(directory), "torch has made it"
+    assert [*tmp_path.iterdir()] == ([directory] if there else []), "kept if it was there before"
