@@ -98,3 +98,18 @@ def test_a_model_of_other_shapes_is_refused() -> None:
             policy.sync_model(info)
     with pytest.raises(ConfigError, match=r"of shape .*, expected"):
         policy.sync_model(info)
+
+
+def test_a_model_is_used_as_it_was_when_it_arrived() -> None:
+    """Its arrays are views of a message, whose memory may be used again."""
+    policy: Any = plan_acting(DQNConfig(), CHOICES).build_policy(CHOICES, CONTEXT)
+    info = DQNConfig().build_policy(CHOICES, CONTEXT).model_info()
+    params = {name: array.copy() for name, array in info.params.items()}
+    policy.sync_model(type(info)(version=ModelVersion(1), params=params, env_steps=0))
+    inputs = {"obs": np.ones((1, *VECTOR.shape), np.float32)}
+    before = policy.inference(inputs)
+    for array in params.values():
+        array.fill(0)
+    after = policy.inference(inputs)
+    assert all(np.array_equal(after[name], rows) for name, rows in before.items())
+    assert any(rows.any() for rows in before.values())

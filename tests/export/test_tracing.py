@@ -8,15 +8,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from asyncrl.agents.dqn import DQNConfig
+from asyncrl.core.env import BoxSpec
 from asyncrl.core.errors import ConfigError
-from asyncrl.export.tracing import plan_acting
+from asyncrl.export.tracing import plan_acting, some_observations
 from tests.export.test_acting import CHOICES
 from tests.support.fakes import ConstantConfig
+
+
+def test_random_observations_have_all_whole_numbers_of_a_space_and_no_others() -> None:
+    low, high = np.array([3, 0], np.uint8), np.array([3, 2], np.uint8)
+    rows = some_observations(BoxSpec((2,), "uint8", low, high), 100, np.random.default_rng(0))
+    assert rows.dtype == np.uint8
+    assert [set(column) for column in rows.T] == [{3}, {0, 1, 2}]
 
 
 class Own(nn.Module):
