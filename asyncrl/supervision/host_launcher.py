@@ -356,7 +356,7 @@ class HostLauncher:
         match echo:
             case [float(sent_at), float(held_s)] if held_s >= 0:
                 trip_s = self._clock() - sent_at - held_s
-                if trip_s >= 0:
+                if 0 <= trip_s <= self._config.host_timeout_s:  # infinite times can be sent, too
                     host.trips_s.append(trip_s)
                     if (waited_s := self._port.waited_s(who)) <= _MOST_WAITED * trip_s:
                         host.network_s.append(trip_s - waited_s)

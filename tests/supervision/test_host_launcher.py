@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
 
 import pytest
@@ -380,6 +381,9 @@ def test_round_trip_of_the_network_is_without_waits_in_the_learner() -> None:
         host.say(echo=[sent_at, 0.0])
         return stage.launcher.network_s(peer())
 
+    for sent_at in (-math.inf, math.inf, -1e9):
+        host.say(echo=[sent_at, 0.0])
+        assert stage.launcher.network_s(peer()) == 0.0, "no such trip is possible"
     assert trip(0.5, 0.375) == 0.0, "what the network needs cannot be known"
     assert trip(0.75, 0.25) == 0.5
     assert trip(0.5, 0.25) == 0.5, "as before"
