@@ -149,7 +149,7 @@ def with_shard(checkpoint: Checkpoint, rank: int, world: int) -> Checkpoint:
     share, see `training/ranks.py`.
     """
     run = checkpoint.meta.get("run", {})
-    saved = run.get("ranks", 1)
+    saved = _learners(checkpoint)
     groups = {name: group for name, group in checkpoint.groups.items() if name != REPLAY}
     if rank:
         none = {"env_steps": 0, "episodes": 0, "limiter": {}}
@@ -169,7 +169,8 @@ def with_shard(checkpoint: Checkpoint, rank: int, world: int) -> Checkpoint:
 def _shard(checkpoint: Checkpoint, rank: int) -> Checkpoint:
     """Return what a rank has saved at the same step, or before if that is not complete.
 
-    A rank that failed has not saved at the step at which the others did.
+    A rank that failed has not saved at the step at which the others did. What another number of
+    learners has saved is not a part of the same whole.
     """
     if not rank:
         return checkpoint
@@ -182,6 +183,8 @@ def _shard(checkpoint: Checkpoint, rank: int) -> Checkpoint:
             first = first or error
             continue
         if first:
+            if REPLAY not in shard.groups or _learners(shard) != _learners(checkpoint):
+                break
             logger.warning(
                 "%s; rank %d continues with the experience that it saved at step %s",
                 *(first, rank, there),
@@ -189,6 +192,11 @@ def _shard(checkpoint: Checkpoint, rank: int) -> Checkpoint:
         return shard
     logger.warning("%s; the experience of rank %d is lost", first, rank)
     return Checkpoint({}, {})
+
+
+def _learners(checkpoint: Checkpoint) -> int:
+    """Return how many learners have saved it."""
+    return int(checkpoint.meta.get("run", {}).get("ranks", 1))
 
 
 def _earlier(names: Iterable[str], name: str) -> list[str]:

@@ -194,3 +194,17 @@ def test_a_learner_that_failed_continues_with_the_experience_it_saved_before(
     )
     assert checkpoint is not None
     assert checkpoint.groups[REPLAY if world == 2 else f"{REPLAY}-1"]["step"] == [8]
+
+
+def test_what_another_number_of_learners_saved_is_no_part_of_the_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved_by(2, tmp_path, 8)
+    saved_by(3, tmp_path, 12)
+    (tmp_path / "rank-1" / "12").unlink()
+    _, checkpoint = open_checkpoints(
+        None, keep=3, resume=tmp_path / "12", config=None, rank=1, world=3
+    )
+    assert checkpoint is not None
+    assert REPLAY not in checkpoint.groups
+    assert "the experience of rank 1 is lost" in caplog.text
