@@ -451,7 +451,7 @@ def _more_actors(facts: Facts) -> str:
     """Advise the number of actors that keeps the learner busy, if there are cores for them."""
     setup, idle = facts.setup, 1 - facts.learner_waits
     ratio = setup.samples_per_insert
-    now = setup.actors if facts.host_actors is None else facts.host_actors
+    now = facts.host_actors or setup.actors
     wanted, most = math.ceil(round(now / max(idle, 0.05), 3)), setup.most_actors
     where = ", on hosts that join" if setup.elsewhere else ""
     if facts.machine_cpu_percent is None:

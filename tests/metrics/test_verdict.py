@@ -400,7 +400,7 @@ def test_any_run_gets_one_sentence(
         )
     )
     advised = re.findall(r"(\d+) actors?[^;]* would (?:use|keep|help)", verdict.sentence)
-    assert max(map(int, advised), default=0) <= most
+    assert all(1 <= int(number) <= most for number in advised)
     assert verdict.kind in typing.get_args(Kind)
     assert "\n" not in verdict.sentence
     assert not re.search(r"nan|inf |None|-\d|  | ,|  ", verdict.sentence)
