@@ -94,6 +94,8 @@ def _meant(flag: str, known: Sequence[str]) -> str:
     """Return a question that names the flags that may be meant; "" if none is near."""
     word = _last_word(flag)
     wanted = {word, _OTHER_NAMES.get(word)}
+    if flag in known:
+        return ", which follows --"
     meant = _flag_for(flag) or [k for k in known if _last_word(k) in wanted]
     if not meant:
         near = {one: _alike(word, _last_word(one)) for one in known}
@@ -107,14 +109,17 @@ def _alike(one: str, other: str) -> float:
     return difflib.SequenceMatcher(None, one, other).ratio()
 
 
-_BY_LISTEN = re.compile(r"\btransport\.(bind|advertise)\b")
-_FLAG_OF = {"bind": "--listen", "advertise": "--advertise"}
+_FLAG_OF = {
+    re.compile(rf"\btransport\.{setting}\b"): flag
+    for setting, flag in (("bind", "--listen"), ("advertise", "--advertise"))
+}
 
 
 def as_typed(text: str, argv: Sequence[str]) -> str:
     """Return an error with the flags of a command line in place of what they stand for."""
-    if any(value_of(flag, argv) is not None for flag in _FLAG_OF.values()):
-        text = _BY_LISTEN.sub(lambda found: _FLAG_OF[found[1]], text)
+    for setting, flag in _FLAG_OF.items():
+        if value_of(flag, argv) is not None:
+            text = setting.sub(flag, text)
     if _ACTORS.fullmatch(value_of("--actors", argv) or ""):
         text = text.replace("hosts.min_actors", "the first number of --actors")
     return text
@@ -146,7 +151,7 @@ def for_hosts(words: list[str]) -> list[str]:
     if (bind := value_of("--listen", words)) is not None:
         tcp_address(bind, name="--listen")
         launcher = value_of("--launcher", words)
-        if launcher not in {None, "hosts", "ray"}:
+        if launcher in {"process", "thread"}:
             raise ConfigError(
                 f"--listen lets hosts start the actors, but --launcher {launcher} starts them "
                 "here; omit one of the two"

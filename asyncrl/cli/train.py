@@ -420,9 +420,9 @@ def _result_in(
     with keeping_warnings(run_dir) as begin_log, _dashboard(arguments.output, run_dir) as dashboard:
         with printing_building(quiet=arguments.output.quiet):
             trainer = _build(arguments, run_dir, interrupter, launcher)
-        if not arguments.output.quiet:
-            print_run(arguments.agent, config, shown)
         with interrupting(interrupter, config.grace_s) as interrupted, closing(trainer):
+            if not arguments.output.quiet:
+                print_run(arguments.agent, config, shown)
             if ended := trainer.has_ended():
                 result = trainer.result()
             else:

@@ -175,8 +175,8 @@ def advertised(name: str, endpoint: str, *, setting: str = "advertise") -> str:
     port = int(form[2] or 1) if form else 0
     if form is None or not 0 < port < 1 << 16:
         raise ConfigError(
-            f"{setting} must be a host name or an address, with a port if it is another than here, "
-            f"as in learner.example.org, 10.0.0.5:7777 or [fd00::5]; got {name!r}"
+            f"{setting} must be a host name or an address, with a port if it differs from the "
+            f"one here, as in learner.example.org, 10.0.0.5:7777 or [fd00::5]; got {name!r}"
         )
     return f"tcp://{form[1]}:{form[2] or endpoint.rpartition(':')[2]}"
 

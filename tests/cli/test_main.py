@@ -426,8 +426,10 @@ def test_errors_name_flags_that_stand_for_settings_where_these_were_typed() -> N
     assert as_typed(text, ["dqn", "--transport.bind", "x", "--actors", "3"]) == text
     least = "the first number of --actors"
     short = f"--listen, --advertise and transport.bind_every_interface; {least}"
-    assert as_typed(text, ["--listen=x", "--actors", "3..4"]) == short
-    assert as_typed(text, ["--advertise", "x", "--actors=3..4"]) == short
+    both = ["--listen=x", "--advertise", "y"]
+    assert as_typed(text, [*both, "--actors", "3..4"]) == short
+    one = f"transport.bind, --advertise and transport.bind_every_interface; {least}"
+    assert as_typed(text, ["--advertise", "x", "--actors=3..4"]) == one
 
 
 def test_only_settings_are_reported_as_flags() -> None:
@@ -476,6 +478,7 @@ def test_flag_with_another_place_or_name_is_found(
         ("train dqn --seeds 1", "did you mean --seed or --evaluate.seed?"),
         ("report x --run-dir y", " --run-dir; asyncrl report --help shows all flags"),
         ("runs --jsn", " --jsn (did you mean --json?); asyncrl runs --help shows all flags"),
+        ("train dqn -- --max-opt-steps 5", " --max-opt-steps, which follows --; asyncrl train"),
         ("bench tune dqn --second 3", "did you mean --seconds?); asyncrl bench tune --help"),
     ],
 )
