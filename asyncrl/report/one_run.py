@@ -142,9 +142,11 @@ class _OneRun:
             parts.append(f"<p>Ended because {escape(str(reason))}.</p>")
         start = run.starts[-1] if run.starts else {}
         if isinstance(machine := start.get("machine"), Mapping):
-            hardware = [str(machine.get("processor")), f"{machine.get('usable_cores')} cores"]
-            hardware += map(str, machine.get("gpus") or ())
-            parts.append(f"<p class=faint>On {escape(', '.join(hardware))}</p>")
+            hardware = [machine.get("processor"), *(machine.get("gpus") or ())]
+            if isinstance(cores := machine.get("usable_cores"), int | float):
+                hardware.insert(1, f"{cores:g} core{'s' * (cores != 1)}")
+            if words := ", ".join(str(one) for one in hardware if one):
+                parts.append(f"<p class=faint>On {escape(words)}</p>")
         if command := start.get("command"):
             parts.append(f"<p>Repeat it in {escape(str(start.get('directory')))} by</p>")
             parts.append(code(str(command)))

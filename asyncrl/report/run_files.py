@@ -53,7 +53,9 @@ class RunFiles:
     @cached_property
     def starts(self) -> list[Mapping[str, Any]]:
         """When, where and how the run was started, and each time that it was resumed."""
-        return list(_read_json(self.path / "run.json").get("starts", ()))
+        starts = _read_json(self.path / "run.json").get("starts")
+        found = starts if isinstance(starts, list) else ()
+        return [one for one in found if isinstance(one, Mapping)]
 
     @cached_property
     def last(self) -> Record:

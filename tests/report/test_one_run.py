@@ -122,7 +122,7 @@ def test_headline_says_where_it_ran_and_how_to_repeat_it(tmp_path: Path) -> None
     (run / "run.json").write_text(json.dumps({"starts": [start]}))
     headline = report_of_run(RunFiles(run)).partition("<fieldset")[0]
     assert "<dt>time to the bar (s)</dt><dd>4.5</dd>" in headline
-    assert "On Abacus &lt;9&gt;, 2.0 cores, Loom<" in headline
+    assert "On Abacus &lt;9&gt;, 2 cores, Loom<" in headline
     assert "Repeat it in /here by" in headline
     assert "asyncrl train dqn --seed 3" in headline
 

@@ -65,6 +65,14 @@ def test_a_directory_with_a_config_alone_is_read_too(tmp_path: Path) -> None:
     assert "DQNConfig" in run.agent
 
 
+@pytest.mark.parametrize("starts", [["x"], "x", 3, [None]])
+def test_starts_that_are_damaged_are_left_out(tmp_path: Path, starts: object) -> None:
+    path = made_run(tmp_path / "a", RunConfig())
+    (path / "run.json").write_text(json.dumps({"starts": starts}))
+    run = RunFiles(path)
+    assert (run.starts, run.state) == ([], "killed")
+
+
 def test_runs_are_found_at_any_depth_oldest_first(tmp_path: Path) -> None:
     made_run(tmp_path / "deep/er/b", RunConfig(), began="2026-11-23T13:00:00+0000")
     made_run(tmp_path / "c", RunConfig(), began="2026-11-23T14:30:00+0100")
