@@ -53,14 +53,15 @@ class Operations(NamedTuple):
 @contextmanager
 def _without_directory() -> Iterator[None]:
     """Remove the directory that torch makes for compiled code, if it is new and empty."""
-    there = [*Path(tempfile.gettempdir()).iterdir()]
+    there = [*Path(tempfile.gettempdir()).glob("torchinductor_*")]
     try:
         yield
     finally:
-        caches = importlib.import_module("torch._inductor.runtime.cache_dir_utils")
-        made = Path(caches.default_cache_dir())
-        if made not in there:
-            with suppress(OSError):  # it has been used
+        # It may have been used, and torch may call its function otherwise one day.
+        with suppress(OSError, ImportError, AttributeError):
+            caches = importlib.import_module("torch._inductor.runtime.cache_dir_utils")
+            made = Path(caches.default_cache_dir())
+            if made not in there:
                 made.rmdir()
 
 

@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self, cast
@@ -317,6 +318,11 @@ class _Session:
         cls, key_file: Path, key: JoinKey, agent: AgentConfig | None, config: AsyncConfig | None
     ) -> Self:
         """Build the agent's policy here, from settings."""
+        if find_spec("torch") is None:
+            raise ConfigError(
+                f"{key_file} has no plan for programs without torch, see the learner's log, and "
+                "torch is not installed here: pip install torch"
+            )
         actor_agents = make_processor = None
         if key.settings is not None and agent is None and config is None:
             from asyncrl.training.run_config import RunConfig  # noqa: PLC0415  # imports torch

@@ -110,6 +110,8 @@ def test_tracing_leaves_no_directory(tmp_path: Path, there: bool) -> None:
     if there:
         directory.mkdir()
     command = [sys.executable, "-c", TRACES]
-    made = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    made = subprocess.run(
+        command, env=environ, capture_output=True, text=True, check=True, timeout=100
+    )
     assert made.stdout.strip() == str(directory), "torch has made it"
     assert [*tmp_path.iterdir()] == ([directory] if there else []), "kept if it was there before"

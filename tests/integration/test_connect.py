@@ -85,7 +85,9 @@ def test_what_a_loop_has_done_is_kept_when_it_leaves(tmp_path: Path) -> None:
     assert ledger["lost"] == ledger["in_flight"] == 0
 
 
-def test_a_loop_that_cannot_join_gets_the_reason(tmp_path: Path) -> None:
+def test_a_loop_that_cannot_join_gets_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key = tmp_path / "join.key"
     with pytest.raises(ConfigError, match="there is no join key"):
         connect(key)
@@ -98,7 +100,12 @@ def test_a_loop_that_cannot_join_gets_the_reason(tmp_path: Path) -> None:
         with pytest.raises(Refused, match="seed is 7 at the host and 0 at the learner"):
             connect(key, agent=ConstantConfig(), config=replace(CONFIG, seed=7))
         without = tmp_path / "another.key"
-        replace(JoinKey.load(key), settings=None).save(without)
+        replace(JoinKey.load(key), plan=None).save(without)
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, "torch", None)
+            with pytest.raises(ConfigError, match=r"no plan for .* torch is not installed here"):
+                connect(without)
+        replace(JoinKey.load(key), plan=None, settings=None).save(without)
         with pytest.raises(ConfigError, match="pass its agent and config"):
             connect(without)
 
@@ -128,7 +135,8 @@ with asyncrl.connect(sys.argv[1]) as actor:
         action = actor.act(obs)
         assert actor.spec.action.n > action >= 0
         actor.observe(1.0, terminated=step % 10 == 9)
-assert "gymnasium" not in sys.modules, "gymnasium was loaded"
+loaded = {"gymnasium", "rich", "tyro", "yaml"} & sys.modules.keys()
+assert not loaded, f"loaded {loaded}, which the guide does not install"
 """
 
 
