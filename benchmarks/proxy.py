@@ -23,7 +23,7 @@ class Proxy:
         self._due: deque[tuple[float, socket.socket, bytes]] = deque()
         self._lock = threading.Lock()
         self.stalled = threading.Event()
-        """While set, nothing passes and no error is reported; buffers fill up."""
+        """While set, nothing is read and no error is reported; buffers fill up."""
         self.swallowing = threading.Event()
         """While set, what comes is thrown away, as by a network that is gone."""
         self.cuts = 0

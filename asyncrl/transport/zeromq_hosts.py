@@ -50,7 +50,7 @@ class HostMailbox:
         """How often the learner's socket was read."""
         self._idle_at = clock()
         self._waited_s: dict[bytes, tuple[float, float]] = {}
-        """By host: how long the newest message from it, and to it, has waited here, at most."""
+        """By host: how long the newest message from it, and to it, waited for the thread."""
         self.expected = 0
         """Maximum number of hosts that are expected to connect."""
 
@@ -70,7 +70,7 @@ class HostMailbox:
         return arrived
 
     def waited_s(self, host: bytes) -> float:
-        """Return how long a message from a host and the answer have waited here, at most."""
+        """Return how long a message and the answer waited for the socket's thread, at most."""
         return sum(self._waited_s.get(host, ()))
 
     def send(self, host: bytes, data: bytes) -> None:
