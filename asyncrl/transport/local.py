@@ -17,7 +17,7 @@ from asyncrl.core.errors import Refused, TransportClosed, TransportError
 from asyncrl.core.messages import Experience, Hello, Message, ModelInfo, Peer, Report
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.transport import Topic
-from asyncrl.transport.protocol import PeerTable
+from asyncrl.transport.protocol import PeerTable, newest_with_credit
 
 
 @dataclass(slots=True)
@@ -259,7 +259,8 @@ class LocalActorLink:
 
     def _has_credit(self, seq: int) -> bool:
         mailbox = self._mailbox
-        credit = max(mailbox.granted, mailbox.acknowledged + self._transport.window)
+        window = self._transport.window
+        credit = newest_with_credit(mailbox.granted, mailbox.acknowledged, window)
         return mailbox.welcomed and seq <= credit
 
     def _wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:

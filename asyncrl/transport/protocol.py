@@ -26,6 +26,11 @@ from asyncrl.core.types import ActorId
 _MOST_PEERS = 4096
 
 
+def newest_with_credit(granted: int, acknowledged: int, window: int) -> int:
+    """Return the last message of experience that may be sent; both ends ask it here."""
+    return max(granted, acknowledged + window)
+
+
 @dataclass(frozen=True, slots=True)
 class Welcome:
     """Learner to actor: you may send experience."""
@@ -261,7 +266,7 @@ class PeerTable:
         if seq <= state.received:
             self.counters["duplicate"] += 1
             return False
-        credit = max(state.granted, state.acknowledged + self.window)
+        credit = newest_with_credit(state.granted, state.acknowledged, self.window)
         if not state.sends_experience or seq > credit:
             said = "announced none" if not state.sends_experience else "has no credit"
             self.counters["refused"] += 1

@@ -33,6 +33,7 @@ from asyncrl.transport.protocol import (
     Resend,
     Sync,
     Welcome,
+    newest_with_credit,
 )
 from asyncrl.transport.wire import Frame, WireFormat, WireMessage
 from asyncrl.transport.zeromq_auth import ConnectionLog
@@ -310,7 +311,7 @@ class ZmqActorLink:
     def _has_credit(self, message: Experience | Report) -> bool:
         if not isinstance(message, Experience):
             return len(self._unread) < _MOST_UNREAD
-        credit = max(self._granted, self._acknowledged + self._config.window)
+        credit = newest_with_credit(self._granted, self._acknowledged, self._config.window)
         return self._welcomed and message.seq <= credit
 
     def _is_due(self, topic: Topic) -> bool:
