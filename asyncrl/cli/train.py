@@ -51,7 +51,6 @@ from asyncrl.core.evaluator import VIDEOS
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Recorder
 from asyncrl.core.settings import to_plain
-from asyncrl.core.types import MOST_ACTORS
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import BaseTrainer
 from asyncrl.metrics.verdict import Setup
@@ -101,7 +100,7 @@ def setup_of(config: RunConfig) -> Setup:
         envs_per_actor=config.envs_per_actor,
         samples_per_insert=config.limiter.samples_per_insert,
         elsewhere=config.elsewhere,
-        most_actors=config.actors if config.elsewhere or config.parts.actor_agents else MOST_ACTORS,
+        most_actors=config.most_actors(config.parts.actor_agents),
     )
 
 

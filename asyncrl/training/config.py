@@ -106,6 +106,13 @@ class AsyncConfig(CommonConfig):
         """Whether hosts start the actors, which may be other machines."""
         return self.launcher in {"hosts", "ray"}
 
+    def most_actors(self, actor_agents: object) -> int:
+        """Return to how many actors the run may grow.
+
+        Hosts are asked for as many as declared, and each declared agent has one actor.
+        """
+        return self.actors if actor_agents or self.elsewhere else MOST_ACTORS
+
     def _check_hosts(self) -> None:
         """Raise if actors on other machines cannot work with the other settings."""
         least, transport = self.hosts.min_actors, self.transport

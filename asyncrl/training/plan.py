@@ -134,8 +134,7 @@ class RunPlan:
             envs_per_actor=self._n_envs,
             samples_per_insert=config.limiter.samples_per_insert,
             elsewhere=config.elsewhere,
-            # Hosts are asked for as many as declared, and each declared agent has one actor.
-            most_actors=n_actors if actor_agents or config.elsewhere else MOST_ACTORS,
+            most_actors=config.most_actors(actor_agents),
             learners=world,
         )
 
