@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from os import PathLike
@@ -175,8 +175,10 @@ def _shard(checkpoint: Checkpoint, rank: int) -> Checkpoint:
     if not rank:
         return checkpoint
     shards, name = Checkpointer(shard_dir(checkpoint.path.parent, rank)), checkpoint.path.name
+    numbers = filter(str.isdecimal, shards.names())
+    earlier = [n for n in numbers if name.isdecimal() and int(n) < int(name)]
     first: CheckpointError | None = None
-    for there in (name, *reversed(_earlier(shards.names(), name))):
+    for there in (name, *reversed(earlier)):
         try:
             shard = shards.load(there, mapped=[REPLAY])
         except CheckpointError as error:
@@ -197,12 +199,6 @@ def _shard(checkpoint: Checkpoint, rank: int) -> Checkpoint:
 def _learners(checkpoint: Checkpoint) -> int:
     """Return how many learners have saved it."""
     return int(checkpoint.meta.get("run", {}).get("ranks", 1))
-
-
-def _earlier(names: Iterable[str], name: str) -> list[str]:
-    """Return the numbers among names that are lower than this one, in order."""
-    numbers = map(int, filter(str.isdecimal, names))
-    return [str(n) for n in sorted(numbers) if name.isdecimal() and n < int(name)]
 
 
 def _without_replay(checkpoint: Checkpoint) -> Checkpoint:
