@@ -92,10 +92,10 @@ def unknown_flags(words: Sequence[str], settings: Sequence[Hint], prog: str, lis
 
 def _meant(flag: str, known: Sequence[str]) -> str:
     """Return a question that names the flags that may be meant; "" if none is near."""
-    word = _last_word(flag)
-    wanted = {word, _OTHER_NAMES.get(word)}
     if flag in known:
         return ", which follows --"
+    word = _last_word(flag)
+    wanted = {word, _OTHER_NAMES.get(word)}
     meant = _flag_for(flag) or [k for k in known if _last_word(k) in wanted]
     if not meant:
         near = {one: _alike(word, _last_word(one)) for one in known}
