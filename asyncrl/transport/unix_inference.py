@@ -33,8 +33,8 @@ from asyncrl.transport.zeromq_auth import RejectionLog
 _log = logging.getLogger(__name__)
 
 _READ_BYTES = 1 << 16
-"""Bytes of one read. `malloc` asks the kernel for new pages for more than twice as many: each read
-would take as long as all else that a small message needs."""
+"""Bytes of one read. For more than twice as many, `malloc` may ask the kernel for new pages at each
+read, which then takes ten times as long."""
 
 _MOST_FRAMES = 256
 _BOTH = select.POLLIN | select.POLLOUT
