@@ -168,6 +168,11 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
         "env-bound",
         ("6 actors, on hosts that join, would help to keep",),
     ),
+    "actors on other machines, which have all left": (
+        facts(0.0, 0.5, setup={"elsewhere": True, "most_actors": 16}, host_actors=0.0),
+        "env-bound",
+        ("8 actors, on hosts that join, would keep",),
+    ),
     "actors on other machines, as many as may be": (
         facts(0.0, 0.5, setup={"elsewhere": True, "most_actors": 4}),
         "env-bound",
