@@ -1,4 +1,4 @@
-"""Learners of which one is killed, slow, frozen, fails or gets NaN; and their checkpoints.
+"""Learners of which one is killed, slow, frozen, fails, differs or gets NaN; their checkpoints.
 
 Three ranks, each a process, are started by `--learners` or by `torchrun`. The others must end soon
 with an error that names the one and why, and leave a checkpoint. `torchrun` restarts the run from
@@ -48,11 +48,12 @@ _FAULT = "ASYNCRL_CHAOS_FAULT"
 _SETTINGS = f"""--actors 6 --envs-per-actor 1 --evaluate.where off --limiter.min-size 96
     --trainer.batch-size 48 --replay.capacity 60000 --record.interval-s 0.2
     --save.interval-opt-steps 20 --agent.device cpu --agent.hidden 16 --ranks.timeout-s {_TIMEOUT_S}
-    --parts.callbacks benchmarks.chaos.ranks:Faults --quiet""".split()
+    --ranks.check-interval-opt-steps 20 --quiet
+    --parts.callbacks benchmarks.chaos.ranks:Faults""".split()
 
 
 class Faults(Callback):
-    """Lets one rank fail, or learn NaN, when a file says so."""
+    """Lets one rank fail, learn NaN, or differ from the others, when a file says so."""
 
     def step(self, trainer: Training) -> None:
         """Look for the fault of this rank."""
@@ -67,7 +68,8 @@ class Faults(Callback):
             raise ValueError("a fault of this callback")
         agent: Any = trainer.agent
         with torch.no_grad():
-            next(agent.model.parameters()).fill_(float("nan"))
+            parameter = next(agent.model.parameters())
+            parameter.fill_(float("nan")) if what == "nan" else parameter.add_(1e-6)
 
 
 class Command:
@@ -173,7 +175,7 @@ def measure(size: Size, directory: Path) -> list[Finding]:
     """Let ranks have all faults, and look."""
     found: list[Finding] = []
     for number in range(1 if size == "small" else 10):
-        for case in (_killed, _frozen, _raising, _restarted, _resumed):
+        for case in (_killed, _frozen, _raising, _differing, _restarted, _resumed):
             place = directory / f"{case.__name__} {number}"
             place.mkdir()
             found += case(place)
@@ -245,6 +247,15 @@ def _raising(directory: Path) -> list[Finding]:
         command.fault(1, "raises")
         says = "rank 1 failed: .*a fault of this callback"
         end = _end("a rank of three raises", command, says)
+    return [end.finding(_TIMEOUT_S + _SPARE_S)]
+
+
+def _differing(directory: Path) -> list[Finding]:
+    with _learners(directory) as command:
+        command.wait_for_steps()
+        command.fault(1, "differs")
+        says = "parameters of rank 1 differ from those of rank 0"
+        end = _end("parameters of one rank of three differ by 1e-6", command, says)
     return [end.finding(_TIMEOUT_S + _SPARE_S)]
 
 
