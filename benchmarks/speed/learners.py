@@ -3,9 +3,10 @@
     python -m benchmarks.speed.learners --hidden 64 64 --batch-size 128 --learners 1 2 --gloo
 
 Each learner is a process with one thread and its part of the batch; SAC on random transitions of
-HalfCheetah's size. Measures the median step, with `--gloo` also of learners that sum as those on
-several machines do. All ways are measured in turns, since other programs disturb some rounds. Each
-size of networks and batch is a file of results; `--table` writes them into the guide.
+HalfCheetah's size. Measures the median step, also of learners that do not sum, each with its part
+of the batch, and with `--gloo` of those that sum as on several machines. All ways are measured in
+turns, since other programs disturb some rounds. Each size of networks and batch is a file of
+results; `--table` writes them into the guide.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ MARKS = "<!-- steps: written by benchmarks/speed/learners.py -->", "<!-- end of 
 
 _WARM_UP = 3
 _ALONE = "1 learner"
-_SUMS = ("memory", "gloo")
+_MEMORY, _GLOO, _APART = _SUMS = ("", " by gloo", " without sums")
+
 _COUNTERS = [0.0] * 15
 """What ranks exchange before each step of a run."""
 
@@ -62,7 +64,8 @@ def main() -> None:
         publish(GUIDE, render(given.results), MARKS)
         return
     ways = [(world, sums) for world in given.learners for sums in _SUMS]
-    ways = [(w, sums) for w, sums in ways if sums == _SUMS[0] or (given.gloo and w > 1)]
+    measured = _SUMS if given.gloo else (_MEMORY, _APART)
+    ways = [(w, sums) for w, sums in ways if sums in (measured if w > 1 else [_MEMORY])]
     for batch_size in given.batch_size:
         _measure(given, batch_size, ways)
 
@@ -91,17 +94,17 @@ def _measure(given: argparse.Namespace, batch_size: int, ways: Sequence[tuple[in
 
 
 def _name(world: int, sums: str) -> str:
-    return f"{world} learner{'s' * (world > 1)}{' by gloo' * (sums != _SUMS[0])}"
+    return f"{world} learner{'s' * (world > 1)}{sums}"
 
 
 def render(results: Path) -> str:
     """Return the table of all kept results, and where they were measured."""
-    names = [_name(1, _SUMS[0]), _name(2, _SUMS[0]), _name(2, _SUMS[1])]
+    names = [_ALONE, *(_name(2, sums) for sums in _SUMS)]
     lines = [
         "",
         f"| hidden layers; whole batch | {' | '.join(names)} | transitions/s, 2 learners / 1 | "
         "load before |",
-        "| --- | --- | --- | --- | --- | --- |",
+        f"| --- {'| --- ' * (len(names) + 2)}|",
     ]
     kept = [json.loads(path.read_text("utf-8")) for path in results.glob("*.json")]
     kept.sort(key=lambda one: (one["settings"]["hidden"], one["settings"]["batch_size"]))
@@ -131,9 +134,9 @@ def _measured(world: int, sums: str, hidden: list[int], batch_size: int, seconds
     with tempfile.TemporaryDirectory() as private:
         ranks = []
         for rank in range(world):
-            local = world if sums == _SUMS[0] else 1  # each as if on its own machine
-            place = {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(local)}
-            place["GLOO_SOCKET_IFNAME"] = "lo"
+            local = 1 if sums == _GLOO else world  # each as if on its own machine
+            place = {"RANK": str(rank), "WORLD_SIZE": str(1 if sums == _APART else world)}
+            place |= {"LOCAL_WORLD_SIZE": str(local), "GLOO_SOCKET_IFNAME": "lo"}
             store = {STORE_FILE: str(Path(private) / "store"), "OMP_NUM_THREADS": "1"}
             ranks.append(
                 subprocess.Popen(  # noqa: S603  # this program again
