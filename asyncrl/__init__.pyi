@@ -33,6 +33,8 @@ from asyncrl.learner.stop_conditions import MaxOptSteps as MaxOptSteps
 from asyncrl.learner.stop_conditions import MaxSeconds as MaxSeconds
 from asyncrl.learner.stop_conditions import ReachesUpperBound as ReachesUpperBound
 from asyncrl.learner.train_result import TrainResult as TrainResult
+from asyncrl.supervision.host_launcher import HostsConfig as HostsConfig
+from asyncrl.supervision.ray import RayConfig as RayConfig
 from asyncrl.training.asynchronous import build_async_trainer as build_async_trainer
 from asyncrl.training.asynchronous import train_async as train_async
 from asyncrl.training.common_config import EvaluationConfig as EvaluationConfig

@@ -395,6 +395,7 @@ API_TITLES = {
     "agents": "Agents in torch",
     "learner": "The learner",
     "actor": "Actors",
+    "supervision": "Hosts",
     "core": "Contracts and errors",
 }
 

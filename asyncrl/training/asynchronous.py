@@ -52,7 +52,7 @@ from asyncrl.training.hosted import (
     start_on_ray,
 )
 from asyncrl.training.join import serve_run
-from asyncrl.training.launchers import RunLauncher, launcher_of
+from asyncrl.training.launchers import Elsewhere, RunLauncher, launcher_of, placed
 from asyncrl.training.parts import AsyncParts
 from asyncrl.training.plan import HELPERS, RunPlan, check_run, evaluator_maker
 from asyncrl.training.ranks import joined_share
@@ -94,7 +94,7 @@ def build_async_trainer(
     resume: Resume = False,
     strategy: Strategy | None = None,
     interrupter: Interrupter | None = None,
-    launcher: RunLauncher | None = None,
+    launcher: RunLauncher | Elsewhere | None = None,
     record_order: str | PathLike[str] | None = None,
     join_key: str | PathLike[str] | None = None,
     **parts: Unpack[CommonParts],
@@ -116,17 +116,19 @@ def build_async_trainer(
             segment length. The path of a checkpoint, in another directory, branches off from it.
         strategy: A custom training loop.
         interrupter: Stops the run from outside, with a reason.
-        launcher: From `start_launcher`; it is closed with the run. None starts one now.
+        launcher: `HostsConfig(...)` or `RayConfig(...)`: hosts that join, or that Ray starts, run
+            the actors, in place of the config's `launcher`. One from `start_launcher` is closed
+            with the run. None: as the config says.
         record_order: File in which the experience is kept and the order in which the learner used
             it, so that `replay_run` can compute the same parameters again. A resumed run writes
             another one beside it. None keeps nothing.
-        join_key: File in which `launcher=hosts` writes the key that hosts join with.
+        join_key: File for the key that hosts join with.
         parts: `recorder`, which stores metrics, in a background thread, so it may be slow;
             `callbacks`, called during the run, see `core/callback.py`;
             `run_config`, plain values that the recorder stores beside its metrics.
     """
     check_parts(parts, signature(build_async_trainer).parameters)
-    config = config_or_default(config, AsyncConfig)
+    config, launcher = placed(config_or_default(config, AsyncConfig), launcher)
     complete_parts(parts, agent, make_env, config)
     check_can_hold(stop, config.evaluations_off)
     check_order_path(record_order)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TypeVar
+
+from asyncrl.core.errors import ConfigError
+from asyncrl.supervision.host_launcher import HostsConfig
 from asyncrl.supervision.in_child import CHILD_ID
 from asyncrl.supervision.local import LocalLauncher
+from asyncrl.supervision.ray import RayConfig
 from asyncrl.supervision.threads import ThreadLauncher
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.describe_env import PRELOAD
@@ -18,6 +24,11 @@ _NETWORKS, _CHOICE = "asyncrl.agents.parts.torch_agent", "asyncrl.agents.parts.b
 RunLauncher = LocalLauncher
 """What starts the processes of a run."""
 
+Elsewhere = HostsConfig | RayConfig
+"""Settings of what starts actors on other machines."""
+
+C = TypeVar("C", bound=AsyncConfig)
+
 
 def start_launcher(*, networks: bool = True) -> RunLauncher:
     """Start what loads modules for actors, and later starts them; `networks` includes torch.
@@ -25,6 +36,21 @@ def start_launcher(*, networks: bool = True) -> RunLauncher:
     Who calls it before loading torch saves a second: both then load it at the same time.
     """
     return LocalLauncher(preload=(*_PRELOAD, _NETWORKS if networks else _CHOICE))
+
+
+def placed(config: C, launcher: RunLauncher | Elsewhere | None) -> tuple[C, RunLauncher | None]:
+    """Return the config and the launcher of a call, whose `launcher` may be settings instead."""
+    match launcher:
+        case HostsConfig():
+            return replace(config, launcher="hosts", hosts=launcher), None
+        case RayConfig():
+            return replace(config, launcher="ray", ray=launcher), None
+        case RunLauncher() | None:
+            return config, launcher
+    raise ConfigError(
+        f"launcher must be HostsConfig(...) or RayConfig(...), got {launcher!r:.80}; the config's "
+        "own `launcher` takes names"
+    )
 
 
 def launcher_of(config: AsyncConfig, launcher: RunLauncher | None) -> RunLauncher | ThreadLauncher:

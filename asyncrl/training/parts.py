@@ -14,6 +14,7 @@ from asyncrl.core.interrupter import Interrupter
 from asyncrl.learner.async_trainer import Strategy
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction
 from asyncrl.learner.trainer import CommonParts
+from asyncrl.training.launchers import Elsewhere, RunLauncher
 
 
 class OfflineParts(CommonParts, total=False):
@@ -38,5 +39,6 @@ class AsyncParts(SyncParts, total=False):
 
     actor_agents: Sequence[AgentConfig] | None
     strategy: Strategy | None
+    launcher: RunLauncher | Elsewhere | None
     record_order: str | PathLike[str] | None
     join_key: str | PathLike[str] | None

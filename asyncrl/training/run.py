@@ -19,7 +19,7 @@ from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.env_schedule import EnvSchedule
 from asyncrl.training.filming import MakeFilming
-from asyncrl.training.launchers import RunLauncher
+from asyncrl.training.launchers import Elsewhere, RunLauncher, placed
 from asyncrl.training.offline import build_offline_trainer
 from asyncrl.training.parts import OfflineParts
 from asyncrl.training.plan import episode_evaluator_maker
@@ -30,7 +30,7 @@ from asyncrl.training.synchronous import build_sync_trainer
 def build_trainer(
     config: RunConfig,
     *,
-    launcher: RunLauncher | None = None,
+    launcher: RunLauncher | Elsewhere | None = None,
     record_order: str | PathLike[str] | None = None,
     join_key: str | PathLike[str] | None = None,
     video_dir: str | PathLike[str] | None = None,
@@ -42,6 +42,7 @@ def build_trainer(
     of `build_async_trainer`, for asynchronous runs. An argument replaces the part that the config
     names; callbacks are added. `video_dir` is the directory of films; without it there are none.
     """
+    config, launcher = placed(config, launcher)
     named = config.parts
     named.check(config.mode)
     _check_order(config, record_order)

@@ -23,8 +23,9 @@ import pytest
 from asyncrl.core.errors import ConfigError, TransportError
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
+from asyncrl.supervision.host_launcher import HostsConfig
 from asyncrl.supervision.ray import RayConfig, RayHosts
-from asyncrl.training.asynchronous import build_async_trainer
+from asyncrl.training.asynchronous import build_async_trainer, train_async
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.join_key import JoinKey
 from asyncrl.transport.zeromq import ZmqTransportConfig
@@ -86,14 +87,14 @@ def test_a_run_on_ray_ends_with_its_hosts_and_leaves_this_process_alone(
                     assert secret not in " ".join([*child.cmdline(), *child.environ().values()])
 
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    trainer = build_async_trainer(
+    result = train_async(
         ConstantConfig(),
         CountingBatch,
-        on_ray(replace(config, hosts=1)),
+        replace(on_ray(config), launcher="process", hosts=HostsConfig()),
         stop=MaxOptSteps(300) | MaxSeconds(60),
         strategy=Loop(before),
+        launcher=replace(config, hosts=1),
     )
-    result = trainer.train()
     check(result)
     assert done
     assert {*result.actors} == {"0", "1"}

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import SOFTWARE
+from asyncrl.core.settings import from_plain
+from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.supervision.host_launcher import HostsConfig
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.hosted import facts_of, objection_to
+from asyncrl.training.join_key import JoinKey
+from asyncrl.training.presets import preset
+from asyncrl.training.run import build_trainer
+from asyncrl.training.run_config import RunConfig
 from asyncrl.transport.zeromq import ZmqTransportConfig
 from tests.support.fakes import ConstantConfig, CountingBatch
 
@@ -54,6 +61,26 @@ def test_a_difference_is_said_in_the_words_of_both(theirs: dict[str, Any], words
 def test_a_run_needs_a_file_for_the_key() -> None:
     with pytest.raises(ConfigError, match="join_key=PATH"):
         build_async_trainer(ConstantConfig(), CountingBatch, CONFIG)
+
+
+@pytest.mark.processes
+def test_settings_of_hosts_stand_for_a_launcher(tmp_path: Path) -> None:
+    config = replace(preset("dqn"), transport=CONFIG.transport)
+    hosts = HostsConfig(min_actors=0)
+    key = tmp_path / "join.key"
+    trainer = build_trainer(config, stop=MaxOptSteps(1), launcher=hosts, join_key=key)
+    try:
+        settings = JoinKey.load(key).settings
+    finally:
+        trainer.close()
+    assert settings is not None
+    assert from_plain(RunConfig, settings) == replace(config, launcher="hosts", hosts=hosts)
+
+
+@pytest.mark.parametrize("launcher", ["ray", AsyncConfig()])
+def test_what_is_no_launcher_is_refused(launcher: Any) -> None:
+    with pytest.raises(ConfigError, match=r"must be HostsConfig\(...\) or RayConfig\(...\), got"):
+        build_async_trainer(ConstantConfig(), CountingBatch, CONFIG, launcher=launcher)
 
 
 @pytest.mark.parametrize(
