@@ -18,7 +18,7 @@ class HostPort(Protocol):
         ...
 
     def waited_s(self, host: bytes) -> float:
-        """Return how long a message and the answer waited for the socket's thread, at most."""
+        """Return how long a message and the answer waited in this process, at most."""
         ...
 
     def receive(self, timeout_s: float) -> list[tuple[bytes, bytes]]:

@@ -44,13 +44,15 @@ class HostMailbox:
         self._wake = wake
         self._clock = clock
         self._changed = threading.Condition()
-        self._arrived: deque[tuple[bytes, bytes]] = deque()
+        self._arrived: deque[tuple[bytes, bytes, float]] = deque()
         self._departing: deque[tuple[bytes, bytes, float]] = deque()
         self.reads = 0
         """How often the learner's socket was read."""
         self._idle_at = clock()
-        self._waited_s: dict[bytes, tuple[float, float]] = {}
-        """By host: how long the newest message from it, and to it, waited for the thread."""
+        self._came_s: dict[bytes, float] = {}
+        """By host: how long its newest messages waited for the socket's thread and `receive`."""
+        self._went_s: dict[bytes, float] = {}
+        """By host: how long the newest message to it waited for the socket's thread."""
         self.expected = 0
         """Maximum number of hosts that are expected to connect."""
 
@@ -66,12 +68,17 @@ class HostMailbox:
         with self._changed:
             if timeout_s > 0:
                 self._changed.wait_for(lambda: self._arrived, timeout_s)
-            arrived, self._arrived = list(self._arrived), deque()
-        return arrived
+            arrived, self._arrived = self._arrived, deque()
+        if len(self._came_s) > _MOST_WAITING:
+            self._came_s.clear()
+        now = self._clock()
+        # Of several messages of a host, the first counts, which has waited longest.
+        self._came_s |= {name: now - since for name, _, since in reversed(arrived)}
+        return [(name, data) for name, data, _ in arrived]
 
     def waited_s(self, host: bytes) -> float:
-        """Return how long a message and the answer waited for the socket's thread, at most."""
-        return sum(self._waited_s.get(host, ()))
+        """Return how long a message and the answer waited in this process, at most."""
+        return self._came_s.get(host, 0.0) + self._went_s.get(host, 0.0)
 
     def send(self, host: bytes, data: bytes) -> None:
         """Send a message to a host, in the socket's thread."""
@@ -84,11 +91,7 @@ class HostMailbox:
             return False
         with self._changed:
             if len(self._arrived) < _MOST_WAITING:  # hosts repeat what is not acknowledged
-                self._arrived.append((name, bytes(frames[0])))
-                if len(self._waited_s) > _MOST_WAITING:
-                    self._waited_s.clear()
-                went_s = self._waited_s.get(name, (0.0, 0.0))[1]
-                self._waited_s[name] = self._clock() - self._idle_at, went_s
+                self._arrived.append((name, bytes(frames[0]), self._idle_at))
             self._changed.notify_all()
         return True
 
@@ -100,12 +103,13 @@ class HostMailbox:
         """Return the messages that the socket's thread must send now."""
         self.reads += 1
         departing = []
+        if len(self._went_s) > _MOST_WAITING:
+            self._went_s.clear()
         while self._departing:
             host, data, put_at = self._departing.popleft()
             departing.append((host, data))
-            came_s, before_s = self._waited_s.get(host, (0.0, 0.0))
             # An echo may still be of the message before.
-            self._waited_s[host] = came_s, max(self._clock() - put_at, before_s / 2)
+            self._went_s[host] = max(self._clock() - put_at, self._went_s.get(host, 0.0) / 2)
         return departing
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from asyncrl.core.messages import Peer
 from asyncrl.core.types import MOST_ACTORS, ActorId
 from asyncrl.supervision.host_launcher import HostLauncher, HostsConfig
 from asyncrl.supervision.host_messages import Conversation, decode, encode, plain_exit
+from asyncrl.transport.zeromq_hosts import HostMailbox
 
 ACTORS = 4
 
@@ -390,6 +392,72 @@ def test_round_trip_of_the_network_is_without_waits_in_the_learner() -> None:
     assert trip(0.25, 0.0) == 0.25
     assert [trip(1.0, 0.25) for _ in range(16)][-1] == 0.75, "what was long ago is forgotten"
     assert stage.launcher.network_s(peer(1)) == 0.0, "on no host"
+
+
+class NearHosts:
+    """Hosts whose messages wait for a busy socket's thread and a busy manager."""
+
+    def __init__(self, number: int) -> None:
+        self.now_s = 100.0
+        self.draw = random.Random(0)  # no secret
+        self.mailbox = HostMailbox(None, lambda: None, lambda: self.now_s)
+        self.launcher = HostLauncher(
+            LocalOne(),
+            self.mailbox,
+            actors=number,
+            config=HostsConfig(min_actors=0),
+            order=lambda _: {},
+            clock=lambda: self.now_s,
+        )
+        self.talks = {b"\x02" + i.to_bytes(16): Conversation() for i in range(number)}
+        self.echoes: dict[bytes, tuple[float, float]] = {}
+        for who, talk in self.talks.items():
+            talk.say(join={"host": str(who[-1]), "room": 1})
+
+    def turn(self, network_s: float) -> None:
+        """Let each host say something, and hear the answer."""
+        self.mailbox.waited()
+        self.pass_s(0.02)
+        for who, talk in self.talks.items():
+            # It has arrived after the thread's last wait, at any time.
+            since_s = self.draw.uniform(0.0, self.now_s - self.mailbox._idle_at)
+            sent_at, read_at = self.echoes.get(who, (-math.inf, 0.0))
+            echo = [sent_at, self.now_s - since_s - network_s / 2 - read_at]
+            self.mailbox.put(who, [memoryview(talk.message(echo=echo))])
+        self.mailbox.waited()
+        self.pass_s(0.02)
+        self.launcher.exits(0.0)
+        self.pass_s(0.02)
+        for who, data in self.mailbox.departing():
+            message = decode(data)
+            self.talks[who].take(message)
+            if "at" in message:
+                self.echoes[who] = message["at"], self.now_s + network_s / 2
+        self.pass_s(0.25)
+
+    def pass_s(self, most_s: float) -> None:
+        self.now_s += self.draw.uniform(0.0, most_s)
+
+
+def test_no_near_host_is_taken_for_a_far_one_however_late_it_is_heard() -> None:
+    hosts = NearHosts(100)
+    network_s = 0.001
+    hosts.turn(network_s)
+    for i in range(100):
+        hosts.launcher.launch(peer(i), body)
+    for _ in range(100):
+        hosts.turn(network_s)
+        assert all(hosts.launcher.network_s(peer(i)) < 2 * network_s for i in range(100))
+
+
+def test_a_far_host_is_known_however_late_it_is_heard() -> None:
+    hosts = NearHosts(1)
+    network_s = 0.2
+    hosts.turn(network_s)
+    hosts.launcher.launch(peer(), body)
+    for _ in range(20):
+        hosts.turn(network_s)
+    assert 0.5 * network_s < hosts.launcher.network_s(peer()) < 2 * network_s
 
 
 def test_kill_and_finish_are_passed_on() -> None:

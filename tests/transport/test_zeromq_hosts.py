@@ -75,8 +75,10 @@ def test_how_long_messages_wait_for_the_learner_is_known() -> None:
     assert mailbox.waited_s(one) == 0.0
     now_s = 11.0
     mailbox.waited()
-    now_s = 11.5
     assert mailbox.put(one, [memoryview(b"of one")])
+    mailbox.waited()
+    now_s = 11.5
+    assert mailbox.receive(0.0) == [(one, b"of one")]
     assert mailbox.waited_s(one) == 0.5, "it may have arrived at any time since the last wait"
     mailbox.send(one, b"for one")
     now_s = 12.0
@@ -84,10 +86,17 @@ def test_how_long_messages_wait_for_the_learner_is_known() -> None:
     assert mailbox.waited_s(one) == 1.0, "and the answer"
     mailbox.waited()
     mailbox.put(one, [memoryview(b"of one")])
+    mailbox.receive(0.0)
     assert mailbox.waited_s(one) == 0.5, "of the answer only"
     mailbox.send(one, b"for one")
     mailbox.departing()
     assert mailbox.waited_s(one) == 0.25, "the host may not have read the newest answer"
+    mailbox.put(one, [memoryview(b"the first")])
+    now_s = 13.0
+    mailbox.waited()
+    mailbox.put(one, [memoryview(b"the second")])
+    assert [data for _, data in mailbox.receive(0.0)] == [b"the first", b"the second"]
+    assert mailbox.waited_s(one) == 1.25, "the longer wait of two"
     assert mailbox.waited_s(other) == 0.0
 
 
