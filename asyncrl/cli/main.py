@@ -239,7 +239,7 @@ def _run(name: str, args: list[str], *, debug: bool) -> int:
                 return start_learners(world, [*(["--debug"] if debug else []), name, *args])
         with ExitStack() as undo:
             launcher = _early_launcher(undo) if _has_actors(name, args) else ()
-            command: Any = importlib.import_module(COMMANDS[name])
+            command = _load(name)
             arguments = command.parse(args)
             raise_again()
             code: int = command.run(arguments, *launcher)
@@ -255,10 +255,22 @@ def _run(name: str, args: list[str], *, debug: bool) -> int:
         # Of --learners, the first one says what is wrong with the command line of all.
         quiet = isinstance(error, ConfigError) and _rank() and "ASYNCRL_RANKS_STORE" in os.environ
         if not debug and not quiet:
-            sentence = _sentence(error, args if name in _TAKE_SETTINGS else None)
+            takes_settings = name in _TAKE_SETTINGS and COMMANDS[name] in sys.modules
+            sentence = _sentence(error, args if takes_settings else None)
             complain(f"asyncrl: {_rank()}error: {sentence}")
         return 2 if isinstance(error, ConfigError) else 1
     return code
+
+
+def _load(name: str) -> Any:  # noqa: ANN401  # a module
+    """Import a command, which needs torch and others where it runs."""
+    try:
+        return importlib.import_module(COMMANDS[name])
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"asyncrl {name} needs {error.name}, which is not installed here: pip install asyncrl, "
+            "without --no-deps"
+        ) from error
 
 
 def _has_actors(name: str, args: Sequence[str]) -> bool:

@@ -82,6 +82,19 @@ def test_actors_launcher_starts_before_the_command_is_loaded_and_ends_with_it(
     assert order == (expected if early else [command, "parse", "NoneType"])
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize("name", ["join", "resume"])
+def test_where_torch_is_missing_a_sentence_says_so(name: str) -> None:
+    code = "import sys; sys.modules['torch'] = None; from asyncrl.cli.main import main; main()"
+    command = [sys.executable, "-c", code, name, "x"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"asyncrl: error: asyncrl {name} needs torch, which is not installed here: pip install "
+        "asyncrl, without --no-deps\n"
+    )
+
+
 def test_version_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"asyncrl {asyncrl.__version__}\n"
