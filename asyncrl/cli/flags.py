@@ -8,14 +8,12 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-import sys
 import typing
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TextIO, TypeVar, cast
+from typing import TypeVar
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
@@ -62,8 +60,6 @@ _ALIKE, _NEAR, _MOST = 0.85, 0.65, 3
 """Similarity above which flags are suggested for an unknown one, 1 being equal; that for flags if
 none is so similar; and the maximum number of them."""
 
-_STYLES = re.compile(r"\x1b\[[0-9;]*m")
-
 
 def as_flags(text: str) -> str:
     """Return the flags of the settings that a text names, as text to append; "" if none."""
@@ -83,11 +79,28 @@ def unknown_flags(words: Sequence[str], settings: Sequence[Hint], prog: str, lis
 
     `lists` is the flag that shows all of them.
     """
-    known = [f"--{name.replace('_', '-')}" for part in settings for name in _names(part)]
+    known = _flags_of(settings)
     flags = dict.fromkeys(word.partition("=")[0] for word in words if word[:2] == "--")
     unknown = ", ".join(flag + _meant(flag, known) for flag in flags)
     what = f"flag{'s' * (len(flags) > 1)} {unknown}" if flags else f"argument {words[0]!r}"
     return f"unknown {what}; {prog} {lists} shows all flags"
+
+
+def unknown_in(words: Sequence[str], settings: Sequence[Hint]) -> list[str]:
+    """Return the flags of a command line that set none of `settings`.
+
+    Those of a group whose kind is chosen on the command line, as in `agent.exploration:softmax`,
+    count as known.
+    """
+    known = _flags_of(settings)
+    known += [re.sub(r"^--(.*\.)?", r"--\1no-", flag) for flag in known]
+    chosen = tuple(f"--{word.partition(':')[0]}." for word in words if ":" in word)
+    given = (word.partition("=")[0] for word in dashed(words) if word[:2] == "--")
+    return [flag for flag in given if flag not in known and not flag.startswith(chosen)]
+
+
+def _flags_of(settings: Sequence[Hint]) -> list[str]:
+    return [f"--{name.replace('_', '-')}" for part in settings for name in _names(part)]
 
 
 def _meant(flag: str, known: Sequence[str]) -> str:
@@ -212,22 +225,6 @@ def _has_common(value: object) -> bool:
     return bool(common(type(value))) or any(map(_has_common, inner))
 
 
-@contextmanager
-def naming_flags(argv: Sequence[str]) -> Iterator[None]:
-    """Add flags to the parser's message about settings."""
-    heard = _Tee(sys.stderr)
-    sys.stderr = cast("TextIO", heard)
-    try:
-        yield
-    except SystemExit as ended:
-        text = _STYLES.sub("", heard.text) if ended.code else ""
-        if flags := as_flags(as_typed(text, argv)):
-            heard.stream.write(f"{flags}\n")
-        raise
-    finally:
-        sys.stderr = heard.stream
-
-
 def _names(settings: Hint) -> Iterator[str]:
     """Yield the dotted names of the flags of a dataclass, or of an object with its settings."""
     for field in dataclasses.fields(settings):
@@ -246,21 +243,6 @@ def _flag_for(flag: str) -> list[str]:
 
 def _last_word(flag: str) -> str:
     return flag.removeprefix("--").rpartition(".")[2]
-
-
-class _Tee:
-    """A stream that keeps a copy of what is written to it."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
-        self.text = ""
-
-    def write(self, text: str) -> int:
-        self.text += text
-        return self.stream.write(text)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.stream, name)
 
 
 _STEPS = "steps,"

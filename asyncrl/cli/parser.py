@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import re
+import sys
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Any, TypeVar
 
 import tyro
@@ -38,17 +40,45 @@ def parsed(
 ) -> T:
     """Return the dataclass that arguments describe; `options` are those of `tyro.cli`.
 
-    Exits with code 0 after printing help, and with 2 after printing what is wrong. An unknown flag
-    raises `ConfigError`, with near ones among the names of `settings`, by default of the form.
+    Exits with code 0 after printing help, and with 2 after printing which value cannot be read. An
+    unknown flag raises `ConfigError`, with near ones among the names of `settings`, by default of
+    the form. So does a value that its class refuses, unless a flag is unknown: that value may need
+    what this flag was meant to set.
     """
-    made: T
-    with _FLOWING, redirect_stdout(results()):
-        made, unknown = tyro.cli(form, prog=prog, args=args, return_unknown_args=True, **options)
+    settings, said = settings or [form], io.StringIO()
+    try:
+        with _FLOWING, redirect_stdout(results()), redirect_stderr(said):
+            made, unknown = tyro.cli(
+                form, prog=prog, args=args, return_unknown_args=True, **options
+            )
+    except (ConfigError, SystemExit) as ended:
+        refused = _refused(ended)
+        if refused is None:
+            sys.stderr.write(said.getvalue())
+            raise
+        from asyncrl.cli.flags import unknown_flags, unknown_in  # imports agents
+
+        if unknown := unknown_in(args, settings):
+            raise ConfigError(unknown_flags(unknown, settings, prog, lists)) from None
+        raise refused from None
     if unknown:
         from asyncrl.cli.flags import unknown_flags  # imports agents
 
-        raise ConfigError(unknown_flags(unknown, settings or [form], prog, lists))
-    return made
+        raise ConfigError(unknown_flags(unknown, settings, prog, lists))
+    return made  # type: ignore[no-any-return]
+
+
+def _refused(ended: BaseException) -> ConfigError | None:
+    """Return the error of a class that refused its values, on which the parser ends the process.
+
+    What a single flag cannot mean is left to the parser, which names the flag and shows its help.
+    """
+    if isinstance(ended, ConfigError):
+        return ended
+    context = ended.__context__
+    if context is not None and isinstance(getattr(context, "arg", None), str):
+        context = context.__context__  # `arg` is the name of a group of flags
+    return context if isinstance(context, ConfigError) else None
 
 
 _pending: list[StructTypeInfo] = []

@@ -22,7 +22,6 @@ from asyncrl.cli.flags import (
     check_config_file,
     dashed,
     for_hosts,
-    naming_flags,
     value_of,
     without_rare,
 )
@@ -315,17 +314,16 @@ def parse_flags(
             for name, value in (("output", output), ("run", concrete))
         ],
     )
-    with naming_flags(flags):
-        given: Any = parsed(
-            form,
-            prog=prog,
-            description=f"Train an agent. {shown}{more}",
-            args=["--help" if flag in _HELP else flag for flag in flags],
-            settings=(output, concrete),
-            lists="--help-all",
-            config=(tyro.conf.CascadeSubcommandArgs,),
-            registry=REGISTRY,
-        )
+    given: Any = parsed(
+        form,
+        prog=prog,
+        description=f"Train an agent. {shown}{more}",
+        args=["--help" if flag in _HELP else flag for flag in flags],
+        settings=(output, concrete),
+        lists="--help-all",
+        config=(tyro.conf.CascadeSubcommandArgs,),
+        registry=REGISTRY,
+    )
     values = {f.name: getattr(given.run, f.name) for f in dataclasses.fields(RunConfig)}
     auto = _search_space(flags) if values["actors"] == "auto" else None
     if auto:

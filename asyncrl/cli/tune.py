@@ -13,7 +13,7 @@ from typing import Literal
 from asyncrl.bench.cost_model import Plan, Task
 from asyncrl.bench.trial import Trial, run_trial
 from asyncrl.bench.tuner import SearchSpace, TrialRecord, Tuner, Tuning
-from asyncrl.cli.flags import check_config_file, naming_flags
+from asyncrl.cli.flags import check_config_file
 from asyncrl.cli.output import show
 from asyncrl.cli.parser import parsed
 from asyncrl.core.declared import Positive, check_declared
@@ -88,8 +88,7 @@ class TuneArguments:
 
 def parse(argv: list[str]) -> TuneArguments:
     """Parse the command line after `asyncrl bench tune`."""
-    with naming_flags(argv):
-        options = parsed(TuneOptions, prog="asyncrl bench tune", args=argv)
+    options = parsed(TuneOptions, prog="asyncrl bench tune", args=argv)
     agent, config = _settings(options)
     return TuneArguments(options=options, agent=agent, config=config)
 

@@ -38,9 +38,10 @@ def test_what_cannot_be_listened_on_is_refused(capsys: pytest.CaptureFixture[str
         train.parse(["dqn", "--listen", "learner.example.org"])
     with pytest.raises(ConfigError, match="--advertise must be a host name"):
         train.parse(["dqn", "--listen", "tcp://127.0.0.1", "--advertise", "..here"])
-    with pytest.raises(SystemExit):
-        train.parse(["dqn", "--listen", "tcp://0.0.0.0"])
-    assert "as a flag: --transport.bind-every-interface" in capsys.readouterr().err
+    assert main(["train", "dqn", "--listen", "tcp://0.0.0.0"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("asyncrl: error: 'tcp://0.0.0.0' listens on every network of this host")
+    assert line.endswith(" (as a flag: --transport.bind-every-interface)")
     with pytest.raises(ConfigError, match="but --launcher thread starts them here"):
         train.parse(["dqn", "--listen", "tcp://127.0.0.1", "--launcher", "thread"])
     with pytest.raises(ConfigError, match=r"--advertise names this machine.*; add --listen"):

@@ -419,8 +419,8 @@ def test_modules_that_others_may_have_put_here_do_not_come_first(
 @pytest.mark.parametrize(
     ("argv", "flag"),
     [
-        ("train ppo --agent.dual-clip 0.5", "--agent.dual-clip\n"),
-        ("train dqn --save.timeout-s -1", "--save.timeout-s\n"),
+        ("train ppo --agent.dual-clip 0.5", "--agent.dual-clip)\n"),
+        ("train dqn --save.timeout-s -1", "--save.timeout-s)\n"),
         ("train ppo --limiter.samples-per-insert 2", "--limiter.samples-per-insert)\n"),
     ],
 )
@@ -429,6 +429,8 @@ def test_settings_in_errors_are_reported_as_flags_too(
 ) -> None:
     code, err = said(argv, capsys)
     assert code in {1, 2}
+    assert err.startswith("asyncrl: error: ")
+    assert err.count("\n") == 1
     assert err.endswith(f"as a flag: {flag}")
 
 
@@ -492,6 +494,8 @@ def test_flag_with_another_place_or_name_is_found(
         ("report x --run-dir y", " --run-dir; asyncrl report --help shows all flags"),
         ("runs --jsn", " --jsn (did you mean --json?); asyncrl runs --help shows all flags"),
         ("train dqn -- --max-opt-steps 5", " --max-opt-steps, which follows --; asyncrl train"),
+        ("train dqn --mlflow-run x --mlfow y", " --mlfow (did you mean --mlflow?); asyncrl train"),
+        ("report x --live -o y --prot 3", " --prot (did you mean --port?); asyncrl report"),
         ("bench tune dqn --second 3", "did you mean --seconds?); asyncrl bench tune --help"),
     ],
 )
@@ -503,6 +507,21 @@ def test_unknown_flags_are_named_once_with_near_ones(
     assert err.startswith("asyncrl: error: unknown flag")
     assert says in err
     assert err.count("asyncrl ") == 1, "one command lists all flags"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "agent.exploration:softmax --agent.exploration.temperature 2",
+        "--no-quiet --env_kwargs a 1 --agent.no-normalize-obs",
+    ],
+)
+def test_known_flags_do_not_hide_a_value_that_is_refused(
+    flags: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, err = said(f"train dqn {flags} --trainer.batch-size 0", capsys)
+    assert code == 2
+    assert err.startswith("asyncrl: error: trainer.batch_size must be at least 1, got 0")
 
 
 def test_words_that_are_no_flags_are_named(capsys: pytest.CaptureFixture[str]) -> None:
