@@ -30,6 +30,9 @@ pytestmark = pytest.mark.processes
 
 DEADLINE_S = 60.0
 
+SOON = replace(CONFIG, hosts=replace(CONFIG.hosts, learner_timeout_s=2.0))
+"""A program soon looks for the next learner."""
+
 
 @contextmanager
 def training(key: Path, **parts: Any) -> Iterator[list[TrainResult]]:
@@ -83,6 +86,33 @@ def test_what_a_loop_has_done_is_kept_when_it_leaves(tmp_path: Path) -> None:
     ledger = result.ledger
     assert result.env_steps == 40
     assert ledger["lost"] == ledger["in_flight"] == 0
+
+
+LEARNS = """
+import sys
+from pathlib import Path
+from tests.integration.test_connect import SOON, built
+built(Path(sys.argv[1]), SOON, opt_steps=1_000_000).train()
+"""
+
+
+def test_a_loop_rides_out_a_learner_that_is_killed_and_restarted(tmp_path: Path) -> None:
+    key = tmp_path / "join.key"
+    learner = subprocess.Popen([sys.executable, "-c", LEARNS, str(key)])
+    try:
+        wait_until(key.exists, DEADLINE_S, "the first key")
+        with connect(key) as actor:
+            assert play(actor, steps=20) == 20
+            learner.kill()
+            learner.wait()
+            with training(key, cfg=SOON) as results:
+                done = play(actor)
+    finally:
+        learner.kill()
+        learner.wait()
+    (result,) = results
+    check(result)
+    assert 0 < result.env_steps <= done
 
 
 def test_a_loop_that_cannot_join_gets_the_reason(
