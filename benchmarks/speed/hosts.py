@@ -50,11 +50,17 @@ ASLEEP_S = 0.01
 _DEADLINE_S = 120.0
 
 _CLUSTER = """
-import json, logging, sys
+import signal, sys
 from ray.cluster_utils import Cluster
 cluster = Cluster()
 for _ in range(4):
     cluster.add_node(num_cpus=16, object_store_memory=80_000_000, include_dashboard=False)
+def reap(*_):
+    for node in cluster.list_all_nodes():
+        for started in node.all_processes.values():
+            for one in started:
+                one.process.poll()
+signal.signal(signal.SIGCHLD, reap)  # workers of a raylet do not end while it is a zombie
 print(cluster.address, flush=True)
 sys.stdin.read()
 cluster.shutdown()
@@ -167,7 +173,8 @@ def measure(case: Case, seconds: float, address: str = "") -> dict[str, float]:
         if case.delay_s is not None:
             proxy = stack.enter_context(closing(Proxy(delay_s=case.delay_s)))
             transport = {"advertise": f"127.0.0.1:{proxy.port}"}
-        config = replace(case.config(**transport), ray=RayConfig(address=address or "auto"))
+        ray = RayConfig(address=address or "auto", hosts=case.hosts)
+        config = replace(case.config(**transport), ray=ray)
         probe = Probe(case.actors, seconds)
         trainer = build_async_trainer(
             DQNConfig(),
@@ -302,7 +309,22 @@ def busy_rows(args: argparse.Namespace, details: dict[str, Any]) -> list[Compari
     return rows
 
 
-CASES = ("join", "ray", "busy")
+def ray_rows(args: argparse.Namespace, details: dict[str, Any]) -> list[Comparison]:
+    """Compare two computing actors on a host that Ray has started with two local ones."""
+    with cluster() as address:
+
+        def rate(where: str) -> float:
+            case = Case(where=where, actors=2, asleep=False)
+            return measure(case, args.seconds, address)["rate"]
+
+        sides = {"on Ray": partial(rate, "ray"), "local over TCP": partial(rate, "local")}
+        rounds = in_turns(sides, args.repeats)
+    what = "2 actors of 64 CartPoles, on Ray / local over TCP"
+    details["busy, ray"] = rounds
+    return [compare(rounds, *sides, unit="env steps/s", what=what)]
+
+
+CASES = ("join", "ray", "busy", "busy-ray")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -313,7 +335,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     for name in args.cases:
         origin, details = provenance(), dict[str, Any]()
-        rows = busy_rows(args, details) if name == "busy" else asleep_rows(args, name, details)
+        match name:
+            case "busy":
+                rows = busy_rows(args, details)
+            case "busy-ray":
+                rows = ray_rows(args, details)
+            case _:
+                rows = asleep_rows(args, name, details)
         keep(args, f"hosts_{name}", __doc__, rows, origin=origin, details=details)
 
 
