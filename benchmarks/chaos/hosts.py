@@ -37,6 +37,7 @@ from benchmarks.chaos.worlds import Numbered
 
 _TIMEOUT_S = 2.0
 _GONE_S = 1.0
+_PAUSE_S = 0.2
 _CALM_S = 0.5
 _DEADLINE_S = 120.0
 _REFUSED = 3
@@ -176,7 +177,7 @@ class Faults:
         at = time.monotonic()
         host.kill()
         yield from self.run.stage.until(
-            lambda: not any(_is_running(one) for one in actors), _DEADLINE_S, "its actors to end"
+            lambda: not any(is_running(one) for one in actors), _DEADLINE_S, "its actors to end"
         )
         self.gone_s = max(self.gone_s, time.monotonic() - at)
         self.run.join()
@@ -194,7 +195,7 @@ class Faults:
         yield from self.run.until_unheard(at)
         host.send_signal(signal.SIGCONT)
         yield from self.run.stage.until(
-            lambda: not any(_is_running(one) for one in old),
+            lambda: not any(is_running(one) for one in old),
             _DEADLINE_S,
             "its old actor to end",
         )
@@ -226,12 +227,15 @@ class CutOff:
     link: Link
     ended_key: Path
     known_s: float = 0.0
+    pause_s: float = 0.0
     intruders: dict[str, Host] = field(default_factory=dict)
 
     def __call__(self, stage: Stage) -> Iterator[None]:
         """Pull the cable, let another host take over, and plug it in."""
         run, link = self.run, self.link
-        far = run.join(2, by=("ip", "netns", "exec", link.namespace))
+        run.join()
+        yield from run.until_living(1)
+        far = run.join(by=("ip", "netns", "exec", link.namespace))
         yield from run.until_living(2)
         old = json.loads(self.ended_key.read_text(encoding="utf-8"))
         stolen = self.ended_key.with_name("stolen.key")
@@ -240,7 +244,7 @@ class CutOff:
         yield from run.until_refused(*self.intruders.values())
         at = time.monotonic()
         link.pull()
-        run.join(2)
+        run.join()
         yield from run.until_unheard(at)
         self.known_s = stage.notices.since(at, _UNHEARD)[0][0] - at
         name = f"{socket.gethostname()}/{far.pid}"
@@ -251,6 +255,7 @@ class CutOff:
         )
         yield from run.until_living(2)
         yield from stage.for_s(_CALM_S)
+        self.pause_s = max(stage.gaps_s(at))
 
 
 def write_key(path: Path, like: Path, public: str, secret: str) -> None:
@@ -282,6 +287,7 @@ def measure(size: Size, directory: Path) -> list[Finding]:
     return [
         *found,
         _known("a host that is cut off", cut.known_s),
+        _pause("a host that is cut off, and comes back", cut.pause_s),
         *_refusals(cut.intruders),
         run.stage.balance(26, "a host that is cut off, and comes back", loses_reports=True),
     ]
@@ -292,7 +298,8 @@ def _pair(key: Path) -> tuple[str, str]:
     return content["public"], content["secret"]
 
 
-def _is_running(process: psutil.Process) -> bool:
+def is_running(process: psutil.Process) -> bool:
+    """Whether a process is there, and is no zombie."""
     with suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
@@ -321,6 +328,18 @@ def _known(what: str, seconds: float) -> Finding:
         passed=seconds <= _TIMEOUT_S + 1,
         timed=True,
         numbers={"known_s": seconds},
+    )
+
+
+def _pause(what: str, seconds: float) -> Finding:
+    return Finding(
+        target=26,
+        what=f"{what}: longest pause between gradient steps",
+        measured=f"{1000 * seconds:.0f} ms",
+        promised=f"<= {1000 * _PAUSE_S:.0f} ms, with another host that has an actor",
+        passed=seconds <= _PAUSE_S,
+        timed=True,
+        numbers={"pause_s": seconds},
     )
 
 

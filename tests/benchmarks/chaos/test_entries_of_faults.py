@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from benchmarks.chaos import flaky_env, full_disk, orphans, signals, soak
+from benchmarks.chaos import flaky_env, full_disk, on_ray, orphans, signals, soak
 from benchmarks.chaos.audit import Audit
 from benchmarks.chaos.checkpoint_pause import Saves
 from benchmarks.chaos.flaky_env import Failures
@@ -118,6 +119,20 @@ def test_growth_and_drift_are_seen() -> None:
     assert soak._drift(samples()).passed
     slower = [*samples()[:-1], Sample(540.0, 1000, 20, 5, 800, 90)]
     assert soak._drift(slower).verdict == "missed"
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed here")
+def test_without_ray_its_entry_says_what_to_install(tmp_path: Path) -> None:
+    (found,) = on_ray.measure("small", tmp_path)
+    assert found.verdict == "not run"
+    assert "pip install 'asyncrl[ray]'" in found.measured
+
+
+def test_faults_on_ray_have_limits() -> None:
+    faults = on_ray.Faults({what: on_ray.Fault(0.1, 0.1, 9.0) for what in ("an actor", "a host")})
+    assert [finding.verdict for finding in on_ray._in_time(faults)] == ["kept", "kept"]
+    faults.seen["an actor"].known_s = faults.seen["a host"].back_s = 16.0
+    assert [finding.verdict for finding in on_ray._in_time(faults)] == ["missed", "missed"]
 
 
 def test_waits_must_grow() -> None:
