@@ -351,6 +351,11 @@ def _check_mode(config: RunConfig, flags: list[str], *, auto: bool) -> None:
     """Reject flags without effect in this mode, and missing or unused data."""
     if auto and config.mode != "async":
         raise ConfigError(f"--actors auto has no effect with --mode {config.mode}")
+    if auto and config.elsewhere:
+        raise ConfigError(
+            "--actors auto measures this machine, but hosts start the actors; give their number, "
+            "or a range: --actors 4..64"
+        )
     for flag in flags:
         name = flag.partition("=")[0].removeprefix("--").removeprefix("no-")
         if flag.startswith("--") and name.partition(".")[0] in _WITHOUT_MEANING[config.mode]:

@@ -107,6 +107,8 @@ def test_offline_run_learns_from_a_run_and_continues(
     [
         ("dqn --mode offline --data x --actors 3", "--actors has no effect with --mode offline"),
         ("dqn --mode sync --actors auto", "--actors auto has no effect with --mode sync"),
+        ("dqn --listen tcp://127.0.0.1 --actors auto", "measures this machine, but hosts start"),
+        ("dqn --launcher ray --actors=auto", "measures this machine, but hosts start the actors"),
         ("dqn --mode sync --proxy.overflow=drop", "--proxy.overflow has no effect"),
         ("dqn --mode offline --data x --limiter.min-size 9", "--limiter.min-size has no effect"),
         ("dqn --mode offline", "mode=offline learns from data, but data is not set"),
