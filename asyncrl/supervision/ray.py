@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import re
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,9 @@ _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from asyncrl.supervision.ray_driver import main; main()"
 )
+_LOGGED = re.compile(r"^\[[^]]*\] \S+: ")
+"""Time, process and file before what Ray logs."""
+
 _CONNECT_S = 60.0
 """Seconds for the process to load Ray and to connect, beyond those for placing hosts."""
 
@@ -164,7 +168,7 @@ class RayHosts:
         lines = [line for line in self._errors.read().decode(errors="replace").splitlines() if line]
         return (
             "the connection to the Ray cluster is lost: the process that keeps it has ended"
-            + (f" ({lines[-1].strip():.300})" if lines else "")
+            + (f" ({_LOGGED.sub('', lines[-1].strip()):.300})" if lines else "")
             + "; resume the run when the cluster is there"
         )
 

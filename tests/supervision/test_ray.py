@@ -128,6 +128,14 @@ def test_a_run_fails_once_if_no_host_can_start_any_more(
     assert failed.empty()
 
 
+def test_what_ray_has_logged_at_last_is_shown_without_its_prefix(config: RayConfig) -> None:
+    places = RayHosts(config, actors=2)
+    places._errors.write(b"[2026-11-27 05:16:02,763 E 16 17] rpc_client.h:204: No GCS.\n\n")
+    why = places._why_gone()
+    places.close()
+    assert "has ended (No GCS.); resume" in why
+
+
 def test_places_that_are_not_used_are_given_back(config: RayConfig) -> None:
     places = RayHosts(config, actors=2)
     assert places.address == "127.0.0.1"
