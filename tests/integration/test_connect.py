@@ -88,6 +88,16 @@ def test_what_a_loop_has_done_is_kept_when_it_leaves(tmp_path: Path) -> None:
     assert ledger["lost"] == ledger["in_flight"] == 0
 
 
+def test_two_programs_act_in_one_run(tmp_path: Path) -> None:
+    key = tmp_path / "join.key"
+    with training(key) as results, connect(key) as one, connect(key) as other:
+        assert [play(actor, steps=20) for actor in (one, other)] == [20, 20]
+    (result,) = results
+    assert result.env_steps == 40
+    assert [host["started"] for host in result.hosts.values()] == [1, 1]
+    assert result.ledger["lost"] == result.ledger["in_flight"] == 0
+
+
 LEARNS = """
 import sys
 from pathlib import Path
