@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from html import escape
@@ -23,6 +24,7 @@ from asyncrl.report.page import (
     code,
     details,
     film,
+    histogram,
     line,
     numbers,
     table,
@@ -38,6 +40,9 @@ _FEWEST_POINTS = 2
 
 _MOST_FILM_BYTES = 20_000_000
 """A page with more is slow to open, and to send."""
+
+_MOST_WARNINGS, _MOST_WARNING_BYTES = 50, 20_000
+"""Of a run that warned often, the newest are shown."""
 
 _EXTREMES = ("_min", "_max")
 """Suffixes of the extremes over the steps of a record, of whose mean the name is."""
@@ -56,7 +61,7 @@ def page_of_run(run: RunFiles, curves: Curves) -> Page:
 def learning_lines(
     charts: Charts, curves: Curves, colour: int | None = None, label: str = ""
 ) -> list[dict[str, Any]]:
-    """Return the lines of a run's returns: evaluations with their range, and training episodes.
+    """Return the lines of a run's returns, with their range: evaluations, and training episodes.
 
     An evaluation stands at the steps of the model that it scored. A run with a label is one of
     several: only its evaluations are drawn, without their range.
@@ -71,8 +76,12 @@ def learning_lines(
         lines.append(line(name, charts.positions(at), scores, band=band, colour=colour))
     if not (label and lines):
         here = charts.positions({axis: curves.axis(axis) for axis in AXES})
-        values = curves.points("episode/return_mean")
-        lines.append(line(label or "training", here, values, colour=colour, dash=True))
+        values, lows, highs = (
+            curves.points(f"episode/return_{kind}") for kind in ("mean", "min", "max")
+        )
+        recorded = not label and any(low is not None for low in lows)
+        band = ("training", lows, highs) if recorded else None
+        lines.append(line(label or "training", here, values, band=band, colour=colour, dash=True))
     return lines
 
 
@@ -109,6 +118,7 @@ class _OneRun:
             axis_switch(AXES),
             self._section("Learning", self._learning()),
             self._films(),
+            self._warnings(),
             self._section("Where time went", self._time()),
             self._section("Actors and experience", self._experience()),
             self._section("Machine", self._machine()),
@@ -165,7 +175,7 @@ class _OneRun:
     def _learning(self) -> Iterator[str]:
         lines = learning_lines(self._charts, self._curves)
         yield self._charts.figure(
-            "Return of an episode", lines, note="evaluations with their range", wide=True
+            "Return of an episode", lines, note="means with their range", wide=True
         )
         yield self._chart("Success rate", ["eval/success_rate", "episode/success_rate"])
         for name in self._of_agent():
@@ -207,6 +217,7 @@ class _OneRun:
         yield self._chart("Policy lag of sampled data", sampled, "optimisation steps")
         stored = ["lag/at_insert_mean", "lag/at_insert_max"]
         yield self._chart("Policy lag of stored data", stored, "optimisation steps")
+        yield self._lags()
         yield self._chart(
             "Steps per second of each actor",
             self._of_actors("env_steps_per_s"),
@@ -217,14 +228,32 @@ class _OneRun:
             header = list(dict.fromkeys(name for row in actors.values() for name in row))
             rows = [(actor, *(row.get(name) for name in header)) for actor, row in actors.items()]
             yield table(["actor", *(name.replace("_", " ") for name in header)], rows)
-        if lags := self._run.summary.get("lag_histogram"):
-            total = sum(lags.values())
-            yield table(
-                ["age of sampled transitions (opt steps), from", "share"],
-                [(lag, f"{n / total:.1%}") for lag, n in lags.items() if n],
-            )
         if ledger := self._run.summary.get("ledger"):
             yield table([name.replace("_", " ") for name in ledger], [list(ledger.values())])
+
+    def _lags(self) -> str:
+        bins, last = "lag/histogram/", self._run.last
+        newest = {name.removeprefix(bins): last[name] for name in last if name.startswith(bins)}
+        recorded: Mapping[str, float] = self._run.summary.get("lag_histogram") or newest
+        found = {int(low): n for low, n in recorded.items()}
+        if not any(found.values()):
+            return ""
+        # Each bin begins at twice the one before; those between are empty.
+        lows = [0, *(1 << e for e in range(max(found).bit_length()))]
+        lows = [low for low in lows if min(found) <= low <= max(found)]
+        counts = {text(low): found.get(low, 0) for low in lows}
+        note = "optimisation steps, each bar from its number on"
+        return histogram("Policy lag of all sampled data", note, counts)
+
+    def _warnings(self) -> str:
+        """Return the last lines of the warnings."""
+        try:
+            with (self._run.path / "warnings.log").open("rb") as file:
+                file.seek(-min(_MOST_WARNING_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_END)
+                lines = file.read().decode(errors="replace").splitlines(keepends=True)
+        except OSError:
+            return ""
+        return f"<h2>Warnings</h2>{code(''.join(lines[-_MOST_WARNINGS:]))}" if lines else ""
 
     def _machine(self) -> Iterator[str]:
         names = ["system/machine_cpu_percent", "system/cpu_percent"]

@@ -104,6 +104,21 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
     return f"<div class=scroll><table><tr>{head}</tr>{body}</table></div>"
 
 
+def histogram(title: str, note: str, counts: Mapping[str, float]) -> str:
+    """Return a figure with a bar for each name, whose length is its share of all."""
+    total, most = sum(counts.values()), max(counts.values())
+    rows = "".join(
+        f"<tr><td class=number>{escape(name)}</td><td><svg aria-hidden=true>"
+        f'<rect width="{100 * n / most:.1f}%" height="100%"/></svg></td>'
+        f"<td class=number>{n / total:.1%}</td></tr>"
+        for name, n in counts.items()
+    )
+    return (
+        f"<figure class=bars><figcaption>{escape(title)}<small>{escape(note)}</small></figcaption>"
+        f"<table>{rows}</table></figure>"
+    )
+
+
 def numbers(pairs: Mapping[str, Cell]) -> str:
     """Return names with values, as a row of cards."""
     cards = (

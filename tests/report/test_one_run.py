@@ -21,6 +21,8 @@ RECORDS: list[dict[str, float]] = [
         "agent/count": 10.0,
         **({"agent/loss_min": 0.0, "agent/loss_max": 3.0} if k else {}),
         "episode/return_mean": 2.0 * k,
+        "episode/return_min": 1.0 * k,
+        "episode/return_max": 4.0 * k,
         "actor/0/restarts": float(k > 2),
         "actor/0/env_steps_per_s": 100.0,
         "actor/1/env_steps_per_s": 90.0,
@@ -59,7 +61,8 @@ def test_page_shows_what_the_run_wrote(tmp_path: Path) -> None:
         "Ended because 50 optimisation steps are done.",
         "<td class=number>480</td>",
         "<td class=number>790</td>",
-        "<td >8</td><td >25.0%</td>",
+        *("<td class=number>8</td>", '<rect width="33.3%"', "<td class=number>25.0%</td>"),
+        *("<td class=number>4</td>", "<td class=number>0.0%</td>"),
         "differs from the preset",
     ):
         assert shown in html
@@ -68,10 +71,12 @@ def test_page_shows_what_the_run_wrote(tmp_path: Path) -> None:
         "Return of an episode",
         "loss",
         "Learner",
+        "Policy lag of all sampled data",
         "Steps per second of each actor",
     ]
     charts = data_of(html)["charts"]
     assert [one["label"] for one in charts[0]["series"]] == ["evaluation", "training"]
+    assert charts[0]["series"][1]["high"] == [0, 4, 8, 12, 16, 20]
     losses = charts[1]["series"][0]
     assert (losses["low"], losses["high"]) == ([1, 0, 0, 0, 0, 0], [1, 3, 3, 3, 3, 3])
     assert charts[2]["stacked"]
@@ -94,6 +99,23 @@ def test_evaluation_stands_at_the_model_that_it_scored() -> None:
     assert at["opt_steps"] == [5.0, 25.0, 45.0]
     assert at["env_steps"] == [80.0, 400.0, 720.0]
     assert at["wall_s"] == [1.0, 3.0, 5.0]
+
+
+def test_active_run_has_the_histogram_of_its_last_record(tmp_path: Path) -> None:
+    records = [*RECORDS[:-1], {**RECORDS[-1], "lag/histogram/2": 3.0, "lag/histogram/8": 1.0}]
+    html = report_of_run(RunFiles(made_run(tmp_path / "mine", preset("dqn"), records=records)))
+    bars = html.partition("Policy lag of all sampled data")[2].partition("</table>")[0]
+    assert re.findall(r"number>([^<]*)<", bars) == ["2", "75.0%", "4", "0.0%", "8", "25.0%"]
+
+
+def test_last_warnings_are_shown(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "mine", preset("dqn"), records=RECORDS)
+    assert "Warnings" not in report_of_run(RunFiles(run))
+    lines = [f"warning {k} of <b>\n" for k in range(5000)]
+    (run / "warnings.log").write_text("".join(lines))
+    shown = report_of_run(RunFiles(run)).partition("<h2>Warnings</h2><pre>")[2]
+    assert shown.startswith("warning 4950 of &lt;b&gt;\n")
+    assert "warning 4999 of &lt;b&gt;\n</pre>" in shown
 
 
 def test_failed_run_shows_its_error(tmp_path: Path) -> None:

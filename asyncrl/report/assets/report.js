@@ -10,20 +10,31 @@
   const faded = (hex, alpha) => hex + Math.round(alpha * 255).toString(16).padStart(2, "0");
   let drawn = [];
 
-  const number = (value) => {
-    if (value == null) return "–";
-    const size = Math.abs(value);
-    for (const [unit, name] of [[1e9, " G"], [1e6, " M"], [1e3, " k"]])
-      if (size >= unit && size >= 1e4) return +(value / unit).toPrecision(4) + name;
-    return size && size < 1e-3 ? value.toExponential(2) : String(+value.toPrecision(4));
+  const UNITS = [[1e9, " G"], [1e6, " M"], [1e3, " k"]];
+  const PERIODS = [[86400, " d"], [3600, " h"], [60, " min"]];
+  // Seconds between the marks of an axis of times.
+  const STEPS = [0.001, 0.01, 0.1, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200,
+                 10800, 21600, 43200, 86400, 172800, 432000, 864000, 1728000];
+
+  /* All in the unit that suits the largest: an axis has one form of numbers. */
+  const numbers = (values, digits) => {
+    const most = Math.max(...values.map(Math.abs));
+    const [unit, name] = UNITS.find(([size]) => most >= size && most >= 1e4) ?? [1, ""];
+    return values.map((v) => (v && most < 1e-3 ? v.toExponential(2) : v ? +(v / unit).toPrecision(digits) + name : "0"));
   };
+  const number = (value) => (value == null ? "–" : numbers([value], 4)[0]);
   const duration = (s) => {
     if (s == null) return "–";
     if (s < 60) return number(s) + " s";
     const minutes = Math.floor(s / 60);
     return minutes < 60 ? `${minutes} min ${Math.round(s % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
   };
+  const durations = (ticks) => {
+    const [unit, name] = PERIODS.find(([size]) => ticks.every((s) => s % size === 0)) ?? [1, " s"];
+    return ticks.map((s) => (s ? +(s / unit).toPrecision(6) + name : "0"));
+  };
   const onAxis = (axis, value) => (axis === "wall_s" ? duration(value) : number(value));
+  const onTicks = (axis, ticks) => (axis === "wall_s" ? durations(ticks) : numbers(ticks, 6));
 
   /* Each series becomes columns over positions of its own, if it has some on this axis; uPlot.join
      aligns them. */
@@ -42,9 +53,9 @@
         // A part that a record leaves out was 0, unless the record has none at all.
         const recorded = (i) => chart.series.some((other) => other.y[i] != null);
         const top = series.y.map((v, i) => (recorded(i) ? (v ?? 0) + (total?.[i] ?? 0) : null));
-        add(top, { label: series.label, fill: total ? undefined : faded(stroke, 0.5),
+        add(top, { label: series.label, fill: faded(stroke, 0.5),
                    value: (_, __, ___, i) => number(i == null ? null : entry.chart.series[k].y[i]) });
-        if (total) bands.push({ series: [tables.length, tables.length - 1], fill: faded(stroke, 0.5) });
+        if (total) bands.push({ series: [tables.length, tables.length - 1] });
         total = top;
         return;
       }
@@ -86,8 +97,9 @@
       bands,
       scales: { x: { time: false }, y: chart.stacked ? { range: [0, 1] } : {} },
       axes: [
-        { ...ink, label: axes[axis], labelSize: 22, values: (_, ticks) => ticks.map((v) => onAxis(axis, v)), space: 80 },
-        { ...ink, size: 64, values: (_, ticks) => ticks.map(number) },
+        { ...ink, label: axes[axis], labelSize: 22, space: 80, values: (_, ticks) => onTicks(axis, ticks),
+          ...(axis === "wall_s" && { incrs: STEPS }) },
+        { ...ink, size: 64, values: (_, ticks) => numbers(ticks, 6) },
       ],
       cursor: { sync: { key: "all" }, drag: { x: true, y: false } },
       plugins: [marks(entry, axis)],
