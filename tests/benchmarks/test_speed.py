@@ -3,6 +3,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -253,3 +254,14 @@ def test_pace_is_kept_by_naps_and_who_is_late_catches_up_with_a_tenth_of_a_secon
     assert now - 50.0 == pytest.approx(5.0 - 0.1, abs=0.01), "it began 0.1 s late"
     assert min(nap for nap in naps if nap) > 0.002
     assert naps.count(0.0) > len(naps) / 2
+
+
+@pytest.mark.processes
+def test_time_of_an_open_dashboard_is_counted() -> None:
+    module = ["benchmarks.speed.dashboard", "--seconds", "1"]
+    done = warm.run("module", module, cwd=ROOT, timeout_s=DEADLINE_S, fresh=True)
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"([\d.]+) s of CPU time in .* cores: .*%.*, for (\d+) updates", done.stdout)
+    assert found is not None, done.stdout
+    assert float(found[1]) > 0
+    assert int(found[2]) > 0, "the client has seen the end at least"
