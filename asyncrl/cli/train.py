@@ -154,8 +154,8 @@ def _trackers(run_dir: Path, output: Output) -> list[Recorder]:
     if output.mlflow:
         from asyncrl.recorders.mlflow import MlflowRecorder
 
-        run_name = output.mlflow_run or name
-        found.append(apart([MlflowRecorder(output.mlflow, run_name=run_name, videos=videos)]))
+        mlflow = partial(MlflowRecorder, directory=run_dir / "mlflow", videos=videos)
+        found.append(apart([mlflow(output.mlflow, run_name=output.mlflow_run or name)]))
     if output.wandb:
         from asyncrl.recorders.wandb import WandbRecorder
 
@@ -230,7 +230,8 @@ class Output:
     """Also write `metrics.csv` into the run directory."""
 
     mlflow: str | None = None
-    """Also log to this MLflow experiment. The variable MLFLOW_TRACKING_URI names the server."""
+    """Also log to this MLflow experiment. The variable MLFLOW_TRACKING_URI names the server. A
+    resumed run continues the same record."""
 
     mlflow_run: str | None = None
     """Name of the MLflow run. Default: the name of the run directory."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,11 @@ from asyncrl.core.recorder import Record
 from asyncrl.core.settings import flatten
 from asyncrl.recorders.not_scalars import film_of
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+_ID = "run-id"
 
 # Limits of MLflow: parameters per call, and characters per parameter value.
 _MAX_PARAMS = 100
@@ -25,13 +30,16 @@ _MAX_CHARACTERS = 500
 class MlflowRecorder:
     """Logs every metric over `env_steps`, and the configuration as parameters.
 
-    Creates a run in an experiment, and the experiment if it does not exist. A resumed run becomes
-    another MLflow run. Nested settings are flattened with dots: `trainer.batch_size`.
+    Creates a run in an experiment, and the experiment if it does not exist. Nested settings are
+    flattened with dots: `trainer.batch_size`. MLflow changes no parameter of a run: one that is
+    continued keeps those of its start.
 
     Args:
         experiment: Name of the experiment.
         run_name: Name of the run. None lets MLflow generate one.
         tracking_uri: The MLflow server or directory. None uses MLflow's configuration.
+        directory: Directory of a file with the id of the run: a later recorder of the same
+            directory continues this run. None always creates one.
         videos: Directory of the run's films, which are logged as artifacts in `videos`.
     """
 
@@ -41,6 +49,7 @@ class MlflowRecorder:
         *,
         run_name: str | None = None,
         tracking_uri: str | None = None,
+        directory: Path | None = None,
         videos: Path | None = None,
     ) -> None:
         try:
@@ -52,6 +61,7 @@ class MlflowRecorder:
         self._experiment = experiment
         self._run_name = run_name
         self._tracking_uri = tracking_uri
+        self._file = None if directory is None else directory / _ID
         self._videos = videos
         self._client: Any = None
         self._run_id = ""
@@ -61,15 +71,36 @@ class MlflowRecorder:
         from mlflow.entities import Param
 
         client = MlflowClient(self._tracking_uri)
-        known = client.get_experiment_by_name(self._experiment)
-        where = known.experiment_id if known else client.create_experiment(self._experiment)
-        self._run_id = client.create_run(where, run_name=self._run_name).info.run_id
+        self._run_id = self._continued(client) or self._created(client)
         self._client = client
-        params = [
-            Param(key_of(name), str(value)[:_MAX_CHARACTERS]) for name, value in flatten(config)
-        ]
+        known = client.get_run(self._run_id).data.params
+        values = {key_of(name): str(value)[:_MAX_CHARACTERS] for name, value in flatten(config)}
+        params = [Param(key, value) for key, value in values.items() if key not in known]
         for some in _in_parts(params, _MAX_PARAMS):
             client.log_batch(self._run_id, params=some)
+
+    def _continued(self, client: Any) -> str:
+        """Return the id of the run to continue; an empty string without one."""
+        from mlflow.exceptions import MlflowException
+
+        if self._file is None or not self._file.exists():
+            return ""
+        run_id = self._file.read_text(encoding="ascii").strip()
+        try:
+            client.update_run(run_id, status="RUNNING")
+        except MlflowException as error:
+            logger.warning("MLflow cannot continue run %s, and creates another: %s", run_id, error)
+            return ""
+        return run_id
+
+    def _created(self, client: Any) -> str:
+        known = client.get_experiment_by_name(self._experiment)
+        where = known.experiment_id if known else client.create_experiment(self._experiment)
+        run_id = str(client.create_run(where, run_name=self._run_name).info.run_id)
+        if self._file is not None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._file.write_text(run_id, encoding="ascii")
+        return run_id
 
     def write(self, record: Record) -> None:
         from mlflow.entities import Metric

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,25 @@ def test_runs_are_of_one_experiment(store: Store) -> None:
         ("id of mine", "other"),
     ]
     assert store.uris == ["http://there"] * 2
+
+
+def test_recorder_of_the_same_directory_continues_the_run(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for step, rate in ((100, "0.1"), (200, "0.2")):
+        recorder = MlflowRecorder(directory=tmp_path / "mlflow")
+        recorder.start({"rate": rate, f"only {step}": "yes"})
+        recorder.write({"env_steps": float(step), "fps": 5.0})
+        (run,) = store.runs.values()
+        assert run.status == "RUNNING"
+        recorder.close(failed=False)
+    assert [metric.step for metric in run.metrics["fps"]] == [100, 200]
+    assert run.params == {"rate": "0.1", "only 100": "yes", "only 200": "yes"}
+    assert not caplog.text
+    store.runs.clear()
+    MlflowRecorder(directory=tmp_path / "mlflow").start({})
+    assert len(store.runs) == 1
+    assert "MLflow cannot continue run run 0, and creates another" in caplog.text
 
 
 def test_as_much_goes_at_once_as_is_taken(store: Store) -> None:

@@ -66,16 +66,21 @@ def test_wandb_gets_films_and_histograms(
 
 
 @needs_mlflow
-def test_mlflow_gets_films(videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_gets_films_and_continues_a_run(
+    videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # later versions ask for it
-    recorder = MlflowRecorder(tracking_uri=str(tmp_path / "store"), videos=videos)
-    recorder.start(CONFIG)
-    recorder.write(SCORED)
-    recorder.close(failed=False)
+    store = str(tmp_path / "store")
+    for step in (100, 200):
+        recorder = MlflowRecorder(tracking_uri=store, directory=tmp_path, videos=videos)
+        recorder.start(CONFIG | {"seed": step})
+        recorder.write(SCORED | {"env_steps": float(step)})
+        recorder.close(failed=False)
     (film,) = tmp_path.glob("store/*/*/artifacts/videos/20.mp4")
     assert film.read_bytes() == b"a film"
     (metric,) = tmp_path.glob("store/*/*/metrics/eval_reward")
-    assert metric.read_text().split()[1:] == ["7.5", "100"]
+    rows = [line.split()[1:] for line in metric.read_text().splitlines()]
+    assert rows == [["7.5", "100"], ["7.5", "200"]], "both are of one run"
 
 
 @needs_wandb

@@ -51,6 +51,10 @@ class Store:
         return [m.value for run in self.runs.values() for m in run.metrics.get(name, ())]
 
 
+class MlflowException(Exception):
+    """The store refuses."""
+
+
 class Client:
     """The tracking client."""
 
@@ -72,6 +76,14 @@ class Client:
         self._store.runs[run_id] = Run(experiment_id, run_name)
         return SimpleNamespace(info=SimpleNamespace(run_id=run_id))
 
+    def get_run(self, run_id: str) -> Any:
+        return SimpleNamespace(data=SimpleNamespace(params=self._store.runs[run_id].params))
+
+    def update_run(self, run_id: str, status: str) -> None:
+        if run_id not in self._store.runs:
+            raise MlflowException(f"Run '{run_id}' not found")
+        self._store.runs[run_id].status = status
+
     def log_batch(self, run_id: str, metrics: Any = (), params: Any = ()) -> None:
         assert len(metrics) <= 1000
         assert len(params) <= 100
@@ -84,6 +96,7 @@ class Client:
             run.metrics[metric.key].append(metric)
         for param in params:
             assert len(param.value) <= 500
+            assert run.params.get(param.key, param.value) == param.value
             run.params[param.key] = param.value
 
     def set_terminated(self, run_id: str, status: str) -> None:
@@ -94,6 +107,9 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Store:
     """Have it imported in place of MLflow."""
     store = Store()
     package, entities = ModuleType("mlflow"), ModuleType("mlflow.entities")
+    exceptions = ModuleType("mlflow.exceptions")
+    exceptions.MlflowException = MlflowException  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "mlflow.exceptions", exceptions)
     package.MlflowClient = lambda uri=None: Client(store, uri)  # type: ignore[attr-defined]
     entities.Param, entities.Metric = Param, Metric  # type: ignore[attr-defined]
     package.store = store  # type: ignore[attr-defined]
