@@ -20,7 +20,7 @@ def describe_error(error: BaseException) -> str:
         words = f"{type(error).__name__}: {error}"
     except BaseException:  # the `__str__` of a custom class may raise anything
         words = type(error).__name__
-    return " ".join(words.split())
+    return " ".join(words.split()).removesuffix(":")  # an `AssertionError` often has no message
 
 
 class AsyncRLError(Exception):

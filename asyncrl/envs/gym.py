@@ -61,6 +61,13 @@ ATARI = "ALE/"
 _EXTRAS = {"/box2d": "box2d", "/mujoco": "mujoco", ATARI: "atari", "envpool:": "envpool"}
 """Part of an environment's source -> the extra of asyncrl that installs it."""
 
+_PACKAGES = {
+    "gymnasium_robotics": "gymnasium-robotics 'mujoco==3.10.0'",
+    "minigrid": "minigrid",
+    "shimmy": "'shimmy[dm-control]' 'dm-control==1.0.43' 'mujoco==3.10.0'",
+}
+"""Module that registers environments -> what installs them, in versions that fit together."""
+
 _HOMES = {ATARI: "asyncrl.envs.atari", "envpool:": "asyncrl.envs.envpool"}
 """Prefix of ids that are not Gymnasium's -> the module that makes them."""
 
@@ -364,6 +371,8 @@ def _noting(env_id: str) -> Iterator[None]:
         yield
     except Exception as error:
         error.add_note(f"asyncrl: while making environment {env_id!r}")
+        if (packages := _packages_of(env_id)) and not isinstance(error, ImportError):
+            error.add_note(f"asyncrl: these versions fit together: pip install {packages}")
         raise
 
 
@@ -381,9 +390,13 @@ def _hint(env_id: str, error: Exception) -> str:
     for part, extra in _EXTRAS.items():
         if part in code:
             return f" (pip install 'asyncrl[{extra}]' installs these environments)"
-    if env_id.startswith("gymnasium_robotics:"):
-        return " (pip install gymnasium-robotics 'mujoco==3.10.0' installs these environments)"
-    return ""
+    packages = _packages_of(env_id)
+    return f" (pip install {packages} installs these environments)" if packages else ""
+
+
+def _packages_of(env_id: str) -> str:
+    """Return the packages that have an environment, and what they need; "" if unknown."""
+    return _PACKAGES.get(env_id.partition(":")[0], "")
 
 
 def _code(env_id: str) -> str:

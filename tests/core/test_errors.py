@@ -14,4 +14,5 @@ def test_error_in_one_line() -> None:
             raise SystemExit("no words")
 
     assert describe_error(ValueError("the wheel\n  came off")) == "ValueError: the wheel came off"
+    assert describe_error(AssertionError()) == "AssertionError"
     assert describe_error(Speechless()) == "Speechless"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -214,6 +215,23 @@ def test_error_of_a_factory_names_it() -> None:
     with pytest.raises(TypeError, match="colour") as raised:
         EnvConfig(id=PLAIN, kwargs={"colour": 1}).build()
     assert raised.value.__notes__ == [f"asyncrl: while making environment '{PLAIN}'"]
+
+
+def test_error_in_a_known_package_names_versions_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MuJoCo may be newer than the environments of another package support."""
+    packages = r"pip install 'shimmy\[dm-control\]' 'dm-control==[\d.]+' 'mujoco==[\d.]+'"
+
+    def make(_: str, **__: object) -> None:
+        raise AttributeError("'MjModel' object has no attribute 'flex_vertedge'")
+
+    monkeypatch.setattr(gymnasium, "make", make)
+    with pytest.raises(AttributeError) as raised:
+        EnvConfig(id="shimmy:dm_control/cartpole-balance-v0").build()
+    assert re.fullmatch(rf"asyncrl: these versions .*{packages}", raised.value.__notes__[1])
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "shimmy", None)
+    with pytest.raises(ConfigError, match=rf"shimmy.*\({packages} installs these env"):
+        EnvConfig(id="shimmy:dm_control/cartpole-balance-v0").build()
 
 
 @pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "envpool:CartPole-v1"])
