@@ -329,7 +329,8 @@ class RunServices:
                 )
         finally:
             if self._recorder:
-                self._recorder.close(failed=failed)
+                interrupted = isinstance(self._interrupter.error, KeyboardInterrupt)
+                self._recorder.close(failed=failed and not interrupted)
 
     def close_saver(self, *, wait: bool = True) -> None:
         """Wait until the last checkpoint is on disk; raise if it could not be written.

@@ -776,6 +776,7 @@ def test_first_ctrl_c_without_a_handler_ends_the_run_as_well() -> None:
     with pytest.raises(KeyboardInterrupt):
         stage.train()
     assert "save 3" in stage.log
+    assert stage.recorder.failed is False
     assert disk.waited
     assert stage.manager.waited_s is None, "actors have the time that they always have"
 
