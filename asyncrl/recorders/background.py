@@ -122,9 +122,10 @@ class BackgroundRecorder:
                 return None
             if self._drain_until is not None and time.monotonic() > self._drain_until:
                 logger.warning(
-                    "the last %d records were not written: recorders were still busy %g s after "
-                    "the end; record less often, or to a faster disk or server",
+                    "the last %d records were not written by %s: still busy %g s after the end; "
+                    "record less often, or to a faster disk or server",
                     len(self._pending),
+                    ", ".join(type(recorder).__name__ for recorder in self._recorders),
                     self._close_timeout_s / 2,
                 )
                 return None

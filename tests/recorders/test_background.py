@@ -225,7 +225,7 @@ def test_records_for_which_no_time_is_left_are_given_up(
     closing.join(DEADLINE_S)
     assert steps(gated) == [0]
     assert gated.failed is False
-    assert "the last 2 records were not written: recorders were still busy" in caplog.text
+    assert "the last 2 records were not written by GatedRecorder: still busy" in caplog.text
 
 
 def test_write_after_close_says_what_is_wrong() -> None:
