@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from asyncrl.report.statistics import centre, interval
 SUFFIXES = (".pdf", ".png", ".svg")
 
 _WIDTH_IN, _HEIGHT_IN, _DPI = 5.5, 3.4, 200
+_LINE, _LABEL, _LINE_IN = 60, 170, 0.16
+"""Characters of a line of the legend and of a name in it, and the height of a line in inches."""
+
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
 """Okabe and Ito's, which colour-blind readers can distinguish."""
 
@@ -39,7 +43,8 @@ def plot_runs(runs: Sequence[RunFiles], output: Path, axis: str = "env_steps") -
             continue
         at, values = found
         colour = _COLOURS[k % len(_COLOURS)]
-        label = f"{group.name} (n = {len(values)})"
+        name = textwrap.shorten(group.name, _LABEL, placeholder=" ...")
+        label = textwrap.fill(f"{name} (n = {len(values)})", _LINE)
         marker = "o" if len(at) == 1 else None  # a line of one point is not seen
         axes.plot(at, centre(values), color=colour, label=label, marker=marker)
         if len(values) >= FEWEST_FOR_INTERVAL:
@@ -51,5 +56,11 @@ def plot_runs(runs: Sequence[RunFiles], output: Path, axis: str = "env_steps") -
     axes.set_xlabel(f"{AXES[axis]} (s)" if axis == "wall_s" else AXES[axis])
     axes.set_ylabel("return of an evaluation")
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False, fontsize="small")
+    labels = [str(one.get_label()) for one in axes.lines]
+    if any(len(label) > _LINE // 2 for label in labels):  # it would hide the curves
+        lines = sum(label.count("\n") + 1 for label in labels)
+        figure.set_size_inches(_WIDTH_IN, _HEIGHT_IN + _LINE_IN * lines)
+        figure.legend(loc="outside upper left", frameon=False, fontsize="small")
+    else:
+        axes.legend(frameon=False, fontsize="small")
     figure.savefig(output, dpi=_DPI)

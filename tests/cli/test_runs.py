@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,6 +107,21 @@ def test_curves_are_drawn_in_the_format_of_the_name(
     assert capsys.readouterr().out == f"{picture}\n"
     begins = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
     assert picture.read_bytes().startswith(begins[suffix])
+
+
+def test_curves_have_room_beside_long_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    records = [{"env_steps": 1.0, "opt_steps": 1.0, "wall_s": 1.0, "eval_reward": 2.0}]
+    made = []
+    for limit in (765_432, 1_234_567):
+        names = ("grace_s", "max_env_steps", "max_opt_steps", "max_seconds", "envs_per_actor")
+        changed: dict[str, Any] = dict.fromkeys(names, limit)
+        config = replace(RunConfig(), **changed)
+        made.append(str(made_run(tmp_path / f"r{limit}", config, records=records)))
+    picture = tmp_path / "curves.svg"
+    assert main(["plot", *made, "-o", str(picture)]) == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
