@@ -228,7 +228,8 @@ class _Film:
 
         self._av = av
         self._file = av.open(str(path), "w", format="mp4")
-        self._stream: Any = self._file.add_stream("libx264", rate=round(fps))
+        fast = {"preset": "veryfast"}
+        self._stream: Any = self._file.add_stream("libx264", rate=round(fps), options=fast)
         self._stream.pix_fmt = "yuv420p"  # what every player shows
         self._begun = False
 
