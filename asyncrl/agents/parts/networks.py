@@ -175,6 +175,22 @@ def _read_fields(spec: PackedSpec, packed: Tensor) -> dict[str, Tensor]:
     }
 
 
+_WIDE = 512
+_FEW_ROWS = range(12, 129)
+"""With these numbers of rows, MKL multiplies the weights of layers that are at least so wide by
+columns faster than rows by the weights: 1.15 to 1.4 times with 512 units, up to twice with 1024."""
+
+
+def _acts_on_few(x: Tensor) -> bool:
+    return (
+        x.device.type == "cpu"
+        and x.ndim == 2
+        and len(x) in _FEW_ROWS
+        and not torch.is_grad_enabled()
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
 class MLP(nn.Sequential):
     """Linear layers with ReLU in between; the last layer is a head without ReLU.
 
@@ -190,11 +206,19 @@ class MLP(nn.Sequential):
         # time of a small network.
         self._hidden = tuple((layer.weight, layer.bias) for layer in linear[:-1])
         self._head = linear[-1].weight, linear[-1].bias
+        self._is_wide = min(hidden, default=0) >= _WIDE
 
     def forward(self, x: Tensor) -> Tensor:
+        if self._is_wide and _acts_on_few(x):
+            return self._compute_head(self._compute_columns(x.t()).t())
         for weight, bias in self._hidden:
             x = functional.linear(x, weight, bias).relu_()
         return exactly(self._compute_head, x)
+
+    def _compute_columns(self, x: Tensor) -> Tensor:
+        for weight, bias in self._hidden:
+            x = torch.addmm(bias[:, None], weight, x).relu_()
+        return x
 
     def _compute_head(self, features: Tensor) -> Tensor:
         return functional.linear(features, *self._head)

@@ -67,6 +67,17 @@ def test_mlp_computes_with_its_layers_after_they_were_copied_converted_and_chang
     assert torch.equal(network(features), nn.Sequential(*network)(features))
 
 
+@pytest.mark.parametrize("rows", [1, 12, 128, 129])
+def test_wide_mlp_computes_the_same_for_few_rows(rows: int) -> None:
+    network = MLP(3, (512, 600), 2)
+    x = torch.randn(rows, 3)
+    learned = network(x)
+    with torch.inference_mode():
+        acted = network(x)
+    assert torch.allclose(acted, learned, rtol=1e-5, atol=1e-6)
+    assert acted.is_contiguous()
+
+
 def test_dueling_head_adds_value_and_advantage_less_its_mean() -> None:
     head = DuelingHead(3, (), 4)
     features = torch.randn(5, 3)
