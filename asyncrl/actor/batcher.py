@@ -11,9 +11,10 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.inference import OBS, InferenceRequest
 from asyncrl.core.types import ActorId
 
-_AUTO_SHARE = 0.5
+_AUTO_SHARE, _AUTO_SHARE_OF_SLOW = 0.5, 0.75
 """A batch by default holds at least this share of the rows of all actors alive. With all of them,
-each batch would wait for the slowest actor, and actors for each other."""
+each batch would wait for the slowest actor, and actors for each other. Batches of a large network
+take nearly as long with fewer rows, so that waiting for more of them pays off."""
 
 _ALIVE_S = 1.0
 """An actor that has asked for nothing in this time is not counted as alive."""
@@ -25,15 +26,16 @@ class ServingConfig:
 
     min_batch: Natural = 0
     """Rows, that is, observations, to wait for before a batch is computed. 0 takes half of the rows
-    of all actors alive."""
+    of all actors alive, or three quarters if the last batch took longer than `max_wait_s`."""
 
     max_batch: Count = 4096
     """Maximum number of rows of a batch. One actor's rows are never split: more environments per
     actor make a larger batch."""
 
     max_wait_s: PositiveOrOff = 0.002
-    """Seconds after which a request is computed even if fewer rows wait. 0 computes at once
-    whatever there is."""
+    """Seconds after which a request is computed even if fewer rows wait. If `min_batch` is 0, and
+    the last batch took longer, its duration counts instead. 0 computes at once whatever there
+    is."""
 
     device: str = "cpu"
     """Where batches are computed: `cpu`, `cuda`, `cuda:N`, or `auto`, a GPU if there is one. The
@@ -69,6 +71,7 @@ class Batcher:
         self._clock = clock
         self._waiting: dict[ActorId, tuple[InferenceRequest, float]] = {}
         self._askers: dict[ActorId, _Asker] = {}
+        self._took_s = 0.0
 
     def add(self, request: InferenceRequest) -> None:
         """Take a request with at least one row."""
@@ -90,7 +93,8 @@ class Batcher:
         if rows >= min(self._wanted(now), self._config.max_batch):
             return 0.0
         oldest = min(at for _, at in self._waiting.values())
-        return max(0.0, oldest + self._config.max_wait_s - now)
+        longest = self._took_s if self._is_slow() else self._config.max_wait_s
+        return max(0.0, oldest + longest - now)
 
     def take(self) -> list[InferenceRequest]:
         """Remove and return the next batch: the oldest requests that have the same inputs."""
@@ -106,8 +110,16 @@ class Batcher:
             del self._waiting[request.peer.actor_id]
         return batch
 
+    def computed(self, took_s: float) -> None:
+        """Note how long the last batch took."""
+        self._took_s = took_s
+
+    def _is_slow(self) -> bool:
+        config = self._config
+        return not config.min_batch and 0 < config.max_wait_s < self._took_s
+
     def _wanted(self, now: float) -> float:
         if self._config.min_batch:
             return self._config.min_batch
         alive = (a.rows for a in self._askers.values() if now - a.asked_at <= _ALIVE_S)
-        return _AUTO_SHARE * sum(alive)
+        return (_AUTO_SHARE_OF_SLOW if self._is_slow() else _AUTO_SHARE) * sum(alive)

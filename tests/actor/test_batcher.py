@@ -73,6 +73,30 @@ def test_by_default_half_of_the_actors_that_asked_lately_are_waited_for() -> Non
     assert batcher.wait_s() == 0.0, "the others are dead, or wait for something else"
 
 
+def test_slow_batches_wait_for_three_quarters_of_the_actors_but_only_by_default() -> None:
+    clock = Clock()
+    automatic, fixed, at_once = (
+        Batcher(ServingConfig(min_batch=rows, max_wait_s=wait_s), clock)
+        for rows, wait_s in ((0, 0.25), (4, 0.25), (0, 0.0))
+    )
+    for batcher in (automatic, fixed, at_once):
+        for actor_id in range(8):
+            batcher.add(request(actor_id))
+        batcher.take()
+        batcher.computed(0.5)
+        for actor_id in range(5):
+            batcher.add(request(actor_id, number=2))
+    waits = [batcher.wait_s() for batcher in (automatic, fixed, at_once)]
+    assert waits == [0.5, 0.0, 0.0], "a slow batch is worth as much time as it takes"
+    automatic.add(request(5, number=2))
+    assert automatic.wait_s() == 0.0
+    automatic.take()
+    automatic.computed(0.125)
+    for actor_id in range(4):
+        automatic.add(request(actor_id, number=3))
+    assert automatic.wait_s() == 0.0, "half of them, since this one was not slow"
+
+
 def test_requests_of_the_dead_are_dropped_and_repeated_ones_computed_once() -> None:
     clock = Clock()
     batcher = Batcher(ServingConfig(min_batch=9, max_wait_s=1.0), clock)
