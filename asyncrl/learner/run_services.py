@@ -177,6 +177,7 @@ class RunServices:
         self._set_intervals(start=0)
         self._best = BestModel(BestBy.parse(config.save.best_by))
         self._last_score: float | None = None
+        self._evaluations: list[Mapping[str, float]] = []
         self._evaluated_opt_steps = -1
         self._eval_due = False
         self._stop_bar_s: float | None = None
@@ -352,6 +353,7 @@ class RunServices:
             best_score=self._best.score,
             best_opt_steps=self._best.opt_steps,
             last_score=self._last_score,
+            evaluations=tuple(self._evaluations),
             seconds_to_stop_bar=self._stop_bar_s,
             samples_per_insert=self._samples_per_insert,
             **self._system.usage()._asdict(),
@@ -384,6 +386,7 @@ class RunServices:
 
     def _take_score(self, scored: Scored) -> None:
         self._last_score = scored.score
+        self._evaluations.append(self._pace.axes() | {"eval_reward": scored.score})
         metrics = dict(scored.record) | {"eval_reward": scored.score}
         metrics["eval/model_version"] = float(scored.model.version)
         self._best.expect(metrics)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from asyncrl.core.errors import ConfigError
+from asyncrl.metrics.curves import draw
 from asyncrl.metrics.verdict import Facts, Setup, Verdict, judge
 
 
@@ -25,6 +27,10 @@ class TrainResult:
 
     best_opt_steps: int | None
     last_score: float | None
+    evaluations: Sequence[Mapping[str, float]] = ()
+    """`eval_reward` of each evaluation since the run was started or resumed, with the `env_steps`,
+    `opt_steps`, `wall_s` and `train_s` at which it was known."""
+
     seconds_to_stop_bar: float | None
     """Seconds until an evaluation met the stop condition; None if something else ended the run."""
 
@@ -124,6 +130,20 @@ class TrainResult:
             lag_when_sampled=self.lag_when_sampled,
         )
         return judge(facts)
+
+    def plot(self, axis: str = "env_steps") -> Any:  # noqa: ANN401  # a figure
+        """Draw the evaluations over `env_steps`, `opt_steps`, `wall_s` or `train_s`.
+
+        Returns the figure, which a notebook shows. Needs matplotlib.
+        """
+        if not self.evaluations:
+            raise ConfigError(
+                "the run was not evaluated, so there is no curve: set evaluate.interval_opt_steps, "
+                "or draw what a recorder has kept, as MemoryRecorder.plot does"
+            )
+        if axis not in (axes := self.evaluations[0].keys() - {"eval_reward"}):
+            raise ConfigError(f"plot has no axis {axis!r}; it has {', '.join(sorted(axes))}")
+        return draw(self.evaluations, ["eval_reward"], axis)
 
     def summary(self) -> dict[str, Any]:
         """Return plain values, including rates and verdict."""

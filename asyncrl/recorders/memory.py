@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
+from asyncrl.metrics.curves import draw
 
 
 class MemoryRecorder:
@@ -41,16 +41,4 @@ class MemoryRecorder:
 
     def plot(self, *names: str, axis: str = "env_steps") -> Any:
         """Draw metrics, by default the returns, and return the figure. Needs matplotlib."""
-        try:
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ConfigError("plot needs matplotlib: pip install 'asyncrl[plot]'") from error
-        figure = Figure(figsize=(5.5, 3.4), layout="constrained")
-        axes = figure.add_subplot()
-        for name in names or ("episode/return_mean", "eval_reward"):
-            rows = [record for record in self.records if name in record]
-            axes.plot([row[axis] for row in rows], [row[name] for row in rows], label=name)
-        axes.set_xlabel(axis)
-        axes.grid(alpha=0.3)
-        axes.legend(frameon=False)
-        return figure
+        return draw(self.records, names or ("episode/return_mean", "eval_reward"), axis)

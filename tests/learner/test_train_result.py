@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
+from asyncrl.core.errors import ConfigError
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.verdict import Setup
 
@@ -68,3 +71,18 @@ def test_summary_is_plain_and_holds_what_follows() -> None:
     assert summary["verdict"] == result().verdict._asdict()
     assert summary["env_steps_per_s"] == 200.0
     assert summary["setup"]["envs_per_actor"] == 8
+
+
+def test_curve_has_a_point_for_each_evaluation() -> None:
+    pytest.importorskip("matplotlib")
+    points = [{"env_steps": 100.0, "eval_reward": 2.0}, {"env_steps": 300.0, "eval_reward": 5.0}]
+    (axes,) = result(evaluations=points).plot().axes
+    (line,) = axes.lines
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([100.0, 300.0], [2.0, 5.0])
+    with pytest.raises(ConfigError, match="no axis 'steps'; it has env_steps"):
+        result(evaluations=points).plot("steps")
+
+
+def test_no_curve_without_evaluations() -> None:
+    with pytest.raises(ConfigError, match=r"not evaluated.* set evaluate\.interval_opt_steps"):
+        result().plot()

@@ -65,6 +65,9 @@ def test_trains_evaluates_and_saves(tmp_path: Path) -> None:
     assert (result.env_steps, result.opt_steps) == (120, 20)
     assert result.best_score is not None
     assert recorder.last("eval_reward") == result.last_score
+    evaluated = [(row["opt_steps"], row["eval_reward"]) for row in result.evaluations]
+    assert [opt_steps for opt_steps, _ in evaluated] == [10.0, 20.0]
+    assert evaluated[-1][1] == result.last_score
     saved = Checkpointer(tmp_path).load("20")
     assert saved.meta["env_steps"] == 120
 
