@@ -41,7 +41,8 @@ class TorchConfig:
 
     precision: Precision = "float32"
     """Precision of the learner's matrix products. Parameters, losses, actors, and the last layers
-    of built-in networks stay in float32."""
+    of built-in networks stay in float32. On a CPU without instructions for bfloat16 (`avx512_bf16`
+    or `amx_bf16` in /proc/cpuinfo), steps with bfloat16 can take three times as long."""
 
     accelerate: Acceleration = "off"
     """`graphs` captures an optimisation step on a GPU once and replays it; it pays off for all but
