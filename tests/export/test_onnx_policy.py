@@ -106,6 +106,17 @@ def test_names_and_shapes_are_reported(tmp_path: Path) -> None:
     ]
 
 
+def test_wide_network_takes_any_number_of_rows(tmp_path: Path) -> None:
+    """It computes few rows in another way, which an export must not keep."""
+    spec = EnvSpec(VECTOR, FOUR)
+    config = DQNConfig(hidden=(512,), device="cpu")
+    policy = trained_and_exported(config, spec, tmp_path / "p.onnx", seed=0)
+    obs = observations(VECTOR)
+    rows = np.concatenate([obs] * 20)[:20]
+    (action,) = session_of(tmp_path / "p.onnx").run(["action"], {"obs": rows})
+    np.testing.assert_array_equal(action, policy.act(rows).action)
+
+
 def test_network_that_counts_rows_takes_one(tmp_path: Path) -> None:
     spec = EnvSpec(VECTOR, BOUNDED)
     config = IMPALAConfig(network=counting_network, **GRU)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from gymnasium.spaces.utils import flatten
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional
 
 from asyncrl.agents.parts.critics import standard_critics
 from asyncrl.agents.parts.networks import (
@@ -68,12 +70,14 @@ def test_mlp_computes_with_its_layers_after_they_were_copied_converted_and_chang
 
 
 @pytest.mark.parametrize("rows", [1, 12, 128, 129])
-def test_wide_mlp_computes_the_same_for_few_rows(rows: int) -> None:
+def test_wide_mlp_multiplies_few_rows_from_the_left_with_the_same_result(rows: int) -> None:
     network = MLP(3, (512, 600), 2)
     x = torch.randn(rows, 3)
     learned = network(x)
-    with torch.inference_mode():
+    linear = patch.object(functional, "linear", wraps=functional.linear)
+    with torch.inference_mode(), linear as calls:
         acted = network(x)
+    assert calls.call_count == (1 if rows in {12, 128} else 3), "1 is the head"
     assert torch.allclose(acted, learned, rtol=1e-5, atol=1e-6)
     assert acted.is_contiguous()
 
