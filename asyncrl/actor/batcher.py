@@ -16,6 +16,9 @@ _AUTO_SHARE, _AUTO_SHARE_OF_SLOW = 0.5, 0.75
 each batch would wait for the slowest actor, and actors for each other. Batches of a large network
 take nearly as long with fewer rows, so that waiting for more of them pays off."""
 
+_LONGEST_WAIT_S = 0.05
+"""A batch that took longer, such as the first one on a GPU, is taken for an exception."""
+
 _ALIVE_S = 1.0
 """An actor that has asked for nothing in this time is not counted as alive."""
 
@@ -34,8 +37,8 @@ class ServingConfig:
 
     max_wait_s: PositiveOrOff = 0.002
     """Seconds after which a request is computed even if fewer rows wait. If `min_batch` is 0, and
-    the last batch took longer, its duration counts instead. 0 computes at once whatever there
-    is."""
+    the last batch took longer, its duration counts instead, up to 0.05 s. 0 computes at once
+    whatever there is."""
 
     device: str = "cpu"
     """Where batches are computed: `cpu`, `cuda`, `cuda:N`, or `auto`, a GPU if there is one. The
@@ -71,7 +74,7 @@ class Batcher:
         self._clock = clock
         self._waiting: dict[ActorId, tuple[InferenceRequest, float]] = {}
         self._askers: dict[ActorId, _Asker] = {}
-        self._took_s = 0.0
+        self._taken_at = self._took_s = 0.0
 
     def add(self, request: InferenceRequest) -> None:
         """Take a request with at least one row."""
@@ -93,8 +96,10 @@ class Batcher:
         if rows >= min(self._wanted(now), self._config.max_batch):
             return 0.0
         oldest = min(at for _, at in self._waiting.values())
-        longest = self._took_s if self._is_slow() else self._config.max_wait_s
-        return max(0.0, oldest + longest - now)
+        longest_s = self._config.max_wait_s
+        if self._is_slow():
+            longest_s = max(longest_s, min(self._took_s, _LONGEST_WAIT_S))
+        return max(0.0, oldest + longest_s - now)
 
     def take(self) -> list[InferenceRequest]:
         """Remove and return the next batch: the oldest requests that have the same inputs."""
@@ -108,11 +113,12 @@ class Batcher:
                 batch.append(request)
         for request in batch:
             del self._waiting[request.peer.actor_id]
+        self._taken_at = self._clock()
         return batch
 
-    def computed(self, took_s: float) -> None:
-        """Note how long the last batch took."""
-        self._took_s = took_s
+    def computed(self) -> None:
+        """Note that the last batch is computed."""
+        self._took_s = self._clock() - self._taken_at
 
     def _is_slow(self) -> bool:
         config = self._config

@@ -7,7 +7,6 @@ actor: a recurrent memory comes with each request, so that a server can be repla
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -200,9 +199,8 @@ class InferenceServer:
             self._take(request)
         if self._batcher.wait_s() == 0.0:
             self._sync_model()
-            began = time.monotonic()
             self._compute(self._batcher.take())
-            self._batcher.computed(time.monotonic() - began)
+            self._batcher.computed()
             progress.turn(0)
 
     def _sync_model(self, timeout_s: float = 0.0) -> None:

@@ -31,6 +31,12 @@ def taken(batcher: Batcher) -> list[tuple[int, int]]:
     return [(int(r.peer.actor_id), r.number) for r in batcher.take()]
 
 
+def compute(batcher: Batcher, clock: Clock, took_s: float) -> None:
+    batcher.take()
+    clock.now_s += took_s
+    batcher.computed()
+
+
 def test_a_batch_is_due_at_so_many_rows_or_after_so_long() -> None:
     clock = Clock()
     batcher = Batcher(ServingConfig(min_batch=4, max_wait_s=0.5), clock)
@@ -74,27 +80,34 @@ def test_by_default_half_of_the_actors_that_asked_lately_are_waited_for() -> Non
 
 
 def test_slow_batches_wait_for_three_quarters_of_the_actors_but_only_by_default() -> None:
-    clock = Clock()
-    automatic, fixed, at_once = (
-        Batcher(ServingConfig(min_batch=rows, max_wait_s=wait_s), clock)
-        for rows, wait_s in ((0, 0.25), (4, 0.25), (0, 0.0))
-    )
-    for batcher in (automatic, fixed, at_once):
+    settings = (0, 0.01), (4, 0.01), (0, 0.0)
+    waits = []
+    for min_batch, max_wait_s in settings:
+        clock = Clock()
+        batcher = Batcher(ServingConfig(min_batch=min_batch, max_wait_s=max_wait_s), clock)
         for actor_id in range(8):
             batcher.add(request(actor_id))
-        batcher.take()
-        batcher.computed(0.5)
+        compute(batcher, clock, took_s=0.03)
         for actor_id in range(5):
             batcher.add(request(actor_id, number=2))
-    waits = [batcher.wait_s() for batcher in (automatic, fixed, at_once)]
-    assert waits == [0.5, 0.0, 0.0], "a slow batch is worth as much time as it takes"
-    automatic.add(request(5, number=2))
-    assert automatic.wait_s() == 0.0
-    automatic.take()
-    automatic.computed(0.125)
-    for actor_id in range(4):
-        automatic.add(request(actor_id, number=3))
-    assert automatic.wait_s() == 0.0, "half of them, since this one was not slow"
+        waits.append(batcher.wait_s())
+    assert waits == [pytest.approx(0.03), 0.0, 0.0], "a slow batch is worth the time it takes"
+
+
+@pytest.mark.parametrize(
+    ("took_s", "waiting", "wait_s"), [(0.03, 6, 0.0), (0.005, 4, 0.0), (0.9, 5, 0.05)]
+)
+def test_how_many_and_how_long_follows_the_last_batch(
+    took_s: float, waiting: int, wait_s: float
+) -> None:
+    clock = Clock()
+    batcher = Batcher(ServingConfig(max_wait_s=0.01), clock)
+    for actor_id in range(8):
+        batcher.add(request(actor_id))
+    compute(batcher, clock, took_s)
+    for actor_id in range(waiting):
+        batcher.add(request(actor_id, number=2))
+    assert batcher.wait_s() == pytest.approx(wait_s)
 
 
 def test_requests_of_the_dead_are_dropped_and_repeated_ones_computed_once() -> None:
