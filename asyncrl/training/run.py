@@ -42,6 +42,7 @@ def build_trainer(
     of `build_async_trainer`, for asynchronous runs. An argument replaces the part that the config
     names; callbacks are added. `video_dir` is the directory of films; without it there are none.
     """
+    _check_elsewhere(config, launcher)
     config, launcher = placed(config, launcher)
     named = config.parts
     named.check(config.mode)
@@ -84,6 +85,14 @@ def _check_order(config: RunConfig, record_order: str | PathLike[str] | None) ->
         raise ConfigError(
             f"record_order has no effect with mode={config.mode}, which repeats itself bit for bit "
             "without it; remove it"
+        )
+
+
+def _check_elsewhere(config: RunConfig, launcher: RunLauncher | Elsewhere | None) -> None:
+    if config.mode != "async" and isinstance(launcher, Elsewhere):
+        raise ConfigError(
+            f"{type(launcher).__name__} has no effect with mode={config.mode}, which has no "
+            "actors; remove launcher, or set mode=async"
         )
 
 

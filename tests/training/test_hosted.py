@@ -77,6 +77,12 @@ def test_settings_of_hosts_stand_for_a_launcher(tmp_path: Path) -> None:
     assert from_plain(RunConfig, settings) == replace(config, launcher="hosts", hosts=hosts)
 
 
+def test_hosts_are_refused_for_runs_without_actors() -> None:
+    config = replace(preset("dqn"), mode="sync")
+    with pytest.raises(ConfigError, match="HostsConfig has no effect with mode=sync"):
+        build_trainer(config, launcher=HostsConfig())
+
+
 @pytest.mark.parametrize("launcher", ["ray", AsyncConfig()])
 def test_what_is_no_launcher_is_refused(launcher: Any) -> None:
     with pytest.raises(ConfigError, match=r"must be HostsConfig\(...\) or RayConfig\(...\), got"):
