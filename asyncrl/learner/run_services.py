@@ -386,7 +386,14 @@ class RunServices:
 
     def _take_score(self, scored: Scored) -> None:
         self._last_score = scored.score
-        self._evaluations.append(self._pace.axes() | {"eval_reward": scored.score})
+        self._evaluations.append(
+            {
+                **self._pace.axes(),
+                "env_steps": float(scored.model.env_steps),
+                "opt_steps": float(scored.model.version),
+                "eval_reward": scored.score,
+            }
+        )
         metrics = dict(scored.record) | {"eval_reward": scored.score}
         metrics["eval/model_version"] = float(scored.model.version)
         self._best.expect(metrics)

@@ -28,8 +28,8 @@ class TrainResult:
     best_opt_steps: int | None
     last_score: float | None
     evaluations: Sequence[Mapping[str, float]] = ()
-    """`eval_reward` of each evaluation since the run was started or resumed, with the `env_steps`,
-    `opt_steps`, `wall_s` and `train_s` at which it was known."""
+    """`eval_reward` of each evaluation since the run was started or resumed, with `env_steps` and
+    `opt_steps` of the model, and `wall_s` and `train_s` at which the score was known."""
 
     seconds_to_stop_bar: float | None
     """Seconds until an evaluation met the stop condition; None if something else ended the run."""
