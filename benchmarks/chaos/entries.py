@@ -61,7 +61,12 @@ _ROWS: tuple[tuple[str, str, float, float], ...] = (
     ("partition", "a network that stalls, or swallows what is sent", 55, 80),
     ("hosts", "hosts that join late, die, hang, flap, are cut off or refused", 90, 400),
     ("on_ray", "hosts on Ray that are killed, or lose their node or the cluster", 65, 65),
-    ("ranks", "learners of which one is killed, frozen, slow or fails; resuming", 100, 900),
+    (
+        "ranks",
+        "learners of which one is killed, frozen, slow, differs or fails; resuming",
+        100,
+        900,
+    ),
     ("models", "models that are lost on their way", 18, 320),
     ("full_disk", "a disk that fills up while a run writes to it", 40, 300),
     ("soak", "a fault at random every few seconds, for long", 245, 7210),

@@ -118,7 +118,8 @@ _ROWS = (
         "refused in a sentence",
     ),
     (
-        "one of several learners is killed, frozen, slow or fails; what started them is killed",
+        "one of several learners is killed, frozen, slow, differs or fails; what started them is "
+        "killed",
         "named, a frozen one <= the timeout + 5 s; the others save and end; ranks end <= 5 s after "
         "torchrun; a slow one ends nothing",
     ),
