@@ -59,10 +59,10 @@ from tests.test_readme import SITE
 
 SUMMARY = """
     starts stop_reason wall_s env_steps opt_steps env_steps_per_s opt_steps_per_s best_by best_score
-    best_opt_steps last_score evaluations seconds_to_stop_bar learner_shares actor_shares ledger actors
-    setup resumed_at_s start_up_s end_s samples_per_insert cpu_percent machine_cpu_percent verdict
-    children_cpu_percent throttled_percent hosts lag_at_insert lag_when_sampled lag_histogram
-    agent
+    best_opt_steps last_score evaluations seconds_to_stop_bar learner_shares actor_shares ledger
+    actors setup resumed_at_s start_up_s end_s samples_per_insert cpu_percent machine_cpu_percent
+    verdict children_cpu_percent throttled_percent hosts lag_at_insert lag_when_sampled
+    lag_histogram agent
 """.split()
 
 
