@@ -62,11 +62,11 @@ _EXTRAS = {"/box2d": "box2d", "/mujoco": "mujoco", ATARI: "atari", "envpool:": "
 """Part of an environment's source -> the extra of asyncrl that installs it."""
 
 _PACKAGES = {
-    "gymnasium_robotics": "gymnasium-robotics 'mujoco==3.10.0'",
-    "minigrid": "minigrid",
-    "shimmy": "'shimmy[dm-control]' 'dm-control==1.0.43' 'mujoco==3.10.0'",
+    "gymnasium_robotics:": "gymnasium-robotics 'mujoco==3.10.0'",
+    "minigrid:": "minigrid",
+    "shimmy:dm_control/": "'shimmy[dm-control]' 'dm-control==1.0.43' 'mujoco==3.10.0'",
 }
-"""Module that registers environments -> what installs them, in versions that fit together."""
+"""Prefix of ids -> what installs these environments, in versions that fit together."""
 
 _HOMES = {ATARI: "asyncrl.envs.atari", "envpool:": "asyncrl.envs.envpool"}
 """Prefix of ids that are not Gymnasium's -> the module that makes them."""
@@ -371,7 +371,8 @@ def _noting(env_id: str) -> Iterator[None]:
         yield
     except Exception as error:
         error.add_note(f"asyncrl: while making environment {env_id!r}")
-        if (packages := _packages_of(env_id)) and not isinstance(error, ImportError):
+        wrong_call = ImportError | TypeError | ValueError | gymnasium.error.Error
+        if (packages := _packages_of(env_id)) and not isinstance(error, wrong_call):
             error.add_note(f"asyncrl: these versions fit together: pip install {packages}")
         raise
 
@@ -396,7 +397,7 @@ def _hint(env_id: str, error: Exception) -> str:
 
 def _packages_of(env_id: str) -> str:
     """Return the packages that have an environment, and what they need; "" if unknown."""
-    return _PACKAGES.get(env_id.partition(":")[0], "")
+    return next((needed for part, needed in _PACKAGES.items() if env_id.startswith(part)), "")
 
 
 def _code(env_id: str) -> str:

@@ -234,6 +234,26 @@ def test_error_in_a_known_package_names_versions_that_fit(monkeypatch: pytest.Mo
         EnvConfig(id="shimmy:dm_control/cartpole-balance-v0").build()
 
 
+@pytest.mark.parametrize(
+    ("env_id", "error"),
+    [
+        ("shimmy:dm_control/cartpole-balance-v0", TypeError("unexpected keyword 'colour'")),
+        ("shimmy:dm_control/cartpole-balance-v0", ValueError("no task of that name")),
+        ("shimmy:bsuite/catch-v0", AttributeError("'x' has no attribute 'y'")),
+    ],
+)
+def test_errors_that_no_other_version_mends_name_none(
+    monkeypatch: pytest.MonkeyPatch, env_id: str, error: Exception
+) -> None:
+    def make(_: str, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(gymnasium, "make", make)
+    with pytest.raises(type(error)) as raised:
+        EnvConfig(id=env_id).build()
+    assert raised.value.__notes__ == [f"asyncrl: while making environment {env_id!r}"]
+
+
 @pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "envpool:CartPole-v1"])
 def test_what_has_a_vector_form_only_is_always_native(env_id: str) -> None:
     config = EnvConfig(id=env_id, n_envs=2)
