@@ -40,6 +40,9 @@ class BackgroundRecorder:
         if max_pending < 1:
             raise ConfigError(f"max_pending must be at least 1, got {max_pending}")
         self._recorders = list(recorders)
+        self.name = ", ".join(map(_name, recorders))
+        """The classes of the recorders."""
+
         self._close_timeout_s = close_timeout_s
         self._config: Mapping[str, object] = {}
         self._changed = threading.Condition()
@@ -52,6 +55,9 @@ class BackgroundRecorder:
         """Whether a record is being written."""
 
         self._busy: Recorder | None = None
+        self._slow = ""
+        """Name of the recorder that was busy when the time for the last records was over."""
+
         self._abandoned = False
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="asyncrl-recorder", daemon=True)
@@ -125,7 +131,7 @@ class BackgroundRecorder:
                     "the last %d records were not written by %s: still busy %g s after the end; "
                     "record less often, or to a faster disk or server",
                     len(self._pending),
-                    ", ".join(type(recorder).__name__ for recorder in self._recorders),
+                    self._slow or self.name,
                     self._close_timeout_s / 2,
                 )
                 return None
@@ -144,6 +150,8 @@ class BackgroundRecorder:
             self._attempt(recorder, call)
             with self._changed:
                 self._busy = None
+                if self._drain_until is not None and time.monotonic() > self._drain_until:
+                    self._slow = self._slow or _name(recorder)
 
     def _attempt(self, recorder: Recorder, call: Callable[[Recorder], None]) -> None:
         try:
@@ -154,7 +162,7 @@ class BackgroundRecorder:
     def _drop(self, recorder: Recorder, error: BaseException) -> None:
         self._recorders.remove(recorder)
         self._failure = self._failure or error
-        name = type(recorder).__name__
+        name = _name(recorder)
         logger.warning(
             "%s failed and is disabled; the run and other recorders continue. Fix what the "
             "traceback shows before the next run",
@@ -172,7 +180,7 @@ class BackgroundRecorder:
             self._abandoned = True
             stuck = self._busy
             waiting = len(self._pending)
-        name = type(stuck).__name__ if stuck else "a recorder"
+        name = _name(stuck) if stuck else "a recorder"
         message = f"{name} hangs; abandoned after {self._close_timeout_s:g} s"
         logger.warning(
             "%s, with %d records not written; check the disk or the server that it writes to",
@@ -189,9 +197,13 @@ class BackgroundRecorder:
                 try:
                     start_thread(closing)
                 except RuntimeError as error:
-                    logger.warning("%s was not closed: %s", type(recorder).__name__, error)
+                    logger.warning("%s was not closed: %s", _name(recorder), error)
                 else:
                     closing.join(_LAST_CLOSE_S)
+
+
+def _name(recorder: Recorder) -> str:
+    return recorder.name if isinstance(recorder, BackgroundRecorder) else type(recorder).__name__
 
 
 def _writing(record: Record) -> Callable[[Recorder], None]:
