@@ -155,7 +155,7 @@ def _trackers(run_dir: Path, output: Output) -> list[Recorder]:
         from asyncrl.recorders.mlflow import MlflowRecorder
 
         mlflow = partial(MlflowRecorder, directory=run_dir / "mlflow", videos=videos)
-        found.append(apart([mlflow(output.mlflow, run_name=output.mlflow_run or name)]))
+        found.append(apart([mlflow(output.mlflow, run_name=output.mlflow_run)]))
     if output.wandb:
         from asyncrl.recorders.wandb import WandbRecorder
 

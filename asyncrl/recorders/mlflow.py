@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
@@ -19,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_ID = "run-id"
+_RUN = "run.json"
 
 # Limits of MLflow: parameters per call, and characters per parameter value.
 _MAX_PARAMS = 100
@@ -36,10 +37,12 @@ class MlflowRecorder:
 
     Args:
         experiment: Name of the experiment.
-        run_name: Name of the run. None lets MLflow generate one.
+        run_name: Name of the run. None takes that of the directory around `directory`, without
+            which MLflow generates one.
         tracking_uri: The MLflow server or directory. None uses MLflow's configuration.
-        directory: Directory of a file with the id of the run: a later recorder of the same
-            directory continues this run. None always creates one.
+        directory: Directory of a file that names the run: a later recorder of the same directory
+            continues it, unless it is given another experiment or run name. None always creates
+            one.
         videos: Directory of the run's films, which are logged as artifacts in `videos`.
     """
 
@@ -61,7 +64,7 @@ class MlflowRecorder:
         self._experiment = experiment
         self._run_name = run_name
         self._tracking_uri = tracking_uri
-        self._file = None if directory is None else directory / _ID
+        self._file = None if directory is None else directory / _RUN
         self._videos = videos
         self._client: Any = None
         self._run_id = ""
@@ -85,21 +88,37 @@ class MlflowRecorder:
 
         if self._file is None or not self._file.exists():
             return ""
-        run_id = self._file.read_text(encoding="ascii").strip()
-        try:
-            client.update_run(run_id, status="RUNNING")
-        except MlflowException as error:
-            logger.warning("MLflow cannot continue run %s, and creates another: %s", run_id, error)
-            return ""
-        return run_id
+        kept = json.loads(self._file.read_text(encoding="utf-8"))
+        run_id = str(kept["run_id"])
+        other_name = self._run_name is not None and self._run_name != kept["run_name"]
+        if other_name or self._experiment != kept["experiment"]:
+            why = f"it is {kept['run_name']!r} of the experiment {kept['experiment']!r}"
+        else:
+            try:
+                deleted = client.get_run(run_id).info.lifecycle_stage == "deleted"
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                    raise
+                why = str(error)
+            else:
+                if not deleted:
+                    client.update_run(run_id, status="RUNNING")
+                    return run_id
+                why = "it was deleted"
+        logger.warning("MLflow does not continue run %s, but creates another: %s", run_id, why)
+        return ""
 
     def _created(self, client: Any) -> str:
         known = client.get_experiment_by_name(self._experiment)
         where = known.experiment_id if known else client.create_experiment(self._experiment)
-        run_id = str(client.create_run(where, run_name=self._run_name).info.run_id)
+        name = self._run_name
+        if name is None and self._file is not None:
+            name = self._file.parent.parent.name or None
+        run_id = str(client.create_run(where, run_name=name).info.run_id)
         if self._file is not None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            self._file.write_text(run_id, encoding="ascii")
+            made = {"run_id": run_id, "experiment": self._experiment, "run_name": name}
+            self._file.write_text(json.dumps(made), encoding="utf-8")
         return run_id
 
     def write(self, record: Record) -> None:

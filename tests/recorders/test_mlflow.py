@@ -9,7 +9,7 @@ import pytest
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.recorders.mlflow import MlflowRecorder, key_of
-from tests.support.fake_mlflow import Store, install
+from tests.support.fake_mlflow import MlflowException, Store, install
 
 CONFIG = {"seed": 3, "trainer": {"batch_size": 128, "layers": [64, 64], "eps": None}}
 
@@ -68,7 +68,45 @@ def test_recorder_of_the_same_directory_continues_the_run(
     store.runs.clear()
     MlflowRecorder(directory=tmp_path / "mlflow").start({})
     assert len(store.runs) == 1
-    assert "MLflow cannot continue run run 0, and creates another" in caplog.text
+    assert "MLflow does not continue run run 0, but creates another" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("experiment", "run_name", "continues"),
+    [
+        ("mine", None, True),
+        ("mine", "one", True),
+        ("other", None, False),
+        ("mine", "another", False),
+    ],
+)
+def test_run_is_continued_only_as_what_it_is(
+    store: Store, tmp_path: Path, experiment: str, run_name: str | None, continues: bool
+) -> None:
+    directory = tmp_path / "one" / "mlflow"
+    MlflowRecorder("mine", directory=directory).start({})
+    MlflowRecorder(experiment, run_name=run_name, directory=directory).start({})
+    named = [(run.experiment, run.name) for run in store.runs.values()]
+    made = [] if continues else [(f"id of {experiment}", run_name or "one")]
+    assert named == [("id of mine", "one"), *made]
+
+
+def test_run_that_was_deleted_is_not_continued(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    MlflowRecorder(directory=tmp_path).start({})
+    store.runs["run 0"].lifecycle_stage = "deleted"
+    MlflowRecorder(directory=tmp_path).start({})
+    assert list(store.runs) == ["run 0", "run 1"]
+    assert "creates another: it was deleted" in caplog.text
+
+
+def test_server_that_refuses_gets_no_second_run(store: Store, tmp_path: Path) -> None:
+    MlflowRecorder(directory=tmp_path).start({})
+    store.refusal = MlflowException("who are you?", "UNAUTHENTICATED")
+    with pytest.raises(MlflowException, match="who are you"):
+        MlflowRecorder(directory=tmp_path).start({})
+    assert list(store.runs) == ["run 0"]
 
 
 def test_as_much_goes_at_once_as_is_taken(store: Store) -> None:

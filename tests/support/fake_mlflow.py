@@ -36,6 +36,7 @@ class Run:
     params: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, list[Metric]] = field(default_factory=lambda: defaultdict(list))
     status: str = "RUNNING"
+    lifecycle_stage: str = "active"
 
 
 class Store:
@@ -45,6 +46,8 @@ class Store:
         self.experiments: dict[str, str] = {}
         self.runs: dict[str, Run] = {}
         self.uris: list[str | None] = []
+        self.refusal: MlflowException | None = None
+        """What it answers a request for a run."""
 
     def values(self, name: str) -> list[float]:
         """Return what a metric was, in any run."""
@@ -53,6 +56,10 @@ class Store:
 
 class MlflowException(Exception):
     """The store refuses."""
+
+    def __init__(self, message: str, error_code: str) -> None:
+        super().__init__(message)
+        self.error_code = error_code
 
 
 class Client:
@@ -77,11 +84,15 @@ class Client:
         return SimpleNamespace(info=SimpleNamespace(run_id=run_id))
 
     def get_run(self, run_id: str) -> Any:
-        return SimpleNamespace(data=SimpleNamespace(params=self._store.runs[run_id].params))
+        if self._store.refusal:
+            raise self._store.refusal
+        if run_id not in self._store.runs:
+            raise MlflowException(f"Run '{run_id}' not found", "RESOURCE_DOES_NOT_EXIST")
+        run = self._store.runs[run_id]
+        return SimpleNamespace(data=SimpleNamespace(params=run.params), info=run)
 
     def update_run(self, run_id: str, status: str) -> None:
-        if run_id not in self._store.runs:
-            raise MlflowException(f"Run '{run_id}' not found")
+        assert self._store.runs[run_id].lifecycle_stage == "active"
         self._store.runs[run_id].status = status
 
     def log_batch(self, run_id: str, metrics: Any = (), params: Any = ()) -> None:
