@@ -46,6 +46,7 @@ def parsed(
     what this flag was meant to set.
     """
     settings, said = settings or [form], io.StringIO()
+    refused: ConfigError | None = None
     try:
         with _FLOWING, redirect_stdout(results()), redirect_stderr(said):
             made, unknown = tyro.cli(
@@ -54,13 +55,15 @@ def parsed(
     except (ConfigError, SystemExit) as ended:
         refused = _refused(ended)
         if refused is None:
-            sys.stderr.write(said.getvalue())
             raise
         from asyncrl.cli.flags import unknown_flags, unknown_in  # imports agents
 
         if unknown := unknown_in(args, settings):
             raise ConfigError(unknown_flags(unknown, settings, prog, lists)) from None
         raise refused from None
+    finally:
+        if refused is None:
+            sys.stderr.write(said.getvalue())
     if unknown:
         from asyncrl.cli.flags import unknown_flags  # imports agents
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 
 import pytest
 
 from asyncrl.cli.parser import parsed
+from asyncrl.core.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,31 @@ def test_help_joins_the_lines_of_a_paragraph(
     assert "Seconds until the end, or 0 for none. (default: 3)" in shown
     assert "Steps per second of the part, as many as fit." in shown
     assert "as many as fit. A second" not in shown, "paragraphs stay apart"
+
+
+@dataclass(frozen=True)
+class Talking:
+    """Do it."""
+
+    seconds: int = 3
+
+    def __post_init__(self) -> None:
+        sys.stderr.write("watch out")
+        if self.seconds < 0:
+            raise ConfigError("seconds must not be negative")
+        if self.seconds == 0:
+            raise OSError("no clock")
+
+
+def test_what_is_said_meanwhile_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    parsed(Talking, prog="it", args=["--seconds", "4"])
+    assert "watch out" in capsys.readouterr().err
+    with pytest.raises(OSError, match="no clock"):
+        parsed(Talking, prog="it", args=["--seconds", "0"])
+    assert "watch out" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="negative"):
+        parsed(Talking, prog="it", args=["--seconds", "-1"])
+    assert not capsys.readouterr().err
 
 
 def test_arguments_are_parsed_as_before() -> None:
