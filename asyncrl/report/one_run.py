@@ -242,17 +242,22 @@ class _OneRun:
         lows = [0, *(1 << e for e in range(max(found).bit_length()))]
         lows = [low for low in lows if min(found) <= low <= max(found)]
         counts = {text(low): found.get(low, 0) for low in lows}
-        note = "optimisation steps, each bar from its number on"
-        return histogram("Policy lag of all sampled data", note, counts)
+        note = (
+            "since the run was started or resumed; optimisation steps, each bar from its number on"
+        )
+        return histogram("Policy lag of sampled data", note, counts)
 
     def _warnings(self) -> str:
         """Return the last lines of the warnings."""
         try:
             with (self._run.path / "warnings.log").open("rb") as file:
-                file.seek(-min(_MOST_WARNING_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_END)
+                start = max(file.seek(0, os.SEEK_END) - _MOST_WARNING_BYTES, 0)
+                file.seek(start)
                 lines = file.read().decode(errors="replace").splitlines(keepends=True)
         except OSError:
             return ""
+        if start and len(lines) > 1:
+            del lines[0]  # its beginning may be missing
         return f"<h2>Warnings</h2>{code(''.join(lines[-_MOST_WARNINGS:]))}" if lines else ""
 
     def _machine(self) -> Iterator[str]:

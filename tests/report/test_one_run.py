@@ -71,7 +71,7 @@ def test_page_shows_what_the_run_wrote(tmp_path: Path) -> None:
         "Return of an episode",
         "loss",
         "Learner",
-        "Policy lag of all sampled data",
+        "Policy lag of sampled data",
         "Steps per second of each actor",
     ]
     charts = data_of(html)["charts"]
@@ -104,7 +104,7 @@ def test_evaluation_stands_at_the_model_that_it_scored() -> None:
 def test_active_run_has_the_histogram_of_its_last_record(tmp_path: Path) -> None:
     records = [*RECORDS[:-1], {**RECORDS[-1], "lag/histogram/2": 3.0, "lag/histogram/8": 1.0}]
     html = report_of_run(RunFiles(made_run(tmp_path / "mine", preset("dqn"), records=records)))
-    bars = html.partition("Policy lag of all sampled data")[2].partition("</table>")[0]
+    bars = html.partition("Policy lag of sampled data")[2].partition("</table>")[0]
     assert re.findall(r"number>([^<]*)<", bars) == ["2", "75.0%", "4", "0.0%", "8", "25.0%"]
 
 
@@ -116,6 +116,15 @@ def test_last_warnings_are_shown(tmp_path: Path) -> None:
     shown = report_of_run(RunFiles(run)).partition("<h2>Warnings</h2><pre>")[2]
     assert shown.startswith("warning 4950 of &lt;b&gt;\n")
     assert "warning 4999 of &lt;b&gt;\n</pre>" in shown
+
+
+def test_no_part_of_a_warning_is_shown(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "mine", preset("dqn"), records=RECORDS)
+    (run / "warnings.log").write_text("".join(f"{k} {'w' * 1500}\n" for k in range(30)))
+    shown = report_of_run(RunFiles(run)).partition("<h2>Warnings</h2><pre>")[2]
+    assert shown.startswith("17 www")
+    (run / "warnings.log").write_text("w" * 30_000)
+    assert "<h2>Warnings</h2><pre>www" in report_of_run(RunFiles(run))
 
 
 def test_failed_run_shows_its_error(tmp_path: Path) -> None:
