@@ -330,8 +330,10 @@ class RunServices:
                 )
         finally:
             if self._recorder:
-                interrupted = isinstance(self._interrupter.error, KeyboardInterrupt)
-                self._recorder.close(failed=failed and not interrupted)
+                errors = self._interrupter.errors
+                self._recorder.close(
+                    failed=not all(isinstance(error, KeyboardInterrupt) for error in errors)
+                )
 
     def close_saver(self, *, wait: bool = True) -> None:
         """Wait until the last checkpoint is on disk; raise if it could not be written.

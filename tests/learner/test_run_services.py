@@ -924,6 +924,18 @@ def test_failed_run_closes_its_recorder_as_failed_and_asks_no_agent() -> None:
     assert len(run.recorder.records) == 1
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_interrupted_run_has_failed_only_if_an_error_follows(fails: bool) -> None:
+    closed: list[bool] = []
+    run = Run()
+    run.recorder.close = lambda *, failed: closed.append(failed)  # type: ignore[method-assign]
+    run.interrupter.fail(KeyboardInterrupt())
+    if fails:
+        run.interrupter.fail(OSError("the disk is full"))
+    run.services.close(run.agent_record)
+    assert closed == [fails]
+
+
 def test_recorder_is_closed_even_if_the_last_record_fails() -> None:
     closed: list[bool] = []
     run = Run()
