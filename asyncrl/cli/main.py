@@ -267,6 +267,8 @@ def _load(name: str) -> Any:  # noqa: ANN401  # a module
     try:
         return importlib.import_module(COMMANDS[name])
     except ModuleNotFoundError as error:
+        if error.name is None:  # raised by a package, for a reason that it gives
+            raise ConfigError(f"asyncrl {name} cannot be loaded: {error}") from error
         raise ConfigError(
             f"asyncrl {name} needs {error.name}, which is not installed here: pip install asyncrl, "
             "without --no-deps"

@@ -95,6 +95,18 @@ def test_where_torch_is_missing_a_sentence_says_so(name: str) -> None:
     )
 
 
+def test_package_that_misses_a_module_says_so_itself(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(_: str) -> None:
+        raise ModuleNotFoundError("torch needs a newer driver")
+
+    monkeypatch.setattr(main_module.importlib, "import_module", load)
+    assert main(["resume", "x"]) == 2
+    message = "asyncrl: error: asyncrl resume cannot be loaded: torch needs a newer driver\n"
+    assert capsys.readouterr().err == message
+
+
 def test_version_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"asyncrl {asyncrl.__version__}\n"
