@@ -31,6 +31,9 @@ events = urllib.request.urlopen(url.replace("/?", "/events?"))
 print(sum(line.startswith(b"data: {") for line in events))
 """
 
+_END_S = 60.0
+"""Timeout for the threads and the client to end."""
+
 
 class _Measured(LiveReport):
     """Prints at its end what its threads took. A client follows it from the beginning."""
@@ -38,6 +41,7 @@ class _Measured(LiveReport):
     def __init__(self, run_dir: Path, port: int = 0) -> None:
         super().__init__(run_dir, port)
         self._spent_s: list[float] = []
+        self._client: subprocess.Popen[str] | None = None
         server: Any = self._server
         server.process_request_thread = self._timed(server.process_request_thread)
         thread: Any = self._thread
@@ -61,10 +65,17 @@ class _Measured(LiveReport):
         )
 
     def close(self) -> None:
+        if self._client is None:  # the run has failed before
+            super().close()
+            return
         wall_s = time.monotonic() - self._began_s
         super().close()
-        self._thread.join()
-        updates, _ = self._client.communicate(timeout=60)
+        self._thread.join(_END_S)
+        try:
+            updates, _ = self._client.communicate(timeout=_END_S)
+        finally:
+            self._client.kill()
+            self._client.wait(_END_S)
         found, spent_s = machine(), sum(self._spent_s)
         cores = found["usable_cores"]
         show(found["processor"])
