@@ -111,7 +111,8 @@ _ROWS = (
     (
         "a host is killed, hangs, is cut off, joins late or again and again",
         "its actors are gone <= 1 s after its end; the learner knows <= the timeout + 1 s, and "
-        "pauses <= 0.2 s; the ledger balances, nothing is stored twice",
+        "pauses <= 0.2 s for one that is cut off while another has actors; the ledger "
+        "balances, nothing is stored twice",
     ),
     (
         "a host joins with a wrong or stolen key, or of another version",
