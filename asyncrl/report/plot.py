@@ -43,7 +43,7 @@ def plot_runs(runs: Sequence[RunFiles], output: Path, axis: str = "env_steps") -
             continue
         at, values = found
         colour = _COLOURS[k % len(_COLOURS)]
-        name = textwrap.shorten(group.name, _LABEL, placeholder=" ...")
+        name = group.name if len(group.name) <= _LABEL else f"{group.name[:_LABEL]}..."
         label = textwrap.fill(f"{name} (n = {len(values)})", _LINE)
         marker = "o" if len(at) == 1 else None  # a line of one point is not seen
         axes.plot(at, centre(values), color=colour, label=label, marker=marker)

@@ -130,3 +130,13 @@ def test_single_evaluation_is_a_point_in_the_picture(tmp_path: Path) -> None:
         assert main(["plot", str(run), "-o", str(picture)]) == 0
         marks = re.findall(r"<use [^>]*fill: #0072b2", picture.read_text())
         assert bool(marks) == is_point
+
+
+def test_long_name_is_cut_in_the_picture(tmp_path: Path) -> None:
+    at = [dict.fromkeys(("env_steps", "opt_steps", "wall_s", "eval_reward"), 1.0)]
+    run = made_run(tmp_path / "long", RunConfig(env=f"module:{'x' * 300}"), records=at)
+    picture = tmp_path / "long.svg"
+    assert main(["plot", str(run), "-o", str(picture)]) == 0
+    shown = "".join(re.findall("x+[.]*", "".join(re.findall("<!--(.*?)-->", picture.read_text()))))
+    assert 100 < len(shown) < 200
+    assert shown.endswith("x...")
