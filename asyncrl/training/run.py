@@ -42,11 +42,10 @@ def build_trainer(
     of `build_async_trainer`, for asynchronous runs. An argument replaces the part that the config
     names; callbacks are added. `video_dir` is the directory of films; without it there are none.
     """
-    _check_elsewhere(config, launcher)
+    _check_unused(config, launcher, record_order)
     config, launcher = placed(config, launcher)
     named = config.parts
     named.check(config.mode)
-    _check_order(config, record_order)
     make_eval_env = partial(config.eval_env_config().build_for, config.evaluate.play.episodes)
     filled = _filled(config, parts)
     if video_dir is not None and config.video_interval_opt_steps:
@@ -80,19 +79,23 @@ def build_trainer(
             return build_offline_trainer(config.agent, data, make_eval_env, settings, **filled)
 
 
-def _check_order(config: RunConfig, record_order: str | PathLike[str] | None) -> None:
-    if record_order is not None and config.mode != "async":
-        raise ConfigError(
-            f"record_order has no effect with mode={config.mode}, which repeats itself bit for bit "
-            "without it; remove it"
-        )
-
-
-def _check_elsewhere(config: RunConfig, launcher: RunLauncher | Elsewhere | None) -> None:
-    if config.mode != "async" and isinstance(launcher, Elsewhere):
+def _check_unused(
+    config: RunConfig,
+    launcher: RunLauncher | Elsewhere | None,
+    record_order: str | PathLike[str] | None,
+) -> None:
+    """Raise if an argument has no effect in this mode."""
+    if config.mode == "async":
+        return
+    if isinstance(launcher, Elsewhere):
         raise ConfigError(
             f"{type(launcher).__name__} has no effect with mode={config.mode}, which has no "
             "actors; remove launcher, or set mode=async"
+        )
+    if record_order is not None:
+        raise ConfigError(
+            f"record_order has no effect with mode={config.mode}, which repeats itself bit for bit "
+            "without it; remove it"
         )
 
 
