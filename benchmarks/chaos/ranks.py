@@ -242,20 +242,20 @@ def _frozen(directory: Path) -> list[Finding]:
 
 
 def _raising(directory: Path) -> list[Finding]:
-    with _learners(directory) as command:
-        command.wait_for_steps()
-        command.fault(1, "raises")
-        says = "rank 1 failed: .*a fault of this callback"
-        end = _end("a rank of three raises", command, says)
-    return [end.finding(_TIMEOUT_S + _SPARE_S)]
+    says = "rank 1 failed: .*a fault of this callback"
+    return _ended_by(directory, "raises", "a rank of three raises", says)
 
 
 def _differing(directory: Path) -> list[Finding]:
+    says = "parameters of rank 1 differ from those of rank 0"
+    return _ended_by(directory, "differs", "parameters of one rank of three differ by 1e-6", says)
+
+
+def _ended_by(directory: Path, fault: str, what: str, says: str) -> list[Finding]:
     with _learners(directory) as command:
         command.wait_for_steps()
-        command.fault(1, "differs")
-        says = "parameters of rank 1 differ from those of rank 0"
-        end = _end("parameters of one rank of three differ by 1e-6", command, says)
+        command.fault(1, fault)
+        end = _end(what, command, says)
     return [end.finding(_TIMEOUT_S + _SPARE_S)]
 
 
