@@ -70,6 +70,8 @@ class Host:
         line: The connection to the learner.
         facts: What the learner decides on, with `host`, a name, and `room`, the number of actors.
         make_body: Returns what an actor runs: of the learner's welcome and its order.
+        offer_key: Makes the key pair of an actor to come, and returns the public key. The `key` of
+            an order says whose it is.
         timeouts: How long to wait.
         clock: Measures silence.
     """
@@ -82,6 +84,7 @@ class Host:
         make_body: Callable[[Peer, Plain, Plain], ActorBody],
         timeouts: HostTimeouts,
         *,
+        offer_key: Callable[[], str],
         on_welcome: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -93,6 +96,8 @@ class Host:
         self._clock = clock
         self._talk = Conversation()
         self._talk.say(join=dict(facts))
+        self._offer_key = offer_key
+        self._talk.say(keys=[offer_key() for _ in range(facts["room"])])
         self._running: set[Peer] = set()
         self._welcome: Plain | None = None
         self._outcome: Outcome | None = None
@@ -153,6 +158,7 @@ class Host:
     def _on_exit(self, ended: ActorExit) -> None:
         self._running.discard(ended.peer)
         self._talk.say(**plain_exit(ended))
+        self._talk.say(keys=[self._offer_key()])
 
     def _on(self, message: Plain) -> None:
         match message:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from asyncrl.core.declared import Natural, Positive, check_declared
-from asyncrl.core.errors import ConfigError, WireError
+from asyncrl.core.errors import ConfigError, Refused, WireError
 from asyncrl.core.host_link import HostPort
 from asyncrl.core.launcher import ActorBody, ActorExit, Launcher, Place, ProgressReport
 from asyncrl.core.messages import Peer
@@ -85,6 +85,10 @@ class _Host:
     name: str
     room: int
     talk: Conversation = field(default_factory=Conversation)
+    keys: deque[str] = field(default_factory=deque)
+    """Public keys for its next actors, one each."""
+    offered: set[str] = field(default_factory=set)
+    """All public keys that it has ever offered."""
     actors: dict[Peer, _Actor] = field(default_factory=dict)
     started: int = 0
     traffic_bytes: int = 0
@@ -100,7 +104,7 @@ class _Host:
 
     @property
     def free(self) -> int:
-        return 0 if self.leaves else self.room - len(self.actors)
+        return 0 if self.leaves else min(self.room - len(self.actors), len(self.keys))
 
 
 class HostLauncher:
@@ -111,7 +115,9 @@ class HostLauncher:
         port: The messages of hosts.
         actors: Maximum number of the run's actors, for which its hosts wait.
         config: Timeouts, and the least number of actors.
-        order: Returns what a host needs to start an actor, as JSON.
+        order: Returns what a host needs to start an actor, as JSON. `key` is added to it.
+        admit: Lets an actor connect with the public key that its host has offered.
+        objection_to_key: Returns why no actor may have this public key, or an empty string.
         objection: Returns why a host may not join, or an empty string.
         traffic_bytes: Returns how much an actor and the learner have exchanged.
         welcome: What a host needs to know of the run, as JSON.
@@ -126,6 +132,8 @@ class HostLauncher:
         actors: int,
         config: HostsConfig,
         order: Callable[[ActorBody], Plain],
+        admit: Callable[[Peer, str], object],
+        objection_to_key: Callable[[str], str],
         objection: Callable[[Plain], str] = lambda _: "",
         traffic_bytes: Callable[[Peer], int] = lambda _: 0,
         welcome: Plain | None = None,
@@ -136,6 +144,8 @@ class HostLauncher:
         self._least = actors if config.min_actors is None else config.min_actors
         self._config = config
         self._order = order
+        self._admit = admit
+        self._objection_to_key = objection_to_key
         self._objection = objection
         self._traffic_bytes = traffic_bytes
         self._welcome = welcome or {}
@@ -178,7 +188,9 @@ class HostLauncher:
         self._where[peer] = host
         host.actors[peer] = _Actor()
         host.started += 1
-        host.talk.say(launch=plain_peer(peer), order=order)
+        key = host.keys.popleft()
+        self._admit(peer, key)
+        host.talk.say(launch=plain_peer(peer), order={**order, "key": key})
         self._speak()
 
     def exits(self, timeout_s: float) -> list[ActorExit]:
@@ -292,6 +304,9 @@ class HostLauncher:
                 self._on_reports(host, message.get("actors", []))
                 self._on_echo(who, host, message.get("echo"))
                 self._port.send(who, host.talk.message(at=self._clock()))
+        except Refused as error:
+            self._port.send(who, encode({"refused": str(error)}))
+            self._lose(who, self._hosts[who], f"was refused: {error}")
         except WireError as error:
             _log.warning("a message of a host is ignored: %s", error)
 
@@ -334,10 +349,28 @@ class HostLauncher:
                 if ended.peer in host.actors:
                     gone = host.leaves and f"host {host.name} {host.leaves}"
                     self._ended[ended.peer] = replace(ended, gone=gone)
+            case {"keys": list(keys)}:
+                for key in keys:
+                    self._on_key(host, key)
             case {"leaves": str(why)}:
                 host.leaves = f"leaves the run: {why[:200]}"
                 level = logging.INFO if host.is_program else logging.WARNING
                 self._log_loss(host, host.leaves, level)
+
+    def _on_key(self, host: _Host, key: Any) -> None:  # noqa: ANN401  # from JSON
+        """Keep a public key for an actor to come; raise `Refused` if none may have it."""
+        if not isinstance(key, str):
+            raise Refused(f"a public key must be a text, got {key!r:.60}")
+        if key in host.offered:
+            return
+        if why := self._objection_to_key(key):
+            raise Refused(why)
+        if any(key in other.offered for other in self._hosts.values()):
+            raise Refused(f"the public key {key} is that of another host")
+        if len(host.keys) >= host.room:
+            raise Refused(f"it has offered more public keys than it has places, {host.room}")
+        host.offered.add(key)
+        host.keys.append(key)
 
     def _on_reports(self, host: _Host, reports: Any) -> None:  # noqa: ANN401  # from JSON
         if not isinstance(reports, list):

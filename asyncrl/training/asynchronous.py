@@ -44,6 +44,7 @@ from asyncrl.training.config import AsyncConfig
 from asyncrl.training.describe_env import describe_here, describe_in_child, plain_spec
 from asyncrl.training.evaluate_apart import apart_unless
 from asyncrl.training.hosted import (
+    admission,
     admit_hosts,
     checked_key_file,
     facts_of,
@@ -195,7 +196,7 @@ def build_async_trainer(
                 serve_run, key, agent, make_env, config, actor_agents, make_processor=make_processor
             )
             start_on_ray(places, fleet, host, interrupter, closing)
-        bodies = plan.bodies(link.admit, evaluate, address)
+        bodies = plan.bodies(admission(link, config), evaluate, address)
         trainer = AsyncTrainer(
             learner,
             link,

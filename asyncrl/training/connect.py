@@ -47,7 +47,7 @@ from asyncrl.training.actor_plan import ActorPlan
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.describe_env import spec_of
 from asyncrl.training.hosted import Plain, facts_of
-from asyncrl.training.join import OrderedBodies, ordered
+from asyncrl.training.join import ActorKeys, OrderedBodies, ordered
 from asyncrl.training.join_key import JoinKey
 from asyncrl.training.plan import RunPlan
 from asyncrl.training.user_loop import UserLoop
@@ -228,6 +228,7 @@ class Connection:
     def _serve(self) -> str:
         """Be a host until the session ends; return how."""
         session = self._session
+        keys = ActorKeys(session.key.curve.server)
         with ExitStack() as undo:
             launcher = undo.enter_context(ThreadLauncher())
             line = ZmqHostLine(session.key.address, session.key.curve, session.transport)
@@ -241,12 +242,13 @@ class Connection:
                     "room": 1,
                     "program": True,
                 },
-                partial(session.body, self._loop),
+                partial(session.body, self._loop, keys),
                 HostTimeouts(
                     first_answer_s=_AGAIN_TIMEOUT_S if self._joined.is_set() else self._timeout_s,
                     learner_s=session.learner_timeout_s,
                     stop_s=session.stop_timeout_s,
                 ),
+                offer_key=keys.offer,
                 on_welcome=self._joined.set,
             )
             return host.run(self._interrupter)
@@ -274,7 +276,7 @@ class _Session:
     transport: ZmqTransportConfig
     learner_timeout_s: float
     stop_timeout_s: float
-    make: Callable[[UserLoop, Peer, Plain, Plain], ActorSpec]
+    make: Callable[[UserLoop, ActorKeys, Peer, Plain, Plain], ActorSpec]
     """Returns an actor, of the learner's welcome and its order."""
 
     @classmethod
@@ -297,8 +299,10 @@ class _Session:
         spec = spec_of(key.spaces)
         schema = plan.schema(spec)
 
-        def make(loop: UserLoop, _: Peer, welcome: Plain, order: Plain) -> ActorSpec:
-            transport, change = ordered(key, schema, plan.transport, welcome, order)
+        def make(
+            loop: UserLoop, keys: ActorKeys, _: Peer, welcome: Plain, order: Plain
+        ) -> ActorSpec:
+            transport, change = ordered(key, keys, schema, plan.transport, welcome, order)
             return plan.actor(spec, lambda: loop, transport, change)
 
         return cls(
@@ -344,10 +348,12 @@ class _Session:
             actor_agents,
             seen=EnvDescription(spec, n_envs=1),
         )
-        bodies = OrderedBodies(key, config, plan)
 
-        def make(_: UserLoop, peer: Peer, welcome: Plain, order: Plain) -> ActorSpec:
-            spec: ActorSpec = cast("partial[None]", bodies.make(peer, welcome, order)).args[0]
+        def make(
+            _: UserLoop, keys: ActorKeys, peer: Peer, welcome: Plain, order: Plain
+        ) -> ActorSpec:
+            body = OrderedBodies(key, config, plan, keys).make(peer, welcome, order)
+            spec: ActorSpec = cast("partial[None]", body).args[0]
             return spec
 
         return cls(
@@ -367,9 +373,11 @@ class _Session:
         """Columns that the agent stores about its own actions."""
         return [c.name for c in self.extras if not c.start and c.name != DISCOUNTED_RETURN]
 
-    def body(self, loop: UserLoop, peer: Peer, welcome: Plain, order: Plain) -> ActorBody:
+    def body(
+        self, loop: UserLoop, keys: ActorKeys, peer: Peer, welcome: Plain, order: Plain
+    ) -> ActorBody:
         """Return what the actor runs, in a thread of this process."""
-        return partial(_run_in_loop, loop, self.make(loop, peer, welcome, order), peer)
+        return partial(_run_in_loop, loop, self.make(loop, keys, peer, welcome, order), peer)
 
 
 def _run_in_loop(loop: UserLoop, spec: ActorSpec, peer: Peer, progress: Progress) -> None:

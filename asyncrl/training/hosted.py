@@ -1,8 +1,8 @@
 """Wires the learner's side of actors on other machines; `join.py` wires the other side.
 
 A host gets no code from the learner. It builds its actors from its own settings, and both sides
-compare what actors are built from. An order adds what only the learner knows: the actor's key, and
-the change of environments that is in force.
+compare what actors are built from. An order adds what only the learner knows: which of the host's
+public keys is the actor's, and the change of environments that is in force.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from asyncrl.core.agent import AgentConfig
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorBody, Launcher
-from asyncrl.core.messages import SOFTWARE, fits
+from asyncrl.core.messages import SOFTWARE, Peer, fits
 from asyncrl.core.settings import to_parameters
+from asyncrl.core.transport import Transport
 from asyncrl.supervision.host_launcher import HostLauncher
 from asyncrl.supervision.ray import RayHosts
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.join_key import JoinKey
+from asyncrl.training.plan import HELPERS, Admit
 from asyncrl.transport.zeromq import Curve, ZmqLearnerLink, ZmqTransport
 
 _log = logging.getLogger(__name__)
@@ -93,14 +95,16 @@ def order_of(body: ActorBody) -> Plain:
     """Return what a host needs for an actor that it builds itself."""
     spec = cast("partial[None]", body).args[0]
     assert isinstance(spec, ActorSpec)  # noqa: S101  # the bodies of a plan
-    curve = cast(ZmqTransport, spec.transport).curve
-    assert curve is not None  # noqa: S101  # hosts connect over TCP
-    change = spec.env_change
-    return {
-        "public": curve.public.decode(),
-        "secret": curve.secret.decode(),
-        "change": [change.number, dict(change.kwargs)],
-    }
+    return {"change": [spec.env_change.number, dict(spec.env_change.kwargs)]}
+
+
+def admission(link: ZmqLearnerLink, config: AsyncConfig) -> Admit:
+    """Return what gives processes their transports; those of actors elsewhere have no key here."""
+    return partial(_admit_here, link) if config.elsewhere else link.admit
+
+
+def _admit_here(link: ZmqLearnerLink, peer: Peer, *, evaluates: bool = False) -> Transport:
+    return link.admit(peer, evaluates=evaluates) if peer.actor_id in HELPERS else link.address
 
 
 def admit_hosts(
@@ -121,6 +125,8 @@ def admit_hosts(
         actors=config.actors,
         config=config.hosts,
         order=order_of,
+        admit=link.admit,
+        objection_to_key=link.hosts.objection_to_key,
         objection=objection,
         traffic_bytes=link.traffic_bytes.__getitem__,
         welcome={"run": address.run_id},

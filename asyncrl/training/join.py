@@ -40,8 +40,6 @@ from asyncrl.transport.zeromq import Curve, ZmqHostLine, ZmqTransport, ZmqTransp
 _log = logging.getLogger(__name__)
 
 _FIRST_ANSWER_S = 60.0
-_KEY_LETTERS = 40
-"""Length of a key of CURVE, in the encoding Z85."""
 
 
 def join_run(
@@ -108,7 +106,8 @@ def serve_run(
             _log.info("connecting to %s", key.address)
             line = ZmqHostLine(key.address, key.curve, config.transport)
             undo.callback(line.close)
-            host = _host(OrderedBodies(key, config, plan), launcher, line, facts, actors)
+            bodies = OrderedBodies(key, config, plan, ActorKeys(key.curve.server))
+            host = _host(bodies, launcher, line, facts, actors)
             outcome = host.run(interrupter)
             if outcome != "lost":
                 return outcome
@@ -144,8 +143,30 @@ def _host(
             learner_s=config.hosts.learner_timeout_s,
             stop_s=config.supervision.stop_timeout_s,
         ),
+        offer_key=bodies.keys.offer,
         on_welcome=lambda: _log.info("joined %s with room for %d actors", address, actors),
     )
+
+
+class ActorKeys:
+    """Key pairs for actors to come. Their secrets do not leave this machine."""
+
+    def __init__(self, server: bytes) -> None:
+        self._server = server
+        self._curves: dict[str, Curve] = {}
+
+    def offer(self) -> str:
+        """Make a pair and return its public key, for the learner."""
+        curve = Curve.make(self._server)
+        self._curves[curve.public.decode()] = curve
+        return curve.public.decode()
+
+    def take(self, public: str) -> Curve:
+        """Return a pair for the one actor that the learner has admitted with it."""
+        curve = self._curves.pop(public, None)
+        if curve is None:
+            raise WireError(f"the learner names the key {public!r:.60}, which is not offered here")
+        return curve
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +176,12 @@ class OrderedBodies:
     key: JoinKey
     config: AsyncConfig
     plan: RunPlan
+    keys: ActorKeys
 
     def make(self, peer: Peer, welcome: Plain, order: Plain) -> ActorBody:
         """Return what an actor runs."""
         transport, change = ordered(
-            self.key, self.plan.schema, self.config.transport, welcome, order
+            self.key, self.keys, self.plan.schema, self.config.transport, welcome, order
         )
         self.plan.env_change = lambda: change
         return self.plan.actor_body(_Admit(transport), None, peer)
@@ -167,6 +189,7 @@ class OrderedBodies:
 
 def ordered(
     key: JoinKey,
+    keys: ActorKeys,
     schema: SegmentSchema,
     config: ZmqTransportConfig,
     welcome: Plain,
@@ -176,10 +199,9 @@ def ordered(
     match welcome, order:
         case (
             {"run": str(run_id)},
-            {"public": str(public), "secret": str(secret), "change": [int(number), dict(kwargs)]},
-        ) if len(public) == len(secret) == _KEY_LETTERS:
-            server = key.curve.server
-            curve = Curve(server=server, public=public.encode(), secret=secret.encode())
+            {"key": str(public), "change": [int(number), dict(kwargs)]},
+        ):
+            curve = keys.take(public)
         case _:
             raise WireError("the learner's order for an actor cannot be read")
     transport = ZmqTransport(key.address, schema=schema, run_id=run_id, config=config, curve=curve)

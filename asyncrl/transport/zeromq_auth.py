@@ -2,12 +2,13 @@
 
 libzmq asks an `Authenticator` about every key before it passes on its owner's messages, and reports
 to a `ConnectionLog` the outcome of each connection. Both belong to the thread that owns the socket,
-except for `admit` and `revoke`. Does not know what messages contain.
+except for what any thread may call. Does not know what messages contain.
 """
 
 from __future__ import annotations
 
 import logging
+import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ _MOST_AT_ONCE = 256
 _MANY_STRANGERS = 32
 _LOG_INTERVAL_S = 10.0
 _VERSION = b"1.0"
+_KEY_BYTES = 32
 _EVENTS = {
     int(zmq.EVENT_CONNECTED): "connected",
     int(zmq.EVENT_ACCEPTED): "accepted",
@@ -87,6 +89,23 @@ class Authenticator:
             self._forget(user)
             self._users[key] = user
 
+    def objection_to(self, key: str) -> str:
+        """Return why a public key cannot be that of a further user, or an empty string. Any thread.
+
+        With `allow`, such a key would take the place of its owner's.
+        """
+        try:
+            is_key = len(z85.decode(key)) == _KEY_BYTES
+        except (KeyError, ValueError, struct.error):
+            is_key = False
+        if not is_key:
+            return f"a public key has 40 letters of the encoding Z85, got {key!r:.60}"
+        if key.encode() == self._server:
+            return f"the public key {key} is the learner's"
+        with self._lock:
+            taken = key.encode() in self._users
+        return f"the public key {key} is that of another peer" if taken else ""
+
     def revoke(self, user: str) -> None:
         """Stop accepting the key of this user. Any thread."""
         with self._lock:
@@ -110,7 +129,7 @@ class Authenticator:
         """Return the user whose key was presented, if the key is known."""
         match request:
             case [_, _, version, _, domain, _, _, b"CURVE", key]:
-                if version == _VERSION and domain == ZAP_DOMAIN and len(key) == 32:
+                if version == _VERSION and domain == ZAP_DOMAIN and len(key) == _KEY_BYTES:
                     with self._lock:
                         return self._users.get(z85.encode(key))
         return None

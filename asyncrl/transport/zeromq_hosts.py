@@ -63,6 +63,10 @@ class HostMailbox:
         self.expected = most_hosts
         return self._auth.admit(JOINING)
 
+    def objection_to_key(self, key: str) -> str:
+        """Return why a public key cannot be that of a host's next actor, or an empty string."""
+        return self._auth.objection_to(key) if self._auth else ""
+
     def receive(self, timeout_s: float) -> list[tuple[bytes, bytes]]:
         """Return what has arrived, each with the name of its host; wait at most `timeout_s`."""
         with self._changed:

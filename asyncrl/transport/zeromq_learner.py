@@ -115,12 +115,19 @@ class ZmqLearnerLink:
         """Messages and connections that were not accepted, by reason. Any thread."""
         return dict(self._table.counters)
 
-    def admit(self, peer: Peer, *, evaluates: bool = False) -> Transport:
-        """Return what this incarnation connects to, including its key. Any thread."""
+    def admit(self, peer: Peer, key: str = "", *, evaluates: bool = False) -> Transport:
+        """Return what this incarnation connects to, including its key. Any thread.
+
+        `key` is a public key that was made where it runs; then the address returned has none.
+        """
         if evaluates:
             self._table.evaluators.add(peer.actor_id)
-        self._admitted.add(self._name(peer))
-        return self._make_address(self._auth.admit(self._name(peer).hex()) if self._auth else None)
+        name = self._name(peer)
+        self._admitted.add(name)
+        if key and self._auth:
+            self._auth.allow(key.encode(), name.hex())
+            return self.address
+        return self._make_address(self._auth.admit(name.hex()) if self._auth else None)
 
     def revoke(self, peer: Peer, *, fence: bool = False) -> None:
         """Note that this incarnation has ended: its key opens no further connection. Any thread.

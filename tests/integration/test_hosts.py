@@ -27,12 +27,14 @@ from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.join import join_run
-from asyncrl.transport.zeromq import ZmqTransportConfig
+from asyncrl.transport.zeromq import Curve, ZmqHostLine, ZmqTransportConfig
+from asyncrl.transport.zeromq_hosts import HostMailbox
 from benchmarks.proxy import Proxy
 from tests.integration.test_train_async import Loop, config
 from tests.support import warm
 from tests.support.fakes import ConstantConfig, CountingBatch
 from tests.support.helpers import wait_until
+from tests.support.leftovers import children
 from tests.support.sample_messages import make_peer
 
 pytestmark = pytest.mark.processes
@@ -154,6 +156,51 @@ def test_a_run_on_two_hosts_ends_with_all_of_them(tmp_path: Path) -> None:
     assert sum(host["traffic_bytes"] for host in result.hosts.values()) > 0
     assert restarts(result) == 0
     assert not key.exists(), "it opens nothing any more"
+
+
+def test_the_secret_of_an_actor_never_leaves_the_machine_where_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, done, said = tmp_path / "join.key", list[Any](), list[bytes]()
+    made: dict[str, list[Curve]] = {}
+    make = Curve.make
+
+    def remember(server: bytes = b"") -> Curve:
+        curve = make(server)
+        made.setdefault(threading.current_thread().name, []).append(curve)
+        return curve
+
+    for line in (HostMailbox, ZmqHostLine):
+
+        def spied(line: Any, *args: Any, send: Any = line.send) -> None:
+            said.append(args[-1])
+            send(line, *args)
+
+        monkeypatch.setattr(line, "send", spied)
+    monkeypatch.setattr(Curve, "make", remember)
+
+    def before(trainer: AsyncTrainer) -> None:
+        if once(trainer, 100, done):
+            (first,) = (p for p in children(recursive=True) if p.name() == "asyncrl-actor-0")
+            first.kill()
+            rows = trainer.proxy.actors.rows
+            wait_until(
+                lambda: sum(row.restarts for row in rows().values()) == 1,
+                DEADLINE_S,
+                "another in its place",
+            )
+
+    trainer = built(key, before=before)
+    with hosts_of(key) as hosts:
+        hosts.join()
+        check(trainer.train())
+    here = made.pop(threading.current_thread().name)
+    assert len(here) == 2, "the learner's and the joining key"
+    (there,) = made.values()
+    assert len(there) >= 3, "three lives"
+    words = b" ".join(said).decode()
+    assert sum(curve.public.decode() in words for curve in there) == len(there)
+    assert not [curve for curve in here + there if curve.secret.decode() in words]
 
 
 def test_a_host_with_other_settings_is_refused_in_the_words_of_both(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ class Site:
     def __init__(self, launcher: ThreadLauncher) -> None:
         self.line = Line()
         self.now_s: float = 0.0
+        self.offered = 0
         self.bodies: dict[str, ActorBody] = vars(bodies)
         self.interrupter = Interrupter()
         self.host = Host(
@@ -73,8 +74,13 @@ class Site:
             {"host": "n1", "room": 2},
             self.make,
             TIMEOUTS,
+            offer_key=self.offer_key,
             clock=self.clock,
         )
+
+    def offer_key(self) -> str:
+        self.offered += 1
+        return f"key {self.offered}"
 
     def clock(self) -> float:
         self.now_s += 0.05
@@ -116,6 +122,8 @@ def test_it_serves_until_the_run_ends(site: Site) -> None:
     site.then(lambda: site.line.exits, site.end)
     assert site.host.run(site.interrupter) == "ended"
     assert site.line.heard[0] == {"join": {"host": "n1", "room": 2}}
+    keys = [item["keys"] for item in site.line.heard if "keys" in item]
+    assert keys == [["key 1", "key 2"], ["key 3"]], "one for each place, and after each exit"
     (ended,) = site.line.exits
     assert (ended["ended"], ended["code"], ended["last"]) == ([0, 0], 0, [2, 9, 0, 0])
     assert site.line.talk.is_acknowledged, "the learner does not wait for it"
@@ -201,8 +209,10 @@ def test_a_refusal_differs_from_a_loss(site: Site) -> None:
     site.line.raw = [encode({"lost": "not heard"})]
     assert site.host.run(site.interrupter) == "lost"
     site.line.raw = [encode({"refused": "other versions"})]
+    facts, offer_key = {"host": "n1", "room": 1}, site.offer_key
+    again = Host(ThreadLauncher(), site.line, facts, site.make, TIMEOUTS, offer_key=offer_key)
     with pytest.raises(Refused, match="other versions"):
-        Host(ThreadLauncher(), site.line, {}, site.make, TIMEOUTS).run(site.interrupter)
+        again.run(site.interrupter)
 
 
 def test_a_host_that_is_asked_to_leave_lets_its_actors_finish(site: Site) -> None:

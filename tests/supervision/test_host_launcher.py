@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import random
@@ -74,17 +75,30 @@ class Stage:
         self.local = LocalOne()
         self.objection = ""
         self.traffic_bytes = 0
+        self.admitted: list[tuple[Peer, str]] = []
+        self.taken: dict[str, Peer] = {}
         self.launcher = HostLauncher(
             self.local,
             self,
             actors=ACTORS,
             config=HostsConfig(**{"min_actors": 0, "host_timeout_s": 10.0, **config}),
-            order=lambda _: {"key": "secret"},
+            order=lambda _: {"change": [0, {}]},
+            admit=self.admit,
+            objection_to_key=self.objection_to_key,
             objection=lambda _: self.objection,
             traffic_bytes=lambda _: self.traffic_bytes,
             welcome={"run": "r"},
             clock=lambda: self.now_s,
         )
+
+    def admit(self, peer: Peer, key: str) -> None:
+        assert self.taken.setdefault(key, peer) == peer, "a key is for one actor"
+        self.admitted.append((peer, key))
+
+    def objection_to_key(self, key: str) -> str:
+        if not key.startswith("of "):
+            return f"{key!r} is no key"
+        return f"{key} is taken" if key in self.taken else ""
 
     def receive(self, timeout_s: float) -> list[tuple[bytes, bytes]]:
         self.now_s += timeout_s
@@ -95,6 +109,9 @@ class Stage:
         return self.waited
 
     def send(self, host: bytes, data: bytes) -> None:
+        for _, item in decode(data).get("items", []):
+            if "launch" in item:  # before the host learns of it
+                assert item["order"]["key"] in [key for _, key in self.admitted]
         self.outbox.append((host, data))
 
     def look(self, seconds: float = 0.0, *, reads: bool = True) -> list[ActorExit]:
@@ -104,6 +121,8 @@ class Stage:
             self.now_s += 0.5 if seconds else 0.0
             self.reads += reads
             ended += self.launcher.exits(0.0)
+        gone = {one.peer for one in ended}
+        self.taken = {key: peer for key, peer in self.taken.items() if peer not in gone}
         return ended
 
 
@@ -116,6 +135,7 @@ class HostSide:
         self.stage, self.id = stage, name.encode()
         self.talk = Conversation()
         self.talk.say(join={"host": name, "room": room, **({"program": True} if program else {})})
+        self.talk.say(keys=[f"of {name}, {number}" for number in range(room)])
         self.heard: list[Any] = []
         self.words: list[Any] = []
         self.say()
@@ -177,6 +197,85 @@ def test_reports_and_exits_come_through() -> None:
     assert host.say() == [ended]
     assert host.say() == [], "each once"
     assert stage.launcher.has_room(ActorId(0))
+
+
+def test_each_actor_gets_another_of_the_keys_that_its_host_has_offered() -> None:
+    stage = Stage()
+    host = HostSide(stage, room=1)
+    for incarnation in range(3):
+        assert stage.launcher.has_room(ActorId(0))
+        stage.launcher.launch(peer(0, incarnation), body)
+        host.talk.say(**plain_exit(ActorExit(peer=peer(0, incarnation), code=0)))
+        host.say()
+        assert not stage.launcher.has_room(ActorId(0)), "without a key there is no place"
+        host.talk.say(keys=[f"of n1, {incarnation + 1}", f"of n1, {incarnation}"])  # one again
+        host.say()
+    assert stage.admitted == [(peer(0, i), f"of n1, {i}") for i in range(3)]
+    orders = [item["order"] for item in host.heard if "launch" in item]
+    assert orders == [{"change": [0, {}], "key": f"of n1, {i}"} for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        (["x"], "'x' is no key"),
+        ([7], "a public key must be a text, got 7"),
+        ([None], "a public key must be a text, got None"),
+        ([["of n1, 9"]], "a public key must be a text, got ['of n1, 9']"),
+        (["of n1, 9", "\ud800"], "'\\ud800' is no key"),
+        (["of n2, 0"], "of n2, 0 is taken"),
+        (["of n2, 2"], "the public key of n2, 2 is that of another host"),
+        (["of n1, 8", "of n1, 9"], "it has offered more public keys than it has places, 2"),
+    ],
+)
+def test_a_host_that_offers_a_key_of_another_or_none_is_refused_with_its_actors(
+    keys: list[Any], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = Stage()
+    host, other = HostSide(stage), HostSide(stage, "n2", 3)
+    for actor_id in range(3):  # two on the other host, whose key 2 is not used yet
+        stage.launcher.launch(peer(actor_id), body)
+    before = list(stage.admitted)
+    assert [key for _, key in before] == ["of n2, 0", "of n1, 0", "of n2, 1"]
+    host.talk.say(keys=keys)
+    (lost,) = host.say()
+    assert host.words == [{"refused": why}]
+    assert lost.peer == peer(1)
+    assert lost.gone == f"host n1 was refused: {why}"
+    assert f"host n1 was refused: {why}; its actors (1) start again" in caplog.text
+    assert stage.admitted == before
+    host.say()
+    assert host.words[1:] == [{"lost": f"this host was refused: {why}"}]
+    other.say()
+    assert not other.words
+    assert stage.launcher.has_room(ActorId(3)), "at the other host"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_hosts_offer_no_key_is_that_of_two_actors(seed: int) -> None:
+    draw = random.Random(seed)
+    stage = Stage()
+    odd: list[Any] = ["", "x", 0, None, [], {}, "of " + "y" * 1000, "of \ud800", 1.5, True]
+    names = itertools.count()
+    hosts = [HostSide(stage, f"h{next(names)}") for _ in range(3)]
+    for turn in range(60):
+        host = hosts[place := draw.randrange(3)]
+        known = [f"of h{draw.randrange(next(names))}, {draw.randrange(4)}" for _ in range(2)]
+        new = f"of {host.id.decode()}, {turn + 9}"
+        offer: Any = draw.sample([new, *known, draw.choice(odd)], draw.randrange(4))
+        host.talk.say(keys=draw.choice([offer, offer, offer, draw.choice(odd)]))
+        host.say()
+        if host.words:  # refused: another one comes
+            hosts[place] = HostSide(stage, f"h{next(names)}")
+        for actor_id in range(ACTORS):
+            if stage.launcher.has_room(ActorId(0)) and draw.random() < 0.5:
+                stage.launcher.launch(peer(actor_id, turn), body)
+        running = draw.choice([None, *stage.launcher._where])
+        if running is not None:
+            for each in hosts:
+                each.talk.say(**plain_exit(ActorExit(peer=running, code=0)))
+                each.say()
+    assert len(stage.admitted) > 5
 
 
 def test_a_silent_host_is_lost_with_its_actors(caplog: pytest.LogCaptureFixture) -> None:
@@ -407,12 +506,15 @@ class NearHosts:
             actors=number,
             config=HostsConfig(min_actors=0),
             order=lambda _: {},
+            admit=lambda *_: None,
+            objection_to_key=self.mailbox.objection_to_key,
             clock=lambda: self.now_s,
         )
         self.talks = {b"\x02" + i.to_bytes(16): Conversation() for i in range(number)}
         self.echoes: dict[bytes, tuple[float, float]] = {}
         for who, talk in self.talks.items():
             talk.say(join={"host": str(who[-1]), "room": 1})
+            talk.say(keys=[str(who[-1])])
 
     def turn(self, network_s: float) -> None:
         """Let each host say something, and hear the answer."""

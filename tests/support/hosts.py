@@ -14,6 +14,7 @@ from asyncrl.supervision.host import Host, HostTimeouts
 from asyncrl.supervision.host_launcher import HostLauncher, HostsConfig
 from asyncrl.supervision.local import LocalLauncher, pickled
 from asyncrl.supervision.threads import ThreadLauncher
+from asyncrl.training.join import ActorKeys
 from asyncrl.transport.zeromq import (
     Curve,
     ZmqHostLine,
@@ -65,6 +66,8 @@ class Fleet:
             actors=8,
             config=HostsConfig(min_actors=0, **config),
             order=self.bodies.order,
+            admit=self.link.admit,
+            objection_to_key=self.link.hosts.objection_to_key,
         )
 
     def line(self) -> ZmqHostLine:
@@ -106,7 +109,8 @@ class Fleet:
             launcher = undo.enter_context(make_launcher())
             line = self.line()
             undo.callback(line.close)
-            host = Host(launcher, line, facts, self.bodies.make, timeouts)
+            keys = ActorKeys(self.curve.server)
+            host = Host(launcher, line, facts, self.bodies.make, timeouts, offer_key=keys.offer)
             try:
                 self.outcomes.append(host.run(interrupter))
             except Exception as error:

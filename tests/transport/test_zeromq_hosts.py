@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from asyncrl.core.errors import ConfigError, Refused, TransportError
-from asyncrl.core.messages import Experience, Hello
+from asyncrl.core.messages import Experience, Hello, Peer
 from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
 from asyncrl.transport.zeromq_hosts import MAX_BYTES, HostMailbox, ZmqHostLine
 from asyncrl.transport.zeromq_socket import Curve, advertised
@@ -116,6 +117,60 @@ def test_the_joining_key_is_no_actors_key(site: Site) -> None:
     assert site.messages == []
     impostor.close()
     actor.close()
+
+
+def test_an_actor_connects_with_a_pair_made_where_it_runs_once_its_key_is_allowed(
+    site: Site,
+) -> None:
+    made = Curve.make(site.key.server)
+    transport = replace(site.address, curve=made)
+
+    def is_denied(peer: Peer) -> None:
+        actor = transport.connect(peer)
+
+        def gives_up() -> bool:
+            try:
+                actor.hello(make_hello(peer))
+            except Refused as error:
+                return "does not accept the key" in str(error)
+            return False
+
+        site.until(gives_up, "a refusal")
+        actor.close()
+
+    public = made.public.decode()
+    assert site.learner.hosts.objection_to_key(public) == ""
+    is_denied(PEER)
+    assert site.learner.admit(PEER, public) is site.learner.address
+    assert "of another peer" in site.learner.hosts.objection_to_key(public)
+    other = transport.connect(make_peer(8))
+    other.hello(make_hello(make_peer(8)))
+    site.until(lambda: site.learner.counters.get("impostor"), "no other actor has this key")
+    other.close()
+    assert site.messages == []
+    actor = transport.connect(PEER)
+    site.until(lambda: actor.hello(make_hello(PEER)), "a welcome")
+    actor.close()
+    site.learner.revoke(PEER)
+    is_denied(PEER)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["", "a", "a" * 39, "a" * 41, "a" * 45, "a" * 39 + " ", "#" * 40, "é" * 40, "\ud800" * 40],
+)
+def test_what_is_no_public_key_is_said_not_to_be(site: Site, key: str) -> None:
+    assert "40 letters of the encoding Z85" in site.learner.hosts.objection_to_key(key)
+
+
+def test_the_key_of_another_peer_is_refused(site: Site) -> None:
+    assert site.address.curve is not None
+    for key, words in (
+        (site.key.server, "is the learner's"),
+        (site.key.public, "is that of another peer"),  # the joining key
+        (site.address.curve.public, "is that of another peer"),
+    ):
+        assert words in site.learner.hosts.objection_to_key(key.decode())
 
 
 def test_a_line_of_a_run_that_was_started_again_is_refused(site: Site) -> None:
