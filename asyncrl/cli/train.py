@@ -554,7 +554,7 @@ def _build(
         resume=arguments.resume,
         interrupter=interrupter,
         record_order=_order_file(arguments, run_dir),
-        join_key=run_dir / JOIN_KEY,
+        join_key=_key_file(config, run_dir),
         video_dir=run_dir / VIDEOS,
     )
 
@@ -563,6 +563,12 @@ def _order_file(arguments: TrainArguments, run_dir: Path) -> Path | None:
     """Return where the order is recorded; a resumed run continues to record it."""
     path = run_dir / ORDER_FILE
     return path if arguments.output.record_order or (arguments.resume and path.exists()) else None
+
+
+def _key_file(config: RunConfig, run_dir: Path) -> Path | None:
+    """Return where the key is written that hosts join with."""
+    joined = config.mode == "async" and config.launcher == "hosts"
+    return run_dir / JOIN_KEY if joined else None
 
 
 def _callbacks(output: Output, run_dir: Path) -> list[Callback]:

@@ -139,6 +139,11 @@ def admit_hosts(
 def checked_key_file(config: AsyncConfig, key_file: str | PathLike[str] | None) -> Path | None:
     """Return where the key is written for hosts that join by themselves; None if none do."""
     if config.launcher != "hosts":
+        if key_file is not None:
+            raise ConfigError(
+                f"join_key has no effect with launcher={config.launcher}, which no hosts join by "
+                "themselves; remove it, or set launcher=hosts"
+            )
         return None
     if key_file is None:
         raise ConfigError(

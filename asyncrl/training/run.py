@@ -42,7 +42,7 @@ def build_trainer(
     of `build_async_trainer`, for asynchronous runs. An argument replaces the part that the config
     names; callbacks are added. `video_dir` is the directory of films; without it there are none.
     """
-    _check_unused(config, launcher, record_order)
+    _check_unused(config, launcher, record_order, join_key)
     config, launcher = placed(config, launcher)
     named = config.parts
     named.check(config.mode)
@@ -83,6 +83,7 @@ def _check_unused(
     config: RunConfig,
     launcher: RunLauncher | Elsewhere | None,
     record_order: str | PathLike[str] | None,
+    join_key: str | PathLike[str] | None,
 ) -> None:
     """Raise if an argument has no effect in this mode."""
     if config.mode == "async":
@@ -96,6 +97,11 @@ def _check_unused(
         raise ConfigError(
             f"record_order has no effect with mode={config.mode}, which repeats itself bit for bit "
             "without it; remove it"
+        )
+    if join_key is not None:
+        raise ConfigError(
+            f"join_key has no effect with mode={config.mode}, which no hosts join; remove it, or "
+            "set mode=async"
         )
 
 

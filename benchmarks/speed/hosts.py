@@ -181,7 +181,7 @@ def measure(case: Case, seconds: float, address: str = "") -> dict[str, float]:
             case.make_env,
             config,
             strategy=probe,
-            join_key=directory / "join.key",
+            join_key=directory / "join.key" if case.where == "join" else None,
         )
         if proxy:
             endpoint = trainer._link.address.endpoint  # type: ignore[attr-defined]  # noqa: SLF001

@@ -83,6 +83,20 @@ def test_hosts_are_refused_for_runs_without_actors() -> None:
         build_trainer(config, launcher=HostsConfig())
 
 
+@pytest.mark.parametrize("mode", ["sync", "offline"])
+def test_a_key_is_refused_for_runs_without_actors(mode: Any, tmp_path: Path) -> None:
+    config = replace(preset("dqn"), mode=mode, data=tmp_path if mode == "offline" else None)
+    with pytest.raises(ConfigError, match=f"join_key has no effect with mode={mode}"):
+        build_trainer(config, join_key=tmp_path / "join.key")
+
+
+@pytest.mark.parametrize("launcher", ["process", "thread", "ray"])
+def test_a_key_is_refused_for_a_run_that_starts_its_actors(launcher: Any, tmp_path: Path) -> None:
+    config = AsyncConfig(launcher=launcher)
+    with pytest.raises(ConfigError, match=f"join_key has no effect with launcher={launcher}"):
+        build_async_trainer(ConstantConfig(), CountingBatch, config, join_key=tmp_path / "join.key")
+
+
 @pytest.mark.parametrize("launcher", ["ray", AsyncConfig()])
 def test_what_is_no_launcher_is_refused(launcher: Any) -> None:
     with pytest.raises(ConfigError, match=r"must be HostsConfig\(...\) or RayConfig\(...\), got"):
