@@ -35,7 +35,12 @@ from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv
 from asyncrl.core.env_checks import checked
 from asyncrl.core.errors import EnvironmentFault, describe_error
 from asyncrl.core.evaluator import Evaluator, evaluated
-from asyncrl.core.inference import HasInference, InferenceAddress, InferenceClient
+from asyncrl.core.inference import (
+    HasInference,
+    InferenceAddress,
+    InferenceClient,
+    inference_of,
+)
 from asyncrl.core.launcher import Progress
 from asyncrl.core.messages import EnvChange, EvaluationReport, Hello, Peer
 from asyncrl.core.seeding import Role, derive_seed
@@ -108,7 +113,9 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
             link = spec.transport.connect(peer)
             opened.callback(link.close)
             model: ActingModel | None = None
-            if spec.inference is not None:
+            if spec.inference is None:
+                _compute_here(policy, env.n_envs)
+            else:
                 client = spec.inference.connect(peer)
                 opened.callback(client.close)
                 model = _served_model(policy, client, peer, link, progress)
@@ -126,6 +133,11 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
             )
             hello = Hello(peer=peer, schema_hash=spec.schema.hash())
             actor.run(hello, derive_seed(spec.seed, Role.ENVIRONMENT, *incarnation))
+
+
+def _compute_here(policy: Policy, n_envs: int) -> None:
+    if isinstance(policy, HasInference):
+        policy.inference = inference_of(policy, n_envs)
 
 
 def _served_model(

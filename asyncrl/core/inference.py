@@ -37,6 +37,25 @@ class HasInference(Protocol):
 
 
 @runtime_checkable
+class HasRowInference(HasInference, Protocol):
+    """A policy that may have a faster inference for rows that come one by one."""
+
+    def row_inference(self) -> Inference | None:
+        """Return what computes single rows as `inference` does, only faster; None if nothing does.
+
+        It follows `sync_model`, but not other changes of the model.
+        """
+        ...
+
+
+def inference_of(policy: HasInference, rows: int) -> Inference:
+    """Return what computes this number of rows at once in an actor."""
+    if rows == 1 and isinstance(policy, HasRowInference):
+        return policy.row_inference() or policy.inference
+    return policy.inference
+
+
+@runtime_checkable
 class Movable(Protocol):
     """A policy whose network can be moved to another device."""
 

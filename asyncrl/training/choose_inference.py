@@ -20,7 +20,8 @@ import numpy as np
 
 from asyncrl.core.agent import AgentConfig, PolicyContext
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.inference import HasInference
+from asyncrl.core.inference import HasInference, Inference, inference_of
+from asyncrl.core.segment import ColumnSpec
 from asyncrl.core.torch_threads import set_torch_threads, torch_threads
 
 _logger = logging.getLogger(__name__)
@@ -55,15 +56,18 @@ def is_server_faster(
     configs = list(agents)
     context = PolicyContext(seed=0, n_envs=n_envs)
     policies = [config.build_policy(spec, context) for config in configs[:_COPIES]]
-    networks = [policy for policy in policies if isinstance(policy, HasInference)]
-    if not networks:
+    served = [policy for policy in policies if isinstance(policy, HasInference)]
+    if not served:
         return False
+    columns = served[0].inference_inputs
     actors = len(configs)
     before = torch_threads()
     set_torch_threads(1)  # as in actors and in a server
     try:
-        own_s = _computed_s(networks, n_envs, clock)
-        batch_s = _computed_s(networks[:1], -(-actors * n_envs // _BATCHES), clock)
+        own = [inference_of(policy, n_envs) for policy in served]
+        own_s = _computed_s(own, columns, n_envs, clock)
+        batch = -(-actors * n_envs // _BATCHES)
+        batch_s = _computed_s([served[0].inference], columns, batch, clock)
     finally:
         set_torch_threads(before or 1)
     apart_s = own_s * actors / min(cores, actors)
@@ -81,16 +85,18 @@ def is_server_faster(
     return faster
 
 
-def _computed_s(networks: Sequence[HasInference], rows: int, clock: Callable[[], float]) -> float:
+def _computed_s(
+    networks: Sequence[Inference],
+    columns: Iterable[ColumnSpec],
+    rows: int,
+    clock: Callable[[], float],
+) -> float:
     """Return the mean time of these networks for this number of rows; the shortest of a few."""
-    inputs = {
-        column.name: np.zeros((rows, *column.shape), column.dtype)
-        for column in networks[0].inference_inputs
-    }
+    inputs = {column.name: np.zeros((rows, *column.shape), column.dtype) for column in columns}
     times = []
     for _ in range(_TIMES):
         begun = clock()
         for network in networks:
-            network.inference(inputs)
+            network(inputs)
         times.append((clock() - begun) / len(networks))
     return min(times)

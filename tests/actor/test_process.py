@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,10 +10,11 @@ import pytest
 
 from asyncrl.actor.process import ActorSpec, EvaluatorSpec, run_actor, run_evaluator
 from asyncrl.actor.step_processor import OneStep
-from asyncrl.core.agent import Act, Policy
+from asyncrl.core.agent import Act, BuildPolicy, Policy
 from asyncrl.core.env import EnvStep
 from asyncrl.core.errors import EnvironmentFault
 from asyncrl.core.evaluator import Evaluation
+from asyncrl.core.inference import Inference
 from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, ModelInfo
 from asyncrl.core.segment import SegmentConfig, make_schema
 from asyncrl.core.types import Array
@@ -185,13 +187,18 @@ class ActorsLink:
     def close(self) -> None: ...
 
 
-def live(envs: list[Breaking], on_exception: OnException, **restart: Any) -> ActorsLink:
+def live(
+    envs: list[Breaking],
+    on_exception: OnException,
+    build_policy: BuildPolicy | None = None,
+    **restart: Any,
+) -> ActorsLink:
     made: Iterator[Breaking] = iter(envs)
     link = ActorsLink(turns=40)
     spec = ActorSpec(
         make_env=lambda: next(made),
         change_env=with_kwargs,
-        build_policy=ConstantConfig().build_policy,
+        build_policy=build_policy or ConstantConfig().build_policy,
         make_processor=OneStep,
         schema=make_schema(OneStep().columns(COUNTING_SPEC, ()), length=2, lookahead=1),
         segment=SegmentConfig(length=2),
@@ -251,3 +258,31 @@ def test_error_of_environments_that_are_not_rebuilt_is_the_actors(
     with pytest.raises(ValueError, match="the wheel came off"):
         live([env], on_exception)
     assert env.closed, "which failed as well, and would have hidden why"
+
+
+# --- one environment -----------------------------------------------------------------------------
+
+
+class Counted(ConstantAgent):
+    """Counts which way its rows are computed."""
+
+    inference_inputs = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ways: Counter[str] = Counter()
+        self.inference: Inference = lambda _: self.ways.update(["usual"]) or {}
+
+    def row_inference(self) -> Inference:
+        return lambda _: self.ways.update(["single"]) or {}
+
+    def act(self, obs: Array) -> Act:
+        self.inference({})
+        return super().act(obs)
+
+
+@pytest.mark.parametrize(("n_envs", "way"), [(1, "single"), (2, "usual")])
+def test_an_actor_with_one_environment_computes_single_rows(n_envs: int, way: str) -> None:
+    policy = Counted()
+    live([Breaking(10**6, n_envs)], "raise", lambda *_: policy)
+    assert policy.ways.keys() == {way}

@@ -206,8 +206,9 @@ class MLP(nn.Sequential):
         super().__init__(*between[:-1])
         # The parameters of the sequence: a module looks them up by name, which takes a third of the
         # time of a small network.
-        self._hidden = tuple((layer.weight, layer.bias) for layer in linear[:-1])
-        self._head = linear[-1].weight, linear[-1].bias
+        self.layers = tuple((layer.weight, layer.bias) for layer in linear)
+        """Weight and bias of each layer."""
+        *self._hidden, self._head = self.layers
         self._is_wide = min(hidden, default=0) >= _WIDE
 
     def forward(self, x: Tensor) -> Tensor:

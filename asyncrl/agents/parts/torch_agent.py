@@ -19,9 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents.parts.choosing import Chooser
-from asyncrl.agents.parts.inference import LocalInference
+from asyncrl.agents.parts.inference import LocalInference, RowInference
+from asyncrl.agents.parts.networks import MLP
 from asyncrl.agents.parts.optimizers import FastOptimizer
 from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.inference import OBS, HasInference, Inference
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.types import Array, ModelVersion, Params
 
@@ -30,6 +32,9 @@ _logger = logging.getLogger(__name__)
 _RATES, _MADE_WITH = "rates", "made_with"
 """Keys of a saved optimizer: learning rates of an asyncrl optimizer that were set in a run, or the
 numbers that a torch optimizer was created with."""
+
+_TOLERANCE = 1e-4
+"""Largest difference between two ways of computing one network, relative and absolute."""
 
 _GENERATOR_BYTES = {"cpu": 5056, "cuda": 16}
 """State sizes of torch's generators: Mersenne Twister, or Philox's seed and offset."""
@@ -227,6 +232,10 @@ def _by_place(name: str, params: Sequence[Tensor], saved: Params) -> dict[int, d
     return state
 
 
+def _is_ours(function: object) -> bool:
+    return getattr(function, "__module__", "").startswith("asyncrl.agents.")
+
+
 class TorchPolicy(Chooser):
     """Holds the acting model; a subclass adds `act`.
 
@@ -261,6 +270,29 @@ class TorchPolicy(Chooser):
         self.model.to(self.device)
         if isinstance(inference := getattr(self, "inference", None), LocalInference):
             inference.device = self.device
+
+    def row_inference(self) -> Inference | None:
+        """Return what computes single rows of an MLP by numpy; None for another network.
+
+        Also None for a subclass that computes in its own way.
+        """
+        if type(self.model) is not MLP or type(self).sync_model is not TorchPolicy.sync_model:
+            return None
+        if not isinstance(self, HasInference) or type(self.inference) is not LocalInference:
+            return None
+        if not _is_ours(getattr(type(self), "compute", None)):
+            return None
+        inference = RowInference(self.model)
+        shape, dtype = self.inference_inputs[0].shape, self.inference_inputs[0].dtype
+        obs = np.random.default_rng(0).integers(0, 100, (1, *shape)).astype(dtype)
+        expected, got = self.inference({OBS: obs}), inference({OBS: obs})
+        fits = expected.keys() == got.keys() and all(
+            got[name].dtype == rows.dtype
+            and got[name].shape == rows.shape
+            and np.allclose(got[name], rows, _TOLERANCE, _TOLERANCE)
+            for name, rows in expected.items()
+        )
+        return inference if fits else None
 
     def model_info(self) -> ModelInfo:
         """Return a snapshot of the model's parameters and buffers."""

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.td3 import TD3Config
 from asyncrl.core.agent import Act, AgentConfig, HasChooser, PolicyContext, forget
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.core.inference import HasInference
+from asyncrl.core.inference import HasInference, inference_of
+from asyncrl.core.messages import ModelInfo
 from asyncrl.core.types import Array, Columns
 
 OBS = BoxSpec((3,), "float32", np.full(3, -9, "f4"), np.full(3, 9, "f4"))
@@ -141,3 +143,73 @@ def test_choosers_load_no_torch() -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], input=pickle.dumps(recipes), check=True)
+
+
+# --- single rows ---------------------------------------------------------------------------------
+
+BYTES = EnvSpec(BoxSpec((5,), "uint8", np.zeros(5, "u1"), np.full(5, 255, "u1")), DiscreteSpec(4))
+DOUBLES = EnvSpec(BoxSpec((3,), "float64", np.full(3, -9.0), np.full(3, 9.0)), DiscreteSpec(4))
+
+
+@pytest.mark.parametrize(
+    ("config", "spec"),
+    [
+        (DQNConfig(), CHOICE),
+        (DQNConfig(hidden=()), DOUBLES),
+        (DQNConfig(actor_priorities=True), CHOICE),
+        (TD3Config(hidden=(32, 32, 32)), BOX),
+        (SACConfig(), BOX),
+        (DiscreteSACConfig(), CHOICE),
+    ],
+)
+def test_single_rows_are_computed_as_by_the_network_with_each_new_model(
+    config: AgentConfig, spec: EnvSpec
+) -> None:
+    policy: Any = config.build_policy(spec, PolicyContext(seed=5))
+    other: Any = config.build_policy(spec, PolicyContext(seed=6))
+    fast = inference_of(policy, rows=1)
+    assert fast is not policy.inference
+    assert inference_of(policy, rows=2) is policy.inference
+    policy.sync_model(other.model_info())
+    for _ in range(8):
+        obs = np.random.default_rng(1).normal(size=(1, 3)).astype(spec.observation.dtype)
+        (expected,), (found,) = other.inference({"obs": obs}).values(), fast({"obs": obs}).values()
+        np.testing.assert_allclose(found, expected, 1e-5, 1e-6)
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+
+
+class Doubled(DQNPolicy):
+    def compute(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {name: 2 * rows for name, rows in super().compute(inputs).items()}
+
+
+class Renewed(DQNPolicy):
+    def sync_model(self, info: ModelInfo) -> None:
+        self.model = deepcopy(self.model)
+        super().sync_model(info)
+
+
+@pytest.mark.parametrize("kind", [Doubled, Renewed])
+def test_single_rows_of_a_policy_that_computes_in_its_own_way_go_through_it(
+    kind: type[DQNPolicy],
+) -> None:
+    policy = kind(DQNConfig(), CHOICE, PolicyContext(seed=5), torch.device("cpu"))
+    assert inference_of(policy, rows=1) is policy.inference
+
+
+@pytest.mark.parametrize(
+    ("config", "spec"),
+    [
+        (DQNConfig(dueling=True), CHOICE),
+        (DQNConfig(normalize_obs=True), CHOICE),
+        (DQNConfig(), BYTES),
+        (RainbowConfig(), CHOICE),
+        (R2D2Config(), CHOICE),
+        (PPOConfig(), BOX),
+        (IQLConfig(), BOX),
+    ],
+)
+def test_single_rows_of_other_networks_go_through_them(config: AgentConfig, spec: EnvSpec) -> None:
+    policy = config.build_policy(spec, PolicyContext(seed=5))
+    assert isinstance(policy, HasInference)
+    assert inference_of(policy, rows=1) is policy.inference
