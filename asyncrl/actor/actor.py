@@ -357,7 +357,9 @@ class EpisodeMeter:
 
     def __init__(self, n_envs: int) -> None:
         self._return = np.zeros(n_envs, np.float64)
-        self._length = np.zeros(n_envs, np.int64)
+        self._turns = 0
+        self._begun_at = np.zeros(n_envs, np.int64)
+        """Turn in which each episode began, or later by those that did not step."""
         self._ended: list[tuple[Array, IntArray]] = []
         self._info: dict[str, tuple[float, int]] = {}
         self.env_steps = 0
@@ -368,14 +370,17 @@ class EpisodeMeter:
         reward, over = outcome.counted
         self._return += reward
         stepped = outcome.stepped
-        self._length += 1 if stepped is None else stepped
-        self.env_steps += len(reward) if stepped is None else int(np.count_nonzero(stepped))
+        self._turns += 1
+        self.env_steps += len(reward)
+        if stepped is not None:
+            self._begun_at += ~stepped
+            self.env_steps -= int(np.count_nonzero(~stepped))
         ended = over.nonzero()[0]
         if len(ended):
             self.episodes += len(ended)
-            self._ended.append((self._return[ended], self._length[ended]))
+            self._ended.append((self._return[ended], self._turns - self._begun_at[ended]))
             self._return[ended] = 0.0
-            self._length[ended] = 0
+            self._begun_at[ended] = self._turns
         for name, row in (outcome.info or {}).items():
             total, count = self._info.get(name, (0.0, 0))
             self._info[name] = total + np.nansum(row).item(), count + np.sum(~np.isnan(row)).item()
@@ -383,7 +388,7 @@ class EpisodeMeter:
     def reset(self) -> None:
         """Discard the unfinished episodes."""
         self._return[:] = 0.0
-        self._length[:] = 0
+        self._begun_at[:] = self._turns
 
     def take_info(self) -> dict[str, tuple[float, int]]:
         """Return sums and counts of numbers of infos since the last call, by name."""

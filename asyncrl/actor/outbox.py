@@ -87,9 +87,11 @@ class Outbox:
             raise _lacking(columns, self._flat.keys())
         everywhere = len(ids) == len(self._next_row)
         at = self._next_row if everywhere else self._next_row[ids]
+        # A slice is several times as fast as an index array of one item.
+        place = slice(int(at[0]), int(at[0]) + 1) if len(at) == 1 else at
         for name, column in columns.items():
             try:
-                self._flat[name][at] = self._as_items(name, column)
+                self._flat[name][place] = self._as_items(name, column)
             except (KeyError, ValueError, TypeError) as error:
                 raise _shape_error(name, column, len(ids), self._schema) from error
         # A row that does not count is overwritten by the stream's next row.

@@ -121,12 +121,12 @@ class _Part:
         self.shape = spec.shape
         self.dtype = np.dtype(spec.dtype)
 
-    def describes(self, batch: Any, n_envs: int) -> bool:  # noqa: ANN401  # from foreign code
-        """Whether a batch is exactly as declared: a quick check that nearly every step passes."""
+    def describes(self, found: Any, *lead: int) -> bool:  # noqa: ANN401  # from foreign code
+        """Whether an array, or a batch of them, is exactly as declared: nearly every one is."""
         return (
-            type(batch) is np.ndarray
-            and batch.dtype == self.dtype
-            and batch.shape == (n_envs, *self.shape)
+            type(found) is np.ndarray
+            and found.dtype == self.dtype
+            and found.shape == (*lead, *self.shape)
         )
 
     def holds(self, found: Array) -> bool:
@@ -138,6 +138,9 @@ class _Part:
 
     def stack(self, rows: Sequence[Any]) -> Array:
         """Return rows as one new array; raises `TypeError` or `ValueError` if they do not fit."""
+        if len(rows) == 1 and self.describes(rows[0]):
+            copy: Array = rows[0][None].copy()  # takes a fifth of the time of what follows
+            return copy
         out = np.empty((len(rows), *self.shape), self.dtype)
         if not self.shape:
             array = np.array(rows)

@@ -121,6 +121,9 @@ class Explorer:
             return drawn
         number, epsilon = self._random.random(len(q)), self.epsilons(env_steps)
         explores = number < epsilon
+        best: Array = q.argmax(axis=1)
+        if self._duration == 1 and not len(explores.nonzero()[0]):  # mostly, with one environment
+            return best
         # A number that is uniform in [0, 1) is uniform in [0, epsilon) where it is below epsilon.
         anything = number / np.maximum(epsilon, number)
         if self._duration > 1:
@@ -128,12 +131,13 @@ class Explorer:
             explores = self._explores = np.where(renewed, explores, self._explores)
             anything = self._anything = np.where(renewed, anything, self._anything)
             self._decides = np.zeros(len(q), np.bool_)
-        action: Array = np.where(explores, random_allowed(q, anything), q.argmax(axis=1))
+        action: Array = np.where(explores, random_allowed(q, anything), best)
         return action
 
     def forget(self, where: BoolArray) -> None:
         """Draw a new decision for these environments: an episode begins there."""
-        self._decides = self._decides | where
+        if self._duration > 1:  # otherwise each step draws one
+            self._decides = self._decides | where
 
     def epsilons(self, env_steps: int) -> Array:
         """Return each environment's probability of a random action after that many steps."""
