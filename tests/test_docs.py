@@ -10,17 +10,24 @@ import sys
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
+import gymnasium
 import pytest
 
 import asyncrl
+from asyncrl.agents.dqn import DQNConfig
 from asyncrl.cli import train
 from asyncrl.cli.main import COMMANDS
 from asyncrl.core.errors import ConfigError
+from asyncrl.envs.gym import make_batch
 from asyncrl.metrics import verdict
 from asyncrl.metrics.metrics import METRICS
+from asyncrl.training.config import AsyncConfig
+from asyncrl.training.describe_env import describe_here
+from asyncrl.training.plan import RunPlan
 from asyncrl.training.presets import PRESETS
 from asyncrl.training.run_config import RunConfig
 from benchmarks.common import FIRST_SEED
@@ -45,6 +52,25 @@ def settings(config: object, group: str = "") -> Iterator[tuple[type, str, str]]
             yield from settings(value, name)
         else:
             yield type(config), field.name, name
+
+
+def test_the_traffic_of_many_actors_is_what_its_formula_says() -> None:
+    text = (generate.ROOT / "docs/guides/many-machines.md").read_text(encoding="utf-8")
+    make_env, config = make_batch(partial(gymnasium.make, "CartPole-v1"), 8), AsyncConfig()
+    seen = describe_here(make_env)
+    schema = RunPlan(DQNConfig(), make_env, None, config, None, seen=seen).schema
+    row_bytes, length, rate = schema.segment_bytes / schema.rows, 32, 100
+    assert f"{row_bytes:g} bytes per row as in CartPole" in text
+    rows = re.findall(
+        r"^\| ([\d,]+) \| ([\d,]+) \| ([\d.]+) MB/s \| ([\d.]+) MB/s", text, re.MULTILINE
+    )
+    assert len(rows) == 4
+    for cells in rows:
+        actors, transitions, experience, models = (float(one.replace(",", "")) for one in cells)
+        assert transitions == pytest.approx(actors * 8 * rate, rel=0.01)
+        said = 8 * rate * row_bytes * (1 + 1 / length) + rate / length * 640 + 1000
+        assert experience * 1e6 == pytest.approx(actors * said, rel=0.03)
+        assert models * 1e6 == pytest.approx(actors * 20e3, rel=0.03)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
