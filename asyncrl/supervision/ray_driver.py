@@ -59,15 +59,19 @@ class HostActor:
     def serve(self, body: bytes, room: int) -> str:
         """Run the host until its run has ended; return why it failed, or an empty string.
 
-        What it raises is put into words here, since Ray would pickle it.
+        What it raises is put into words here, since Ray would pickle it. The process ends with the
+        host if its node is lost: Ray lets it idle for as long as the dead raylet is a zombie.
         """
+        raylet, why = os.getppid(), ""
         try:
             paths, run = cloudpickle.loads(body)
             sys.path += [path for path in paths if path not in sys.path]
             cloudpickle.loads(run)(room)
         except Exception as error:
-            return describe_error(error)
-        return ""
+            why = describe_error(error)
+        if os.getppid() != raylet:
+            os._exit(1)
+        return why
 
 
 @dataclass(slots=True)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import gc
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
+import psutil
 import pytest
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.supervision.ray import RayConfig
 from asyncrl.supervision.ray_driver import Driver, HostActor, checked_address, in_brackets
 from tests.supervision.test_actor_manager import Clock
+from tests.support.helpers import wait_until
 from tests.support.scripted_ray import ScriptedRay
 
 
@@ -243,6 +248,45 @@ def test_what_a_host_raises_is_put_into_words_where_it_runs() -> None:
     assert HostActor().serve(body, 1) == ""
     assert HostActor().serve(body, 2) == "ConfigError: 2 are too many"
     assert "UnpicklingError" in HostActor().serve(b"nonsense", 1)
+
+
+_WORKER = """
+import os, time, cloudpickle
+from asyncrl.supervision.ray_driver import HostActor
+raylet = os.getppid()
+def run(room):
+    print(os.getpid(), flush=True)
+    while os.getppid() == raylet:
+        time.sleep(0.01)
+HostActor().serve(cloudpickle.dumps(([], cloudpickle.dumps(run))), 1)
+while True:  # as a worker of Ray whose raylet is a zombie
+    time.sleep(1.0)
+"""
+_RAYLET = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+
+
+@pytest.mark.processes
+def test_a_host_whose_raylet_is_dead_and_not_reaped_ends_with_its_run() -> None:
+    raylet = subprocess.Popen(
+        [sys.executable, "-c", _RAYLET, _WORKER], stdout=subprocess.PIPE, text=True
+    )
+    assert raylet.stdout
+    with raylet.stdout:
+        host = psutil.Process(int(raylet.stdout.readline()))
+        try:
+            raylet.kill()  # a zombie until it is waited for
+            wait_until(lambda: not is_alive(host), 60.0, "the end of the host's process")
+            assert psutil.Process(raylet.pid).status() == psutil.STATUS_ZOMBIE
+        finally:
+            raylet.wait()
+            with suppress(psutil.NoSuchProcess):
+                host.kill()
+
+
+def is_alive(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def test_addresses_of_ipv6_get_brackets() -> None:
