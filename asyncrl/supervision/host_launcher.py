@@ -366,7 +366,7 @@ class HostLauncher:
         if why := self._objection_to_key(key):
             raise Refused(why)
         if any(key in other.offered for other in self._hosts.values()):
-            raise Refused(f"the public key {key} is that of another host")
+            raise Refused(f"the public key {key!r:.60} is that of another host")
         if len(host.keys) >= host.room:
             raise Refused(f"it has offered more public keys than it has places, {host.room}")
         host.offered.add(key)

@@ -98,7 +98,7 @@ class Stage:
     def objection_to_key(self, key: str) -> str:
         if not key.startswith("of "):
             return f"{key!r} is no key"
-        return f"{key} is taken" if key in self.taken else ""
+        return f"{key!r} is taken" if key in self.taken else ""
 
     def receive(self, timeout_s: float) -> list[tuple[bytes, bytes]]:
         self.now_s += timeout_s
@@ -223,8 +223,8 @@ def test_each_actor_gets_another_of_the_keys_that_its_host_has_offered() -> None
         ([None], "a public key must be a text, got None"),
         ([["of n1, 9"]], "a public key must be a text, got ['of n1, 9']"),
         (["of n1, 9", "\ud800"], "'\\ud800' is no key"),
-        (["of n2, 0"], "of n2, 0 is taken"),
-        (["of n2, 2"], "the public key of n2, 2 is that of another host"),
+        (["of n2, 0"], "'of n2, 0' is taken"),
+        (["of n2, 2"], "the public key 'of n2, 2' is that of another host"),
         (["of n1, 8", "of n1, 9"], "it has offered more public keys than it has places, 2"),
     ],
 )
