@@ -58,9 +58,11 @@ class Faults(Callback):
     def step(self, trainer: Training) -> None:
         """Look for the fault of this rank."""
         path = Path(os.environ[_FAULT])
-        if not path.exists():
+        try:
+            fault = path.read_text(encoding="utf-8")
+        except FileNotFoundError:  # there is none, or its rank has just removed it
             return
-        rank, _, what = path.read_text(encoding="utf-8").partition(" ")
+        rank, _, what = fault.partition(" ")
         if rank != os.environ.get("RANK") or not what:
             return
         path.unlink()
