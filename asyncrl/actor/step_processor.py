@@ -113,7 +113,7 @@ class OneStep:
         """Yield the step's rows, then the last observations of episodes that ended in it."""
         out = step.outcome
         flags = out.terminated.view(np.uint8)
-        if len(out.truncated.nonzero()[0]):
+        if np.count_nonzero(out.truncated):
             flags = flags | out.truncated.view(np.uint8) * TRUNCATED
         if self._stacks:
             self._stacks.check_step(step)

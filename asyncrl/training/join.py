@@ -158,8 +158,9 @@ class ActorKeys:
     def offer(self) -> str:
         """Make a pair and return its public key, for the learner."""
         curve = Curve.make(self._server)
-        self._curves[curve.public.decode()] = curve
-        return curve.public.decode()
+        public = curve.public.decode()
+        self._curves[public] = curve
+        return public
 
     def take(self, public: str) -> Curve:
         """Return a pair for the one actor that the learner has admitted with it."""

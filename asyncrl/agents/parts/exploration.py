@@ -122,7 +122,7 @@ class Explorer:
         number, epsilon = self._random.random(len(q)), self.epsilons(env_steps)
         explores = number < epsilon
         best: Array = q.argmax(axis=1)
-        if self._duration == 1 and not len(explores.nonzero()[0]):  # mostly, with one environment
+        if self._duration == 1 and not np.count_nonzero(explores):  # mostly, with one environment
             return best
         # A number that is uniform in [0, 1) is uniform in [0, epsilon) where it is below epsilon.
         anything = number / np.maximum(epsilon, number)
