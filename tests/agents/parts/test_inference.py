@@ -183,13 +183,22 @@ class Doubled(DQNPolicy):
         return {name: 2 * rows for name, rows in super().compute(inputs).items()}
 
 
+class Scaled(DQNPolicy):
+    """Agrees with its network until the scale is changed."""
+
+    scale = 1.0
+
+    def compute(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {name: self.scale * rows for name, rows in super().compute(inputs).items()}
+
+
 class Renewed(DQNPolicy):
     def sync_model(self, info: ModelInfo) -> None:
         self.model = deepcopy(self.model)
         super().sync_model(info)
 
 
-@pytest.mark.parametrize("kind", [Doubled, Renewed])
+@pytest.mark.parametrize("kind", [Doubled, Scaled, Renewed])
 def test_single_rows_of_a_policy_that_computes_in_its_own_way_go_through_it(
     kind: type[DQNPolicy],
 ) -> None:
