@@ -60,7 +60,7 @@ class Faults(Callback):
         path = Path(os.environ[_FAULT])
         try:
             fault = path.read_text(encoding="utf-8")
-        except FileNotFoundError:  # there is none, or its rank has just removed it
+        except FileNotFoundError:  # no fault, or its rank has removed the file
             return
         rank, _, what = fault.partition(" ")
         if rank != os.environ.get("RANK") or not what:
