@@ -17,6 +17,7 @@ network. Knows nothing about sockets, threads and buffers.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import ceil
@@ -61,8 +62,13 @@ class PeakRate:
 
 @dataclass(slots=True)
 class _Account:
+    peer: Peer
+
     window: int
     """Maximum number of outstanding messages."""
+
+    turn: int
+    """When it was granted the last message, or else arrived; a different number for each actor."""
 
     received: int = 0
     granted: int = 0
@@ -100,6 +106,11 @@ class _Account:
         """Messages that are granted and have not arrived."""
         return max(0, self.granted - self.received)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether its window is not full."""
+        return self.outstanding < self.window
+
 
 def _mean(before: float, newest: float) -> float:
     """Return a moving mean; the first measurement is taken as it is."""
@@ -118,14 +129,19 @@ class Grants:
         self._message = message
         self._window = window
         self._accounts: dict[Peer, _Account] = {}
+        self._turns = 0
+        # Kept over all accounts by `_add` and `_remove`, so that a message costs no scan of them.
+        self._queue: list[tuple[int, int, _Account]] = []
+        """Sorted: outstanding messages, turn and account of each actor."""
+        self._times: list[float] = []
+        """Sorted: the known times in which actors collect a message."""
+        self._with_room = 0
+        """Actors whose window is not full."""
         self._surplus = 1.0
+        self.outstanding = 0
+        """Messages that are granted and have not arrived."""
         self.round_trip_s = 0.0
         """From a grant to the arrival of its message, where the actor had no other grant."""
-
-    @property
-    def outstanding(self) -> int:
-        """Messages that are granted and have not arrived."""
-        return sum(account.outstanding for account in self._accounts.values())
 
     @property
     def all_blocked(self) -> bool:
@@ -135,7 +151,7 @@ class Grants:
     @property
     def room_for_next(self) -> float:
         """Room in transitions that the next grant needs; infinite if all windows are full."""
-        if self._all_full:
+        if not self._with_room:
             return float("inf")
         return float((self.outstanding + 1) * self._message)
 
@@ -143,31 +159,29 @@ class Grants:
     def shortage_for_next(self) -> float:
         """Shortage in transitions that makes the next grant due; infinite if none would help."""
         useful = self._useful
-        full = all(a.outstanding >= a.most_ahead(useful) for a in self._accounts.values())
-        return float("inf") if full else float(self.outstanding * self._message)
-
-    @property
-    def _all_full(self) -> bool:
-        return all(a.outstanding >= a.window for a in self._accounts.values())
+        if self._with_room and any(has < a.most_ahead(useful) for has, _, a in self._queue):
+            return float(self.outstanding * self._message)
+        return float("inf")
 
     @property
     def _useful(self) -> int:
         """Outstanding messages that keep the fastest actor busy; the window if unknown."""
-        times = [a.collecting_s for a in self._accounts.values() if a.collecting_s]
-        if not (self.round_trip_s and times):
+        if not (self.round_trip_s and self._times):
             return self._window
-        return min(self._window, max(2, 1 + round(self.round_trip_s / min(times))))
+        return min(self._window, max(2, 1 + round(self.round_trip_s / self._times[0])))
 
     def on_arrival(self, peer: Peer) -> None:
         """Add an actor. It replaces the earlier incarnations of the same actor."""
         if peer not in self._accounts:
             for other in [p for p in self._accounts if p.actor_id == peer.actor_id]:
-                del self._accounts[other]
-            self._accounts[peer] = _Account(self._window)
+                self.on_end(other)
+            self._accounts[peer] = account = _Account(peer, self._window, self._next_turn())
+            self._add(account)
 
     def on_end(self, peer: Peer) -> None:
         """Remove an actor together with its outstanding grants."""
-        self._accounts.pop(peer, None)
+        if account := self._accounts.pop(peer, None):
+            self._remove(account)
 
     def on_received(
         self, peer: Peer, seq: int, *, at_once: bool | None, now_s: float, network_s: float = 0.0
@@ -178,6 +192,7 @@ class Grants:
         `network_s` is a round trip without any wait in the learner, 0 if unknown.
         """
         if account := self._accounts.get(peer):
+            self._remove(account)
             account.received = max(account.received, seq)
             self._widen(account, network_s, now_s)
             measured_every = _MEASURED_EVERY * account.window // self._window
@@ -186,6 +201,7 @@ class Grants:
                 took_s, account.granted_at = now_s - account.granted_at, None
                 self.round_trip_s = _mean(self.round_trip_s, took_s)
             account.arrived(now_s)
+            self._add(account)
         if at_once is None:
             return
         if at_once:
@@ -214,30 +230,47 @@ class Grants:
             starved: Whether the learner waits for experience.
             now_s: The time.
         """
-        total = self.outstanding
         useful = self._useful
         surplus = int(self._surplus) if starved else 0
-        while True:
-            fits = room >= (total + 1) * self._message
-            short = shortage > total * self._message
+        while self._with_room:
+            fits = room >= (self.outstanding + 1) * self._message
+            short = shortage > self.outstanding * self._message
             if not (fits or short or surplus):
                 return
-            due = {
-                peer: has
-                for peer, account in self._accounts.items()
-                if ((has := account.outstanding) < account.window and fits)
-                or (
+            for has, _, account in self._queue:
+                if (fits and has < account.window) or (
                     has < account.most_ahead(useful)
                     and (short or has * self._window < surplus * account.window)
-                )
-            }
-            if not due:
+                ):
+                    break
+            else:
                 return
-            peer = min(due, key=lambda peer: due[peer])
-            account = self._accounts[peer]
-            if account.received and not account.outstanding:  # the first one includes a start
+            self._remove(account)
+            if account.received and not has:  # the first one includes a start
                 account.granted_at, account.drains = now_s, False
             account.granted = max(account.granted, account.received) + 1
-            total += 1
-            self._accounts[peer] = self._accounts.pop(peer)  # behind the others
-            yield peer, account.granted
+            account.turn = self._next_turn()
+            self._add(account)
+            yield account.peer, account.granted
+
+    def _next_turn(self) -> int:
+        self._turns += 1
+        return self._turns
+
+    def _add(self, account: _Account) -> None:
+        """Count an account, after it has changed."""
+        has = account.outstanding
+        insort(self._queue, (has, account.turn, account))
+        if account.collecting_s:
+            insort(self._times, account.collecting_s)
+        self.outstanding += has
+        self._with_room += account.has_room
+
+    def _remove(self, account: _Account) -> None:
+        """No longer count an account, before it changes."""
+        has = account.outstanding
+        del self._queue[bisect_left(self._queue, (has, account.turn))]
+        if account.collecting_s:
+            del self._times[bisect_left(self._times, account.collecting_s)]
+        self.outstanding -= has
+        self._with_room -= account.has_room
