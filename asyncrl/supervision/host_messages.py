@@ -73,8 +73,11 @@ class Conversation:
 
 
 def encode(message: Plain) -> bytes:
-    """Return the bytes of a message."""
-    return json.dumps(message).encode()
+    """Return the bytes of a message. A question mark replaces what UTF-8 cannot encode.
+
+    A traceback can contain such characters: undecodable bytes of a file name, for example.
+    """
+    return json.dumps(message, ensure_ascii=False).encode(errors="replace")
 
 
 def decode(data: bytes) -> Plain:
@@ -82,7 +85,13 @@ def decode(data: bytes) -> Plain:
     if len(data) > _MOST_BYTES:
         raise WireError(f"a message of {len(data)} bytes, more than {_MOST_BYTES}")
     try:
-        message = json.loads(data)
+        message = json.loads(data.decode())
+        json.dumps(message, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise WireError(
+            "a message with a text that UTF-8 cannot encode, so that it can be neither logged nor "
+            f"shown: {error.object[error.start : error.end]!r:.80}"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise WireError(f"a message that is not JSON: {error!r:.200}") from error
     if not isinstance(message, dict):

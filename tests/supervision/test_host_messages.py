@@ -14,6 +14,7 @@ from asyncrl.core.types import ActorId
 from asyncrl.supervision.host_messages import (
     Conversation,
     decode,
+    encode,
     exit_of,
     peer_of,
     plain_exit,
@@ -68,6 +69,32 @@ def test_an_exit_comes_back_identical() -> None:
 def test_bytes_that_are_no_message_are_refused(data: bytes) -> None:
     with pytest.raises(WireError):
         decode(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        rb'{"items": [[1, {"join": {"host": "a\ud800"}}]]}',
+        rb'{"items": [[1, {"leaves": "\udfff\ud800"}]]}',
+        rb'{"\ud800": 1}',
+    ],
+    ids=["a name", "a reason", "a field"],
+)
+def test_text_that_cannot_be_logged_is_refused(data: bytes) -> None:
+    with pytest.raises(WireError, match=r"UTF-8 cannot encode.*'(\\ud800|\\udfff)"):
+        decode(data)
+
+
+def test_text_in_another_encoding_is_refused() -> None:
+    for data in (b'{"host": "\xed\xa0\x80"}', '{"host": "a"}'.encode("utf-16")):
+        with pytest.raises(WireError, match="not JSON"):
+            decode(data)
+
+
+def test_text_of_this_side_always_arrives() -> None:
+    said = {"text": "FileNotFoundError: 'caf\udce9'", "host": "caf\u00e9 \U0001f600 \x00"}
+    heard = {"text": "FileNotFoundError: 'caf?'", "host": "caf\u00e9 \U0001f600 \x00"}
+    assert decode(encode(said)) == heard
 
 
 def test_fields_of_another_kind_are_refused() -> None:
