@@ -28,6 +28,7 @@ from asyncrl.core.inference import (
     InferenceListener,
     InferenceRequest,
     Movable,
+    fastest_inference,
 )
 from asyncrl.core.interrupter import CrashForwardingThread, Interrupter, start_thread
 from asyncrl.core.launcher import Progress
@@ -71,6 +72,7 @@ def serve(spec: InferenceServerSpec, peer: Peer, progress: Progress) -> None:
     """Answer the requests of all actors, always with the newest model, until asked to finish."""
     policy = served(spec.agent.build_policy(spec.env_spec, PolicyContext(seed=spec.seed)))
     place(policy, spec.serving.device)
+    policy.inference = fastest_inference(policy)
     with ExitStack() as opened:
         learner = spec.transport.connect(peer)
         opened.callback(learner.close)

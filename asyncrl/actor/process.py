@@ -39,7 +39,7 @@ from asyncrl.core.inference import (
     HasInference,
     InferenceAddress,
     InferenceClient,
-    inference_of,
+    fastest_inference,
 )
 from asyncrl.core.launcher import Progress
 from asyncrl.core.messages import EnvChange, EvaluationReport, Hello, Peer
@@ -114,7 +114,7 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
             opened.callback(link.close)
             model: ActingModel | None = None
             if spec.inference is None:
-                _compute_here(policy, env.n_envs)
+                _compute_here(policy)
             else:
                 client = spec.inference.connect(peer)
                 opened.callback(client.close)
@@ -135,9 +135,9 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
             actor.run(hello, derive_seed(spec.seed, Role.ENVIRONMENT, *incarnation))
 
 
-def _compute_here(policy: Policy, n_envs: int) -> None:
+def _compute_here(policy: Policy) -> None:
     if isinstance(policy, HasInference):
-        policy.inference = inference_of(policy, n_envs)
+        policy.inference = fastest_inference(policy)
 
 
 def _served_model(

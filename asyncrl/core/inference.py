@@ -37,22 +37,21 @@ class HasInference(Protocol):
 
 
 @runtime_checkable
-class HasRowInference(HasInference, Protocol):
-    """A policy that may have a faster inference for rows that come one by one."""
+class HasFastInference(HasInference, Protocol):
+    """A policy that may have a faster inference than that which the learner needs."""
 
-    def row_inference(self) -> Inference | None:
-        """Return what computes single rows as `inference` does, only faster; None if nothing does.
+    def fast_inference(self) -> Inference | None:
+        """Return what computes as `inference` does, only faster; None if nothing does.
 
         It follows `sync_model`, but not other changes of the model.
         """
         ...
 
 
-def inference_of(policy: HasInference, rows: int) -> Inference:
-    """Return what computes this number of rows at once in an actor."""
-    if rows == 1 and isinstance(policy, HasRowInference):
-        return policy.row_inference() or policy.inference
-    return policy.inference
+def fastest_inference(policy: HasInference) -> Inference:
+    """Return what computes a policy's network in an actor, or in a server for actors."""
+    fast = policy.fast_inference() if isinstance(policy, HasFastInference) else None
+    return fast or policy.inference
 
 
 @runtime_checkable

@@ -20,7 +20,7 @@ import numpy as np
 
 from asyncrl.core.agent import AgentConfig, PolicyContext
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.inference import HasInference, Inference, inference_of
+from asyncrl.core.inference import HasInference, Inference, fastest_inference
 from asyncrl.core.segment import ColumnSpec
 from asyncrl.core.torch_threads import set_torch_threads, torch_threads
 
@@ -64,10 +64,10 @@ def is_server_faster(
     before = torch_threads()
     set_torch_threads(1)  # as in actors and in a server
     try:
-        own = [inference_of(policy, n_envs) for policy in served]
+        own = [fastest_inference(policy) for policy in served]
         own_s = _computed_s(own, columns, n_envs, clock)
         batch = -(-actors * n_envs // _BATCHES)
-        batch_s = _computed_s([served[0].inference], columns, batch, clock)
+        batch_s = _computed_s(own[:1], columns, batch, clock)
     finally:
         set_torch_threads(before or 1)
     apart_s = own_s * actors / min(cores, actors)

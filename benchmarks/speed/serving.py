@@ -29,7 +29,7 @@ from asyncrl.actor.inference_server import InferenceServer
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.core.inference import InferenceAddress
+from asyncrl.core.inference import InferenceAddress, fastest_inference
 from asyncrl.core.messages import ModelInfo, Peer
 from asyncrl.core.segment import ColumnSpec, make_schema
 from asyncrl.core.types import ActorId, ModelVersion
@@ -136,6 +136,7 @@ class Idle:
 def _serve(address: InferenceAddress, stop: Event) -> None:
     torch.set_num_threads(1)
     policy: Any = _SMALL.build_policy(_SPEC, PolicyContext(seed=0))
+    policy.inference = fastest_inference(policy)
     learner: Any = OneModel()
     listener = address.listen()
     server = InferenceServer(policy, learner, listener, Batcher(ServingConfig()))
@@ -181,7 +182,7 @@ def round_trip() -> dict[str, float]:
         for process in (server, *actors):
             process.join(10.0)
     policy: Any = _SMALL.build_policy(_SPEC, PolicyContext(seed=0))
-    infer = partial(policy.inference, {"obs": np.zeros((2, 4), np.float32)})
+    infer = partial(fastest_inference(policy), {"obs": np.zeros((2, 4), np.float32)})
     begun = time.perf_counter()
     for _ in range(1000):
         infer()

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,17 +15,24 @@ import torch
 
 from asyncrl.actor.acting_model import NoAnswer, ServedModel
 from asyncrl.actor.batcher import Batcher, ServingConfig
-from asyncrl.actor.inference_server import InferenceServer, check_served, place, served
+from asyncrl.actor.inference_server import (
+    InferenceServer,
+    InferenceServerSpec,
+    check_served,
+    place,
+    serve,
+    served,
+)
 from asyncrl.agents.dqn import DQNAgent, DQNConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.agents.sac import SACConfig
 from asyncrl.core.agent import Agent, AgentConfig, PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.inference import InferenceAnswer, InferenceRequest
+from asyncrl.core.inference import Inference, InferenceAnswer, InferenceRequest, observation_input
 from asyncrl.core.messages import ModelInfo, Peer
 from asyncrl.core.segment import SegmentConfig
-from asyncrl.core.types import Array, ModelVersion
+from asyncrl.core.types import Array, Columns, ModelVersion
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.replay.sequences import SequenceReplayConfig
@@ -143,6 +151,39 @@ def test_one_model_computes_a_batch_and_each_actor_gets_its_own_rows() -> None:
         assert (answer.number, answer.version, answer.env_steps) == (1, 2, 40)
         expected = teacher.answers(observations(rows, seed=int(client.peer.actor_id)))
         np.testing.assert_allclose(answer.outputs["outputs"], expected, rtol=1e-5)
+
+
+class Fast(ConstantAgent):
+    """Has another inference for actors and servers."""
+
+    inference_inputs = observation_input(SPEC)
+
+    def inference(self, inputs: Columns) -> Columns:
+        return {"outputs": np.zeros((len(inputs["obs"]), 4), np.float32)}
+
+    def fast_inference(self) -> Inference:
+        return lambda inputs: {"outputs": np.ones((len(inputs["obs"]), 4), np.float32)}
+
+
+def test_a_server_computes_with_the_fastest_inference() -> None:
+    info = ModelInfo(version=ModelVersion(1), params={"action": np.array(0)})
+    site = Site(policy(), lambda: info)
+    client = site.client()
+    ask(client, 1, rows=2)
+    here: Any = SimpleNamespace(
+        build_policy=lambda *_: Fast(),
+        connect=lambda _: here,
+        listen=lambda: here,
+        close=lambda: None,
+        hello=lambda *_: True,
+        stopping=lambda: bool(site.outbox[client.peer]),
+        latest_model=site.latest_model,
+        receive=site.receive,
+        answer=site.answer,
+    )
+    spec = InferenceServerSpec(env_spec=SPEC, agent=here, transport=here, address=here, seed=0)
+    serve(spec, make_peer(9), NoProgress())
+    np.testing.assert_array_equal(site.outbox[client.peer][0].outputs["outputs"], np.ones((2, 4)))
 
 
 def test_no_batch_waits_for_an_actor_that_has_died() -> None:

@@ -260,7 +260,7 @@ def test_error_of_environments_that_are_not_rebuilt_is_the_actors(
     assert env.closed, "which failed as well, and would have hidden why"
 
 
-# --- one environment -----------------------------------------------------------------------------
+# --- inference -----------------------------------------------------------------------------------
 
 
 class Counted(ConstantAgent):
@@ -273,16 +273,15 @@ class Counted(ConstantAgent):
         self.ways: Counter[str] = Counter()
         self.inference: Inference = lambda _: self.ways.update(["usual"]) or {}
 
-    def row_inference(self) -> Inference:
-        return lambda _: self.ways.update(["single"]) or {}
+    def fast_inference(self) -> Inference:
+        return lambda _: self.ways.update(["fast"]) or {}
 
     def act(self, obs: Array) -> Act:
         self.inference({})
         return super().act(obs)
 
 
-@pytest.mark.parametrize(("n_envs", "way"), [(1, "single"), (2, "usual")])
-def test_an_actor_with_one_environment_computes_single_rows(n_envs: int, way: str) -> None:
+def test_an_actor_computes_with_the_fastest_inference() -> None:
     policy = Counted()
-    live([Breaking(10**6, n_envs)], "raise", lambda *_: policy)
-    assert policy.ways.keys() == {way}
+    live([Breaking(10**6, 2)], "raise", lambda *_: policy)
+    assert policy.ways.keys() == {"fast"}

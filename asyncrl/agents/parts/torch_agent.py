@@ -19,13 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents.parts.choosing import Chooser
-from asyncrl.agents.parts.inference import LocalInference, RowInference
+from asyncrl.agents.parts.inference import LocalInference, NumpyInference
 from asyncrl.agents.parts.networks import MLP
 from asyncrl.agents.parts.optimizers import FastOptimizer
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.inference import OBS, HasInference, Inference
 from asyncrl.core.messages import ModelInfo
-from asyncrl.core.types import Array, ModelVersion, Params
+from asyncrl.core.types import Array, Columns, ModelVersion, Params
 
 _logger = logging.getLogger(__name__)
 
@@ -236,6 +236,15 @@ def _is_ours(function: object) -> bool:
     return getattr(function, "__module__", "").startswith("asyncrl.agents.")
 
 
+def _are_alike(expected: Columns, found: Columns) -> bool:
+    return expected.keys() == found.keys() and all(
+        found[name].dtype == rows.dtype
+        and found[name].shape == rows.shape
+        and np.allclose(found[name], rows, _TOLERANCE, _TOLERANCE)
+        for name, rows in expected.items()
+    )
+
+
 class TorchPolicy(Chooser):
     """Holds the acting model; a subclass adds `act`.
 
@@ -271,28 +280,28 @@ class TorchPolicy(Chooser):
         if isinstance(inference := getattr(self, "inference", None), LocalInference):
             inference.device = self.device
 
-    def row_inference(self) -> Inference | None:
-        """Return what computes single rows of an MLP by numpy; None for another network.
+    def fast_inference(self) -> Inference | None:
+        """Return what computes few rows of an MLP by numpy; None for another network.
 
-        Also None for a subclass that computes in its own way.
+        Also None on another device, and for a subclass that computes in its own way.
         """
-        if type(self.model) is not MLP or type(self).sync_model is not TorchPolicy.sync_model:
+        if (
+            self.device.type != "cpu"
+            or type(self.model) is not MLP
+            or type(self).sync_model is not TorchPolicy.sync_model
+        ):
             return None
         if not isinstance(self, HasInference) or type(self.inference) is not LocalInference:
             return None
         if not _is_ours(getattr(type(self), "compute", None)):
             return None
-        inference = RowInference(self.model)
-        shape, dtype = self.inference_inputs[0].shape, self.inference_inputs[0].dtype
-        obs = np.random.default_rng(0).integers(0, 100, (1, *shape)).astype(dtype)
-        expected, got = self.inference({OBS: obs}), inference({OBS: obs})
-        fits = expected.keys() == got.keys() and all(
-            got[name].dtype == rows.dtype
-            and got[name].shape == rows.shape
-            and np.allclose(got[name], rows, _TOLERANCE, _TOLERANCE)
-            for name, rows in expected.items()
-        )
-        return inference if fits else None
+        inference, column = NumpyInference(self.inference, self.model), self.inference_inputs[0]
+        for rows in (1, 2):
+            obs = np.random.default_rng(0).integers(0, 100, (rows, *column.shape))
+            inputs = {OBS: obs.astype(column.dtype)}
+            if not _are_alike(self.inference(inputs), inference(inputs)):
+                return None
+        return inference
 
     def model_info(self) -> ModelInfo:
         """Return a snapshot of the model's parameters and buffers."""

@@ -17,6 +17,7 @@ from asyncrl.agents.c51 import C51Config
 from asyncrl.agents.discrete_sac import DiscreteSACConfig
 from asyncrl.agents.dqn import DQNConfig, DQNPolicy
 from asyncrl.agents.iql import IQLConfig
+from asyncrl.agents.parts.inference import NumpyInference
 from asyncrl.agents.parts.torch_agent import TorchPolicy
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.r2d2 import R2D2Config
@@ -25,7 +26,7 @@ from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.td3 import TD3Config
 from asyncrl.core.agent import Act, AgentConfig, HasChooser, PolicyContext, forget
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.core.inference import HasInference, inference_of
+from asyncrl.core.inference import HasInference, fastest_inference
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.types import Array, Columns
 
@@ -145,7 +146,7 @@ def test_choosers_load_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], input=pickle.dumps(recipes), check=True)
 
 
-# --- single rows ---------------------------------------------------------------------------------
+# --- few rows -----------------------------------------------------------------------------------
 
 BYTES = EnvSpec(BoxSpec((5,), "uint8", np.zeros(5, "u1"), np.full(5, 255, "u1")), DiscreteSpec(4))
 DOUBLES = EnvSpec(BoxSpec((3,), "float64", np.full(3, -9.0), np.full(3, 9.0)), DiscreteSpec(4))
@@ -162,20 +163,41 @@ DOUBLES = EnvSpec(BoxSpec((3,), "float64", np.full(3, -9.0), np.full(3, 9.0)), D
         (DiscreteSACConfig(), CHOICE),
     ],
 )
-def test_single_rows_are_computed_as_by_the_network_with_each_new_model(
+def test_few_rows_are_computed_as_by_the_network_with_each_new_model(
     config: AgentConfig, spec: EnvSpec
 ) -> None:
     policy: Any = config.build_policy(spec, PolicyContext(seed=5))
     other: Any = config.build_policy(spec, PolicyContext(seed=6))
-    fast = inference_of(policy, rows=1)
-    assert fast is not policy.inference
-    assert inference_of(policy, rows=2) is policy.inference
+    fast = fastest_inference(policy)
+    assert isinstance(fast, NumpyInference)
     policy.sync_model(other.model_info())
-    for _ in range(8):
-        obs = np.random.default_rng(1).normal(size=(1, 3)).astype(spec.observation.dtype)
+    for rows in (1, 2, 3, 64, 1):
+        obs = np.random.default_rng(1).normal(size=(rows, 3)).astype(spec.observation.dtype)
         (expected,), (found,) = other.inference({"obs": obs}).values(), fast({"obs": obs}).values()
         np.testing.assert_allclose(found, expected, 1e-5, 1e-6)
         assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "one_thread", "by_numpy"),
+    [((64,), False, {1, 2, 64}), ((300, 300), False, {2}), ((300, 300), True, {1, 2})],
+)
+def test_rows_that_numpy_would_compute_on_several_threads_go_through_the_network(
+    hidden: tuple[int, ...], one_thread: bool, by_numpy: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1" if one_thread else "2")
+    policy: Any = DQNConfig(hidden=hidden).build_policy(CHOICE, PolicyContext(seed=5))
+    asked = []
+
+    def network(inputs: Columns) -> Columns:
+        asked.append(len(inputs["obs"]))
+        return {}
+
+    fast = NumpyInference(network, policy.model)
+    sizes = {1, 2, 64, 4096}
+    for rows in sizes:
+        fast({"obs": np.zeros((rows, 3), np.float32)})
+    assert sizes - set(asked) == by_numpy
 
 
 class Doubled(DQNPolicy):
@@ -199,11 +221,11 @@ class Renewed(DQNPolicy):
 
 
 @pytest.mark.parametrize("kind", [Doubled, Scaled, Renewed])
-def test_single_rows_of_a_policy_that_computes_in_its_own_way_go_through_it(
+def test_few_rows_of_a_policy_that_computes_in_its_own_way_go_through_it(
     kind: type[DQNPolicy],
 ) -> None:
     policy = kind(DQNConfig(), CHOICE, PolicyContext(seed=5), torch.device("cpu"))
-    assert inference_of(policy, rows=1) is policy.inference
+    assert fastest_inference(policy) is policy.inference
 
 
 @pytest.mark.parametrize(
@@ -218,7 +240,7 @@ def test_single_rows_of_a_policy_that_computes_in_its_own_way_go_through_it(
         (IQLConfig(), BOX),
     ],
 )
-def test_single_rows_of_other_networks_go_through_them(config: AgentConfig, spec: EnvSpec) -> None:
+def test_few_rows_of_other_networks_go_through_them(config: AgentConfig, spec: EnvSpec) -> None:
     policy = config.build_policy(spec, PolicyContext(seed=5))
     assert isinstance(policy, HasInference)
-    assert inference_of(policy, rows=1) is policy.inference
+    assert fastest_inference(policy) is policy.inference
