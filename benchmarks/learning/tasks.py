@@ -455,11 +455,13 @@ EQUAL: tuple[Duel, ...] = (
         task="halfcheetah",
         preset="sac-mujoco",
         env_steps=6_000,
+        settings={"agent.critic_learning_rate": 3e-4, "agent.alpha_learning_rate": 3e-4},
         peers={"sb3": _PRESET_SAC_MUJOCO},
         sizes=dict.fromkeys((OURS, "sb3"), "256x256, batches of 256"),
     ),
 )
-"""Both sides have the same settings: of DQN those of the zoo, of the others asyncrl's preset."""
+"""Both sides have the same settings: of DQN those of the zoo, of the others asyncrl's preset, with
+one learning rate where the peer has only one."""
 
 _PENDULUM_SIZES = {
     "sac": {OURS: _SMALL, **dict.fromkeys(PEERS, "256x256, batches of 256")},
