@@ -65,14 +65,15 @@ class InferenceServerSpec:
     serving: ServingConfig = field(default_factory=ServingConfig)
 
     owns_process: bool = True
-    """Whether it may set up logging and the global random generators of its process."""
+    """Whether its process runs nothing else, limited to one thread: it may set up logging and the
+    global random generators."""
 
 
 def serve(spec: InferenceServerSpec, peer: Peer, progress: Progress) -> None:
     """Answer the requests of all actors, always with the newest model, until asked to finish."""
     policy = served(spec.agent.build_policy(spec.env_spec, PolicyContext(seed=spec.seed)))
     place(policy, spec.serving.device)
-    policy.inference = fastest_inference(policy)
+    policy.inference = fastest_inference(policy, one_thread=spec.owns_process)
     with ExitStack() as opened:
         learner = spec.transport.connect(peer)
         opened.callback(learner.close)
@@ -136,7 +137,8 @@ class InferenceThread:
 
     def __init__(self, spec: InferenceServerSpec, peer: Peer, interrupter: Interrupter) -> None:
         self._finish = threading.Event()
-        self._serve = partial(serve, spec, peer, _ThreadProgress(self._finish))
+        here = replace(spec, owns_process=False)
+        self._serve = partial(serve, here, peer, _ThreadProgress(self._finish))
         self._thread = CrashForwardingThread(interrupter, self._run, "asyncrl-inference")
 
     def start(self) -> None:

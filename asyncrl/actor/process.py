@@ -90,7 +90,8 @@ class ActorSpec:
     """The change of environments that is in force when this actor starts."""
 
     owns_process: bool = True
-    """Whether it may set up logging and the global random generators of its process."""
+    """Whether its process runs nothing else, limited to one thread: it may set up logging and the
+    global random generators."""
 
 
 def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
@@ -114,7 +115,7 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
             opened.callback(link.close)
             model: ActingModel | None = None
             if spec.inference is None:
-                _compute_here(policy)
+                _compute_here(policy, one_thread=spec.owns_process)
             else:
                 client = spec.inference.connect(peer)
                 opened.callback(client.close)
@@ -135,9 +136,9 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
             actor.run(hello, derive_seed(spec.seed, Role.ENVIRONMENT, *incarnation))
 
 
-def _compute_here(policy: Policy) -> None:
+def _compute_here(policy: Policy, *, one_thread: bool) -> None:
     if isinstance(policy, HasInference):
-        policy.inference = fastest_inference(policy)
+        policy.inference = fastest_inference(policy, one_thread=one_thread)
 
 
 def _served_model(

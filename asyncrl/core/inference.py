@@ -38,20 +38,22 @@ class HasInference(Protocol):
 
 @runtime_checkable
 class HasFastInference(HasInference, Protocol):
-    """A policy that may have a faster inference than that which the learner needs."""
+    """A policy that may have a faster inference for actors and servers."""
 
-    def fast_inference(self) -> Inference | None:
+    def fast_inference(self, *, one_thread: bool) -> Inference | None:
         """Return what computes as `inference` does, only faster; None if nothing does.
 
-        It follows `sync_model`, but not other changes of the model.
+        It follows `sync_model`, but not other changes of the model. `one_thread` says whether its
+        process lets libraries compute with one thread only.
         """
         ...
 
 
-def fastest_inference(policy: HasInference) -> Inference:
+def fastest_inference(policy: HasInference, *, one_thread: bool) -> Inference:
     """Return what computes a policy's network in an actor, or in a server for actors."""
-    fast = policy.fast_inference() if isinstance(policy, HasFastInference) else None
-    return fast or policy.inference
+    if isinstance(policy, HasFastInference):
+        return policy.fast_inference(one_thread=one_thread) or policy.inference
+    return policy.inference
 
 
 @runtime_checkable

@@ -130,7 +130,7 @@ class Grants:
         self._window = window
         self._accounts: dict[Peer, _Account] = {}
         self._turns = 0
-        # Kept over all accounts by `_add` and `_remove`, so that a message costs no scan of them.
+        # Kept over all accounts by `_add` and `_remove`, so that a message rarely scans them.
         self._queue: list[tuple[int, int, _Account]] = []
         """Sorted: outstanding messages, turn and account of each actor."""
         self._times: list[float] = []

@@ -64,7 +64,7 @@ def is_server_faster(
     before = torch_threads()
     set_torch_threads(1)  # as in actors and in a server
     try:
-        own = [fastest_inference(policy) for policy in served]
+        own = [fastest_inference(policy, one_thread=True) for policy in served]
         own_s = _computed_s(own, columns, n_envs, clock)
         batch = -(-actors * n_envs // _BATCHES)
         batch_s = _computed_s(own[:1], columns, batch, clock)

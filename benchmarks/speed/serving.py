@@ -136,7 +136,7 @@ class Idle:
 def _serve(address: InferenceAddress, stop: Event) -> None:
     torch.set_num_threads(1)
     policy: Any = _SMALL.build_policy(_SPEC, PolicyContext(seed=0))
-    policy.inference = fastest_inference(policy)
+    policy.inference = fastest_inference(policy, one_thread=False)
     learner: Any = OneModel()
     listener = address.listen()
     server = InferenceServer(policy, learner, listener, Batcher(ServingConfig()))
@@ -182,7 +182,9 @@ def round_trip() -> dict[str, float]:
         for process in (server, *actors):
             process.join(10.0)
     policy: Any = _SMALL.build_policy(_SPEC, PolicyContext(seed=0))
-    infer = partial(fastest_inference(policy), {"obs": np.zeros((2, 4), np.float32)})
+    infer = partial(
+        fastest_inference(policy, one_thread=False), {"obs": np.zeros((2, 4), np.float32)}
+    )
     begun = time.perf_counter()
     for _ in range(1000):
         infer()

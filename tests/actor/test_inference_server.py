@@ -161,7 +161,7 @@ class Fast(ConstantAgent):
     def inference(self, inputs: Columns) -> Columns:
         return {"outputs": np.zeros((len(inputs["obs"]), 4), np.float32)}
 
-    def fast_inference(self) -> Inference:
+    def fast_inference(self, *, one_thread: bool) -> Inference:
         return lambda inputs: {"outputs": np.ones((len(inputs["obs"]), 4), np.float32)}
 
 

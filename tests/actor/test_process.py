@@ -273,7 +273,7 @@ class Counted(ConstantAgent):
         self.ways: Counter[str] = Counter()
         self.inference: Inference = lambda _: self.ways.update(["usual"]) or {}
 
-    def fast_inference(self) -> Inference:
+    def fast_inference(self, *, one_thread: bool) -> Inference:
         return lambda _: self.ways.update(["fast"]) or {}
 
     def act(self, obs: Array) -> Act:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import numpy as np
@@ -34,30 +33,35 @@ class LocalInference:
 
 
 _MOST_PRODUCTS = 1 << 18
-"""Products of a layer's weights and rows up to which numpy is faster: OpenBLAS has special code for
-small matrices, and starts no other thread for them."""
+"""Products of a layer's weights and rows up to which numpy is faster, and OpenBLAS starts no other
+thread for a matrix."""
 
-_MOST_WEIGHTS = 9216
-"""Weights of a layer up to which OpenBLAS starts no thread for a single row."""
+_MOST_UNITS = 1 << 14
+"""Products of a layer's units and rows up to which numpy is faster: bias and ReLU take more of its
+time than of torch's."""
+
+_FEW_WEIGHTS = 9216
+"""OpenBLAS starts no other thread for a single row if each layer has fewer weights."""
 
 
 class NumpyInference:
     """Computes few rows of an MLP on a CPU by numpy, with the parameters in place.
 
     Torch's calls take longer than the arithmetic of a few rows: 64x64 units take 13 us instead of
-    50 us for one row, and 36 us instead of 71 us for 64 rows, on a Xeon of 2.5 GHz; less than 40 %
+    50 us for one row, and 39 us instead of 73 us for 64 rows, on a Xeon of 2.5 GHz; less than 40 %
     of the time where the caches are cold, as after each step of a slow environment. More rows pass
-    through the network.
+    through the network, and so does a single one for which numpy would start threads.
     """
 
-    def __init__(self, network: Inference, model: MLP) -> None:
+    def __init__(self, network: Inference, model: MLP, *, one_thread: bool) -> None:
+        """`one_thread` says whether numpy is limited to one thread, as in processes of actors."""
         arrays = [(weight.detach().numpy(), bias.detach().numpy()) for weight, bias in model.layers]
         *self._hidden, self._head = [(weight.T, bias) for weight, bias in arrays]
         self._network = network
-        most = max(weight.size for weight, _ in arrays)
-        self._most_rows = max(_MOST_PRODUCTS // most, 1)
-        alone = most < _MOST_WEIGHTS or os.environ.get("OPENBLAS_NUM_THREADS") == "1"
-        self._fewest_rows = 1 if alone else 2
+        weights = max(1, *(weight.size for weight, _ in arrays))
+        units = max(bias.size for _, bias in arrays)
+        self._most_rows = max(1, min(_MOST_PRODUCTS // weights, _MOST_UNITS // units))
+        self._fewest_rows = 1 if one_thread or weights < _FEW_WEIGHTS else 2
 
     def __call__(self, inputs: Columns) -> Columns:
         """Return the network's outputs for these rows."""

@@ -280,10 +280,10 @@ class TorchPolicy(Chooser):
         if isinstance(inference := getattr(self, "inference", None), LocalInference):
             inference.device = self.device
 
-    def fast_inference(self) -> Inference | None:
+    def fast_inference(self, *, one_thread: bool) -> Inference | None:
         """Return what computes few rows of an MLP by numpy; None for another network.
 
-        Also None on another device, and for a subclass that computes in its own way.
+        Also None on a device other than the CPU, and for a subclass that computes in its own way.
         """
         if (
             self.device.type != "cpu"
@@ -295,7 +295,8 @@ class TorchPolicy(Chooser):
             return None
         if not _is_ours(getattr(type(self), "compute", None)):
             return None
-        inference, column = NumpyInference(self.inference, self.model), self.inference_inputs[0]
+        column = self.inference_inputs[0]
+        inference = NumpyInference(self.inference, self.model, one_thread=one_thread)
         for rows in (1, 2):
             obs = np.random.default_rng(0).integers(0, 100, (rows, *column.shape))
             inputs = {OBS: obs.astype(column.dtype)}

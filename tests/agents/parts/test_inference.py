@@ -168,7 +168,7 @@ def test_few_rows_are_computed_as_by_the_network_with_each_new_model(
 ) -> None:
     policy: Any = config.build_policy(spec, PolicyContext(seed=5))
     other: Any = config.build_policy(spec, PolicyContext(seed=6))
-    fast = fastest_inference(policy)
+    fast = fastest_inference(policy, one_thread=True)
     assert isinstance(fast, NumpyInference)
     policy.sync_model(other.model_info())
     for rows in (1, 2, 3, 64, 1):
@@ -183,9 +183,8 @@ def test_few_rows_are_computed_as_by_the_network_with_each_new_model(
     [((64,), False, {1, 2, 64}), ((300, 300), False, {2}), ((300, 300), True, {1, 2})],
 )
 def test_rows_that_numpy_would_compute_on_several_threads_go_through_the_network(
-    hidden: tuple[int, ...], one_thread: bool, by_numpy: set[int], monkeypatch: pytest.MonkeyPatch
+    hidden: tuple[int, ...], one_thread: bool, by_numpy: set[int]
 ) -> None:
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1" if one_thread else "2")
     policy: Any = DQNConfig(hidden=hidden).build_policy(CHOICE, PolicyContext(seed=5))
     asked = []
 
@@ -193,8 +192,8 @@ def test_rows_that_numpy_would_compute_on_several_threads_go_through_the_network
         asked.append(len(inputs["obs"]))
         return {}
 
-    fast = NumpyInference(network, policy.model)
-    sizes = {1, 2, 64, 4096}
+    fast = NumpyInference(network, policy.model, one_thread=one_thread)
+    sizes = {1, 2, 64, 512}
     for rows in sizes:
         fast({"obs": np.zeros((rows, 3), np.float32)})
     assert sizes - set(asked) == by_numpy
@@ -225,7 +224,13 @@ def test_few_rows_of_a_policy_that_computes_in_its_own_way_go_through_it(
     kind: type[DQNPolicy],
 ) -> None:
     policy = kind(DQNConfig(), CHOICE, PolicyContext(seed=5), torch.device("cpu"))
-    assert fastest_inference(policy) is policy.inference
+    assert fastest_inference(policy, one_thread=True) is policy.inference
+
+
+def test_few_rows_on_another_device_go_through_the_network() -> None:
+    policy: Any = DQNConfig().build_policy(CHOICE, PolicyContext(seed=5))
+    policy.compute_on("meta")
+    assert fastest_inference(policy, one_thread=True) is policy.inference
 
 
 @pytest.mark.parametrize(
@@ -243,4 +248,4 @@ def test_few_rows_of_a_policy_that_computes_in_its_own_way_go_through_it(
 def test_few_rows_of_other_networks_go_through_them(config: AgentConfig, spec: EnvSpec) -> None:
     policy = config.build_policy(spec, PolicyContext(seed=5))
     assert isinstance(policy, HasInference)
-    assert fastest_inference(policy) is policy.inference
+    assert fastest_inference(policy, one_thread=True) is policy.inference
