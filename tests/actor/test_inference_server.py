@@ -18,6 +18,7 @@ from asyncrl.actor.batcher import Batcher, ServingConfig
 from asyncrl.actor.inference_server import (
     InferenceServer,
     InferenceServerSpec,
+    InferenceThread,
     check_served,
     place,
     serve,
@@ -30,6 +31,7 @@ from asyncrl.core.agent import Agent, AgentConfig, PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.inference import Inference, InferenceAnswer, InferenceRequest, observation_input
+from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import ModelInfo, Peer
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array, Columns, ModelVersion
@@ -39,6 +41,7 @@ from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, NoProgress
+from tests.support.helpers import wait_until
 from tests.support.sample_messages import make_peer
 
 OBS = BoxSpec((3,), "float32", np.full(3, -9, "f4"), np.full(3, 9, "f4"))
@@ -162,10 +165,12 @@ class Fast(ConstantAgent):
         return {"outputs": np.zeros((len(inputs["obs"]), 4), np.float32)}
 
     def fast_inference(self, *, one_thread: bool) -> Inference:
-        return lambda inputs: {"outputs": np.ones((len(inputs["obs"]), 4), np.float32)}
+        value = 1.0 if one_thread else 2.0
+        return lambda inputs: {"outputs": np.full((len(inputs["obs"]), 4), value, np.float32)}
 
 
-def test_a_server_computes_with_the_fastest_inference() -> None:
+@pytest.mark.parametrize(("in_thread", "value"), [(False, 1.0), (True, 2.0)])
+def test_a_server_computes_with_the_fastest_inference(in_thread: bool, value: float) -> None:
     info = ModelInfo(version=ModelVersion(1), params={"action": np.array(0)})
     site = Site(policy(), lambda: info)
     client = site.client()
@@ -182,8 +187,15 @@ def test_a_server_computes_with_the_fastest_inference() -> None:
         answer=site.answer,
     )
     spec = InferenceServerSpec(env_spec=SPEC, agent=here, transport=here, address=here, seed=0)
-    serve(spec, make_peer(9), NoProgress())
-    np.testing.assert_array_equal(site.outbox[client.peer][0].outputs["outputs"], np.ones((2, 4)))
+    if in_thread:  # of the learner, which limits no library to one thread
+        thread = InferenceThread(spec, make_peer(9), Interrupter())
+        thread.start()
+        wait_until(lambda: site.outbox[client.peer], 10.0, "an answer")
+        thread.stop()
+    else:
+        serve(spec, make_peer(9), NoProgress())
+    outputs = site.outbox[client.peer][0].outputs["outputs"]
+    np.testing.assert_array_equal(outputs, np.full((2, 4), value))
 
 
 def test_no_batch_waits_for_an_actor_that_has_died() -> None:
