@@ -63,6 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     skipped = sum(not finding.ran for finding in found)
     kept = sum(finding.passed for finding in found)
     print(f"{kept} of {len(found)} kept, {skipped} could not run here")
+    for finding in found:
+        if finding.verdict in {"broken", "missed"}:  # again, where somebody reads the last lines
+            _show(finding)
     failing = {"broken", "missed"} if args.strict else {"broken"}
     return int(any(finding.verdict in failing for finding in found))
 
@@ -81,9 +84,13 @@ def _findings(name: str, size: Size, results: Path, *, again: bool) -> list[Find
     found = findings_of(stored)
     print(f"{name}, {size}, {stored['date']}, {stored['commit']}, {stored['seconds']:.0f} s")
     for finding in found:
-        print(f"  {finding.verdict:8}{finding.target:3} {finding.what}: {finding.measured}")
-        print(f"{'':14}promised: {finding.promised}", flush=True)
+        _show(finding)
     return found
+
+
+def _show(finding: Finding) -> None:
+    print(f"  {finding.verdict:8}{finding.target:3} {finding.what}: {finding.measured}")
+    print(f"{'':14}promised: {finding.promised}", flush=True)
 
 
 def _measured(name: str, entry: Entry, size: Size) -> dict[str, Any]:
