@@ -1,9 +1,9 @@
-"""Encodes requests to a server of inference and its answers as frames and back.
+"""Encodes requests to a server of inference and its answers as two frames and back.
 
 As in `wire.py`, bytes are not trusted, and arrays are sent as they are in memory. The header,
 `[protocol, kind, run_id, error, layout]`, says what is the same in all messages of an actor. Both
-sides remember headers: to read one takes as long as a small network. What changes from message to
-message is in a second frame of fixed size, and arrays are in the others.
+sides remember headers: to read one takes as long as a small network. The body holds counts, which
+change from message to message, and then the arrays.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from operator import ge
 from typing import Any, Literal
 
@@ -30,8 +31,8 @@ from asyncrl.transport.wire import (
     Frame,
     WireFormat,
     pack,
+    part,
     unpack,
-    view,
 )
 
 InferenceMessage = InferenceRequest | InferenceAnswer
@@ -43,7 +44,7 @@ _LEAST = {
     "InferenceRequest": {"actor_id": _ANY, "incarnation": 0, "number": 1},
     "InferenceAnswer": {"number": 1, "version": -1, "env_steps": 0, "n_actors": 0},
 }
-"""The counts of the second frame, in order, and the smallest value of each."""
+"""The counts at the beginning of a body, in order, and the smallest value of each."""
 
 _COUNTS = {kind: struct.Struct(f"<{len(least)}q") for kind, least in _LEAST.items()}
 
@@ -56,12 +57,13 @@ _KEPT_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """A checked header."""
+    """A checked header, and what its body must be."""
 
     kind: str
     error: str
-    layout: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
-    """Name, dtype and shape of each array."""
+    arrays: tuple[tuple[str, np.dtype[Any], tuple[int, ...], int], ...]
+    """Name, dtype and shape of each array, and where it begins."""
+    body_bytes: int
 
 
 class InferenceWire:
@@ -70,10 +72,11 @@ class InferenceWire:
     def __init__(self, wire: WireFormat) -> None:
         """Use the run id and the limit of its other messages."""
         self._run_id = wire.run_id
-        self.max_message_bytes = wire.max_message_bytes
+        self._max_bytes = wire.max_message_bytes
+        self.max_body_bytes = wire.max_message_bytes + max(c.size for c in _COUNTS.values())
 
-    def encode(self, m: InferenceMessage) -> list[Frame]:
-        """Return the frames of a message; contiguous arrays are not copied."""
+    def encode(self, m: InferenceMessage) -> tuple[Frame, Frame]:
+        """Return the header and the body of a message."""
         kind: _Kind
         counts: tuple[int, ...]
         if isinstance(m, InferenceRequest):
@@ -82,37 +85,35 @@ class InferenceWire:
         else:
             kind, error, columns = "InferenceAnswer", m.error[:MAX_REASON], m.outputs
             counts = m.number, m.version, m.env_steps, m.n_actors
-        if (size := sum(array.nbytes for array in columns.values())) > self.max_message_bytes:
-            raise WireError(
-                f"{kind}: {size} bytes, more than "
-                f"transport.max_message_bytes={self.max_message_bytes}; raise that limit, or lower "
-                "the number of environments per actor"
-            )
-        layout = tuple((name, array.dtype, array.shape) for name, array in columns.items())
+        layout = tuple([(name, array.dtype, array.shape) for name, array in columns.items()])
+        header = _pack(kind, self._run_id, error, layout)
+        form = _COUNTS[kind]
         try:
-            second = _COUNTS[kind].pack(*counts)
+            packed = form.pack(*counts)
         except struct.error as error_:
             raise WireError(f"cannot encode {kind}: {counts}: {error_}") from error_
-        arrays = [np.ascontiguousarray(array).data for array in columns.values()]
-        return [_pack(kind, self._run_id, error, layout), second, *arrays]
+        body = b"".join([packed, *[np.ascontiguousarray(a).data for a in columns.values()]])
+        if (size := len(body) - form.size) > self._max_bytes:
+            raise WireError(
+                f"{kind}: {size} bytes, more than "
+                f"transport.max_message_bytes={self._max_bytes}; raise that limit, or lower "
+                "the number of environments per actor"
+            )
+        return header, body
 
     def decode(self, frames: Sequence[Frame]) -> InferenceMessage:
-        """Return the message in these frames; its arrays are read-only views of them."""
-        if len(frames) < 2:
+        """Return the message in these frames; its arrays are read-only views of the body."""
+        if len(frames) != 2:
             raise WireError(f"a message of {len(frames)} frames")
-        if (size := memoryview(frames[0]).nbytes) > MAX_HEADER_BYTES:
-            raise WireError(f"a header of {size} bytes, more than {MAX_HEADER_BYTES}")
-        read = _read if size <= _KEPT_BYTES else _read.__wrapped__
-        header = read(bytes(frames[0]), self._run_id, self.max_message_bytes)
-        kind, arrays = header.kind, frames[2:]
-        counts = _counts(kind, frames[1])
-        if len(arrays) != len(header.layout):
-            raise WireError(f"{kind}: {len(arrays)} arrays, not {len(header.layout)}")
+        body = memoryview(frames[1]).toreadonly()
+        header = self._header(frames[0])
+        if body.nbytes != header.body_bytes:
+            raise WireError(f"{header.kind}: {body.nbytes} bytes, not {header.body_bytes}")
+        counts = _counts(header.kind, body)
         columns: Columns = {
-            name: view(name, memoryview(data), dtype, shape)
-            for (name, dtype, shape), data in zip(header.layout, arrays, strict=True)
+            name: part(body, dtype, shape, at) for name, dtype, shape, at in header.arrays
         }
-        if kind == "InferenceRequest":
+        if header.kind == "InferenceRequest":
             actor_id, incarnation, number = counts
             peer = Peer(actor_id=ActorId(actor_id), incarnation=incarnation)
             return InferenceRequest(peer=peer, number=number, inputs=columns)
@@ -126,13 +127,15 @@ class InferenceWire:
             error=header.error,
         )
 
+    def _header(self, frame: Frame) -> _Header:
+        if (size := memoryview(frame).nbytes) > MAX_HEADER_BYTES:
+            raise WireError(f"a header of {size} bytes, more than {MAX_HEADER_BYTES}")
+        read = _read if size <= _KEPT_BYTES else _read.__wrapped__
+        return read(bytes(frame), self._run_id, self._max_bytes)
 
-def _counts(kind: str, frame: Frame) -> tuple[int, ...]:
-    form = _COUNTS[kind]
-    if memoryview(frame).nbytes != form.size:
-        raise WireError(f"{kind}: {memoryview(frame).nbytes} bytes of counts, not {form.size}")
-    counts = form.unpack(frame)
-    least = _LEAST[kind]
+
+def _counts(kind: str, body: memoryview) -> tuple[int, ...]:
+    counts, least = _COUNTS[kind].unpack_from(body), _LEAST[kind]
     if not all(map(ge, counts, least.values())):
         low = [f"{n} is {c}" for n, c in zip(least, counts, strict=True) if c < least[n]]
         raise WireError(f"{kind}: {', '.join(low)}, less than the least of {least}")
@@ -161,4 +164,8 @@ def _read(header: bytes, run_id: str, max_bytes: int) -> _Header:
         raise ForeignRun(f"{kind} of another run, {of[:40]!r}")
     error, layout = fields.text("error"), fields.layout(max_bytes)
     fields.end()
-    return _Header(kind, error, tuple((n, DTYPES[dtype], shape) for n, dtype, shape in layout))
+    arrays, at = [], _COUNTS[kind].size
+    for name, dtype, shape in layout:
+        arrays.append((name, DTYPES[dtype], shape, at))
+        at += prod(shape) * DTYPES[dtype].itemsize
+    return _Header(kind, error, tuple(arrays), at)

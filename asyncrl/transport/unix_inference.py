@@ -18,7 +18,6 @@ import struct
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,7 @@ from asyncrl.core.errors import TransportClosed, TransportError, WireError
 from asyncrl.core.inference import InferenceAnswer, InferenceRequest
 from asyncrl.core.messages import Peer
 from asyncrl.transport.inference_wire import InferenceWire
-from asyncrl.transport.wire import Frame, WireFormat
+from asyncrl.transport.wire import MAX_HEADER_BYTES, Frame, WireFormat
 from asyncrl.transport.zeromq_auth import RejectionLog
 
 _log = logging.getLogger(__name__)
@@ -36,9 +35,8 @@ _READ_BYTES = 1 << 16
 """Bytes of one read. For more than twice as many, `malloc` may ask the kernel for new pages at each
 read, which then takes ten times as long."""
 
-_MOST_FRAMES = 256
 _BOTH = select.POLLIN | select.POLLOUT
-_SIZE = struct.Struct("<Q")
+_SIZES = struct.Struct("<2Q")
 _BACKLOG = 1024
 _AGAIN_S = 0.01
 """Pause after the end of a connection, before the next one."""
@@ -71,20 +69,20 @@ class UnixInferenceClient:
         self._address = address
         self._wire = InferenceWire(address.wire)
         self._stream: _Stream | None = None
-        self._request: list[Frame] = []
+        self._request: tuple[Frame, Frame] | None = None
         self._poll = select.poll()
         self._closed = False
 
     def send(self, request: InferenceRequest) -> None:
         """Send a request, or keep it until there is a connection."""
         self._check_usable()
-        self._request = self._wire.encode(request)
+        self._request = frames = self._wire.encode(request)
         if self._stream is None:
             self._reconnect()
         elif self._stream.pending:
             _log.debug("request %d is not sent: the server does not read", request.number)
         else:
-            self._put(self._stream)
+            self._put(self._stream, frames)
 
     def receive(self, timeout_s: float) -> InferenceAnswer | None:
         """Return the next answer, or None if there was none within `timeout_s`."""
@@ -134,15 +132,15 @@ class UnixInferenceClient:
         except OSError:  # it has not started yet, is being restarted, or is overloaded
             connection.close()
             return False
-        self._stream = _Stream(connection, self._wire.max_message_bytes)
+        self._stream = _Stream(connection, self._wire.max_body_bytes)
         self._poll.register(connection, select.POLLIN)
         if self._request:
-            self._put(self._stream)
+            self._put(self._stream, self._request)
         return True
 
-    def _put(self, stream: _Stream) -> None:
+    def _put(self, stream: _Stream, frames: tuple[Frame, Frame]) -> None:
         try:
-            stream.send(self._request)
+            stream.send(frames)
         except OSError:
             self._drop()
 
@@ -232,7 +230,7 @@ class UnixInferenceListener:
                 connection.close()
                 return
             connection.setblocking(False)
-            self._open[connection.fileno()] = _Stream(connection, self._wire.max_message_bytes)
+            self._open[connection.fileno()] = _Stream(connection, self._wire.max_body_bytes)
             self._poll.register(connection, select.POLLIN)
 
     def _decode(self, stream: _Stream) -> list[InferenceRequest]:
@@ -241,9 +239,10 @@ class UnixInferenceListener:
             request = self._wire.decode(frames)
             if not isinstance(request, InferenceRequest):
                 raise WireError(f"an actor does not send {type(request).__name__} to a server")
-            if stream.peer not in {None, request.peer}:
+            if stream.peer is None:
+                stream.peer = request.peer
+            elif stream.peer != request.peer:
                 raise WireError(f"{stream.peer} calls itself {request.peer}")
-            stream.peer = request.peer
             self._streams[request.peer] = stream
             requests.append(request)
         stream.received.clear()
@@ -263,27 +262,26 @@ class UnixInferenceListener:
 
 
 class _Stream:
-    """Messages over one connection: their number of frames, the size of each, and the frames."""
+    """Messages over one connection: the sizes of two frames, and the frames."""
 
-    def __init__(self, connection: socket.socket, max_bytes: int) -> None:
+    def __init__(self, connection: socket.socket, max_body_bytes: int) -> None:
         self.socket = connection
         self.peer: Peer | None = None
         self.pending = b""
         """Bytes that the socket has not taken yet."""
-        self.received: list[list[memoryview]] = []
+        self.received: list[tuple[memoryview, memoryview]] = []
         """Frames of whole messages."""
-        self._max_bytes = max_bytes
+        self._max_body_bytes = max_body_bytes
         self._read = bytearray()
 
-    def send(self, frames: Sequence[Frame]) -> None:
+    def send(self, frames: tuple[Frame, Frame]) -> None:
         """Send a message, or the part of it that the socket takes; raise `OSError` at its end."""
-        sizes = [memoryview(frame).nbytes for frame in frames]
-        prefix = struct.pack(f"<{1 + len(sizes)}Q", len(sizes), *sizes)
-        parts = [prefix, *frames]
-        sent = 0
-        with suppress(BlockingIOError):
+        parts = [_SIZES.pack(*map(len, frames)), *frames]
+        try:
             sent = self.socket.sendmsg(parts)
-        if sent < len(prefix) + sum(sizes):
+        except BlockingIOError:
+            sent = 0
+        if sent < sum(map(len, parts)):
             self.pending = b"".join(parts)[sent:]
 
     def flush(self) -> None:
@@ -293,36 +291,29 @@ class _Stream:
 
     def read(self) -> None:
         """Read what is there; raise `OSError` at the end of the connection."""
-        with suppress(BlockingIOError):
+        try:
             data = self.socket.recv(_READ_BYTES)
-            if not data:
-                raise ConnectionResetError("the other side has closed the connection")
-            self._read += data
-            while len(self._read) >= _SIZE.size and self._take():
-                pass
+        except BlockingIOError:
+            return
+        if not data:
+            raise ConnectionResetError("the other side has closed the connection")
+        self._read += data
+        while len(self._read) >= _SIZES.size and self._take():
+            pass
 
     def _take(self) -> bool:
         """Take one message out of what was read, if it is complete."""
         read = self._read
-        (count,) = _SIZE.unpack_from(read)
-        if not 0 < count <= _MOST_FRAMES:
-            raise WireError(f"a message of {count} frames")
-        begin = _SIZE.size * (1 + count)
-        if len(read) < begin:
-            return False
-        sizes = struct.unpack_from(f"<{count}Q", read, _SIZE.size)
-        if sum(sizes) > 2 * self._max_bytes:  # its header may be as large as its arrays
-            raise WireError(f"a message of {sum(sizes)} bytes")
-        end = begin + sum(sizes)
+        header_bytes, body_bytes = _SIZES.unpack_from(read)
+        if header_bytes > MAX_HEADER_BYTES or body_bytes > self._max_body_bytes:
+            raise WireError(f"a message of {header_bytes} and {body_bytes} bytes")
+        begin = _SIZES.size + header_bytes
+        end = begin + body_bytes
         if len(read) < end:
             return False
         message = memoryview(bytes(memoryview(read)[:end]))
         del read[:end]
-        frames = []
-        for size in sizes:
-            frames.append(message[begin : begin + size])
-            begin += size
-        self.received.append(frames)
+        self.received.append((message[_SIZES.size : begin], message[begin:end]))
         return True
 
 

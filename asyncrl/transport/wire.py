@@ -295,7 +295,7 @@ TAKE: dict[str, Callable[[Fields], WireMessage]] = {
 }
 """Decoders of the messages that consist of a header only."""
 
-PROTOCOL = 11
+PROTOCOL = 12
 """Protocol version. Raise it whenever the layout of any message changes."""
 
 Frame = bytes | bytearray | memoryview

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kept = sum(finding.passed for finding in found)
     print(f"{kept} of {len(found)} kept, {skipped} could not run here")
     for finding in found:
-        if finding.verdict in {"broken", "missed"}:  # again, where somebody reads the last lines
+        if finding.verdict in {"broken", "missed"}:  # again: often only the last lines are shown
             _show(finding)
     failing = {"broken", "missed"} if args.strict else {"broken"}
     return int(any(finding.verdict in failing for finding in found))

@@ -147,10 +147,11 @@ def test_large_messages_pass_in_parts_while_both_sides_wait_for_each_other(
 @pytest.mark.parametrize(
     "data",
     [
-        b"\xff" * 8,
-        bytes(8),
+        b"\xff" * 16,
+        bytes(16),
         struct.pack("<2Q", 1, 1 << 60),
-        struct.pack("<2Q", 1, 3) + b"abc",
+        struct.pack("<2Q", 1 << 60, 1),
+        struct.pack("<2Q", 1, 3) + b"abcd",
         struct.pack("<Q", 2),  # and no more
     ],
 )
