@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents.parts.choosing import Chooser
-from asyncrl.agents.parts.inference import LocalInference, NumpyInference
+from asyncrl.agents.parts.inference import ColumnInference, LocalInference
 from asyncrl.agents.parts.networks import MLP
 from asyncrl.agents.parts.optimizers import FastOptimizer
 from asyncrl.core.errors import CheckpointError, ConfigError
@@ -281,7 +281,7 @@ class TorchPolicy(Chooser):
             inference.device = self.device
 
     def fast_inference(self, *, one_thread: bool) -> Inference | None:
-        """Return what computes few rows of an MLP by numpy; None for another network.
+        """Return what computes an MLP by columns; None for another network.
 
         Also None on a device other than the CPU, and for a subclass that computes in its own way.
         """
@@ -296,7 +296,7 @@ class TorchPolicy(Chooser):
         if not _is_ours(getattr(type(self), "compute", None)):
             return None
         column = self.inference_inputs[0]
-        inference = NumpyInference(self.inference, self.model, one_thread=one_thread)
+        inference = ColumnInference(self.model, one_thread=one_thread)
         for rows in (1, 2):
             obs = np.random.default_rng(0).integers(0, 100, (rows, *column.shape))
             inputs = {OBS: obs.astype(column.dtype)}

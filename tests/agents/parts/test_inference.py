@@ -17,7 +17,7 @@ from asyncrl.agents.c51 import C51Config
 from asyncrl.agents.discrete_sac import DiscreteSACConfig
 from asyncrl.agents.dqn import DQNConfig, DQNPolicy
 from asyncrl.agents.iql import IQLConfig
-from asyncrl.agents.parts.inference import NumpyInference
+from asyncrl.agents.parts.inference import ColumnInference
 from asyncrl.agents.parts.torch_agent import TorchPolicy
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.r2d2 import R2D2Config
@@ -146,7 +146,7 @@ def test_choosers_load_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], input=pickle.dumps(recipes), check=True)
 
 
-# --- few rows -----------------------------------------------------------------------------------
+# --- by columns ---------------------------------------------------------------------------------
 
 BYTES = EnvSpec(BoxSpec((5,), "uint8", np.zeros(5, "u1"), np.full(5, 255, "u1")), DiscreteSpec(4))
 DOUBLES = EnvSpec(BoxSpec((3,), "float64", np.full(3, -9.0), np.full(3, 9.0)), DiscreteSpec(4))
@@ -163,15 +163,15 @@ DOUBLES = EnvSpec(BoxSpec((3,), "float64", np.full(3, -9.0), np.full(3, 9.0)), D
         (DiscreteSACConfig(), CHOICE),
     ],
 )
-def test_few_rows_are_computed_as_by_the_network_with_each_new_model(
+def test_rows_are_computed_as_by_the_network_with_each_new_model(
     config: AgentConfig, spec: EnvSpec
 ) -> None:
     policy: Any = config.build_policy(spec, PolicyContext(seed=5))
     other: Any = config.build_policy(spec, PolicyContext(seed=6))
     fast = fastest_inference(policy, one_thread=True)
-    assert isinstance(fast, NumpyInference)
+    assert isinstance(fast, ColumnInference)
     policy.sync_model(other.model_info())
-    for rows in (1, 2, 3, 64, 1):
+    for rows in (1, 2, 3, 64, 600, 1):
         obs = np.random.default_rng(1).normal(size=(rows, 3)).astype(spec.observation.dtype)
         (expected,), (found,) = other.inference({"obs": obs}).values(), fast({"obs": obs}).values()
         np.testing.assert_allclose(found, expected, 1e-5, 1e-6)
@@ -180,23 +180,27 @@ def test_few_rows_are_computed_as_by_the_network_with_each_new_model(
 
 @pytest.mark.parametrize(
     ("hidden", "one_thread", "by_numpy"),
-    [((64,), False, {1, 2, 64}), ((300, 300), False, {2}), ((300, 300), True, {1, 2})],
+    [((64,), False, {1, 2, 13, 64}), ((300, 300), False, {2}), ((300, 300), True, {1, 2, 13})],
 )
-def test_rows_that_numpy_would_compute_on_several_threads_go_through_the_network(
-    hidden: tuple[int, ...], one_thread: bool, by_numpy: set[int]
+def test_rows_that_numpy_would_compute_on_several_threads_or_slowly_are_left_to_torch(
+    hidden: tuple[int, ...],
+    one_thread: bool,
+    by_numpy: set[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     policy: Any = DQNConfig(hidden=hidden).build_policy(CHOICE, PolicyContext(seed=5))
-    asked = []
+    fast = ColumnInference(policy.model, one_thread=one_thread)
+    by_torch, convert = set(), torch.from_numpy
 
-    def network(inputs: Columns) -> Columns:
-        asked.append(len(inputs["obs"]))
-        return {}
+    def from_numpy(columns: Array) -> torch.Tensor:
+        by_torch.add(columns.shape[1])
+        return convert(columns)
 
-    fast = NumpyInference(network, policy.model, one_thread=one_thread)
-    sizes = {1, 2, 64, 512}
+    monkeypatch.setattr(torch, "from_numpy", from_numpy)
+    sizes = {1, 2, 13, 64, 512}
     for rows in sizes:
         fast({"obs": np.zeros((rows, 3), np.float32)})
-    assert sizes - set(asked) == by_numpy
+    assert sizes - by_torch == by_numpy
 
 
 class Doubled(DQNPolicy):
@@ -220,14 +224,14 @@ class Renewed(DQNPolicy):
 
 
 @pytest.mark.parametrize("kind", [Doubled, Scaled, Renewed])
-def test_few_rows_of_a_policy_that_computes_in_its_own_way_go_through_it(
+def test_a_policy_that_computes_in_its_own_way_is_asked(
     kind: type[DQNPolicy],
 ) -> None:
     policy = kind(DQNConfig(), CHOICE, PolicyContext(seed=5), torch.device("cpu"))
     assert fastest_inference(policy, one_thread=True) is policy.inference
 
 
-def test_few_rows_on_another_device_go_through_the_network() -> None:
+def test_on_another_device_the_network_is_asked() -> None:
     policy: Any = DQNConfig().build_policy(CHOICE, PolicyContext(seed=5))
     policy.compute_on("meta")
     assert fastest_inference(policy, one_thread=True) is policy.inference
@@ -245,7 +249,7 @@ def test_few_rows_on_another_device_go_through_the_network() -> None:
         (IQLConfig(), BOX),
     ],
 )
-def test_few_rows_of_other_networks_go_through_them(config: AgentConfig, spec: EnvSpec) -> None:
+def test_other_networks_are_asked(config: AgentConfig, spec: EnvSpec) -> None:
     policy = config.build_policy(spec, PolicyContext(seed=5))
     assert isinstance(policy, HasInference)
     assert fastest_inference(policy, one_thread=True) is policy.inference
