@@ -39,7 +39,7 @@ from asyncrl.core.inference import (
     HasInference,
     InferenceAddress,
     InferenceClient,
-    fastest_inference,
+    compute_fast,
 )
 from asyncrl.core.launcher import Progress
 from asyncrl.core.messages import EnvChange, EvaluationReport, Hello, Peer
@@ -115,7 +115,7 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
             opened.callback(link.close)
             model: ActingModel | None = None
             if spec.inference is None:
-                _compute_here(policy, one_thread=spec.owns_process)
+                compute_fast(policy, one_thread=spec.owns_process)
             else:
                 client = spec.inference.connect(peer)
                 opened.callback(client.close)
@@ -134,11 +134,6 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
             )
             hello = Hello(peer=peer, schema_hash=spec.schema.hash())
             actor.run(hello, derive_seed(spec.seed, Role.ENVIRONMENT, *incarnation))
-
-
-def _compute_here(policy: Policy, *, one_thread: bool) -> None:
-    if isinstance(policy, HasInference):
-        policy.inference = fastest_inference(policy, one_thread=one_thread)
 
 
 def _served_model(

@@ -14,6 +14,7 @@ from asyncrl.bench.stage_learner import learner_stage
 from asyncrl.bench.workload import Workload
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.errors import AsyncRLError
+from asyncrl.core.inference import compute_fast
 from asyncrl.core.interrupter import CrashForwardingThread, start_thread
 from asyncrl.core.launcher import Launcher, Progress
 from asyncrl.core.messages import Peer
@@ -113,6 +114,7 @@ def _bare_loop(load: Load, actor_id: int, progress: Progress) -> None:
         seed=actor_id, actor_id=actor_id, n_actors=workload.actors, n_envs=workload.envs_per_actor
     )
     policy = load.agent.build_policy(load.spec, context)
+    compute_fast(policy, one_thread=True)  # as in actors
     config = workload.env_config
     if config.vectorization == "native":
         play_native(config.make_vector(), policy, load.spec, progress)

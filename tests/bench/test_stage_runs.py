@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from asyncrl.bench.load import Load
 from asyncrl.bench.stage_runs import sample_stage
 from asyncrl.core.errors import ActorFailed, AsyncRLError
-from tests.bench.workloads import make_failing, tiny
+from tests.bench.workloads import OnlyFastConfig, make_failing, tiny
 
 pytestmark = pytest.mark.processes
 
@@ -41,6 +43,11 @@ def test_single_frames_are_sent_of_stacks_and_the_result_says_so() -> None:
     assert stage.quantities[0].settings["frame_stack"] == 4
     (value,) = stage.value()
     assert value > 0
+
+
+def test_the_bare_loop_computes_the_network_as_actors_do() -> None:
+    (limit,) = sample_stage(replace(Load.of(tiny()), agent=OnlyFastConfig())).limit()
+    assert limit > 0
 
 
 def test_environment_that_fails_in_the_bare_loop_is_reported_with_its_error() -> None:

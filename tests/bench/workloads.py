@@ -6,7 +6,13 @@ from typing import Any
 
 import gymnasium
 
+from asyncrl.agents.dqn import DQNConfig
 from asyncrl.bench.workload import Workload
+from asyncrl.core.agent import Act, PolicyContext
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.inference import Inference
+from asyncrl.core.types import Array, Columns
+from tests.support.fakes import ConstantAgent
 
 
 def tiny(**changes: Any) -> Workload:
@@ -31,3 +37,25 @@ class Falls(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 def make_failing() -> gymnasium.Env[Any, Any]:
     return Falls(gymnasium.make("CartPole-v1"))
+
+
+class OnlyFast(ConstantAgent):
+    """Its network is computed fast or not at all."""
+
+    inference_inputs = ()
+
+    def inference(self, _: Columns) -> Columns:
+        raise RuntimeError("too slow")
+
+    def fast_inference(self, *, one_thread: bool) -> Inference:
+        assert one_thread
+        return lambda _: {}
+
+    def act(self, obs: Array) -> Act:
+        self.inference({})
+        return super().act(obs)
+
+
+class OnlyFastConfig(DQNConfig):
+    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> Any:
+        return OnlyFast()
