@@ -274,7 +274,7 @@ class Counted(ConstantAgent):
         self.inference: Inference = lambda _: self.ways.update(["usual"]) or {}
 
     def fast_inference(self, *, one_thread: bool) -> Inference:
-        return lambda _: self.ways.update(["fast"]) or {}
+        return lambda _: self.ways.update([f"fast, one thread: {one_thread}"]) or {}
 
     def act(self, obs: Array) -> Act:
         self.inference({})
@@ -284,4 +284,4 @@ class Counted(ConstantAgent):
 def test_an_actor_computes_with_the_fastest_inference() -> None:
     policy = Counted()
     live([Breaking(10**6, 2)], "raise", lambda *_: policy)
-    assert policy.ways.keys() == {"fast"}
+    assert policy.ways.keys() == {"fast, one thread: True"}

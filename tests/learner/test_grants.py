@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import deque
 
 import pytest
@@ -285,3 +286,34 @@ def test_all_blocked_needs_actors_none_of_which_may_act(peers: tuple[Peer, ...])
     assert given.room_for_next == (MESSAGE if peers else math.inf)
     issue(given, MESSAGE)
     assert not given.all_blocked
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_totals_are_those_of_the_actors_on_any_course(seed: int) -> None:
+    draw, window = random.Random(seed), 4
+    given, outstanding = Grants(MESSAGE, window), dict[Peer, int]()
+    seqs: dict[Peer, int] = {}
+    for step in range(400):
+        peer = draw.choice([make_peer(i) for i in range(6)])
+        match draw.choice(["arrives", "ends", "sends", "sends", "grants"]):
+            case "arrives":
+                given.on_arrival(peer)
+                outstanding.setdefault(peer, 0)
+            case "ends":
+                given.on_end(peer)
+                outstanding.pop(peer, None)
+                seqs.pop(peer, None)
+            case "sends" if outstanding.get(peer):
+                arrived = draw.randint(1, outstanding[peer])
+                outstanding[peer] -= arrived
+                seqs[peer] = seqs.get(peer, 0) + arrived
+                received(given, peer, seqs[peer], at_once=True, now_s=float(step))
+            case "grants":
+                for to, _ in issue(given, draw.uniform(0.0, 200.0), now_s=float(step)):
+                    assert outstanding[to] == min(outstanding.values())
+                    outstanding[to] += 1
+        total = sum(outstanding.values())
+        assert given.outstanding == total
+        assert given.all_blocked == (bool(outstanding) and not total)
+        full = all(count == window for count in outstanding.values())
+        assert given.room_for_next == (math.inf if full else (total + 1) * MESSAGE)

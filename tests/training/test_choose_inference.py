@@ -9,7 +9,7 @@ import pytest
 
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.inference import observation_input
+from asyncrl.core.inference import Inference, observation_input
 from asyncrl.core.types import Columns
 from asyncrl.training.choose_inference import is_server_faster
 from tests.support.fakes import COUNTING_SPEC, ConstantConfig
@@ -32,6 +32,13 @@ class Slow:
         return {}
 
 
+class Fast(Slow):
+    """Takes no time in an actor or a server, which have one thread each."""
+
+    def fast_inference(self, *, one_thread: bool) -> Inference | None:
+        return (lambda _: {}) if one_thread else None
+
+
 @pytest.mark.parametrize(
     ("network", "actors", "n_envs", "cores", "faster"),
     [
@@ -39,6 +46,7 @@ class Slow:
         (Slow(1.5e-3), 16, 1, 16, False),  # a core for each actor
         (Slow(1.5e-3), 2, 1, 2, False),  # batches of one
         (Slow(50e-6), 16, 1, 2, False),  # a request takes longer
+        (Fast(1.5e-3), 16, 1, 2, False),
         (Slow(0.0, row_s=1.5e-3), 16, 1, 2, False),  # batches save nothing
         (Slow(1.5e-3, row_s=0.1e-3), 16, 64, 2, False),  # each actor makes a batch
     ],
