@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import is_dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -16,6 +16,10 @@ REPLAY = "replay"
 
 LARGEST_WEIGHT = "largest_weight"
 """Column of what a prioritized buffer has divided importance weights by, equal in all rows."""
+
+
+PART_BYTES = 256 << 10
+"""Maximum size of the part of a message that is stored at once beside a thread that samples."""
 
 
 class ReplayBuffer(Protocol):
@@ -56,6 +60,25 @@ class ReplayBuffer(Protocol):
     @property
     def once(self) -> bool:
         """Whether it returns each transition once."""
+        ...
+
+
+@runtime_checkable
+class StagesSegments(Protocol):
+    """A replay buffer that is written to while another thread samples."""
+
+    def stage(
+        self, columns: Columns, rows: IntArray, pause: Callable[[], object]
+    ) -> Callable[[], int]:
+        """Copy segments to where nothing is sampled, while another thread may use the buffer.
+
+        Returns the rest of the push, to be called once, before the next push and while no other
+        thread uses the buffer. Both together do what `push` does. More segments than one that
+        exceed `PART_BYTES` may be copied in the rest.
+
+        `pause` is called between copies. There the caller may wait, so that the two threads do not
+        compete for the interpreter.
+        """
         ...
 
 

@@ -276,20 +276,16 @@ _TINY = 0.01
 class RingExtent:
     """The content of a ring."""
 
-    next_slot: int
-    """Slot of the next segment. If the ring is full, it is that of the oldest segment."""
+    first_slot: int
+    """Slot of the oldest segment; the others follow, wrapping around."""
+
+    n_slots: int
+    """Number of slots, filled or not."""
 
     oldest: int
     newest: int
     per_slot: IntArray
-    """Number of rows of each segment, counted from `oldest`; a copy."""
-
-    full: bool
-
-    @property
-    def first_slot(self) -> int:
-        """Slot of the oldest segment."""
-        return self.next_slot if self.full else 0
+    """Number of rows of each segment, counted from `oldest`, oldest first; a copy."""
 
 
 class RingStream:
@@ -337,23 +333,27 @@ class RingStream:
 
         Returns whether to call this again before the next slots are overwritten.
         """
+        extent = self._extent
         with self._lock:
             if self._closed:
                 return False
-            slots = slot + np.flatnonzero(~self._settled[slot : slot + count])
-            kept, lost = slots[: self._room], slots[self._room :]
+            segments = (slot - extent.first_slot + np.arange(count)) % extent.n_slots
+            segments = segments[segments < len(self._settled)]  # others are newer than the stream
+            segments = segments[~self._settled[segments]]
+            kept, lost = segments[: self._room], segments[self._room :]
             if len(kept):
-                self._kept.append((kept, self._copy(kept)))
+                self._kept.append((kept, self._copy((extent.first_slot + kept) % extent.n_slots)))
                 self._room -= len(kept)
             self._lost[lost] = True
-            self._settled[slots] = True
+            self._settled[segments] = True
             return True
 
     def pieces(self) -> Iterator[tuple[int, Params]]:
-        """Yield columns of segments, with the slot of the first one."""
-        first, n_slots = self._extent.first_slot, len(self._settled)
+        """Yield columns of segments, with the position of the first one."""
+        n_segments = len(self._settled)
         step = max(1, PIECE_BYTES // self._schema.segment_bytes)
-        for begin, end in ((first, n_slots), (0, first)):
+        wrap = min(n_segments, self._extent.n_slots - self._extent.first_slot)
+        for begin, end in ((0, wrap), (wrap, n_segments)):
             for at in range(begin, end, step):
                 yield at, _named(self._piece(slice(at, min(at + step, end))))
 
@@ -362,9 +362,7 @@ class RingStream:
         extent, lost, others = self._extent, self._lost, dict(self._others)
         n_lost = int(extent.per_slot[lost].sum())
         if n_lost:
-            # Sorted by age, as rows are.
-            per_slot = np.roll(extent.per_slot, -extent.first_slot)
-            still_there = np.repeat(~np.roll(lost, -extent.first_slot), per_slot)
+            still_there = np.repeat(~lost, extent.per_slot)  # both sorted by age, as rows are
             others |= {name: others[name][still_there] for name in self._by_row}
         n_rows = extent.newest - extent.oldest
         if n_lost > _TINY * n_rows:
@@ -374,7 +372,8 @@ class RingStream:
                 n_lost,
                 n_rows,
             )
-        numbers = np.array([extent.next_slot, extent.oldest + n_lost, extent.newest])
+        # The first one is the position of the oldest segment, which other versions save elsewhere.
+        numbers = np.array([0, extent.oldest + n_lost, extent.newest])
         return others | {"numbers": numbers, "schema": schema_state(self._schema)}
 
     def close(self) -> None:
@@ -384,8 +383,10 @@ class RingStream:
             self._kept, self._others = [], {}
 
     def _piece(self, part: slice) -> dict[str, Array]:
+        extent = self._extent
+        slot = (extent.first_slot + part.start) % extent.n_slots
         with self._lock:
-            piece = self._copy(part)
+            piece = self._copy(slice(slot, slot + part.stop - part.start))
             self._kept = [rest for kept in self._kept if (rest := self._moved(kept, part, piece))]
             lost = self._lost[part]
             self._settled[part] = True
@@ -397,18 +398,18 @@ class RingStream:
     def _moved(
         self, kept: tuple[IntArray, Columns], part: slice, piece: Columns
     ) -> tuple[IntArray, Columns] | None:
-        """Move kept copies of a piece into it; return the kept copies of other slots."""
-        slots, columns = kept
-        here = (slots >= part.start) & (slots < part.stop)
+        """Move kept copies of a piece into it; return the kept copies of others."""
+        segments, columns = kept
+        here = (segments >= part.start) & (segments < part.stop)
         if not here.any():
             return kept
         for name, column in columns.items():
-            piece[name][slots[here] - part.start] = column[here]
+            piece[name][segments[here] - part.start] = column[here]
         self._room += int(here.sum())
         others = ~here
         if not others.any():
             return None
-        return slots[others], {name: column[others] for name, column in columns.items()}
+        return segments[others], {name: column[others] for name, column in columns.items()}
 
 
 class QueueStream:

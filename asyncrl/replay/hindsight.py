@@ -11,6 +11,7 @@ them. Whether an episode terminated is not computed again. Samples are chosen un
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
@@ -226,7 +227,7 @@ class _GoalRing(Ring):
         self._horizon = config.horizon
         # As narrow as possible, so that more of it is in the processor's caches.
         kind = np.min_scalar_type(config.horizon)
-        self._later = np.zeros(config.slots(schema) * schema.rows, kind)
+        self._later = np.zeros(config.all_slots(schema) * schema.rows, kind)
 
     @property
     def nbytes(self) -> int:
@@ -247,8 +248,10 @@ class _GoalRing(Ring):
         """Return the n-step returns of a window's rewards (..., n)."""
         return self._n_step_sums(window, rewards)[1]
 
-    def _index(self, slot: int, rows: IntArray) -> int:
-        transitions = super()._index(slot, rows)
+    def _index(
+        self, slot: int, rows: IntArray, number: int, pause: Callable[[], object]
+    ) -> tuple[int, int]:
+        counts = super()._index(slot, rows, number, pause)
         n_rows, count = self.schema.rows, len(rows)
         positions = np.arange(n_rows)
         flags = self._segments["flags"][slot : slot + count]
@@ -257,4 +260,4 @@ class _GoalRing(Ring):
         first = np.minimum.accumulate(ends[:, ::-1], axis=1)[:, ::-1]
         later = np.minimum(first - positions, self._horizon)
         self._later[slot * n_rows : (slot + count) * n_rows] = later.ravel()
-        return transitions
+        return counts

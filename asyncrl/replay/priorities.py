@@ -170,11 +170,11 @@ class Priorities:
         done = min(1.0, self._samples / config.beta_samples)
         return config.beta + (config.beta_end - config.beta) * done
 
-    def push(self, columns: Columns, rows: IntArray) -> int:
+    def follow(self, push: Callable[[], int]) -> int:
         """Push segments into the ring and follow it; return their number of transitions."""
         ring = self._ring
         oldest, first = ring.oldest, ring.newest
-        transitions = ring.push(columns, rows)
+        transitions = push()
         gone = np.arange(max(oldest, ring.oldest - ring.capacity), ring.oldest) % ring.capacity
         self._set(gone, np.zeros(len(gone)), np.inf)
         entered = np.arange(max(first, ring.oldest), ring.newest)

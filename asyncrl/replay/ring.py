@@ -5,8 +5,9 @@ Stores each observation once; of stacked frames it stores each frame once. Sampl
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from asyncrl.replay.on_device import DeviceColumns
 
 
+def go_on() -> None:
+    """Pause nowhere between copies."""
+
+
 @dataclass(frozen=True, slots=True)
 class Returns:
     """n-step returns, and the discounts of their bootstrap values."""
@@ -48,6 +53,9 @@ class Ring:
     Rows that can be sampled are numbered in order of arrival, without end. A second ring maps
     numbers to rows. A uniform choice is thus a random number and a look-up, and an old number still
     shows whether its row has been overwritten since.
+
+    There are more slots than segments, so that a part of a message can be copied into free ones
+    while another thread samples.
     """
 
     def __init__(self, config: RingConfig, schema: SegmentSchema) -> None:
@@ -61,7 +69,8 @@ class Ring:
             )
         announce(config, schema)
         self.schema = schema
-        self._n_slots = n_slots = config.slots(schema)
+        self._n_slots = n_slots = config.all_slots(schema)
+        self._n_segments = config.slots(schema)
         self._n_step = config.n_step
         self._discounts = config.gamma ** np.arange(config.n_step + 1, dtype=np.float32)
         self._discount_by_flags = self._discounts[1] * (np.arange(256) & TERMINATED == 0)
@@ -90,7 +99,7 @@ class Ring:
     @property
     def capacity(self) -> int:
         """Maximum number of transitions."""
-        return len(self._rows)
+        return self._n_segments * self.schema.length
 
     @property
     def nbytes(self) -> int:
@@ -102,24 +111,27 @@ class Ring:
     def __len__(self) -> int:
         return self.newest - self.oldest
 
-    def push(self, columns: Columns, rows: IntArray) -> int:
-        """Copy segments in, overwriting the oldest; return their number of transitions."""
-        transitions = done = 0
-        while done < len(rows):
-            slot = self._next_slot
-            count = min(len(rows) - done, self._n_slots - slot)
-            part = slice(done, done + count)
-            if self._streams:
-                self._streams = [s for s in self._streams if s.keep(slot, count)]
-            for name, column in self._segments.items():
-                column[slot : slot + count] = columns[name][part]
-            if self._wide:
-                self._wide.write(slot, {name: columns[name][part] for name in self._wide.names})
-            transitions += self._index(slot, rows[part])
-            self._next_slot = (slot + count) % self._n_slots
-            self._n_filled = max(self._n_filled, slot + count)
-            done += count
-        return transitions
+    def stage(
+        self, columns: Columns, rows: IntArray, pause: Callable[[], object]
+    ) -> Callable[[], int]:
+        """Copy segments in; return what overwrites the oldest with them. See `StagesSegments`."""
+        count = len(rows)
+        if count > self._n_slots - self._n_segments:
+            return partial(self._push, columns, rows)
+        transitions = listed = done = 0
+        for slot, n in self._runs(self._next_slot, count):
+            part = slice(done, done + n)
+            counts = self._write(slot, columns, rows, part, self.newest + listed, pause)
+            listed += counts[0]
+            transitions += counts[1]
+            done += n
+
+        def finish() -> int:
+            self._remove(count)
+            self._add(count, listed)
+            return transitions
+
+        return finish
 
     def rows(self, numbers: IntArray) -> IntArray:
         """Return the positions of the rows with these numbers."""
@@ -169,9 +181,10 @@ class Ring:
 
         Another thread may consume it while this one pushes and reads.
         """
-        full = self._n_filled == self._n_slots
-        per_slot = self._per_slot[: self._n_filled].copy()
-        extent = RingExtent(self._next_slot, self.oldest, self.newest, per_slot, full)
+        first = (self._next_slot - self._n_filled) % self._n_slots
+        runs = [self._per_slot[slot : slot + n] for slot, n in self._runs(first, self._n_filled)]
+        per_slot = np.concatenate([*runs, np.zeros(0, np.int64)])
+        extent = RingExtent(first, self._n_slots, self.oldest, self.newest, per_slot)
         stream = RingStream(self.schema, extent, self._copies, others, by_row, room_bytes)
         self._streams.append(stream)
         return stream
@@ -184,10 +197,11 @@ class Ring:
         columns = {f"{COLUMN}{column.name}" for column in self.schema.columns}
         check_names(state, columns | {*others, "numbers", "schema"})
         n_saved = check_columns(state, self.schema)
-        if n_saved > self._n_slots:
+        if n_saved > self._n_segments:
             raise CheckpointError(
                 f"the saved replay has {n_saved} segments and this one has room for "
-                f"{self._n_slots}; set replay.capacity to at least {n_saved * self.schema.length}"
+                f"{self._n_segments}; set replay.capacity to at least "
+                f"{n_saved * self.schema.length}"
             )
         next_slot, oldest, newest = check_numbers("numbers", state["numbers"], 3, "int64").tolist()
         count = int(np.count_nonzero(self._listed(state[f"{COLUMN}flags"] < END)))
@@ -204,10 +218,8 @@ class Ring:
         n_saved = len(state[f"{COLUMN}flags"])
         self._per_slot[:] = 0
         self.oldest = self.newest = oldest
-        # In a ring of the same size each segment returns to its slot.
-        self._next_slot = next_slot if n_saved == self._n_slots else 0
-        self._n_filled = 0
-        push_saved(state, self.schema, self.push, next_slot % n_saved if n_saved else 0)
+        self._next_slot = self._n_filled = 0
+        push_saved(state, self.schema, self._push, next_slot % n_saved if n_saved else 0)
 
     def _frames(self, rows: IntArray) -> IntArray:
         """Return the rows of the frames in the stack of each of these rows."""
@@ -244,10 +256,74 @@ class Ring:
         rewards = rewards * self._discounts[: self._n_step]
         return alive.sum(axis=-1), np.where(alive, rewards, np.float32(0)).sum(axis=-1)
 
-    def _index(self, slot: int, rows: IntArray) -> int:
-        """Remove the rows of overwritten slots from the list, and add the new ones."""
-        count = len(rows)
+    def _push(self, columns: Columns, rows: IntArray) -> int:
+        """Copy segments in, overwriting the oldest; return their number of transitions."""
+        transitions = done = 0
+        while done < len(rows):
+            slot = self._next_slot
+            count = min(len(rows) - done, self._n_slots - slot, self._n_segments)
+            part = slice(done, done + count)
+            self._remove(count)
+            listed, new = self._write(slot, columns, rows, part, self.newest, go_on)
+            self._add(count, listed)
+            transitions += new
+            done += count
+        return transitions
+
+    def _runs(self, slot: int, count: int) -> Iterator[tuple[int, int]]:
+        """Yield the first slot and the length of each contiguous run of `count` slots."""
+        before_end = min(count, self._n_slots - slot)
+        yield slot, before_end
+        if count > before_end:
+            yield 0, count - before_end
+
+    def _remove(self, count: int) -> None:
+        """Remove the rows of the oldest segments from the list, where `count` others need room."""
+        slot = (self._next_slot - self._n_segments) % self._n_slots
+        if slot + count > self._n_slots:
+            self._remove_at(0, slot + count - self._n_slots)
+            count = self._n_slots - slot
+        self._remove_at(slot, count)
+
+    def _remove_at(self, slot: int, count: int) -> None:
+        # Slots that were never filled list no rows.
         self.oldest += int(np.add.reduce(self._per_slot[slot : slot + count]))
+        if self._streams:
+            self._streams = [s for s in self._streams if s.keep(slot, count)]
+
+    def _write(
+        self,
+        slot: int,
+        columns: Columns,
+        rows: IntArray,
+        part: slice,
+        number: int,
+        pause: Callable[[], object],
+    ) -> tuple[int, int]:
+        """Copy a part of segments into free slots, and their rows into the list, from a number on.
+
+        Returns how many rows it listed, and the number of transitions. The rows cannot be sampled
+        until `_add`.
+        """
+        there = slice(slot, slot + part.stop - part.start)
+        for name, column in self._segments.items():
+            column[there] = columns[name][part]
+            pause()
+        if self._wide:
+            self._wide.write(slot, {name: columns[name][part] for name in self._wide.names})
+        return self._index(slot, rows[part], number, pause)
+
+    def _add(self, count: int, listed: int) -> None:
+        """Let the rows of `count` written segments be sampled."""
+        self.newest += listed
+        self._next_slot = (self._next_slot + count) % self._n_slots
+        self._n_filled = min(self._n_filled + count, self._n_segments)
+
+    def _index(
+        self, slot: int, rows: IntArray, number: int, pause: Callable[[], object]
+    ) -> tuple[int, int]:
+        """List the rows of slots; return their number, and that of the transitions."""
+        count = len(rows)
         flags = self._segments["flags"][slot : slot + count]
         if np.count_nonzero(rows < self.schema.rows):
             # Makes the segment itself show how much of it is filled.
@@ -255,17 +331,20 @@ class Ring:
         real = flags < END
         listed = self._listed(real)
         np.add.reduce(listed, axis=1, dtype=np.int64, out=self._per_slot[slot : slot + count])
+        pause()
         # Slots are contiguous in memory, so one number locates a row.
-        self._append(slot * self.schema.rows + listed.ravel().nonzero()[0])
-        return int(np.count_nonzero(real[:, self.schema.sampled]))
+        rows = listed.ravel().nonzero()[0]
+        pause()
+        at, first_row = number % len(self._rows), slot * self.schema.rows
+        before_end = len(self._rows) - at
+        np.add(rows[:before_end], first_row, out=self._rows[at : at + len(rows)])
+        if len(rows) > before_end:
+            np.add(rows[before_end:], first_row, out=self._rows[: len(rows) - before_end])
+        return len(rows), self._transitions(real, len(rows))
 
-    def _append(self, rows: IntArray) -> None:
-        """Append rows after the newest one, wrapping around."""
-        at = self.newest % len(self._rows)
-        before_end = min(len(rows), len(self._rows) - at)
-        self._rows[at : at + before_end] = rows[:before_end]
-        self._rows[: len(rows) - before_end] = rows[before_end:]
-        self.newest += len(rows)
+    def _transitions(self, real: BoolArray, n_listed: int) -> int:
+        """Return the number of transitions, given which rows are some, and how many are listed."""
+        return n_listed
 
     def _listed(self, real: BoolArray) -> BoolArray:
         """Return a mask of the rows that can be sampled, given which rows are transitions."""

@@ -18,6 +18,7 @@ import numpy as np
 from asyncrl.core.agent import BatchKind
 from asyncrl.core.declared import COMMON, Count, Share, check_declared
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.replay_buffer import PART_BYTES
 from asyncrl.core.segment import ColumnSpec, SegmentSchema
 from asyncrl.core.types import Array
 from asyncrl.metrics import limits
@@ -152,11 +153,11 @@ class RingConfig:
 
     def column_bytes(self, schema: SegmentSchema) -> int:
         """Return the bytes of the columns: the part that may be in a file or on a device."""
-        return self.slots(schema) * schema.segment_bytes
+        return self.all_slots(schema) * schema.segment_bytes
 
     def index_bytes(self, schema: SegmentSchema) -> int:
         """Return the bytes of the index, which is always in memory."""
-        return self.slots(schema) * (schema.length + 1) * np.dtype(np.int64).itemsize
+        return self.all_slots(schema) * (schema.length + 1) * np.dtype(np.int64).itemsize
 
     def memory_bytes(self, schema: SegmentSchema) -> int:
         """Return the bytes in host memory."""
@@ -167,7 +168,7 @@ class RingConfig:
 
     def wide_bytes(self, schema: SegmentSchema) -> int:
         """Return the bytes of the wide columns."""
-        rows = self.slots(schema) * schema.rows
+        rows = self.all_slots(schema) * schema.rows
         return rows * sum(column.row_bytes for column in self.wide_columns(schema))
 
     def wide_columns(self, schema: SegmentSchema) -> tuple[ColumnSpec, ...]:
@@ -184,6 +185,11 @@ class RingConfig:
         """Return the number of segments that fit."""
         check_holds_segment(self.capacity, schema)
         return self.capacity // schema.length
+
+    def all_slots(self, schema: SegmentSchema) -> int:
+        """Return the number of segments that fit, and of those that can be staged beside them."""
+        slots = self.slots(schema)
+        return slots + min(slots, max(1, PART_BYTES // schema.segment_bytes))
 
 
 def check_holds_segment(capacity: int, schema: SegmentSchema) -> None:

@@ -190,6 +190,9 @@ class _SequenceRing(Ring):
         rows = np.minimum(rows, rows[:, :1] + (inside.sum(axis=1) - empty[:, 0])[:, None])
         return rows, inside & (self._offsets >= empty)
 
+    def _transitions(self, real: BoolArray, n_listed: int) -> int:
+        return int(np.count_nonzero(real[:, self.schema.sampled]))
+
     def _listed(self, real: BoolArray) -> BoolArray:
         first, end = self._first, self._first + self.schema.length
         begins = ~real[:, first - 1 : end - 1]

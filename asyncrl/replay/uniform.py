@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -16,14 +17,14 @@ from asyncrl.checkpoint.array_file import collected
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.types import Array, ArrayStream, Columns, IntArray, Params
 from asyncrl.replay.files import check_kind, generator_state, kind_state, prepare_generator
-from asyncrl.replay.ring import Ring
+from asyncrl.replay.ring import Ring, go_on
 from asyncrl.replay.ring_config import RingConfig
 
 
 class Chooser(Protocol):
     """Chooses which rows of a ring are sampled."""
 
-    def push(self, columns: Columns, rows: IntArray) -> int:
+    def follow(self, push: Callable[[], int]) -> int:
         """Push segments into the ring and follow it; return their number of transitions."""
         ...
 
@@ -52,9 +53,9 @@ class Uniformly:
         self._ring = ring
         self._random = np.random.default_rng(seed)
 
-    def push(self, columns: Columns, rows: IntArray) -> int:
+    def follow(self, push: Callable[[], int]) -> int:
         """Push segments into the ring; return their number of transitions."""
-        return self._ring.push(columns, rows)
+        return push()
 
     def draw(self, count: int) -> tuple[IntArray, Columns]:
         """Return row numbers."""
@@ -109,7 +110,13 @@ class RingReplay(ABC):
 
     def push(self, columns: Columns, rows: IntArray) -> int:
         """Copy segments in, overwriting the oldest; return their number of transitions."""
-        return self._chooser.push(columns, rows)
+        return self.stage(columns, rows, go_on)()
+
+    def stage(
+        self, columns: Columns, rows: IntArray, pause: Callable[[], object]
+    ) -> Callable[[], int]:
+        """Copy segments in beside those that can be sampled; see `StagesSegments`."""
+        return partial(self._chooser.follow, self._ring.stage(columns, rows, pause))
 
     def sample(self, batch_size: int) -> Columns:
         """Sample a batch."""

@@ -276,7 +276,7 @@ def done_between_parts(station: Station, act: Callable[[], object]) -> None:
 def test_sampling_waits_for_no_more_than_a_part_of_a_long_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("asyncrl.learner.replay_buffer_proxy._PART_BYTES", 1)
+    monkeypatch.setattr("asyncrl.learner.replay_buffer_proxy.PART_BYTES", 1)
     buffer = SlowBuffer()
     station = Station(buffer=buffer)
     done_between_parts(station, lambda: station.proxy.sample(4))
@@ -287,11 +287,90 @@ def test_sampling_waits_for_no_more_than_a_part_of_a_long_message(
     station.interrupter.raise_if_failed()
 
 
+class StagingBuffer(ListBuffer):
+    """Makes four copies, and samples, when a semaphore allows it; keeps the order of events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_copy, self.may_sample = threading.Semaphore(0), threading.Semaphore(0)
+        self.done: list[str] = []
+
+    def stage(
+        self, columns: Columns, rows: IntArray, pause: Callable[[], object]
+    ) -> Callable[[], int]:
+        self.done.append("stage")
+        for _ in range(4):
+            assert self.may_copy.acquire(timeout=SOON_S)
+            self.done.append("copy")
+            pause()
+        return lambda: self.push(columns, rows)
+
+    def push(self, columns: Columns, rows: IntArray) -> int:
+        self.done.append("push")
+        return super().push(columns, rows)
+
+    def sample(self, batch_size: int) -> Columns:
+        self.done.append("sample")
+        assert self.may_sample.acquire(timeout=SOON_S)
+        self.done.append("sampled")
+        return super().sample(batch_size)
+
+
+def begin_to_sample(station: Station) -> threading.Thread:
+    assert isinstance(station.buffer, StagingBuffer)
+    before = station.buffer.done.count("sample")
+    other = threading.Thread(target=station.proxy.sample, args=[4])
+    other.start()
+    done = station.buffer.done
+    wait_until(lambda: done.count("sample") > before, SOON_S, "the sample to begin")
+    return other
+
+
+def test_sampling_waits_for_no_copy() -> None:
+    buffer = StagingBuffer()
+    station = Station(buffer=buffer)
+    station.proxy.start()
+    station.link.put(make_experience(1))
+    buffer.may_copy.release(2)
+    wait_until(lambda: buffer.done.count("copy") == 2, SOON_S, "two copies of four")
+    buffer.may_sample.release()
+    station.proxy.sample(4)
+    assert buffer.done == ["stage", "copy", "copy", "sample", "sampled"]
+    buffer.may_copy.release(2)
+    station.stored(1)
+    station.proxy.close()
+    station.interrupter.raise_if_failed()
+
+
+def test_copies_of_a_part_give_way_to_one_sample() -> None:
+    buffer = StagingBuffer()
+    station = Station(buffer=buffer)
+    station.proxy.start()
+    station.link.put(make_experience(1))
+    wait_until(lambda: buffer.done, SOON_S, "the message to be staged")
+    first = begin_to_sample(station)
+    buffer.may_copy.release(2)
+    wait_until(lambda: "copy" in buffer.done, SOON_S, "the first copy")
+    buffer.may_sample.release()
+    first.join(SOON_S)
+    wait_until(lambda: buffer.done.count("copy") == 2, SOON_S, "the second copy")
+    assert buffer.done == ["stage", "sample", "copy", "sampled", "copy"]
+    second = begin_to_sample(station)
+    buffer.may_copy.release(2)
+    wait_until(lambda: buffer.done.count("copy") == 4, SOON_S, "the last copy")
+    buffer.may_sample.release()
+    second.join(SOON_S)
+    station.stored(1)
+    assert buffer.done[5:] == ["sample", "copy", "copy", "sampled", "push"]
+    station.proxy.close()
+    station.interrupter.raise_if_failed()
+
+
 @pytest.mark.fault("F21")
 def test_checkpoint_in_the_middle_of_a_message_counts_what_its_replay_holds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("asyncrl.learner.replay_buffer_proxy._PART_BYTES", 1)
+    monkeypatch.setattr("asyncrl.learner.replay_buffer_proxy.PART_BYTES", 1)
     buffer = SlowBuffer()
     station = Station(buffer=buffer)
     states: list[tuple[int, Mapping[str, Any]]] = []

@@ -193,7 +193,7 @@ def test_bytes_on_a_gpu_are_not_the_hosts() -> None:
         UniformReplayConfig(capacity=100, device="cuda:1"),
         UniformReplayConfig(capacity=100, memory_map=Path("anywhere")),
     )
-    wide = 100 // LENGTH * images().rows * (3 * 5 + 2 * 33)
+    wide = 2 * (100 // LENGTH) * images().rows * (3 * 5 + 2 * 33)
     assert there.wide_bytes(images()) == wide
     assert host.memory_bytes(images()) == host.nbytes(images()) == there.nbytes(images())
     assert there.memory_bytes(images()) == there.nbytes(images()) - wide

@@ -198,8 +198,9 @@ def test_segments_are_whole_whichever_side_is_faster(room: int | None) -> None:
             columns, rows = segment(schema)
             for name in ("obs", "action", "reward", "extra"):
                 columns[name][:] = pushed
+            finish = buffer.stage(columns, rows, lambda: None)
             with owner:
-                buffer.push(columns, rows)
+                finish()
                 pushed += 1
 
     pusher = threading.Thread(target=push_on)
