@@ -7,14 +7,15 @@ is stored twice, and each that is missing before a later one.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from asyncrl.core.replay_buffer import ReplayBuffer, SavesState
+from asyncrl.core.replay_buffer import ReplayBuffer
 from asyncrl.core.segment import END, SegmentSchema
 from asyncrl.core.types import Array, Columns, IntArray, Params
-from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
 from benchmarks.chaos.worlds import SCALE
 
 
@@ -105,7 +106,7 @@ class AuditedReplayConfig:
 
 
 class _Audited(ReplayBuffer):
-    def __init__(self, inner: ReplayBuffer, schema: SegmentSchema, audit: Audit) -> None:
+    def __init__(self, inner: UniformReplay, schema: SegmentSchema, audit: Audit) -> None:
         self._inner = inner
         self._schema = schema
         self._audit = audit
@@ -114,15 +115,24 @@ class _Audited(ReplayBuffer):
         self._audit.look(columns, rows, self._schema)
         return self._inner.push(columns, rows)
 
+    def stage(
+        self, columns: Columns, rows: IntArray, pause: Callable[[], object]
+    ) -> Callable[[], int]:
+        push = self._inner.stage(columns, rows, pause)
+
+        def looked_at() -> int:
+            self._audit.look(columns, rows, self._schema)
+            return push()
+
+        return looked_at
+
     def sample(self, batch_size: int) -> Columns:
         return self._inner.sample(batch_size)
 
     def state(self) -> Params:
-        assert isinstance(self._inner, SavesState)
         return self._inner.state()
 
     def load_state(self, state: Params) -> None:
-        assert isinstance(self._inner, SavesState)
         self._inner.load_state(state)
 
     def __len__(self) -> int:
