@@ -65,7 +65,10 @@ class ReplayBuffer(Protocol):
 
 @runtime_checkable
 class StagesSegments(Protocol):
-    """A replay buffer that is written to while another thread samples."""
+    """A replay buffer that is written to while another thread samples.
+
+    Where a learner has one, actors' experience comes by `stage`, and `push` is not called.
+    """
 
     def stage(
         self, columns: Columns, rows: IntArray, pause: Callable[[], object]

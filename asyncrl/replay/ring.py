@@ -216,6 +216,9 @@ class Ring:
         """Load a state that has been checked."""
         next_slot, oldest, _ = state["numbers"].tolist()
         n_saved = len(state[f"{COLUMN}flags"])
+        for stream in self._streams:  # all slots may be overwritten
+            stream.keep(0, self._n_slots)
+        self._streams = []
         self._per_slot[:] = 0
         self.oldest = self.newest = oldest
         self._next_slot = self._n_filled = 0

@@ -91,6 +91,16 @@ def test_two_streams_do_not_disturb_each_other(case: Case) -> None:
     assert same(collected(found[0]), expected[0])
 
 
+@every_ring
+def test_a_stream_holds_what_was_there_before_another_state_was_loaded(case: Case) -> None:
+    other, buffer = case.build(), case.build()
+    push(other, case.messages([["", "C"] * 12]))
+    push(buffer, case.messages(SOME))
+    expected, stream = buffer.state(), buffer.stream()
+    buffer.load_state(other.state())
+    assert same(collected(stream), expected)
+
+
 def rows_of(buffer: Any) -> list[bytes]:
     """Return what is known of each row, the oldest first."""
     ring = buffer._ring
