@@ -67,7 +67,8 @@ class ReplayBuffer(Protocol):
 class StagesSegments(Protocol):
     """A replay buffer that is written to while another thread samples.
 
-    Where a learner has one, actors' experience comes by `stage`, and `push` is not called.
+    Where a learner has one, actors' experience comes by `stage`, and `push` is not called: a
+    subclass that overrides one overrides the other, too.
     """
 
     def stage(

@@ -90,8 +90,8 @@ class InferenceWire:
         form = _COUNTS[kind]
         try:
             packed = form.pack(*counts)
-        except struct.error as error_:
-            raise WireError(f"cannot encode {kind}: {counts}: {error_}") from error_
+        except struct.error as reason:
+            raise WireError(f"cannot encode {kind}: {counts}: {reason}") from reason
         body = b"".join([packed, *[np.ascontiguousarray(a).data for a in columns.values()]])
         if (size := len(body) - form.size) > self._max_bytes:
             raise WireError(

@@ -38,6 +38,9 @@ from asyncrl.transport.zeromq_socket import (
 
 _log = logging.getLogger(__name__)
 _MOST_AT_ONCE = 1024
+_ENCRYPTION_BYTES = 64
+"""Encryption makes a frame 33 bytes larger, as its limit counts it."""
+
 _ACTORS = "actors"
 """All actors of a run have the same key: they learn nothing from each other's answers."""
 
@@ -134,8 +137,12 @@ class ZmqInferenceListener:
             self._auth = Authenticator(self._context, curve.server) if curve else None
             if self._auth and actors:
                 self._auth.allow(actors.public, _ACTORS)
+            most = self._wire.max_body_bytes + _ENCRYPTION_BYTES
             self._socket = make_learner_socket(
-                self._context, address.endpoint, address.config, curve
+                self._context,
+                address.endpoint,
+                replace(address.config, max_message_bytes=most),
+                curve,
             )
             listen(self._socket, address.endpoint)
         except Exception:

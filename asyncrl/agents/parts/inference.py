@@ -33,14 +33,15 @@ class LocalInference:
 
 
 _MOST_PRODUCTS = 1 << 18
-"""Products of a layer's weights and rows up to which OpenBLAS starts no other thread for a matrix.
-"""
+"""Products of a layer's weights and rows, of several rows, up to which OpenBLAS, which numpy calls,
+starts no other thread."""
 
 _FEW_WEIGHTS = 9216
-"""It starts no other thread for a single row if each layer has fewer weights."""
+"""For a single row OpenBLAS starts no other thread if each layer has fewer weights."""
 
 _MOST_UNITS = 1 << 12
-"""Products of a layer's units and rows up to which numpy is faster than torch."""
+"""Products of a layer's units and rows up to which numpy is faster than torch: measured on a Xeon
+of 2.5 GHz with 64 to 1024 units."""
 
 
 class ColumnInference:
@@ -58,16 +59,16 @@ class ColumnInference:
         arrays = [(weight.numpy(), bias.numpy()) for weight, bias in self._layers]
         *self._hidden, self._head = arrays
         weights = max(1, *(weight.size for weight, _ in arrays))
-        self._most_rows = max(1, _MOST_UNITS // max(bias.size for _, bias in arrays))
-        if not one_thread:
-            self._most_rows = min(self._most_rows, max(1, _MOST_PRODUCTS // weights))
+        units = max(bias.size for _, bias in arrays)
+        self._most_rows = max(1, min(_MOST_PRODUCTS // weights, _MOST_UNITS // units))
         self._fewest_rows = 1 if one_thread or weights < _FEW_WEIGHTS else 2
 
     def __call__(self, inputs: Columns) -> Columns:
         """Return the network's outputs for these rows."""
         rows = inputs[OBS].astype(np.float32, copy=False)
         few = self._fewest_rows <= len(rows) <= self._most_rows
-        return {OUTPUTS: self._by_numpy(rows.T).T if few else self._by_torch(rows.T).T}
+        outputs = self._by_numpy(rows.T) if few else self._by_torch(rows.T)
+        return {OUTPUTS: np.ascontiguousarray(outputs.T)}  # in the order that users expect
 
     def _by_numpy(self, x: Array) -> Array:
         for weight, bias in self._hidden:

@@ -40,10 +40,17 @@ def bench_with(
     [("kept", True, 0), ("late", False, 0), ("late", True, 1), ("broken", False, 1)],
 )
 def test_exit_code_says_whether_a_promise_was_broken(
-    way: str, strict: bool, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    way: str,
+    strict: bool,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     strictly = ["--strict"] if strict else []
     assert bench_with(monkeypatch, tmp_path, way, *strictly)[0] == code
+    _, again = capsys.readouterr().out.split(" kept, 1 could not run here")
+    assert ("a hang" in again) == (way != "kept")
 
 
 @pytest.mark.processes
