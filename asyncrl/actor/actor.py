@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from math import prod
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -28,6 +29,9 @@ from asyncrl.metrics.stopwatch import Stopwatch
 
 _WAIT_S = 0.1
 """Length of one wait; between two waits the actor checks whether it must finish."""
+
+_KEPT_BYTES = 1 << 14
+"""Limit of the observations that wait to be stored: more would leave the cache meanwhile."""
 
 _REPORT_INTERVAL_S = 1.0
 _DRAIN_S = 10.0
@@ -75,6 +79,11 @@ class EnvChanges(Protocol):
 class Actor:
     """Steps a batch of environments with a policy and sends the experience.
 
+    Steps in which no episode ends are kept, and stored together: when a segment may be complete, an
+    episode ends, or a report is due, and after 16 KiB of observations. Between two steps, other
+    processes replace this one's data in the cache: with 64 actors of one environment each on 2
+    cores, an actor takes 13 % less CPU time.
+
     With a `rebuilder` it survives failures of its environments. A step that fails is not stored:
     its outcome is unknown. The steps before it are stored, and all episodes of the batch are cut at
     their last observation, as when an actor stops. So no transition connects the old environments
@@ -109,6 +118,11 @@ class Actor:
         self._processor = processor
         # Other processors may hold rows back, and a cut would end what they collect.
         self._cuts = isinstance(processor, OneStep)
+        # What another processor has produced is known only when it has processed each step.
+        merges = type(processor) is OneStep and processor.merges
+        self._most_kept = _KEPT_BYTES // _turn_bytes(env) if merges else 0
+        self._kept: list[Step] = []
+        self._kept_env_steps = 0
         self._outbox = outbox
         self._link = link
         self._progress = progress
@@ -127,7 +141,7 @@ class Actor:
     @property
     def env_steps(self) -> int:
         """Environment steps so far."""
-        return self._meter.env_steps
+        return self._meter.env_steps + self._kept_env_steps
 
     def run(self, hello: Hello, seed: int) -> None:
         """Wait for a model, step until asked to finish, and send the final report."""
@@ -139,7 +153,7 @@ class Actor:
                 continue
             self.run_step()
             self._complete_segments()
-            self._progress.turn(self._outbox.produced)
+            self._progress.turn(self._outbox.produced + self._kept_env_steps)
             if self._clock() - self._reported_at >= _REPORT_INTERVAL_S:
                 self._reported_at = self._clock()
                 self._link.send(self.report(), timeout_s=_WAIT_S)
@@ -186,25 +200,51 @@ class Actor:
             self._rebuild_env(self._rebuilder, error)
             return
         self._watch.lap("env")
-        self._meter.update(outcome)
-        self._store(act, outcome)
+        self._keep(act, outcome)
         self._obs = outcome.obs
+        begins = outcome.begins
         if self._forget is not None:
-            self._forget(outcome.begins)
-        self._send_ready()
+            self._forget(begins)
+        # What is complete, or lacks only a successor, is sent at once.
+        is_full = len(self._kept) >= min(self._most_kept, self._outbox.room - 1)
+        is_first = not self._meter.env_steps  # a column that was declared wrongly is refused now
+        if is_full or is_first or not outcome.is_plain or np.count_nonzero(begins):
+            self._store()
+            self._send_ready()
         self._watch.lap("send")
         if self._changes is not None and self._meter.episodes != self._episodes_looked:
             self._episodes_looked = self._meter.episodes
             self._change_env(self._changes)
 
-    def _store(self, act: Act, outcome: EnvStep) -> None:
+    def _keep(self, act: Act, outcome: EnvStep) -> None:
+        """Keep a step until it is stored; a policy may use its own arrays again meanwhile."""
         if outcome.action is not None:
             act = Act(outcome.action, act.extras)
-        for rows in self._processor.process(Step(self._obs, act, outcome, self._model.version)):
+        obs = self._obs
+        if self._most_kept > 1:
+            obs = obs.copy()
+            extras = {name: np.asarray(rows).copy() for name, rows in act.extras.items()}
+            act = Act(np.asarray(act.action).copy(), extras)
+        self._kept.append(Step(obs, act, outcome, self._model.version))
+        self._kept_env_steps += outcome.env_steps
+
+    def _store(self) -> None:
+        """Count the steps that were kept, and push their rows."""
+        steps, self._kept, self._kept_env_steps = self._kept, [], 0
+        for step in steps[:-1]:
+            self._meter.add(step.outcome)
+        for step in steps[-1:]:  # only this one can have ended episodes
+            self._meter.update(step.outcome)
+        if isinstance(self._processor, OneStep) and len(steps) > 1:
+            rows_of_all = self._processor.process_all(steps)
+        else:
+            rows_of_all = (rows for step in steps for rows in self._processor.process(step))
+        for rows in rows_of_all:
             self._outbox.push(rows)
 
     def finish_streams(self, *, goes_on: bool = False) -> None:
         """Cut every stream at its current row and send the segments; see `Outbox.finish`."""
+        self._store()
         for rows in self._processor.finish(self._obs):
             self._outbox.push(rows)
         self._outbox.finish(goes_on=goes_on)
@@ -216,7 +256,7 @@ class Actor:
         At the end of the run the wait has a deadline. An actor that is replaced during the run
         waits without one, as it does for credit.
         """
-        if self._meter.env_steps:
+        if self.env_steps:
             self.finish_streams()
         report = self.report(final=True)
         while not self._link.send(report, timeout_s=_WAIT_S) and not self._link.stopping():
@@ -229,6 +269,7 @@ class Actor:
 
     def report(self, *, final: bool = False) -> ActorReport:
         """Report what happened since the last report."""
+        self._store()
         returns, lengths = self._meter.take()
         info = self._meter.take_info()
         policy = {**recorded(self._policy), **self._processor.record()}
@@ -255,7 +296,7 @@ class Actor:
     def _rebuild_env(self, rebuilder: EnvRebuilder, error: BaseException) -> None:
         """Continue in new environments, unless the actor must finish before they are built."""
         self._watch.lap("env")
-        wait_s = rebuilder.allow(error, env_steps=self._meter.env_steps)
+        wait_s = rebuilder.allow(error, env_steps=self.env_steps)
         self.finish_streams()
         while True:
             self._pause(wait_s)
@@ -265,7 +306,7 @@ class Actor:
             try:
                 new = rebuilder.make()
             except BaseException as again:
-                wait_s = rebuilder.allow(again, env_steps=self._meter.env_steps)
+                wait_s = rebuilder.allow(again, env_steps=self.env_steps)
             else:
                 break
         self._rebuilt += 1
@@ -352,6 +393,12 @@ class Actor:
         return max(0.0, self._finish_by - now)
 
 
+def _turn_bytes(env: BatchEnv) -> int:
+    """Return the size of the observations of all environments."""
+    spec = env.spec.observation
+    return max(1, env.n_envs * prod(spec.shape) * np.dtype(spec.dtype).itemsize)
+
+
 class EpisodeMeter:
     """Counts steps and episodes, and sums returns, over a batch of environments."""
 
@@ -365,17 +412,18 @@ class EpisodeMeter:
         self.env_steps = 0
         self.episodes = 0
 
-    def update(self, outcome: EnvStep) -> None:
-        """Count one step of all environments."""
-        reward, over = outcome.counted
-        self._return += reward
-        stepped = outcome.stepped
+    def add(self, outcome: EnvStep) -> None:
+        """Count one step of all environments, in which no episode ended."""
+        self._return += outcome.reward if outcome.score is None else outcome.score
         self._turns += 1
-        self.env_steps += len(reward)
-        if stepped is not None:
-            self._begun_at += ~stepped
-            self.env_steps -= int(np.count_nonzero(~stepped))
-        ended = over.nonzero()[0]
+        self.env_steps += outcome.env_steps
+        if outcome.stepped is not None:
+            self._begun_at += ~outcome.stepped
+
+    def update(self, outcome: EnvStep) -> None:
+        """Count one step of all environments, and the episodes that ended in it."""
+        self.add(outcome)
+        ended = outcome.counted[1].nonzero()[0]
         if len(ended):
             self.episodes += len(ended)
             self._ended.append((self._return[ended], self._turns - self._begun_at[ended]))

@@ -55,7 +55,7 @@ class Outbox:
         }
         self._first_row = np.arange(n_envs) * self._capacity
         self._next_row = self._first_row.copy()  # index in `_flat` of each stream's next row
-        # Pushes until a stream can be full: each push adds at most one row to a stream.
+        # Rows that can be added to each stream until one can be full.
         self._room = 0
         self._begin_streams()
         self._seq = 0
@@ -70,6 +70,11 @@ class Outbox:
         return self._seq + len(self._ready) + 1
 
     @property
+    def room(self) -> int:
+        """Number of turns after which a segment may be complete."""
+        return self._room
+
+    @property
     def awaits_successors(self) -> bool:
         """Whether all that full segments lack is the observation after their last step."""
         if self._room != 1 or self._schema.lookahead != 1:
@@ -77,8 +82,8 @@ class Outbox:
         return bool(self._filled(slice(None)).min() == self._schema.sampled.stop)
 
     def push(self, rows: Rows) -> None:
-        """Append one row to each of some streams."""
-        ids, columns, only = rows
+        """Append one row to each of some streams, or several to all, as many as there is `room`."""
+        ids, columns, only, turns = rows
         counted = columns["flags"] < END
         if only is not None:
             counted &= only
@@ -87,21 +92,20 @@ class Outbox:
             raise _lacking(columns, self._flat.keys())
         everywhere = len(ids) == len(self._next_row)
         at = self._next_row if everywhere else self._next_row[ids]
-        # A slice is several times as fast as an index array of one item.
-        place = slice(int(at[0]), int(at[0]) + 1) if len(at) == 1 else at
+        place = self._places(rows, at)
         for name, column in columns.items():
             try:
                 self._flat[name][place] = self._as_items(name, column)
             except (KeyError, ValueError, TypeError) as error:
-                raise _shape_error(name, column, len(ids), self._schema) from error
+                raise _shape_error(name, column, len(ids) * turns, self._schema) from error
         # A row that does not count is overwritten by the stream's next row.
-        taken = 1 if only is None else only
+        taken = turns if only is None else only
         if everywhere:
             self._next_row += taken
         else:
             self._next_row[ids] = at + taken
         self.produced += n_counted
-        self._room -= 1
+        self._room -= turns
         if not self._room:
             self._update_room()
             if not self._room:
@@ -140,6 +144,21 @@ class Outbox:
             env_steps=env_steps,
             model_version=model_version,
         )
+
+    def _places(self, rows: Rows, first: IntArray) -> IntArray | slice:
+        """Return the places of rows, given those of the first turn's."""
+        turns = rows.turns
+        if turns > 1 and (
+            turns > self._room or rows.only is not None or len(first) != len(self._next_row)
+        ):
+            raise ConfigError(
+                f"rows of {turns} turns of {len(first)} of {len(self._next_row)} environments, and "
+                f"there is room for {self._room} turns; push one turn at a time, or whole rows of "
+                "all environments for as many turns as there is room"
+            )
+        if len(first) == 1:  # a slice is several times as fast as an index array
+            return slice(int(first[0]), int(first[0]) + turns)
+        return first if turns == 1 else (first + np.arange(turns)[:, None]).ravel()
 
     def _as_items(self, name: str, column: Array) -> Array:
         return self._items[name].of(column) if name in self._items else column

@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """One row for each of some environments, which is appended to their streams."""
+    """One row for each of some environments, or several for all, appended to their streams."""
 
     env_ids: IntArray
     """Ascending, each at most once."""
@@ -46,6 +46,11 @@ class Rows(NamedTuple):
 
     only: BoolArray | None = None
     """If given, the other rows do not count. A mask is faster than leaving them out."""
+
+    turns: int = 1
+    """If more than one, `env_ids` are all environments, `only` is None, and the columns hold their
+    rows of the first turn, then those of the second, and so on. At most as many as an outbox has
+    `room` for."""
 
 
 class StepProcessor(Protocol):
@@ -88,6 +93,7 @@ class OneStep:
         self._stacks = _Stacks(frame_stack) if frame_stack > 1 else None
         self._return_gamma = return_gamma
         self._return: Array = np.zeros(1, np.float32)
+        self._shapes: dict[str, tuple[int, ...]] = {}
         # Cached, since it is the same in nearly every step.
         self._all_envs: IntArray = np.arange(0)
         self._end_flags: Array = np.zeros(0, np.uint8)
@@ -99,6 +105,7 @@ class OneStep:
             self._stacks.check(spec)
         if self._return_gamma is None and any(c.name == DISCOUNTED_RETURN for c in extras):
             self._return_gamma = _RETURN_GAMMA
+        self._shapes = {"action": spec.action.shape, **{c.name: c.shape for c in extras}}
         shape = spec.observation.shape[1:] if self._stacks else spec.observation.shape
         return (
             ColumnSpec("obs", spec.observation.dtype, shape),
@@ -139,6 +146,37 @@ class OneStep:
             last = self._newest(out.final_obs.take(ended, axis=0))
             yield Rows(ended, {"obs": last, "flags": self._end_flags[: len(ended)]})
 
+    @property
+    def merges(self) -> bool:
+        """Whether the rows of a step depend on no earlier step, so that steps can be merged."""
+        return self._return_gamma is None and not self._stacks
+
+    def process_all(self, steps: Sequence[Step]) -> Iterator[Rows]:
+        """Yield the rows of several steps, of which only the last one can have ended episodes.
+
+        All but the last are `is_plain`.
+        """
+        *plain, last = steps
+        if self.merges and self._are_as_declared(plain):
+            yield _merged(plain)
+            steps = [last]
+        for step in steps:
+            yield from self.process(step)
+
+    def _are_as_declared(self, steps: Sequence[Step]) -> bool:
+        """Whether the policy's columns can be merged; others fit, or are refused, step by step."""
+        n_envs = len(steps[0].outcome.reward)
+        declared = {name: (n_envs, *shape) for name, shape in self._shapes.items()}
+        layouts = [
+            {
+                name: (c.shape, c.dtype)
+                for name, c in (("action", s.act.action), *s.act.extras.items())
+            }
+            for s in steps
+        ]
+        shapes = {name: shape for name, (shape, _) in layouts[0].items()}
+        return shapes == declared and all(layout == layouts[0] for layout in layouts)
+
     def finish(self, obs: Array) -> Iterator[Rows]:
         """Yield the observation after the last row of every environment."""
         flags = np.full(len(obs), END, np.uint8)
@@ -150,6 +188,22 @@ class OneStep:
 
     def _newest(self, obs: Array) -> Array:
         return obs[:, -1] if self._stacks else obs
+
+
+def _merged(steps: Sequence[Step]) -> Rows:
+    """Return the rows of steps in which all environments stepped and no episode ended."""
+    n_envs = len(steps[0].outcome.reward)
+    versions = np.array([step.model_version for step in steps], np.int32)
+    columns = {
+        "obs": np.concatenate([step.obs for step in steps]),
+        "action": np.concatenate([step.act.action for step in steps]),
+        "reward": np.concatenate([step.outcome.reward for step in steps]),
+        "flags": np.zeros(len(steps) * n_envs, np.uint8),
+        "model_version": versions.repeat(n_envs),
+    }
+    for name in steps[0].act.extras:
+        columns[name] = np.concatenate([step.act.extras[name] for step in steps])
+    return Rows(np.arange(n_envs), columns, turns=len(steps))
 
 
 def make_one_step(config: SegmentConfig, extras: Sequence[ColumnSpec]) -> OneStep:

@@ -193,7 +193,7 @@ class Trajectories:
         }
 
     def _take(self, rows: Rows) -> Iterator[Rows]:
-        ids, columns, only = rows
+        ids, columns, only, _ = rows
         if only is not None:
             ids, columns = ids[only], {name: column[only] for name, column in columns.items()}
         # A row's observation also follows the row before it: it closes a trajectory that has ended.

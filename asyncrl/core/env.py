@@ -210,6 +210,11 @@ class EnvStep(NamedTuple):
     they are the same."""
 
     @property
+    def env_steps(self) -> int:
+        """Return the number of environments that really stepped."""
+        return len(self.reward) if self.stepped is None else int(np.count_nonzero(self.stepped))
+
+    @property
     def begins(self) -> BoolArray:
         """Return where `obs` may be the first one of an episode.
 
@@ -226,6 +231,11 @@ class EnvStep(NamedTuple):
             self.reward if self.score is None else self.score,
             (self.terminated | self.truncated) if self.over is None else self.over,
         )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all environments stepped, and only the flags can say that an episode ended."""
+        return self.stepped is None and self.over is None and self.info is None
 
 
 class BatchEnv(Protocol):

@@ -99,7 +99,7 @@ class CheckedBatch:
     def _numbers(self, what: str, value: Any, action: Array) -> Array:  # noqa: ANN401
         numbers = self._fitting_numbers(what, value, action)
         self._values.finite(what, numbers, action)
-        return numbers
+        return numbers.copy()  # the environment may use its array again
 
     def _fitting_numbers(self, what: str, value: Any, action: Array | None = None) -> Array:  # noqa: ANN401
         return self._fitting(what, value, (self._n_envs,), np.dtype(np.float32), action)
@@ -115,7 +115,8 @@ class CheckedBatch:
         }
 
     def _flags(self, what: str, value: Any) -> BoolArray:  # noqa: ANN401
-        return self._fitting(f"flags `{what}`", value, (self._n_envs,), np.dtype(bool), None)
+        flags = self._fitting(f"flags `{what}`", value, (self._n_envs,), np.dtype(bool), None)
+        return flags.copy()  # as above
 
     def _fitting(
         self,

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from asyncrl.actor.actor import Actor, EpisodeMeter, NewEnv
 from asyncrl.actor.outbox import Outbox
@@ -26,7 +30,14 @@ from asyncrl.core.messages import (
     Peer,
 )
 from asyncrl.core.recorder import Record
-from asyncrl.core.segment import END, TERMINATED, TRUNCATED, SegmentConfig, make_schema
+from asyncrl.core.segment import (
+    END,
+    TERMINATED,
+    TRUNCATED,
+    ColumnSpec,
+    SegmentConfig,
+    make_schema,
+)
 from asyncrl.core.transport import Topic
 from asyncrl.core.types import ActorId, Array, ModelVersion
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch, CountingMemory
@@ -316,6 +327,166 @@ def test_policy_with_a_memory_learns_where_episodes_begin() -> None:
     assert stage.env.actions == [[0, 0], [1, 1], [2, 2], [0, 0]]
 
 
+class EachStep(OneStep):
+    """Steps that another processor turns into rows are stored at once."""
+
+
+FORMS: dict[str, Callable[[Array], Any]] = {
+    "rows": lambda value: value,
+    "one row": lambda value: value[None],
+    "list": lambda value: value.tolist(),
+    "number": lambda value: float(value[0]),
+    "tensor": torch.from_numpy,
+    "sometimes integers": lambda value: value.astype(np.int64) if value[0] % 200 else value,
+}
+
+
+class Reusing(ConstantAgent):
+    """Returns the same arrays from each act, with new numbers."""
+
+    def __init__(self, n_envs: int, form: str) -> None:
+        super().__init__()
+        self._act = Act(np.zeros(n_envs, np.int64))
+        self._value = np.zeros(n_envs, np.float32)
+        self._form = FORMS[form]
+        self._acts = 0
+
+    def act(self, obs: Array) -> Act:
+        self._acts += 1
+        self._act.action[:] = self.params["action"] + self._acts % 3
+        self._value[:] = 100 * self._acts + np.arange(len(obs))
+        self._act.extras["value"] = self._form(self._value)
+        return self._act
+
+
+class ReusingBatch(CountingBatch):
+    """Returns the same rewards and flags from each step, and two observations in turn.
+
+    Its infos have numbers in some steps that end no episode.
+    """
+
+    _reused: tuple[Array, ...] = ()
+
+    def reset(self, seed: int) -> Array:
+        obs = super().reset(seed)
+        self._turn_about = [obs.copy(), obs.copy()]
+        return obs
+
+    def step(self, action: Array) -> EnvStep:
+        out = super().step(action)
+        if not self._reused:
+            self._reused = out[1:4]
+        for array, new in zip(self._reused, out[1:4], strict=True):
+            array[:] = new
+        reward, terminated, truncated = self._reused
+        if out.obs is out.final_obs:
+            obs = self._turn_about[int(self._steps.sum()) % 2]
+            obs[:] = out.obs
+            out = out._replace(obs=obs, final_obs=obs)
+        info = {"steps": self._steps.astype(np.float32)} if self._steps[0] % 5 == 0 else None
+        return EnvStep(out.obs, reward, terminated, truncated, out.final_obs, info=info)
+
+
+@dataclass(frozen=True)
+class Course:
+    """What happens to an actor."""
+
+    n_envs: int
+    episode: int
+    length: int
+    lookahead: int
+    form: str
+    granted: int
+    """Messages granted in each wait."""
+    cut_each: int
+    """Turns between two cuts in the middle of episodes."""
+    turns: int = 80
+
+
+def sent_in(processor: OneStep, course: Course) -> list[Any]:
+    """Return all that an actor sends, with the turn of each message."""
+    n_envs, length = course.n_envs, course.length
+    columns = processor.columns(COUNTING_SPEC, (ColumnSpec("value", "float32"),))
+    schema = make_schema(columns, length=length, lookahead=course.lookahead)
+    link, progress = FakeLink(0), WatchedProgress()
+    link.granted = 0
+    actor = Actor(
+        PEER,
+        ReusingBatch(n_envs, course.episode),
+        Reusing(n_envs, course.form),
+        processor,
+        Outbox(PEER, schema, SegmentConfig(length=length), n_envs),
+        link,
+        progress=progress,
+        clock=link.clock,
+    )
+    found: list[Any] = []
+
+    def look() -> None:
+        turn = len(progress.turns)
+        for m in link.experience:
+            columns = {name: column.tolist() for name, column in m.columns.items()}
+            counts = m.seq, m.produced, m.env_steps, m.transitions, m.model_version
+            found.append((turn, counts, m.rows.tolist(), columns))
+        link.experience.clear()
+        link.models += FakeLink(turn // 5).models
+        link.stop = turn >= course.turns
+        link.now_s += 0.3  # so that a report comes every few steps
+        if turn % course.cut_each == 0:
+            actor.finish_streams(goes_on=True)
+
+    def grant() -> None:
+        link.granted += course.granted
+
+    progress.on_turn, link.on_wait = look, grant
+    actor.run(HELLO, seed=7)
+    look()
+    for r in link.reports:
+        episodes = r.episode_returns.tolist(), r.episode_lengths.tolist()
+        found.append((r.produced, r.env_steps, r.info_sums, episodes))
+    return [*found, progress.turns]
+
+
+@given(
+    st.builds(
+        Course,
+        n_envs=st.integers(1, 3),
+        episode=st.integers(1, 30),
+        length=st.integers(1, 20),
+        lookahead=st.integers(1, 3),
+        form=st.sampled_from(sorted(FORMS)),
+        granted=st.integers(1, 4),
+        cut_each=st.integers(1, 60),
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_steps_that_are_kept_arrive_like_steps_that_are_stored_at_once(course: Course) -> None:
+    assert sent_in(OneStep(), course) == sent_in(EachStep(), course)
+
+
+@pytest.mark.parametrize(("n_envs", "stored"), [(1024, 1024), (1025, 2050)])
+def test_large_observations_are_stored_at_once(n_envs: int, stored: int) -> None:
+    """The first step always is, since it shows what is declared wrongly."""
+    stage = Stage(0, n_envs=n_envs, length=100)
+    schema = make_schema(OneStep().columns(COUNTING_SPEC, ()), length=8, lookahead=1)
+    outbox = stage.actor._outbox = Outbox(PEER, schema, SegmentConfig(length=8), n_envs)
+    stage.actor.start(seed=1)
+    stage.actor.run_step()
+    stage.actor.run_step()
+    assert stage.actor.env_steps == 2 * n_envs
+    assert outbox.produced == stored
+
+
+def test_columns_of_changing_shape_are_refused_by_name() -> None:
+    stage = Stage(0, length=100)
+    acts = iter([Act(np.zeros(2, np.int64)), Act(np.zeros(2, np.int64), {"value": np.zeros(2)})])
+    stage.policy.act = lambda _: next(acts)  # type: ignore[method-assign]
+    stage.actor.start(seed=1)
+    stage.actor.run_step()
+    with pytest.raises(ConfigError, match="rows have a column 'value'"):
+        stage.actor.run_step()
+
+
 def test_messages_count_what_is_behind_them() -> None:
     stage = Stage(0)
     stage.stop_after(4)
@@ -518,6 +689,7 @@ def test_columns_of_the_policy_travel_with_its_actions() -> None:
     stage.actor.start(seed=1)
     stage.actor.run_step()
     stage.actor.run_step()
+    stage.actor.report()
     assert [columns["value"].tolist() for columns in pushed] == [[0, 0], [2, 2]]
 
 

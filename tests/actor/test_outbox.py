@@ -187,6 +187,41 @@ def test_rows_may_lie_in_any_order_and_have_another_dtype(dtype: str) -> None:
     np.testing.assert_array_equal(message.columns["obs"], np.stack([obs, obs + 1], axis=1))
 
 
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_rows_of_several_turns_are_those_of_single_turns(n_envs: int) -> None:
+    turns = 5
+    columns = {
+        name: np.arange(turns * n_envs) + 100 * k
+        for k, name in enumerate(("action", "reward", "model_version"))
+    }
+    columns["flags"] = np.zeros(turns * n_envs, np.uint8)
+    columns["obs"] = np.arange(turns * n_envs)[:, None]
+    ids, at_once, one_by_one = np.arange(n_envs), *[make_outbox(n_envs, 6, 1) for _ in range(2)]
+    at_once.push(Rows(ids, columns, turns=turns))
+    for t in range(turns):
+        turn = slice(t * n_envs, (t + 1) * n_envs)
+        one_by_one.push(Rows(ids, {name: column[turn] for name, column in columns.items()}))
+    assert at_once.room == one_by_one.room == 7 - turns
+    last: Columns = {"obs": np.zeros((n_envs, 1)), "flags": np.full(n_envs, END, np.uint8)}
+    for outbox in (at_once, one_by_one):
+        outbox.push(Rows(ids, last))
+        outbox.finish()
+    (first,), (second,) = take_all(at_once), take_all(one_by_one)
+    assert first.produced == second.produced == turns * n_envs
+    np.testing.assert_equal(first.columns, second.columns)
+
+
+def test_more_turns_than_there_is_room_for_are_refused() -> None:
+    outbox = make_outbox(1, 6, 1)
+    for turns, ids, only in (8, 1, None), (2, 1, np.ones(1, bool)), (2, 0, None):
+        columns: Columns = {
+            name: np.zeros(turns) for name in ("action", "reward", "flags", "model_version")
+        } | {"obs": np.zeros((turns, 1))}
+        with pytest.raises(ConfigError, match=f"rows of {turns} turns .* room for 7 turns"):
+            outbox.push(Rows(np.arange(ids), columns, only, turns))
+    assert (outbox.room, outbox.produced) == (7, 0)
+
+
 def test_rows_of_another_size_are_refused() -> None:
     columns: Columns = {"obs": np.zeros((2, 3, 3), np.float32), "flags": np.zeros(2, np.uint8)}
     with pytest.raises(ValueError, match="shape"):
