@@ -15,6 +15,7 @@ from asyncrl.actor.outbox import Outbox
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.core.agent import Policy, PolicyWrapper
 from asyncrl.core.env import BatchEnv, MakeBatchEnv, make_batch_env
+from asyncrl.core.env_checks import checked
 from asyncrl.core.errors import ConfigError, EnvironmentFault
 from asyncrl.core.messages import (
     ActorReport,
@@ -166,7 +167,7 @@ class InlineEnvs:
         assert self._change_env is not None  # noqa: S101  # `want` has checked it
         before = self.env.spec, self.env.n_envs
         self.env.close()
-        self.env = make_batch_env(self._change_env(change.kwargs))
+        self.env = checked(make_batch_env(self._change_env(change.kwargs)))
         self.change_number = change.number
         if (self.env.spec, self.env.n_envs) != before:
             raise EnvironmentFault(

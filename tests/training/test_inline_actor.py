@@ -9,6 +9,8 @@ import pytest
 
 from asyncrl.actor.step_processor import OneStep
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
+from asyncrl.core.errors import EnvironmentFault
+from asyncrl.core.messages import EnvChange
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentConfig, make_schema
 from asyncrl.core.types import Array, Columns, ModelVersion
@@ -187,3 +189,26 @@ def test_first_incarnation_of_a_seed_is_always_the_same() -> None:
         seeds += stage.env.seeds
     assert seeds[0] == seeds[1] != seeds[2]
     assert np.all(np.array(seeds) >= 0)
+
+
+def test_environments_are_checked_after_a_change_too() -> None:
+    class Spoiling(CountingBatch):
+        def step(self, action: Array) -> EnvStep:
+            return super().step(action)._replace(reward=np.full(2, np.nan, np.float32))
+
+    actor = InlineActor(
+        ConstantAgent(1),
+        SeededBatch(),
+        TrajectoryQueueConfig().build(SCHEMA, 0),
+        schema=SCHEMA,
+        segment=SegmentConfig(length=LENGTH),
+        processor=OneStep(),
+        seed=5,
+        change_env=lambda _: Spoiling,
+    )
+    actor.begin_incarnation()
+    actor.envs.want(EnvChange(number=1))
+    for _ in range(3):
+        actor.run_step()
+    with pytest.raises(EnvironmentFault, match="NaN"):
+        actor.run_step()
