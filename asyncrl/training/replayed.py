@@ -90,6 +90,7 @@ class ReplayedTrainer(BaseTrainer):
         self._taken: Columns = {}
         self._td_errors: tuple[IntArray, Array] | None = None
         self._equal_until = 0
+        self._checksum_before_callbacks = 0
         super().__init__(agent, parts=parts)
 
     @property
@@ -126,6 +127,11 @@ class ReplayedTrainer(BaseTrainer):
             else "the record ends here, before the end of the run"
         )
         return None
+
+    def _learned(self) -> None:
+        """Note the model, which callbacks may change: the run publishes some before they do."""
+        if self._callbacks:
+            self._checksum_before_callbacks = checksum_of(self.agent.model_info().params)
 
     def _repeat(self, event: Event) -> None:
         match event:
@@ -182,7 +188,8 @@ class ReplayedTrainer(BaseTrainer):
         if not checksum or self.differs is not None:
             return
         self.compared += 1
-        if checksum_of(self.agent.model_info().params) == checksum:
+        before, now = self._checksum_before_callbacks, checksum_of(self.agent.model_info().params)
+        if checksum in {before, now}:
             self._equal_until = opt_steps
             return
         self.differs = self._equal_until, opt_steps

@@ -21,12 +21,14 @@ from asyncrl.checkpoint.record_file import RecordFile, read_records
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.callback import Callback, Training
 from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.messages import ModelInfo
 from asyncrl.core.named import Named
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import to_plain
 from asyncrl.core.types import Params
 from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
+from asyncrl.learner.order import RecordedOrder
 from asyncrl.learner.order_log import Kind
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
@@ -40,6 +42,7 @@ from asyncrl.training.named_parts import NamedParts
 from asyncrl.training.replayed import build_replay_trainer, replay_run
 from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
+from tests.support.helpers import wait_until
 
 DQN = DQNConfig(hidden=(8,), device="cpu")
 ONCE = RateLimiterConfig(samples_per_insert=1.0)
@@ -163,6 +166,30 @@ def test_replay_makes_the_callbacks_that_the_run_names(tmp_path: Path) -> None:
     trainer = recorded(config_of(parts=parts), tmp_path / "order")
     replayed = replay_run(tmp_path)
     assert replayed.differs is None
+    assert_same_bits(trainer.agent.state(), replayed.agent.state())
+
+
+def test_models_that_are_published_before_a_callback_changes_them_are_compared(
+    tmp_path: Path,
+) -> None:
+    trainer = build_trainer(config_of(), record_order=tmp_path / "order", callbacks=[Noisy()])
+    assert isinstance(trainer, AsyncTrainer)
+    order = trainer.proxy.order
+    assert isinstance(order, RecordedOrder)
+    note = order.published
+
+    def published(model: ModelInfo) -> None:
+        note(model)
+        with order._changed:
+            order._in_hurry = True
+            order._changed.notify_all()
+        wait_until(lambda: not order._pending, 10, "the model to get its checksum")
+
+    order.published = published  # type: ignore[method-assign]
+    trainer.train()
+    replayed = replay_run(tmp_path, callbacks=[Noisy()])
+    assert replayed.differs is None
+    assert replayed.compared >= STEPS // 5
     assert_same_bits(trainer.agent.state(), replayed.agent.state())
 
 
