@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from math import prod
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -120,7 +119,8 @@ class Actor:
         self._cuts = isinstance(processor, OneStep)
         # What another processor has produced is known only when it has processed each step.
         merges = type(processor) is OneStep and processor.merges
-        self._most_kept = _KEPT_BYTES // _turn_bytes(env) if merges else 0
+        turn_bytes = max(1, env.n_envs * env.spec.observation.nbytes)
+        self._most_kept = _KEPT_BYTES // turn_bytes if merges else 0
         self._kept: list[Step] = []
         self._kept_env_steps = 0
         self._outbox = outbox
@@ -393,12 +393,6 @@ class Actor:
         return max(0.0, self._finish_by - now)
 
 
-def _turn_bytes(env: BatchEnv) -> int:
-    """Return the size of the observations of all environments."""
-    spec = env.spec.observation
-    return max(1, env.n_envs * prod(spec.shape) * np.dtype(spec.dtype).itemsize)
-
-
 class EpisodeMeter:
     """Counts steps and episodes, and sums returns, over a batch of environments."""
 
@@ -414,7 +408,7 @@ class EpisodeMeter:
 
     def add(self, outcome: EnvStep) -> None:
         """Count one step of all environments, in which no episode ended."""
-        self._return += outcome.reward if outcome.score is None else outcome.score
+        self._return += outcome.scored
         self._turns += 1
         self.env_steps += outcome.env_steps
         if outcome.stepped is not None:

@@ -88,6 +88,11 @@ class PackedSpec:
         """Return the dtype of a row."""
         return "uint8"
 
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of a row."""
+        return self.row_bytes
+
     def pack(self, columns: Mapping[str, Array]) -> Array:
         """Pack arrays (..., *shape), one per field, into rows (..., row_bytes)."""
         name, box = self.fields[0]
@@ -225,10 +230,15 @@ class EnvStep(NamedTuple):
         return ended if self.stepped is None else ended | ~self.stepped
 
     @property
+    def scored(self) -> Array:
+        """Return the rewards that returns are summed from."""
+        return self.reward if self.score is None else self.score
+
+    @property
     def counted(self) -> tuple[Array, BoolArray]:
         """Return the rewards that returns are summed from, and where a return is complete."""
         return (
-            self.reward if self.score is None else self.score,
+            self.scored,
             (self.terminated | self.truncated) if self.over is None else self.over,
         )
 

@@ -130,7 +130,7 @@ class ReplayedTrainer(BaseTrainer):
 
     def _learned(self) -> None:
         """Note the model, which callbacks may change: the run publishes some before they do."""
-        if self._callbacks:
+        if self._callbacks and self.differs is None:
             self._checksum_before_callbacks = checksum_of(self.agent.model_info().params)
 
     def _repeat(self, event: Event) -> None:

@@ -213,6 +213,7 @@ def test_what_fits_is_passed_on_unchanged() -> None:
         out = batch.step(ACTION)
         np.testing.assert_equal(out, env.last)
         assert out.obs is env.last.obs, "observations may be large"
+        assert out.final_obs is env.last.final_obs
         for ours, theirs in zip(out[1:4], env.last[1:4], strict=True):
             assert not np.shares_memory(ours, theirs)
         assert (out.obs is out.final_obs) == (env.last.obs is env.last.final_obs)

@@ -194,7 +194,7 @@ class Adds:
         self.total = float(state["total"])
 
     def model_info(self) -> ModelInfo:
-        raise NotImplementedError
+        raise NotImplementedError("this agent only learns: nothing publishes its model")
 
 
 @pytest.mark.parametrize(("unlike", "expected"), [(2, 1), (3, 2), (8, 6), (9, 6)])
