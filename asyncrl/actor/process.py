@@ -85,7 +85,9 @@ class ActorSpec:
     inference: InferenceAddress | None = None
     """The server that computes the policy's network; None computes it in this process."""
 
-    change_env: ChangeEnv
+    change_env: ChangeEnv | None
+    """None if the environments are not made here, so that no change reaches them."""
+
     env_change: EnvChange = field(default_factory=EnvChange)
     """The change of environments that is in force when this actor starts."""
 
@@ -130,7 +132,7 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
                 progress=progress,
                 model=model,
                 rebuilder=home if spec.restart.on_exception == "restart_env" else None,
-                changes=home,
+                changes=home if spec.change_env else None,
             )
             hello = Hello(peer=peer, schema_hash=spec.schema.hash())
             actor.run(hello, derive_seed(spec.seed, Role.ENVIRONMENT, *incarnation))
@@ -217,7 +219,7 @@ class _Environments:
 
     def _make(self) -> BatchEnv:
         make_env, change = self._spec.make_env, self._change
-        if change.number:
+        if self._spec.change_env and change.number:
             make_env = self._spec.change_env(make_env, change.kwargs)
         env = checked(make_env())
         self._open.callback(env.close)

@@ -390,7 +390,9 @@ def _run_in_loop(loop: UserLoop, spec: ActorSpec, peer: Peer, progress: Progress
         return progress.finishing() or (link is not None and link.stopping())
 
     loop.begin(must_finish)
-    its = replace(spec, make_env=lambda: loop, transport=transport, owns_process=False)
+    its = replace(
+        spec, make_env=lambda: loop, change_env=None, transport=transport, owns_process=False
+    )
     try:
         run_actor(its, peer, progress)
     except NoAnswer:  # it had to finish before the first observation came

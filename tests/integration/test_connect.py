@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 
 from asyncrl.agents.dqn import DQNConfig
+from asyncrl.core.callback import Callback, Training
 from asyncrl.core.errors import ConfigError, Refused, TransportClosed
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.training.connect import Connection, connect
 from asyncrl.training.join_key import JoinKey
-from tests.integration.test_hosts import CONFIG, built, check
+from tests.integration.test_hosts import CONFIG, built, check, restarts
 from tests.support.fakes import ConstantConfig
 from tests.support.helpers import wait_until
 
@@ -96,6 +97,26 @@ def test_two_programs_act_in_one_run(tmp_path: Path) -> None:
     assert result.env_steps == 40
     assert [host["started"] for host in result.hosts.values()] == [1, 1]
     assert result.ledger["lost"] == result.ledger["in_flight"] == 0
+
+
+class OtherLevels(Callback):
+    """Changes the environments before the run, and in it."""
+
+    def begin(self, trainer: Training) -> None:
+        trainer.set_env_kwargs({"level": 1})
+
+    def step(self, trainer: Training) -> None:
+        if trainer.opt_steps == 20:
+            trainer.set_env_kwargs({"level": 2})
+
+
+def test_changes_of_environments_do_not_concern_a_loop(tmp_path: Path) -> None:
+    key = tmp_path / "join.key"
+    with training(key, callbacks=[OtherLevels()]) as results, connect(key) as actor:
+        play(actor)
+    (result,) = results
+    check(result)
+    assert restarts(result) == result.ledger["lost"] == 0
 
 
 LEARNS = """
