@@ -61,6 +61,9 @@ _AGAIN_S = 1.0
 _AGAIN_TIMEOUT_S = 5.0
 """Timeout of such an attempt: meanwhile a restarted learner may have written another key."""
 
+_NO_PLACE = "the learner has no place for this actor yet"
+_HAS_PLACE = "the learner wants no more experience now, or is out of reach"
+
 _CLOSE_S = 30.0
 """Seconds for the thread to end, in addition to the time for the actor to send what it has."""
 
@@ -112,7 +115,7 @@ class Connection:
         self._timeout_s = timeout_s
         self._session = _Session.of(key_file, agent, config)
         self._loop = UserLoop(self._session.spec)
-        self._loop.why_waiting = "the learner has no place for this actor yet"
+        self._loop.why_waiting = _NO_PLACE
         self._interrupter = Interrupter()
         self._joined = threading.Event()
         self._error: AsyncRLError | None = None
@@ -390,6 +393,7 @@ def _run_in_loop(loop: UserLoop, spec: ActorSpec, peer: Peer, progress: Progress
         return progress.finishing() or (link is not None and link.stopping())
 
     loop.begin(must_finish)
+    loop.why_waiting = _HAS_PLACE
     its = replace(
         spec, make_env=lambda: loop, change_env=None, transport=transport, owns_process=False
     )
@@ -397,6 +401,8 @@ def _run_in_loop(loop: UserLoop, spec: ActorSpec, peer: Peer, progress: Progress
         run_actor(its, peer, progress)
     except NoAnswer:  # it had to finish before the first observation came
         return
+    finally:
+        loop.why_waiting = _NO_PLACE
 
 
 class _Noting:

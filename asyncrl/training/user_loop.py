@@ -43,7 +43,7 @@ class UserLoop:
     def __init__(self, spec: EnvSpec) -> None:
         self.spec = spec
         self.why_waiting = ""
-        """Why there is no actor now; part of the error of a call that has waited for too long."""
+        """Why there is no action now; part of the error of a call that has waited for too long."""
         self._changed = threading.Condition()
         self._obs: Array | None = None  # an action is wanted for it
         self._taken = False  # the actor has it

@@ -18,7 +18,7 @@ import pytest
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.callback import Callback, Training
-from asyncrl.core.errors import ConfigError, Refused, TransportClosed
+from asyncrl.core.errors import ConfigError, Refused, TransportClosed, TransportError
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.training.connect import Connection, connect
@@ -117,6 +117,17 @@ def test_changes_of_environments_do_not_concern_a_loop(tmp_path: Path) -> None:
     (result,) = results
     check(result)
     assert restarts(result) == result.ledger["lost"] == 0
+
+
+def test_a_loop_that_waits_too_long_learns_why(tmp_path: Path) -> None:
+    key, learns = tmp_path / "join.key", threading.Event()
+    with training(key, before=lambda _: learns.wait(DEADLINE_S)), connect(key) as actor:
+        actor._timeout_s = 2.0
+        try:
+            with pytest.raises(TransportError, match=r"no action .* wants no more experience now"):
+                play(actor)
+        finally:
+            learns.set()
 
 
 LEARNS = """
