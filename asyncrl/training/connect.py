@@ -402,6 +402,7 @@ def _run_in_loop(loop: UserLoop, spec: ActorSpec, peer: Peer, progress: Progress
     except NoAnswer:  # it had to finish before the first observation came
         return
     finally:
+        loop.leave()
         loop.why_waiting = _NO_PLACE
 
 

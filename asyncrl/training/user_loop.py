@@ -62,8 +62,13 @@ class UserLoop:
         with self._changed:
             if self._done is not None:
                 raise ConfigError("call observe with what the last action has led to, then act")
-            if self._obs is None:  # else the same call again, after a timeout
+            if self._obs is None or not self._taken:
                 self._obs, self._taken = row, False
+            elif not np.array_equal(self._obs, row):  # else the same call again, after a timeout
+                raise ConfigError(
+                    "an action for another observation is still awaited, after a timeout; call act "
+                    f"with that one, {self._obs!r:.80}, until there is an action"
+                )
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._action is not None or self._end, timeout_s)
             if self._action is None:
@@ -139,12 +144,14 @@ class UserLoop:
     # --- the actor's thread -----------------------------------------------------------------------
 
     def begin(self, must_finish: Callable[[], bool]) -> None:
-        """Serve another actor, which asks `must_finish` while it waits.
-
-        What the last action of an earlier one leads to is ignored: its episode was cut before.
-        """
+        """Serve another actor, which asks `must_finish` while it waits."""
         with self._changed:
+            self.leave()
             self._must_finish = must_finish
+
+    def leave(self) -> None:
+        """Forget an actor that has ended: what its last action leads to is ignored."""
+        with self._changed:
             self._taken = self._counts = False
             self._action = self._outcome = None
 

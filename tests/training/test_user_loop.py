@@ -108,6 +108,20 @@ def test_an_action_that_is_late_is_that_of_the_next_call(loop: UserLoop) -> None
     actor.end()
 
 
+def test_another_observation_gets_no_action_of_the_one_before(loop: UserLoop) -> None:
+    with pytest.raises(TransportError):
+        loop.act([0, 1], 0.01)
+    with pytest.raises(TransportError):
+        loop.act([0, 2], 0.01)  # no actor has the first one
+    loop.begin(lambda: False)
+    np.testing.assert_array_equal(loop.reset(0), [[0, 2]])
+    with pytest.raises(ConfigError, match=r"another observation .* array\(\[0\., 2\.\]"):
+        loop.act([0, 3], 0.01)
+    loop.leave()
+    with pytest.raises(TransportError):
+        loop.act([0, 3], 0.01)
+
+
 @pytest.mark.parametrize(
     ("does", "words"),
     [
