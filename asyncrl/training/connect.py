@@ -224,9 +224,14 @@ class Connection:
     def _read_key(self) -> None:
         """Take the newest key: a learner that was restarted has another one."""
         try:
-            self._session = _Session.of(self._key_file, *self._given)
+            session = _Session.of(self._key_file, *self._given)
         except ConfigError as error:  # it is not there yet
             self._loop.why_waiting = str(error)
+            return
+        if session.spec == self._loop.spec:
+            self._session = session
+        else:
+            self._loop.why_waiting = f"{self._key_file} is now of a run with other spaces"
 
     def _serve(self) -> str:
         """Be a host until the session ends; return how."""

@@ -99,6 +99,19 @@ def test_two_programs_act_in_one_run(tmp_path: Path) -> None:
     assert result.ledger["lost"] == result.ledger["in_flight"] == 0
 
 
+def test_a_loop_joins_no_run_with_other_spaces(tmp_path: Path) -> None:
+    key = tmp_path / "join.key"
+    with training(key), connect(key) as actor:
+        own = JoinKey.load(key)
+        action = {**own.spaces["action"], "n": 77}
+        replace(own, address="tcp://127.0.0.1:1", spaces={**own.spaces, "action": action}).save(key)
+        actor._read_key()
+        assert actor._session.key.address == own.address
+        replace(own, address="tcp://127.0.0.1:1").save(key)
+        actor._read_key()
+        assert actor._session.key.address == "tcp://127.0.0.1:1"
+
+
 class OtherLevels(Callback):
     """Changes the environments before the run, and in it."""
 
