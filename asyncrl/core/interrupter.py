@@ -51,7 +51,8 @@ class Interrupter:
 
     def fail(self, error: BaseException) -> None:
         """End the run with an error; `raise_if_failed` raises it."""
-        self.hurry |= self.is_set and isinstance(error, KeyboardInterrupt)
+        # Not at a first Ctrl-C, although the run may have been about to end by itself.
+        self.hurry |= self.urgent and isinstance(error, KeyboardInterrupt)
         if not any(error is known for known in self._errors):
             self._errors.append(error)
         self._set(describe_error(error))

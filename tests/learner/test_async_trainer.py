@@ -781,9 +781,20 @@ def test_first_ctrl_c_without_a_handler_ends_the_run_as_well() -> None:
     assert stage.manager.waited_s is None, "actors have the time that they always have"
 
 
+@pytest.mark.fault("F12")
+def test_first_ctrl_c_while_the_run_ends_by_itself_waits_for_the_disk() -> None:
+    stage = Stage(strategy=Steps(1))
+    stage.trainer.services._saver = disk = Disk(stage.saves, stage.interrupter)
+    stage.link.at_stop_actors = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        stage.train()
+    assert "save 1" in stage.log
+    assert disk.waited
+
+
 @pytest.mark.fault("F13")
 def test_second_interruption_waits_neither_for_actors_nor_for_the_disk() -> None:
-    stage = Stage(strategy=Steps(1))
+    stage = Stage(strategy=Steps(1, after=interrupt))
     stage.trainer.services._saver = disk = Disk(stage.saves, stage.interrupter)
     stage.link.at_stop_actors = interrupt
     with pytest.raises(KeyboardInterrupt):

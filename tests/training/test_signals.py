@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +58,38 @@ def test_sigusr1_saves_and_sigterm_ends_the_run(tmp_path: Path) -> None:
     saved = [name for name in Checkpointer(tmp_path).names() if name.isdigit()]
     assert saved == ["5", str(result.opt_steps)]
     assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGUSR1)] == before
+
+
+class SlowCheckpointer(Checkpointer):
+    """Takes longer than a run waits for nothing."""
+
+    def save(self, *job: Any) -> Any:
+        time.sleep(0.5)
+        return super().save(*job)
+
+
+class SendsAtTheEnd(Callback):
+    """Sends SIGTERM when the run ends by itself; twice, as by a scheduler and its helper."""
+
+    def end(self, trainer: Training) -> None:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_sigterm_while_the_run_ends_by_itself_waits_for_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asyncrl.checkpoint.resume.Checkpointer", SlowCheckpointer)
+    result = train_sync(
+        AGENT,
+        MAKE_ENV,
+        CONFIG,
+        signals=True,
+        stop=MaxOptSteps(5),
+        callbacks=[SendsAtTheEnd()],
+        checkpoint_dir=tmp_path,
+    )
+    assert Checkpointer(tmp_path).latest() == str(result.opt_steps)
 
 
 def test_signals_are_for_the_main_thread() -> None:
