@@ -60,7 +60,7 @@ class HostsConfig:
 
     min_actors: Natural | None = None
     """Number of actors that hosts must have room for before the first actor starts. None waits for
-    all. 0 does not wait."""
+    all that the run has then. 0 does not wait."""
 
     host_timeout_s: Positive = 10.0
     """Seconds without a message after which a host is given up. Its actors start again on other
@@ -113,7 +113,7 @@ class HostLauncher:
     Args:
         local: Starts the processes that are not actors; it is closed with this one.
         port: The messages of hosts.
-        actors: Maximum number of the run's actors, for which its hosts wait.
+        actors: Returns the number of actors that the run has now, for which its hosts wait.
         config: Timeouts, and the least number of actors.
         order: Returns what a host needs to start an actor, as JSON. `key` is added to it.
         admit: Lets an actor connect with the public key that its host has offered.
@@ -129,7 +129,7 @@ class HostLauncher:
         local: Launcher,
         port: HostPort,
         *,
-        actors: int,
+        actors: Callable[[], int],
         config: HostsConfig,
         order: Callable[[ActorBody], Plain],
         admit: Callable[[Peer, str], object],
@@ -141,7 +141,7 @@ class HostLauncher:
     ) -> None:
         self._local = local
         self._port = port
-        self._least = actors if config.min_actors is None else config.min_actors
+        self._actors = actors
         self._config = config
         self._order = order
         self._admit = admit
@@ -157,7 +157,7 @@ class HostLauncher:
         self.given_up: deque[tuple[str, str]] = deque()
         """Hosts that are known to have ended, before their silence says so: name, and why. Any
         thread appends to it."""
-        self._begun = self._least == 0
+        self._begun = config.min_actors == 0
         self._closed = False
         self._summary: dict[str, dict[str, float]] = {}
         self._looked_at = clock()
@@ -173,6 +173,12 @@ class HostLauncher:
             return True
         self._begun |= sum(host.room for host in self._hosts.values()) >= self._least
         return self._begun and any(host.free > 0 for host in self._hosts.values())
+
+    @property
+    def _least(self) -> int:
+        """Number of actors that must have room before the first one starts."""
+        least, actors = self._config.min_actors, self._actors()
+        return actors if least is None else min(least, actors)
 
     def launch(self, peer: Peer, body: ActorBody) -> None:
         """Start an actor on the host with the most room, and return at once."""

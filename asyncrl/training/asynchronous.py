@@ -182,7 +182,13 @@ def build_async_trainer(
         if config.elsewhere:
             facts = facts_of(agent, actor_agents, config, plan.schema.hash())
             fleet, key = admit_hosts(
-                starts, link, config, facts, plain_spec(seen.spec), parts.get("run_config")
+                starts,
+                link,
+                config,
+                facts,
+                plain_spec(seen.spec),
+                parts.get("run_config"),
+                actors=lambda: trainer.actors,
             )
             proxy.actors.hosts, proxy.network_s = fleet.hosts, fleet.network_s
             usual = not (actor_agents or make_processor)

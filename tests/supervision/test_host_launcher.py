@@ -67,6 +67,7 @@ class Stage:
     """A launcher, and the port that a test speaks through."""
 
     def __init__(self, **config: Any) -> None:
+        self.actors = ACTORS
         self.now_s = 100.0
         self.reads = 0
         self.waited = 0.0
@@ -80,7 +81,7 @@ class Stage:
         self.launcher = HostLauncher(
             self.local,
             self,
-            actors=ACTORS,
+            actors=lambda: self.actors,
             config=HostsConfig(**{"min_actors": 0, "host_timeout_s": 10.0, **config}),
             order=lambda _: {"change": [0, {}]},
             admit=self.admit,
@@ -387,6 +388,16 @@ def test_the_first_actor_waits_for_the_least_number(caplog: pytest.LogCaptureFix
     assert stage.launcher.has_room(ActorId(0)), "later any number will do"
 
 
+def test_a_run_with_fewer_actors_than_declared_waits_for_no_more() -> None:
+    """As after `asyncrl actors RUN_DIR 2`, also in a run that is resumed after it."""
+    stage = Stage(min_actors=3)
+    stage.actors = 2
+    HostSide(stage, "n1", 1)
+    assert not stage.launcher.has_room(ActorId(0))
+    HostSide(stage, "n2", 1)
+    assert stage.launcher.has_room(ActorId(0))
+
+
 def test_a_host_that_does_not_fit_is_refused_in_words(caplog: pytest.LogCaptureFixture) -> None:
     stage = Stage()
     stage.objection = "it runs another version"
@@ -503,7 +514,7 @@ class NearHosts:
         self.launcher = HostLauncher(
             LocalOne(),
             self.mailbox,
-            actors=number,
+            actors=lambda: number,
             config=HostsConfig(min_actors=0),
             order=lambda _: {},
             admit=lambda *_: None,

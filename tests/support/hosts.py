@@ -63,7 +63,7 @@ class Fleet:
         return HostLauncher(
             local or ThreadLauncher(),
             self.link.hosts,
-            actors=8,
+            actors=lambda: 8,
             config=HostsConfig(min_actors=0, **config),
             order=self.bodies.order,
             admit=self.link.admit,
