@@ -50,8 +50,10 @@ class EnvSchedule(Callback):
 
     def state(self, trainer: Training) -> Mapping[str, Any]:
         """Return which change was the last."""
-        return {"done": self._done}
+        return {"done": self._done, "kwargs": self.kwargs_at.get(self._done)}
 
     def restore(self, trainer: Training, state: Mapping[str, Any]) -> None:
-        """Repeat no change."""
-        self._done = state["done"]
+        """Repeat no change, unless the schedule has another one in its place now."""
+        done = state["done"]
+        if self.kwargs_at.get(done) == state.get("kwargs"):
+            self._done = done

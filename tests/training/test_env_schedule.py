@@ -63,6 +63,13 @@ def test_resumed_run_repeats_no_change_and_goes_on(tmp_path: Path) -> None:
     assert again == [(0, 0), (2, 10), (3, 8)], "episodes restart with a checkpoint"
 
 
+def test_resumed_run_follows_a_schedule_that_has_changed(tmp_path: Path) -> None:
+    before, now = EnvSchedule({12: {"level": 2}}), EnvSchedule({12: {"level": 3}})
+    assert train(22, before, checkpoint_dir=tmp_path) == [(0, 15), (2, 7)]
+    levels = [level for level, _ in train(40, now, checkpoint_dir=tmp_path, resume=True)]
+    assert levels[-1] == 3
+
+
 @pytest.mark.parametrize(
     ("kwargs_at", "words"),
     [({-1: {}}, "0 or more, got -1"), ({"5": {}}, "got '5'"), ({5: 3}, "at 5 .* mapping")],
