@@ -176,8 +176,7 @@ class Trainer(BaseTrainer):
 
     def _opts_due(self) -> int:
         """Return the optimisation steps due now; none before the warm-up is over."""
-        done = self._actor.env_steps - self.config.warmup_env_steps
-        rounds = max(0, done) // self.config.opt_interval_env_steps
+        rounds = self._rounds()
         if rounds > self._opt_rounds and self.config.cut_before_opt:
             self._actor.cut()
         if len(self.buffer) == 0:
@@ -186,6 +185,11 @@ class Trainer(BaseTrainer):
         if self._actor.env_steps < self._warm_at:
             return 0
         return due * self.config.opt_steps_per_interval
+
+    def _rounds(self) -> int:
+        """Return the number of rounds that belong to the environment steps so far."""
+        done = self._actor.env_steps - self.config.warmup_env_steps
+        return max(0, done) // self.config.opt_interval_env_steps
 
     def _begin(self) -> None:
         self._actor.begin_incarnation()
@@ -206,7 +210,9 @@ class Trainer(BaseTrainer):
         So a checkpoint ends the current episodes, and what follows depends on the checkpoint only.
         """
         actor = self._actor.end_incarnation()
-        numbers = {"opt_rounds": self._opt_rounds, "opts_owed": self._opts_owed, "actor": actor}
+        # Not how many were done: a run may be resumed with another interval or warm-up.
+        rounds_due = self._rounds() - self._opt_rounds
+        numbers = {"rounds_due": rounds_due, "opts_owed": self._opts_owed, "actor": actor}
         groups = replay_groups(self.buffer, save=save_replay)
         self._actor.begin_incarnation()
         return RunState(groups, numbers)
@@ -217,10 +223,10 @@ class Trainer(BaseTrainer):
         If it holds the replay, the run continues bit by bit as the run that saved it. Without a
         replay, the warm-up fills a new one first.
         """
-        self._opt_rounds = checkpoint.count("run.opt_rounds")
         self._opts_owed = checkpoint.count("run.opts_owed")
         counts = ("incarnation", "env_steps", "stored", "episodes")
         self._actor.restore({name: checkpoint.count(f"run.actor.{name}") for name in counts})
+        self._opt_rounds = self._rounds() - checkpoint.meta["run"].get("rounds_due", 0)
         if self.env_change.number:
             self._actor.envs.want(self.env_change)
         self._env_steps = checkpoint.count("env_steps")

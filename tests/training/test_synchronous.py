@@ -144,6 +144,25 @@ def test_saved_replay_can_be_left_out(tmp_path: Path) -> None:
     assert after.env_steps == 84 + 40, "the next round comes after a warm-up"
 
 
+@pytest.mark.parametrize(
+    ("changed", "opt_steps"),
+    [
+        ({"opt_interval_env_steps": 2}, 40),
+        ({"opt_interval_env_steps": 8}, 25),
+        ({"warmup_env_steps": 80}, 30),
+    ],
+)
+def test_change_of_how_often_a_run_learns_applies_from_its_resume_on(
+    tmp_path: Path, changed: dict[str, int], opt_steps: int
+) -> None:
+    other = replace(UNSCORED, trainer=replace(UNSCORED.trainer, **changed))
+    first = train_sync(AGENT, MAKE_ENV, UNSCORED, stop=MaxEnvSteps(120), checkpoint_dir=tmp_path)
+    assert first.opt_steps == 20
+    stop = MaxEnvSteps(160) | MaxOptSteps(100)
+    then = train_sync(AGENT, MAKE_ENV, other, stop=stop, checkpoint_dir=tmp_path, resume=True)
+    assert (then.env_steps, then.opt_steps) == (160, opt_steps)
+
+
 def test_looking_for_threads_that_compute_the_same_bits_changes_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
