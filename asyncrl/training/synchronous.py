@@ -160,6 +160,8 @@ class Trainer(BaseTrainer):
             self._actor.run_step()
             self._opts_owed = self._opts_due()
             self.services.watch.lap("act")
+        if not len(self.buffer):
+            self._opts_owed = 0  # whole trajectories may be used up before the round's last step
         if not self._opts_owed:
             self._count_whole_rounds()
             return None
@@ -300,6 +302,7 @@ def build_sync_trainer(
     config = config_or_default(config, SyncConfig)
     complete_parts(parts, agent, make_env, config)
     check_agent_and_replay(agent, config.replay)
+    _check_rounds(config)
     check_can_hold(stop, config.evaluations_off)
     make_eval_env = make_eval_env or make_env
     checkpointer, checkpoint = open_checkpoints(
@@ -328,6 +331,19 @@ def build_sync_trainer(
             adaptive_threads=are_adaptive(agent, learner),
             closing=closing,
             **parts,
+        )
+
+
+def _check_rounds(config: SyncConfig) -> None:
+    """Raise if rounds need more, or fewer, transitions than a replay has that returns each once."""
+    rounds = config.trainer
+    needed = rounds.opt_steps_per_interval * rounds.batch_size
+    if config.replay.once and needed != rounds.opt_interval_env_steps:
+        raise ConfigError(
+            f"{type(config.replay).__name__} returns each transition once, but a round collects "
+            f"{rounds.opt_interval_env_steps} and learns from {needed}; set "
+            "trainer.opt_interval_env_steps to opt_steps_per_interval * batch_size, and for an "
+            "on-policy agent cut_before_opt, too"
         )
 
 

@@ -15,6 +15,7 @@ from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.actor.step_processor import OneStep, StepProcessor
 from asyncrl.actor.trajectory_processor import ReturnToGo, Trajectories
 from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.ppo import PPOConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
@@ -29,6 +30,7 @@ from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
+from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
@@ -161,6 +163,13 @@ def test_change_of_how_often_a_run_learns_applies_from_its_resume_on(
     stop = MaxEnvSteps(160) | MaxOptSteps(100)
     then = train_sync(AGENT, MAKE_ENV, other, stop=stop, checkpoint_dir=tmp_path, resume=True)
     assert (then.env_steps, then.opt_steps) == (160, opt_steps)
+
+
+def test_rounds_that_need_other_numbers_of_transitions_than_there_are_are_refused() -> None:
+    for settings in ({}, {"opt_interval_env_steps": 128, "opt_steps_per_interval": 2}):
+        config = SyncConfig(replay=TrajectoryQueueConfig(), trainer=TrainerConfig(**settings))
+        with pytest.raises(ConfigError, match=r"each transition once.* learns from (128|256);"):
+            build_sync_trainer(PPOConfig(), MAKE_ENV, config)
 
 
 def test_looking_for_threads_that_compute_the_same_bits_changes_none(

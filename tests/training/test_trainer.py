@@ -84,26 +84,30 @@ def test_a_step_is_in_replay_as_soon_as_its_successors_are_known() -> None:
     assert 30 - 2 <= len(trainer.buffer) <= 30
 
 
-def test_on_policy_round_learns_from_all_that_was_collected_and_nothing_else() -> None:
-    agent, n_envs, round_steps = ConstantAgent(), 2, 8
-    queue = TrajectoryQueueConfig()
+def build_on_policy(agent: ConstantAgent, n_envs: int, **settings: int) -> Trainer:
     config = TrainerConfig(
-        batch_size=round_steps,
-        opt_interval_env_steps=round_steps,
         warmup_env_steps=0,
         cut_before_opt=True,
         segment=SegmentConfig(length=6),
+        **settings,
     )
     schema = make_schema(OneStep().columns(COUNTING_SPEC, ()), length=6, lookahead=1)
-    trainer = Trainer(
+    return Trainer(
         agent,
         CountingBatch(n_envs),
-        queue.build(schema, 0),
+        TrajectoryQueueConfig().build(schema, 0),
         config,
         schema=schema,
         processor=OneStep(),
         seed=3,
         stop=MaxOptSteps(5),
+    )
+
+
+def test_on_policy_round_learns_from_all_that_was_collected_and_nothing_else() -> None:
+    agent, n_envs, round_steps = ConstantAgent(), 2, 8
+    trainer = build_on_policy(
+        agent, n_envs, batch_size=round_steps, opt_interval_env_steps=round_steps
     )
     result = trainer.train()
     assert result.env_steps == 5 * round_steps
@@ -115,6 +119,15 @@ def test_on_policy_round_learns_from_all_that_was_collected_and_nothing_else() -
         steps = batch["obs"][:, :-1, 1][mask].reshape(n_envs, -1)
         first = version * round_steps // n_envs
         assert (steps == np.arange(first, first + steps.shape[1]) % 3).all()
+
+
+def test_round_ends_when_whole_trajectories_are_used_up() -> None:
+    agent = ConstantAgent()
+    trainer = build_on_policy(
+        agent, 2, batch_size=2, opt_steps_per_interval=4, opt_interval_env_steps=8
+    )
+    assert trainer.train().env_steps == 22, "of 24, as a round is not over"
+    assert [int(batch["mask"].sum()) for batch in agent.batches] == [4] * 5, "two a round"
 
 
 def test_stop_ends_in_the_middle_of_a_round() -> None:
