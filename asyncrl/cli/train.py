@@ -50,6 +50,7 @@ from asyncrl.core.evaluator import VIDEOS
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Recorder
 from asyncrl.core.settings import to_plain
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import BaseTrainer
 from asyncrl.metrics.verdict import Setup
@@ -342,10 +343,18 @@ def parse_flags(
 
 
 _OF_HOSTS = ("launcher", "hosts", "ray", "listen", "advertise")
-_OF_ACTORS = ("supervision", "transport", "proxy", *_OF_HOSTS)
+_OF_ACTORS = (
+    *("supervision", "transport", "proxy", "inference", "serving", "ranks", *_OF_HOSTS),
+    "limiter.band-transitions",
+    *(
+        f"trainer.{f.name}".replace("_", "-")
+        for f in dataclasses.fields(AsyncTrainerConfig)
+        if f.name != "batch_size"
+    ),
+)
 _OF_ENVIRONMENTS = (*_OF_ACTORS, "actors", "limiter", "segment", "envs-per-actor")
 _WITHOUT_MEANING = {"async": (), "sync": _OF_ACTORS, "offline": _OF_ENVIRONMENTS}
-"""Prefixes of flags that have no effect in a mode."""
+"""Flags, and groups of flags, that have no effect in a mode."""
 
 
 def _check_mode(config: RunConfig, flags: list[str], *, auto: bool) -> None:
@@ -359,7 +368,8 @@ def _check_mode(config: RunConfig, flags: list[str], *, auto: bool) -> None:
         )
     for flag in flags:
         name = flag.partition("=")[0].removeprefix("--").removeprefix("no-")
-        if flag.startswith("--") and name.partition(".")[0] in _WITHOUT_MEANING[config.mode]:
+        unused = any(f"{name}.".startswith(f"{one}.") for one in _WITHOUT_MEANING[config.mode])
+        if flag.startswith("--") and unused:
             raise ConfigError(f"--{name} has no effect with --mode {config.mode}; remove it")
     if config.data is not None and config.mode != "offline":
         raise ConfigError(f"--data has no effect with --mode {config.mode}; use --mode offline")
