@@ -192,7 +192,8 @@ class ActorTable:
                 record["episode/return_max"] = float(np.max(self._returns))
                 record["episode/return_std"] = float(np.std(self._returns))
                 record["episode/length_mean"] = float(np.mean(self._lengths))
-            for name, count in self._info_counts.items():
+            # Episodes may have ended without a number; a count of 0 is left out here.
+            for name, count in (+self._info_counts).items():
                 metric = "episode/success_rate" if name == SUCCESS else f"info/{name}"
                 record[metric] = self._info_sums[name] / count
             for phase, share in _shares(self._seconds).items():

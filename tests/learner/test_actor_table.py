@@ -123,6 +123,12 @@ def test_numbers_of_infos_are_means_over_the_episodes_of_all_actors() -> None:
     assert not {"episode/success_rate", "info/distance"} & second.keys()
 
 
+def test_number_that_no_episode_has_ended_with_is_left_out() -> None:
+    table = ActorTable()
+    table.on_report(report(0, info_sums={"distance": 0.0}, info_counts={"distance": 0.0}))
+    assert "info/distance" not in table.take()
+
+
 def test_episodes_kept_between_records_are_bounded() -> None:
     table = ActorTable()
     many = report(0, episode_returns=np.full(1000, -1.0), episode_lengths=np.ones(1000, int))
