@@ -23,7 +23,6 @@ from asyncrl.metrics import limits
 from asyncrl.metrics.system import Cores
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.training.describe_env import describe_env_of_run
-from asyncrl.training.named_parts import NamedParts
 from asyncrl.training.presets import load_over, preset, preset_like
 from asyncrl.training.run_config import RunConfig, load_yaml
 
@@ -133,7 +132,7 @@ def tune(
     Trials use the named parts that act. The others do not change which plan is the fastest, but
     for a strategy, which a trial replaces by its own: it is refused.
     """
-    _check_parts(config.parts)
+    _check(config)
     search_space = _allowed(config, search_space or SearchSpace())
     actors = min(config.actors, search_space.most_actors) if search_space.actors else config.actors
 
@@ -180,7 +179,14 @@ def _trial(config: RunConfig, *, limited: bool) -> Trial:
     )
 
 
-def _check_parts(parts: NamedParts) -> None:
+def _check(config: RunConfig) -> None:
+    """Raise for settings whose speed short runs on this machine cannot measure."""
+    if config.elsewhere:
+        raise ConfigError(
+            f"short runs measure this machine, but with launcher={config.launcher} hosts start the "
+            "actors; set launcher to process, or choose their number yourself"
+        )
+    parts = config.parts
     parts.check("async")
     if parts.strategy:
         raise ConfigError(
@@ -250,6 +256,7 @@ def _command(agent: str, config: RunConfig, options: TuneOptions) -> str:
     kwargs = [shlex.quote(f"{word}") for pair in options.env_kwargs.items() for word in pair]
     parts = ["asyncrl train", agent]
     parts += [f"--config {options.config}"] if options.config else []
+    parts += ["--mode async"] if config.mode != "async" else []  # as the short runs were
     parts += [f"--env {config.env}"]
     parts += [f"--env-kwargs {' '.join(kwargs)}"] if kwargs else []
     parts += [f"--vectorization {options.vectorization}"] if options.vectorization else []

@@ -130,6 +130,12 @@ def test_parts_that_trials_cannot_use_are_refused(
     assert not tried
 
 
+def test_actors_of_other_machines_are_not_measured_on_this_one(tried: list[RunConfig]) -> None:
+    with pytest.raises(ConfigError, match="measure this machine, but with launcher=ray"):
+        tune(replace(preset("dqn"), launcher="ray"), seconds=60.0)
+    assert not tried
+
+
 @pytest.mark.usefixtures("tried")
 def test_given_settings_stay() -> None:
     search_space = SearchSpace(envs=False, length=False)
@@ -229,17 +235,18 @@ def test_plan_that_cannot_be_run_has_a_line_of_the_table(
     assert failed.endswith("cannot run: actor 0 was killed by SIGKILL")
 
 
+@pytest.mark.parametrize("agent", ["dqn", "iql"])
 def test_command_of_the_choice_gives_the_chosen_settings(
-    tried: list[RunConfig], capsys: pytest.CaptureFixture[str]
+    agent: str, tried: list[RunConfig], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(parse(["--agent", "dqn", "--json"]))
+    run(parse(["--agent", agent, "--json"]))
     printed = json.loads(capsys.readouterr().out)
     words = printed["command"].split()
     assert words[:2] == ["asyncrl", "train"]
     config = train_command.parse(words[2:]).config
     assert (config.actors, config.envs_per_actor) == (printed["actors"], printed["envs_per_actor"])
     assert config.segment.length == printed["segment_length"]
-    assert config in tried
+    assert config in [replace(one, mode="async") for one in tried]
 
 
 def test_json_is_one_line_with_every_trial(
