@@ -149,11 +149,15 @@ class BestModel:
             return
         self.score, self.opt_steps = score, opt_steps
 
-    def keep(self, kept: Checkpoint) -> None:
-        """Continue from the best model on disk, if that is a better one.
+    def keep(self, kept: Checkpoint | None) -> None:
+        """Continue from the best model on disk, if that is a better one; without it, from none.
 
-        A run that was killed may have saved it after the checkpoint from which it resumes.
+        A run that was killed may have saved it after the checkpoint from which it resumes. A run
+        that branches off into another directory has none there.
         """
+        if kept is None:
+            self.score = self.opt_steps = None
+            return
         if kept.meta.get("best_by") != str(self.by):
             return
         score = kept.number("score")

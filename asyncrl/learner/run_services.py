@@ -292,8 +292,8 @@ class RunServices:
         self.counts.opt_steps = checkpoint.count("opt_steps")
         self._pace.resume_at(checkpoint.number("wall_s"), checkpoint.number("train_s"))
         self._best.restore(checkpoint)
-        if self._saver and (kept := self._saver.best()):
-            self._best.keep(kept)
+        if self._saver:
+            self._best.keep(self._saver.best())
         self._agent.load_state(checkpoint.group("agent"))
         self._set_intervals(start=self.counts.opt_steps)
 

@@ -50,7 +50,8 @@ def test_synchronous_run_continues_with_the_same_bits(case: str, tmp_path: Path)
     for name in saved:
         cut = tmp_path / name
         cut.mkdir()
-        shutil.copytree((tmp_path / "unbroken" / name).resolve(), cut / name)
+        for kept in (name, "best"):
+            shutil.copytree((tmp_path / "unbroken" / kept).resolve(), cut / kept)
         assert same(sync_run(case, cut, resume=True), unbroken), f"from {name} on"
 
 

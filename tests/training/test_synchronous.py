@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ from asyncrl.training.synchronous import (
 )
 from tests.support.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch
 from tests.support.helpers import WaitsForSaves
+from tests.training.test_trainer import ScriptedEvaluator
 
 AGENT = DQNConfig(hidden=(8,), device="cpu")
 MAKE_ENV = EnvConfig(id="CartPole-v1", n_envs=2).build
@@ -170,6 +172,21 @@ def test_rounds_that_need_other_numbers_of_transitions_than_there_are_are_refuse
         config = SyncConfig(replay=TrajectoryQueueConfig(), trainer=TrainerConfig(**settings))
         with pytest.raises(ConfigError, match=r"each transition once.* learns from (128|256);"):
             build_sync_trainer(PPOConfig(), MAKE_ENV, config)
+
+
+def test_branch_has_a_best_model_of_its_own(tmp_path: Path) -> None:
+    first, branch = tmp_path / "first", tmp_path / "branch"
+
+    def train(*scores: float, **parts: Any) -> TrainResult:
+        maker = partial(ScriptedEvaluator, [*scores])
+        return train_sync(AGENT, MAKE_ENV, CONFIG, make_evaluator=maker, **parts)
+
+    before = train(9.0, 8.0, stop=MaxOptSteps(20), checkpoint_dir=first)
+    assert (before.best_score, before.best_opt_steps) == (9.0, 10)
+    resume = first / "20"
+    after = train(5.0, 4.0, stop=MaxOptSteps(40), checkpoint_dir=branch, resume=resume)
+    assert (after.best_score, after.best_opt_steps) == (5.0, 30)
+    assert Checkpointer(branch).load("best").meta["opt_steps"] == 30
 
 
 def test_looking_for_threads_that_compute_the_same_bits_changes_none(
