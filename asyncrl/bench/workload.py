@@ -32,10 +32,10 @@ class Workload:
     actors: Count = 2
     """Actor processes, and processes of the bare loop."""
 
-    envs_per_actor: Count = 64
-    """Environments that each actor steps together."""
+    envs_per_actor: Count = 128
+    """Environments that each actor steps together. With fewer, an actor's own work weighs more."""
 
-    segment_length: Count = 32
+    segment_length: Count = 64
     """Rows per segment."""
 
     frame_stack: Count | None = None
