@@ -168,7 +168,7 @@ def publish(
     if path is None:
         return
     replace(key, plan=make_plan()).save(path)
-    closing.callback(JoinKey.remove, path)
+    closing.callback(key.remove, path)
     _log.info(
         "actors run on hosts that join, here or on other machines: asyncrl join %s --actors N", path
     )

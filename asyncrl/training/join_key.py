@@ -91,11 +91,11 @@ class JoinKey:
                 )
         raise ConfigError(f"{path} is no join key: it lacks an address or a key")
 
-    @staticmethod
-    def remove(path: Path) -> None:
-        """Delete the file of a run that has ended."""
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
+    def remove(self, path: Path) -> None:
+        """Delete the file when the run has ended, unless it is another run's key by now."""
+        with suppress(OSError, ValueError):
+            if self.curve.secret.decode() in path.read_text(encoding="utf-8"):
+                path.unlink()
 
 
 def _check_private(path: Path, seen: os.stat_result) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,8 +38,17 @@ def test_a_key_comes_back_and_only_its_user_can_read_it(path: Path) -> None:
     assert loaded.settings == {"env": "CartPole-v1"}, "a schedule is the learner's"
     assert "xxx" not in repr(loaded)
     assert [*path.parent.iterdir()] == [path]
-    JoinKey.remove(path)
-    JoinKey.remove(path)
+    KEY.remove(path)
+    KEY.remove(path)
+    assert not path.exists()
+
+
+def test_the_key_of_another_run_at_the_same_path_is_not_removed(path: Path) -> None:
+    other = replace(KEY, curve=replace(KEY.curve, secret=b"y" * 40))
+    other.save(path)
+    KEY.remove(path)
+    assert JoinKey.load(path).curve == other.curve
+    other.remove(path)
     assert not path.exists()
 
 
