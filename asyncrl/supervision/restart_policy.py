@@ -33,6 +33,7 @@ from asyncrl.core.declared import (
     Within,
     check_declared,
 )
+from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import ActorExit
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
@@ -244,7 +245,9 @@ class _Recent:
 def cause_of(ended: ActorExit) -> Cause:
     """Describe how an actor exited, and what to do about it."""
     if not ended.began:
-        return Cause(f"could not start: {ended.error.rstrip('.')}", _MAKE_ROOM)
+        # The launcher raises a `ConfigError` for what no host, or not this one, can start.
+        advice = _MEND if ended.error.startswith(ConfigError.__name__) else _MAKE_ROOM
+        return Cause(f"could not start: {ended.error.rstrip('.')}", advice)
     if ended.error:
         failed = f"failed: {ended.error.rstrip('.')}"  # the sentence continues after it
         if not ended.error.partition(":")[0].endswith("MemoryError"):  # numpy has one, too

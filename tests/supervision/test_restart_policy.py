@@ -170,6 +170,13 @@ def test_a_start_that_the_system_refuses_is_tried_again_once_others_have_worked(
     )
 
 
+def test_settings_that_no_actor_can_start_with_are_no_lack_of_resources() -> None:
+    refused = replace(KILLED, code=1, began=False, error="ConfigError: it cannot be pickled")
+    cause = cause_of(refused)
+    assert cause.how == "could not start: ConfigError: it cannot be pickled"
+    assert cause.advice == "Fix what raised it."
+
+
 @pytest.mark.fault("F4")
 def test_an_exception_ends_the_run_unless_it_is_to_be_expected() -> None:
     end = RestartPolicy(STEADY, seed=0).on_exit(RAISED, now=0.0)
