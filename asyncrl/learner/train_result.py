@@ -84,8 +84,9 @@ class TrainResult:
 
     hosts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Each host that has joined, by name: its `room` for actors, how many it runs now (`actors`),
-    how many were `started` on it, whether it was `lost` or has `left`, `round_trip_s` of a message,
-    0 while unknown, and `traffic_bytes` received from its actors and of models sent to them."""
+    how many were `started` on it, whether it was `lost` and has not joined again, or has `left`,
+    `round_trip_s` of a message, 0 while unknown, and `traffic_bytes` received from its actors and
+    of models sent to them."""
 
     agent: Mapping[str, float] = field(default_factory=dict)
     """The agent's numbers in the last record with an optimisation step, as under `agent/`."""

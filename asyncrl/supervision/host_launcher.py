@@ -337,6 +337,7 @@ class HostLauncher:
         program = facts.get("program") is True
         host = self._hosts[who] = _Host(self._free_name(name[:80]), room, is_program=program)
         before = self._summary.get(host.name, {})  # it was lost, and is back
+        host.started = int(before.get("started", 0))
         host.traffic_bytes = int(before.get("traffic_bytes", 0))
         host.talk.say(welcome=dict(self._welcome))
         _log.info("host %s has joined with room for %d actors", host.name, room)

@@ -131,12 +131,18 @@ class HostSide:
     """What a host says and hears."""
 
     def __init__(
-        self, stage: Stage, name: str = "n1", room: int = 2, *, program: bool = False
+        self,
+        stage: Stage,
+        name: str = "n1",
+        room: int = 2,
+        *,
+        program: bool = False,
+        session: str = "",
     ) -> None:
-        self.stage, self.id = stage, name.encode()
+        self.stage, self.id = stage, (session or name).encode()
         self.talk = Conversation()
         self.talk.say(join={"host": name, "room": room, **({"program": True} if program else {})})
-        self.talk.say(keys=[f"of {name}, {number}" for number in range(room)])
+        self.talk.say(keys=[f"of {self.id.decode()}, {number}" for number in range(room)])
         self.heard: list[Any] = []
         self.words: list[Any] = []
         self.say()
@@ -460,8 +466,10 @@ def test_hosts_are_described() -> None:
     assert (lost["actors"], lost["started"], lost["lost"], lost["left"]) == (0, 1, 1, 0)
     stage.look()
     assert stage.launcher.hosts()["n1"]["traffic_bytes"] == 7, "what an actor has sent is kept"
-    HostSide(stage, "n1")
-    assert stage.launcher.hosts()["n1"]["traffic_bytes"] == 7, "also when the host is back"
+    HostSide(stage, "n1", session="the next")
+    back = stage.launcher.hosts()["n1"]
+    assert (back["traffic_bytes"], back["started"]) == (7, 1), "also when the host is back"
+    assert back["lost"] == 0
     third = HostSide(stage, "n3")
     third.talk.say(leaves="it is Sunday")
     third.say()
