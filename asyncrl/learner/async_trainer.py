@@ -389,7 +389,14 @@ class AsyncTrainer(BaseTrainer):
         if "fleet" not in checkpoint.meta["run"] or self._lockstep is not None:
             return
         if checkpoint.count("run.fleet.declared") == self._declared:
-            self._manager.resize(checkpoint.count("run.fleet.actors"))
+            actors = checkpoint.count("run.fleet.actors")
+            try:
+                self._manager.resize(actors)
+            except ConfigError as error:  # more than hosts are asked for
+                raise ConfigError(
+                    f"{error}. It had grown to that many when it was saved: pass --actors "
+                    f"{actors}, in Python actors={actors}"
+                ) from error
 
     def _begin(self) -> None:
         """Start the receiving thread, publish the first model, then start actors."""

@@ -500,6 +500,25 @@ def test_a_resumed_run_has_as_many_actors_as_before(
     assert Stage(checkpoint=saved).trainer.actors == 3
 
 
+def test_a_resumed_run_that_may_have_no_more_actors_says_how_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(strategy=Steps(4))
+    stage.trainer.services._saver = DirectSaver(Checkpointer(tmp_path), stage.interrupter)
+    stage.trainer.set_actors(5)
+    stage.manager.at_stop = lambda: stage.feed(64)
+    stage.train()
+
+    def refuse(_: FakeManager, actors: int) -> None:
+        raise ConfigError(f"{actors} are too many")
+
+    monkeypatch.setattr(FakeManager, "resize", refuse)
+    with pytest.raises(
+        CheckpointError, match=r"5 are too many.*pass --actors 5, in Python actors=5"
+    ):
+        Stage(checkpoint=Checkpointer(tmp_path).load("4"))
+
+
 def test_result_contains_what_actors_have_reported() -> None:
     report = replace(make_report(PEER), env_steps=40)
     stage = Stage(strategy=Steps(1))
