@@ -23,6 +23,7 @@ _FEWEST_EPISODES = 20
 
 _SPELLING = re.compile(r"(?:(min|max):)?(.+)")
 _OF_EVALUATIONS = "eval/"
+_MEANS = {"episode/return_mean", "episode/length_mean", "episode/success_rate"}
 _PREFIXES = {name.partition("/")[0] for name in METRICS if "/" in name}
 
 
@@ -61,7 +62,7 @@ class BestBy:
     @property
     def of_episodes(self) -> bool:
         """Whether it is a mean over the training episodes since the last record."""
-        return self.metric in {"episode/return_mean", "episode/length_mean"}
+        return self.metric in _MEANS or self.metric.startswith("info/")
 
     def is_better(self, value: float, than: float) -> bool:
         """Return whether a value is better than another one; equal values are not."""
@@ -87,7 +88,7 @@ class BestModel:
         `model` makes it, and is called only then. NaN and infinities are never best.
         """
         value = record.get(self.by.metric)
-        if value is not None and self.by.of_episodes:
+        if value is not None and self.by.of_episodes and "episodes" in record:
             value = self._episodes.mean(value, record["episodes"])
         if value is None:
             return None
@@ -109,8 +110,11 @@ class BestModel:
         self._episodes.pass_over(record.get("episodes", 0.0))
 
     def expect(self, evaluation: Record) -> None:
-        """Raise if evaluations select the best model, and this one lacks the metric."""
-        if self.by.of_evaluations and self.by.metric not in evaluation:
+        """Raise if evaluations select the best model, and none so far contained the metric.
+
+        Later ones may lack it, as a number that infos contain only where a goal was reached.
+        """
+        if self.by.of_evaluations and self.score is None and self.by.metric not in evaluation:
             recorded = ", ".join(sorted(evaluation))
             raise ConfigError(
                 f"save.best_by={str(self.by)!r} names a metric that evaluations do not record; "

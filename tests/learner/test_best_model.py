@@ -124,11 +124,23 @@ def test_evaluation_that_does_not_report_what_is_asked_for_is_refused() -> None:
     BestModel(BestBy("fps")).expect({"eval_reward": 1.0})
 
 
-def test_mean_of_few_episodes_is_put_together_with_those_after_it() -> None:
-    best = BestModel(BestBy("episode/return_mean"))
+def test_evaluations_that_contained_a_number_once_may_lack_it() -> None:
+    best = BestModel(BestBy("eval/info/time_to_goal", less=True))
+    offered(best, 7.0)
+    best.expect({"eval_reward": 1.0})  # the goal was not reached
+
+
+def test_a_mean_of_episodes_in_a_run_without_episodes_counts_as_it_is() -> None:
+    best = BestModel(BestBy("episode/return_mean"))  # recorded by a callback of an offline run
+    assert offered(best, 1.0, 2.0) == [True, True]
+
+
+@pytest.mark.parametrize("metric", ["episode/return_mean", "episode/success_rate", "info/gap"])
+def test_mean_of_few_episodes_is_put_together_with_those_after_it(metric: str) -> None:
+    best = BestModel(BestBy.parse(metric))
     scores = []
     for mean, ended in [(90.0, 1.0), (10.0, 19.0), (14.0, 20.0), (15.0, 40.0), (99.0, 41.0)]:
-        best.offer({"episode/return_mean": mean, "episodes": ended}, lambda: model(1))
+        best.offer({metric: mean, "episodes": ended}, lambda: model(1))
         scores.append(best.score)
     # (90 + 18 * 10 + 14) / 20, and then 20 episodes of one record
     assert scores == [None, None, pytest.approx(14.2), 15.0, 15.0]
