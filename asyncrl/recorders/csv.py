@@ -56,8 +56,8 @@ class CsvRecorder:
         if not self._path.exists():
             return
         with self._path.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                # A line that a crash has cut off lacks fields.
+            # A line that a crash has cut off has no end, or lacks fields if more was appended.
+            for row in csv.DictReader(line for line in file if line.endswith("\n")):
                 if None not in row.values() and None not in row:
                     yield row
 
