@@ -40,6 +40,9 @@ class NotebookRecorder(MemoryRecorder):
         self._state = RunState(limits or {}, target)
         self._show = show or _shown_by_ipython()
 
+    def resume_at(self, *, env_steps: int, opt_steps: int) -> None:
+        self._state.resume_at(env_steps=env_steps, opt_steps=opt_steps)
+
     def start(self, config: Mapping[str, object]) -> None:
         super().start(config)
         self._show("<p>the run begins</p>")

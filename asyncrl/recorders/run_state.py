@@ -38,9 +38,16 @@ class RunState:
         self._setup = setup
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._seconds: dict[str, float] = {}
+        self._began_s: float | None = 0.0
+        """Where the averages begin on the axis of `wall_s`; None: at the next record."""
         self._history: deque[dict[str, float]] = deque(maxlen=_WINDOW)
         self._moved_at: dict[str, float] = {}
         self._phases: set[str] = set()
+
+    def resume_at(self, *, env_steps: int, opt_steps: int) -> None:
+        """Continue a run from here; averages do not cover the time before."""
+        self.values |= {"env_steps": float(env_steps), "opt_steps": float(opt_steps)}
+        self._began_s = None
 
     def update(self, record: Record) -> None:
         """Add a record. Metrics that it lacks keep their values."""
@@ -62,10 +69,13 @@ class RunState:
                 self._phases.add(name)
 
     def finish(self, ended: str) -> None:
-        """Set how the run ended. From now on, rates and shares are averages of the whole run."""
+        """Set how the run ended. From now on, rates and shares are averages of the whole run.
+
+        Shares of a resumed run are those of the part since then.
+        """
         self.ended = ended
         for name, total in self._sums.items():
-            self.values[name] = total / self._seconds[_group(name)]
+            self.values[name] = total / (self._seconds[_group(name)] - (self._began_s or 0.0))
         for rate, steps in (("fps", "env_steps"), ("opt_steps_per_sec", "opt_steps")):
             if rate in self.values and self.wall_s > 0:
                 self.values[rate] = self.values.get(steps, 0.0) / self.wall_s
@@ -136,9 +146,11 @@ class RunState:
         """Add the metrics that are averaged, weighted by the seconds that the record covers."""
         averaged = {name: value for name, value in record.items() if name.startswith(_SHARES)}
         averaged |= {name: v for name, v in record.items() if name.endswith("_percent")}
+        if self._began_s is None:
+            self._began_s = self.wall_s
         for group in {_group(name) for name in averaged}:
-            before_s = self._seconds.get(group, 0.0)
-            self._seconds[group] = max(self.wall_s, before_s, 1e-9)
+            before_s = self._seconds.get(group, self._began_s)
+            self._seconds[group] = max(self.wall_s, before_s, self._began_s + 1e-6)
             seconds = self._seconds[group] - before_s
             for name, value in averaged.items():
                 if _group(name) == group:

@@ -78,6 +78,9 @@ class TerminalRecorder:
         self._is_printed = True
         self._judged_at_s = 0.0
 
+    def resume_at(self, *, env_steps: int, opt_steps: int) -> None:
+        self._state.resume_at(env_steps=env_steps, opt_steps=opt_steps)
+
     def start(self, config: Mapping[str, object]) -> None:
         if self._console.is_terminal and not self._console.is_dumb_terminal:
             # Redrawn with each record only: no thread, no flicker.

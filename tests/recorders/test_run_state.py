@@ -107,6 +107,18 @@ def test_end_shows_means_over_the_whole_run() -> None:
     assert run.values["eval_reward"] == 5.0, "not a mean of anything"
 
 
+def test_end_of_a_resumed_run_shows_means_over_the_time_since_then() -> None:
+    run = state()
+    run.resume_at(env_steps=400, opt_steps=30)
+    assert run.values == {"env_steps": 400.0, "opt_steps": 30.0}
+    run.update({"wall_s": 3601.0, "share/learner_wait": 1.0})  # mostly the start-up
+    run.update({"wall_s": 3603.0, "share/learner_wait": 0.5, "share/learner_opt": 0.5})
+    run.update({"wall_s": 3605.0, "share/learner_opt": 1.0})
+    run.finish("done")
+    shares = dict(run.shares("share/learner_"))
+    assert shares == pytest.approx({"wait": 0.25, "opt": 0.75}, abs=1e-3)
+
+
 def test_end_of_a_run_without_records_is_quiet() -> None:
     run = state()
     run.finish("failed")
