@@ -98,7 +98,8 @@ class InlineActor:
 
     def end_incarnation(self) -> dict[str, int]:
         """Cut all streams for good, and return what `restore` needs to begin the next one alike."""
-        self._actor.finish_streams()
+        if self._actor.env_steps:  # a callback may save before the first step
+            self._actor.finish_streams()
         self.table.on_report(self._actor.report())
         self._env_steps_before = self.env_steps
         self._incarnation += 1

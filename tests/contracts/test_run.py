@@ -406,6 +406,22 @@ def test_callbacks_are_called_in_their_order_and_closed_in_the_opposite_one(make
     ]
 
 
+def test_a_callback_may_save_or_end_the_run_when_it_begins(make: Make, tmp_path: Path) -> None:
+    class AtOnce(Callback):
+        def begin(self, trainer: Training) -> None:
+            trainer.save()
+
+    saves = make(callbacks=[AtOnce()], checkpointer=Checkpointer(tmp_path), stop=MaxOptSteps(2))
+    assert saves.train().opt_steps == 2
+
+    class Ends(Callback):
+        def begin(self, trainer: Training) -> None:
+            trainer.interrupter.stop("it was learned before")
+
+    result = make(callbacks=[Ends()]).train()
+    assert (result.opt_steps, result.stop_reason) == (0, "it was learned before")
+
+
 def test_numbers_of_a_callback_are_recorded_and_may_end_the_run_and_choose_the_best(
     make: Make,
 ) -> None:
