@@ -39,7 +39,7 @@ from asyncrl.learner.step_metrics import StepMetrics
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction
 from asyncrl.learner.thread_tuner import RoomMeter, ThreadTuner, alike, most_threads
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.metrics.metrics import METRICS
+from asyncrl.metrics.metrics import describe
 from asyncrl.metrics.verdict import Setup
 
 SPACES = "spaces"
@@ -404,7 +404,7 @@ class BaseTrainer(ABC):
         Stop conditions and `best_by` read it too. A prefix, as in `mine/x`, keeps it apart from the
         run's own metrics, whose names are refused.
         """
-        if not name or name in METRICS:
+        if not name or describe(name):
             raise ConfigError(
                 f"log takes a name of your own, got {name!r}; give one with a prefix, as `mine/x`"
             )

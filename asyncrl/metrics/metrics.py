@@ -7,6 +7,7 @@ or of custom code. A test compares this list with what runs record.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -241,6 +242,7 @@ METRICS: dict[str, Metric] = {
 }
 
 
+@lru_cache(maxsize=4096)
 def describe(name: str) -> Metric | None:
     """Return the entry of a recorded name, or None if it is not in the list."""
     if name in METRICS:
