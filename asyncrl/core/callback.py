@@ -93,7 +93,10 @@ class Callback:
         """Act on an evaluation: `eval_reward`, `eval/model_version` and its other numbers."""
 
     def saved(self, trainer: Training, opt_steps: int) -> None:
-        """Act after a checkpoint was copied, to be written in the background."""
+        """Act after a checkpoint was copied, to be written in the background.
+
+        Not called for the last one, which is saved after `end`.
+        """
 
     def published(self, trainer: Training, opt_steps: int) -> None:
         """Act after a model was published to the actors; there are none without processes."""
@@ -111,6 +114,7 @@ class Callback:
         """Return the state for `restore`; each checkpoint contains it.
 
         It may contain numbers, including infinite ones, text, None, and lists and dicts of these.
+        As in JSON, tuples come back as lists, and the keys of dicts as text.
         """
         return {}
 
