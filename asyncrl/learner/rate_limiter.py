@@ -15,6 +15,7 @@ the newer the model that acted.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -96,7 +97,7 @@ class RateLimiter:
         self._min_size = config.min_size
         self._lowest = lowest
         self._highest = highest
-        self._offset = 0.0  # added to the difference after a change of the ratio
+        self._offset = 0.0  # subtracted from the difference after a change of settings
         self.inserted = 0
         """Transitions inserted so far."""
         self.sampled = 0
@@ -137,18 +138,23 @@ class RateLimiter:
         return self._difference(samples=count) >= self._lowest
 
     def state(self) -> dict[str, float]:
-        """Return the counts for `resume_at`."""
-        counts = {"inserted": self.inserted, "sampled": self.sampled}
-        return {**counts, "samples_per_insert": self._ratio}
+        """Return what `resume_at` needs."""
+        counts = {"inserted": self.inserted, "sampled": self.sampled, "offset": self._offset}
+        return {**counts, **self._settings()}
 
-    def resume_at(self, *, inserted: int, sampled: int, samples_per_insert: float) -> None:
-        """Continue from saved counts; from the middle of the band if they belong to another ratio.
+    def resume_at(self, saved: Mapping[str, float]) -> None:
+        """Continue from a saved state; from the middle of the band if its settings were others.
 
-        Otherwise one side would have to catch up for the whole past of the run.
+        Otherwise one side would have to catch up for the whole past of the run. A warm-up that is
+        left comes first, and ends in the middle of the band.
         """
-        self.inserted, self.sampled = inserted, sampled
-        if samples_per_insert != self._ratio:
-            self._offset = self._difference() - (self._lowest + self._highest) / 2
+        self.inserted, self.sampled = int(saved["inserted"]), int(saved["sampled"])
+        self._offset = saved.get("offset", 0.0)  # earlier versions saved neither this nor min_size
+        settings = self._settings()
+        if any(saved.get(name, value) != value for name, value in settings.items()):
+            self._offset = 0.0
+            left = max(0, self._min_size - self.inserted)
+            self._offset = self._difference(inserts=left) - (self._lowest + self._highest) / 2
 
     def on_insert(self, count: int) -> None:
         """Count inserted transitions."""
@@ -157,6 +163,10 @@ class RateLimiter:
     def on_sample(self, count: int) -> None:
         """Count sampled transitions."""
         self.sampled += count
+
+    def _settings(self) -> dict[str, float]:
+        """Return the settings that say where the middle of the band is."""
+        return {"samples_per_insert": self._ratio, "min_size": self._min_size}
 
     def _difference(self, *, inserts: int = 0, samples: int = 0) -> float:
         """Return the difference after further inserts and samples."""

@@ -190,11 +190,7 @@ class ReplayBufferProxy:
         self.ledger.resume_at(Balance(**parts), env_steps=checkpoint.count("run.env_steps"))
         self.actors.episodes_before = checkpoint.count("run.episodes")
         if restore_replay(self.buffer, checkpoint.groups):
-            self.limiter.resume_at(
-                inserted=checkpoint.count("run.limiter.inserted"),
-                sampled=checkpoint.count("run.limiter.sampled"),
-                samples_per_insert=checkpoint.number("run.limiter.samples_per_insert"),
-            )
+            self.limiter.resume_at(checkpoint.meta["run"]["limiter"])
 
     def take_evaluations(self) -> list[EvaluationReport]:
         """Return the evaluations that have arrived since the last call."""

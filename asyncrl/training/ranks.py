@@ -219,8 +219,5 @@ def _take_share(
         return
     deal([checkpoint.groups[name] for name in names], buffer, plan.schema, rank=rank, world=world)
     saved = checkpoint.meta["run"]["limiters"]
-    plan.limiter.resume_at(
-        inserted=sum(int(one["inserted"]) for one in saved) // world,
-        sampled=sum(int(one["sampled"]) for one in saved) // world,
-        samples_per_insert=float(saved[0]["samples_per_insert"]),
-    )
+    share = {name: sum(one[name] for one in saved) // world for name in saved[0]}
+    plan.limiter.resume_at({**share, "samples_per_insert": saved[0]["samples_per_insert"]})

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.core.errors import ConfigError
-from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.rate_limiter import RateLimiter, RateLimiterConfig
 
 
 @given(
@@ -61,35 +61,51 @@ def test_a_band_that_is_accepted_never_deadlocks(
 
 
 @given(
-    before=st.sampled_from([0.0, 0.5, 8.0]),
-    ratio=st.sampled_from([0.5, 1.5, 8.0]),
-    inserted=st.integers(100, 10**9),
+    before=st.sampled_from([(0.0, 100), (0.5, 100), (8.0, 1), (8.0, 100), (8.0, 100_000)]),
+    after=st.sampled_from([(0.5, 100), (1.5, 100), (8.0, 100), (8.0, 1), (8.0, 150_000)]),
+    inserted=st.integers(200_000, 10**9),
     message=st.integers(1, 300),
     batch=st.integers(1, 512),
 )
-def test_neither_side_waits_for_what_went_by_at_another_ratio(
-    before: float, ratio: float, inserted: int, message: int, batch: int
+def test_neither_side_waits_for_what_went_by_with_other_settings(
+    before: tuple[float, int], after: tuple[float, int], inserted: int, message: int, batch: int
 ) -> None:
-    old = RateLimiterConfig(samples_per_insert=before, min_size=100).build(
-        max_insert=message, batch_size=batch
-    )
+    def build(ratio: float, min_size: int) -> RateLimiter:
+        config = RateLimiterConfig(samples_per_insert=ratio, min_size=min_size)
+        return config.build(max_insert=message, batch_size=batch)
+
+    old, limiter, again = build(*before), build(*after), build(*after)
     old.on_insert(inserted)
-    old.on_sample(int(inserted * before))
-    config = RateLimiterConfig(samples_per_insert=ratio, min_size=100)
-    limiter = config.build(max_insert=message, batch_size=batch)
-    counts = old.state()
-    limiter.resume_at(
-        inserted=int(counts["inserted"]),
-        sampled=int(counts["sampled"]),
-        samples_per_insert=counts["samples_per_insert"],
-    )
+    old.on_sample(int((inserted - before[1]) * before[0]))
+    limiter.resume_at(old.state())
     assert (limiter.inserted, limiter.sampled) == (old.inserted, old.sampled)
-    if before == ratio:
-        assert limiter.may_insert(message) == old.may_insert(message)
-        assert limiter.may_sample(batch) == old.may_sample(batch)
+    if before == after:
+        assert (limiter.room(), limiter.stock()) == (old.room(), old.stock())
     else:
         assert limiter.may_insert(message)
         assert limiter.may_sample(batch)
+        assert limiter.room() == pytest.approx(limiter.stock())
+    limiter.on_insert(message)
+    again.resume_at(limiter.state())
+    assert (again.room(), again.stock()) == (limiter.room(), limiter.stock())
+
+
+@pytest.mark.parametrize("min_size", [400, 1000, 5000])
+def test_a_warm_up_that_is_left_ends_in_the_middle_of_the_band(min_size: int) -> None:
+    old = RateLimiterConfig(min_size=1000).build(max_insert=10, batch_size=32)
+    old.on_insert(300)
+    limiter = RateLimiterConfig(min_size=min_size).build(max_insert=10, batch_size=32)
+    limiter.resume_at(old.state())
+    assert limiter.is_warming_up()
+    limiter.on_insert(min_size - 300)
+    assert limiter.may_sample(32)
+    assert limiter.room() == pytest.approx(limiter.stock())
+
+
+def test_a_state_of_an_earlier_version_keeps_its_balance() -> None:
+    limiter = RateLimiterConfig(min_size=10).build(max_insert=10, batch_size=32)
+    limiter.resume_at({"inserted": 100, "sampled": 700, "samples_per_insert": 8.0})
+    assert limiter.room() - limiter.stock() == pytest.approx(2 * (700 - 8 * 90) / 8)
 
 
 def test_refusal_names_a_band_that_works() -> None:

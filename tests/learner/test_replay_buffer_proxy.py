@@ -819,7 +819,8 @@ def test_resumed_run_continues_with_replay_ledger_and_limiter(save_replay: bool)
     first.proxy.close()
     groups, numbers = first.proxy.state(save_replay=save_replay)
     stored, produced = 3 * PER_MESSAGE, 5 * PER_MESSAGE
-    counts = {"inserted": stored, "sampled": 4, "samples_per_insert": 0.5}
+    counts = {"inserted": stored, "sampled": 4, "offset": 0.0}
+    counts |= {"samples_per_insert": 0.5, "min_size": PER_MESSAGE}
     assert numbers["limiter"] == (counts if save_replay else {})
     assert numbers["env_steps"] == stored
 
