@@ -68,6 +68,9 @@ _PACKAGES = {
 }
 """Prefix of ids -> what installs these environments, in versions that fit together."""
 
+_MOST_FOR_EPISODES = 64
+"""Environments that are built at once to play a number of episodes."""
+
 _HOMES = {ATARI: "asyncrl.envs.atari", "envpool:": "asyncrl.envs.envpool"}
 """Prefix of ids that are not Gymnasium's -> the module that makes them."""
 
@@ -131,16 +134,17 @@ class EnvConfig:
         return _build_batch(self._make, self.n_envs, self.info)
 
     def build_for(self, episodes: int) -> BatchEnv:
-        """Make environments for this number of episodes: one each, if the number can be chosen.
+        """Make environments for this number of episodes: one each, but at most 64.
 
         A factory of a vector environment decides itself how many it holds.
         """
+        count = min(episodes, _MOST_FOR_EPISODES)
         if self.vectorization == "native":
-            return replace(self, n_envs=episodes).build()
+            return replace(self, n_envs=count).build()
         first = self._make()
         if not _is_plain(first):
             return as_batch_env(first, info=self.info)
-        return _plain_batch(first, self._make, episodes, self.info)
+        return _plain_batch(first, self._make, count, self.info)
 
     def make(self) -> PlainOrVectorEnv:
         """Make one single environment, or a vector environment if the id or a setting says so."""

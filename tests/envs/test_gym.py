@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import sys
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,16 @@ def test_native_form_is_the_environments_own() -> None:
     assert isinstance(env, VectorBatch)
     assert env.n_envs == 4
     assert run(env).shape == (4, 4)
+
+
+@pytest.mark.parametrize("vectorization", ["batch", "native"])
+@pytest.mark.parametrize(("episodes", "built"), [(63, 63), (1000, 64)])
+def test_many_episodes_are_played_by_a_bounded_number_of_environments(
+    vectorization: Any, episodes: int, built: int
+) -> None:
+    config = EnvConfig(id="CartPole-v1", vectorization=vectorization)
+    with closing(config.build_for(episodes)) as env:
+        assert env.n_envs == built
 
 
 def test_arguments_are_laid_over_those_of_any_factory() -> None:
