@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Self
 
@@ -139,6 +139,9 @@ class EvaluationReport:
 
 _UNNUMBERED = ModelVersion(0)
 
+_AFTER_SCHEDULES = 10**15
+"""More environment steps than any schedule lasts."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
@@ -154,6 +157,14 @@ class ModelInfo:
     n_actors: int = 0
     """Number of actors of the run when it was published, on which ladders of exploration depend; 0
     if unknown."""
+
+    def explored(self) -> ModelInfo:
+        """Return it for acting outside its run: at the end of all schedules if it learned offline.
+
+        The run of such a model has no environment steps, so no first ones with random actions.
+        """
+        offline = self.version > 0 and not self.env_steps
+        return replace(self, env_steps=_AFTER_SCHEDULES) if offline else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,7 @@ class EvaluateApart:
         with closing(make_batch_env(make_env, "make_eval_env")) as env:
             context = PolicyContext(seed=derive_seed(seed, Role.EVALUATION, model.version))
             policy = self.agent.build_policy(env.spec, context)
+            model = model.explored()
             policy.sync_model(model)
             if isinstance(policy, CountsEnvSteps):
                 policy.env_steps = model.env_steps

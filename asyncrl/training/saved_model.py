@@ -241,5 +241,5 @@ def policy_of(
             params=saved.group("model"),
             env_steps=saved.count("env_steps"),
         )
-        policy.sync_model(info)
+        policy.sync_model(info.explored())
     return policy

@@ -13,6 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
 from asyncrl import load_policy
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
+from asyncrl.agents.discrete_sac import DiscreteSACConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.checkpoint.checkpoint import Checkpointer
@@ -133,6 +134,23 @@ def test_policy_explores_again_if_asked(tmp_path: Path) -> None:
     one.train()
     other.train()
     assert not np.array_equal(one.act(OBS).action, other.act(OBS).action)
+
+
+@pytest.mark.parametrize(("env_steps", "random"), [(0, False), (10, True), (5000, False)])
+def test_model_of_an_offline_run_has_no_phase_of_random_actions(
+    tmp_path: Path, env_steps: int, random: bool
+) -> None:
+    agent = DiscreteSACConfig(hidden=(8,), device="cpu", random_env_steps=1000)
+    spec = describe_env(MAKE_ENV).spec
+    policy = agent.build_policy(spec, PolicyContext(seed=0))
+    params = {name: np.zeros_like(x) for name, x in policy.model_info().params.items()}
+    last = max(name for name, x in params.items() if x.shape == (2,))
+    params[last][:] = [0.0, 50.0]  # the second action is certain
+    meta = {"opt_steps": 1, "env_steps": env_steps}
+    Checkpointer(tmp_path).save("best", {"model": params}, meta)
+    loaded = load_policy(tmp_path, agent=agent, make_env=MAKE_ENV)
+    loaded.train()
+    assert (not loaded.act(OBS).action.all()) is random
 
 
 def test_memory_is_cleared_where_forget_says(tmp_path: Path) -> None:
