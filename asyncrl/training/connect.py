@@ -407,8 +407,8 @@ def _run_in_loop(loop: UserLoop, spec: ActorSpec, peer: Peer, progress: Progress
     except NoAnswer:  # it had to finish before the first observation came
         return
     finally:
-        loop.leave()
-        loop.why_waiting = _NO_PLACE
+        if loop.leave(must_finish):
+            loop.why_waiting = _NO_PLACE
 
 
 class _Noting:

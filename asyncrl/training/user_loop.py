@@ -146,14 +146,21 @@ class UserLoop:
     def begin(self, must_finish: Callable[[], bool]) -> None:
         """Serve another actor, which asks `must_finish` while it waits."""
         with self._changed:
-            self.leave()
             self._must_finish = must_finish
+            self.leave(must_finish)
 
-    def leave(self) -> None:
-        """Forget an actor that has ended: what its last action leads to is ignored."""
+    def leave(self, must_finish: Callable[[], bool]) -> bool:
+        """Forget an actor that has ended: what its last action leads to is ignored.
+
+        Returns False, and does nothing, if another one has begun: the thread of one that was killed
+        may end later.
+        """
         with self._changed:
+            if self._must_finish is not must_finish:
+                return False
             self._taken = self._counts = False
             self._action = self._outcome = None
+            return True
 
     def reset(self, seed: int) -> Array:
         """Wait for an observation."""

@@ -13,6 +13,7 @@ from asyncrl.actor.acting_model import NoAnswer
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.core.errors import ConfigError, TransportClosed, TransportError
 from asyncrl.training.user_loop import UserLoop
+from tests.support.helpers import wait_until
 
 DEADLINE_S = 30.0
 SPEC = EnvSpec(
@@ -113,13 +114,24 @@ def test_another_observation_gets_no_action_of_the_one_before(loop: UserLoop) ->
         loop.act([0, 1], 0.01)
     with pytest.raises(TransportError):
         loop.act([0, 2], 0.01)  # no actor has the first one
-    loop.begin(lambda: False)
+    loop.begin(one := lambda: False)
     np.testing.assert_array_equal(loop.reset(0), [[0, 2]])
     with pytest.raises(ConfigError, match=r"another observation .* array\(\[0\., 2\.\]"):
         loop.act([0, 3], 0.01)
-    loop.leave()
+    assert loop.leave(one)
     with pytest.raises(TransportError):
         loop.act([0, 3], 0.01)
+
+
+def test_actor_that_ends_late_takes_nothing_from_the_next_one(loop: UserLoop) -> None:
+    loop.begin(killed := lambda: False)
+    after = ActorSide(loop)
+    with pytest.raises(TransportError):
+        loop.act([0, 1], 0.0)
+    wait_until(lambda: loop._action is not None, DEADLINE_S, "the action")
+    assert not loop.leave(killed)
+    assert loop.act([0, 1], DEADLINE_S) == 0
+    after.end()
 
 
 @pytest.mark.parametrize(
