@@ -344,7 +344,7 @@ def parse_flags(
 
 _OF_HOSTS = ("launcher", "hosts", "ray", "listen", "advertise")
 _OF_ACTORS = (
-    *("supervision", "transport", "proxy", "inference", "serving", "ranks", *_OF_HOSTS),
+    *("supervision", "transport", "proxy", "serving", "ranks", *_OF_HOSTS),
     "limiter.band-transitions",
     *(
         f"trainer.{f.name}".replace("_", "-")
@@ -352,7 +352,7 @@ _OF_ACTORS = (
         if f.name != "batch_size"
     ),
 )
-_OF_ENVIRONMENTS = (*_OF_ACTORS, "actors", "limiter", "segment", "envs-per-actor")
+_OF_ENVIRONMENTS = (*_OF_ACTORS, "inference", "actors", "limiter", "segment", "envs-per-actor")
 _WITHOUT_MEANING = {"async": (), "sync": _OF_ACTORS, "offline": _OF_ENVIRONMENTS}
 """Flags, and groups of flags, that have no effect in a mode."""
 

@@ -127,6 +127,15 @@ def test_what_has_no_meaning_in_a_mode_is_refused(words: str, said: str) -> None
         parse(words.split())
 
 
+def test_file_with_served_inference_gives_a_synchronous_run(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("inference: server\n")
+    words = ["dqn", "--config", str(file), "--mode", "sync"]
+    with pytest.raises(ConfigError, match="leave it at actor"):
+        parse(words)
+    assert parse([*words, "--inference", "actor"]).config.mode == "sync"
+
+
 @pytest.mark.parametrize(
     ("samples", "batch_size", "every", "steps"),
     [(8.0, 128, 16, 1), (256.0, 64, 1, 4), (8.0, 100, 25, 2), (1.0, 1024, 1024, 1)],
