@@ -50,7 +50,8 @@ class EnvSchedule(Callback):
 
     def state(self, trainer: Training) -> Mapping[str, Any]:
         """Return which change was the last."""
-        return {"done": self._done, "kwargs": self.kwargs_at.get(self._done)}
+        kwargs = self.kwargs_at.get(self._done)
+        return {"done": self._done, "kwargs": None if kwargs is None else dict(kwargs)}
 
     def restore(self, trainer: Training, state: Mapping[str, Any]) -> None:
         """Repeat no change, unless the schedule has another one in its place now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,8 @@ def test_resumed_run_repeats_no_change_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_resumed_run_follows_a_schedule_that_has_changed(tmp_path: Path) -> None:
-    before, now = EnvSchedule({12: {"level": 2}}), EnvSchedule({12: {"level": 3}})
+    before = EnvSchedule({12: MappingProxyType({"level": 2})})  # any mapping
+    now = EnvSchedule({12: {"level": 3}})
     assert train(22, before, checkpoint_dir=tmp_path) == [(0, 15), (2, 7)]
     levels = [level for level, _ in train(40, now, checkpoint_dir=tmp_path, resume=True)]
     assert levels[-1] == 3
