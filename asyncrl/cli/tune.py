@@ -257,6 +257,7 @@ def _command(agent: str, config: RunConfig, options: TuneOptions) -> str:
     parts = ["asyncrl train", agent]
     parts += [f"--config {options.config}"] if options.config else []
     parts += ["--mode async"] if config.mode != "async" else []  # as the short runs were
+    parts += ["--data None"] if config.data is not None else []
     parts += [f"--env {config.env}"]
     parts += [f"--env-kwargs {' '.join(kwargs)}"] if kwargs else []
     parts += [f"--vectorization {options.vectorization}"] if options.vectorization else []

@@ -249,6 +249,17 @@ def test_command_of_the_choice_gives_the_chosen_settings(
     assert config in [replace(one, mode="async") for one in tried]
 
 
+@pytest.mark.usefixtures("tried")
+def test_command_for_a_file_of_an_offline_run_is_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(f"mode: offline\ndata: {tmp_path}\n")
+    run(parse(["--agent", "iql", "--config", str(file), "--json"]))
+    words = json.loads(capsys.readouterr().out)["command"].split()
+    assert train_command.parse(words[2:]).config.mode == "async"
+
+
 def test_json_is_one_line_with_every_trial(
     tried: list[RunConfig], capsys: pytest.CaptureFixture[str]
 ) -> None:
