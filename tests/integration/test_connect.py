@@ -135,6 +135,7 @@ def test_changes_of_environments_do_not_concern_a_loop(tmp_path: Path) -> None:
 def test_a_loop_that_waits_too_long_learns_why(tmp_path: Path) -> None:
     key, learns = tmp_path / "join.key", threading.Event()
     with training(key, before=lambda _: learns.wait(DEADLINE_S)), connect(key) as actor:
+        play(actor, steps=1)  # until it has a place
         actor._timeout_s = 2.0
         try:
             with pytest.raises(TransportError, match=r"no action .* wants no more experience now"):
