@@ -190,7 +190,7 @@ class ReplayBufferProxy:
         self.ledger.resume_at(Balance(**parts), env_steps=checkpoint.count("run.env_steps"))
         self.actors.episodes_before = checkpoint.count("run.episodes")
         if restore_replay(self.buffer, checkpoint.groups):
-            self.limiter.resume_at(checkpoint.meta["run"]["limiter"])
+            self.limiter.resume_at(_limiter_state(checkpoint))
 
     def take_evaluations(self) -> list[EvaluationReport]:
         """Return the evaluations that have arrived since the last call."""
@@ -393,3 +393,12 @@ class ReplayBufferProxy:
             self._gave_way = True
             with self._turnstile:
                 pass
+
+
+def _limiter_state(checkpoint: Checkpoint) -> dict[str, float]:
+    """Return what a checkpoint holds of the limiter; earlier versions saved less of it."""
+    held = "run.limiter"
+    counts = {name: checkpoint.count(f"{held}.{name}") for name in ("inserted", "sampled")}
+    newer = [n for n in ("offset", "min_size") if n in checkpoint.meta["run"].get("limiter", {})]
+    names = ("samples_per_insert", *newer)
+    return {**counts, **{name: checkpoint.number(f"{held}.{name}") for name in names}}
