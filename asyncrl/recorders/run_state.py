@@ -47,7 +47,8 @@ class RunState:
     def resume_at(self, *, env_steps: int, opt_steps: int) -> None:
         """Continue a run from here; averages do not cover the time before."""
         self.values |= {"env_steps": float(env_steps), "opt_steps": float(opt_steps)}
-        self._began_s = None
+        if env_steps or opt_steps:  # else a new run: its recorders forget an earlier one
+            self._began_s = None
 
     def update(self, record: Record) -> None:
         """Add a record. Metrics that it lacks keep their values."""

@@ -119,6 +119,16 @@ def test_end_of_a_resumed_run_shows_means_over_the_time_since_then() -> None:
     assert shares == pytest.approx({"wait": 0.25, "opt": 0.75}, abs=1e-3)
 
 
+def test_end_of_a_new_run_counts_its_start() -> None:
+    run = state()
+    run.resume_at(env_steps=0, opt_steps=0)
+    run.update({"wall_s": 60.0, "share/learner_wait": 1.0})
+    run.update({"wall_s": 80.0, "share/learner_opt": 1.0})
+    run.finish("done")
+    shares = dict(run.shares("share/learner_"))
+    assert shares == pytest.approx({"wait": 0.75, "opt": 0.25}, abs=1e-3)
+
+
 def test_end_of_a_run_without_records_is_quiet() -> None:
     run = state()
     run.finish("failed")
