@@ -134,13 +134,15 @@ class EnvConfig:
         return _build_batch(self._make, self.n_envs, self.info)
 
     def build_for(self, episodes: int) -> BatchEnv:
-        """Make environments for this number of episodes: one each, but at most 64.
+        """Make environments for this number of episodes: one each, but at most 64 single ones.
 
-        A factory of a vector environment decides itself how many it holds.
+        Episodes of those begin alike for any number of environments. Those of a vector environment
+        may not. A factory of one decides itself how many it holds.
         """
         count = min(episodes, _MOST_FOR_EPISODES)
         if self.vectorization == "native":
-            return replace(self, n_envs=count).build()
+            seeds_each = self.id.startswith(ATARI)
+            return replace(self, n_envs=count if seeds_each else episodes).build()
         first = self._make()
         if not _is_plain(first):
             return as_batch_env(first, info=self.info)
