@@ -88,8 +88,11 @@ class BestModel:
         `model` makes it, and is called only then. NaN and infinities are never best.
         """
         value = record.get(self.by.metric)
-        if value is not None and self.by.of_episodes and "episodes" in record:
-            value = self._episodes.mean(value, record["episodes"])
+        if self.by.of_episodes and "episodes" in record:
+            if value is not None:
+                value = self._episodes.mean(value, record["episodes"])
+            elif self.by.metric.startswith("info/"):
+                self._episodes.pass_over(record["episodes"])  # they had no such number
         if value is None:
             return None
         if not math.isfinite(value):
@@ -128,9 +131,7 @@ class BestModel:
                 "this run never recorded a finite %s%s, so no best model was kept; see "
                 "save.best_by",
                 self.by.metric,
-                f" of {_FEWEST_EPISODES} episodes"
-                if self.by.of_episodes
-                else f" over {_FEWEST_EPISODES} episodes",
+                f" of {_FEWEST_EPISODES} episodes" if self.by.of_episodes else "",
             )
 
     def meta(self) -> dict[str, Any]:

@@ -146,6 +146,23 @@ def test_mean_of_few_episodes_is_put_together_with_those_after_it(metric: str) -
     assert scores == [None, None, pytest.approx(14.2), 15.0, 15.0]
 
 
+def test_episodes_without_a_number_count_in_no_mean_of_it() -> None:
+    best = BestModel(BestBy("info/gap"))
+    for ended in range(30):
+        assert best.offer({"episodes": float(ended)}, lambda: model(1)) is None
+    assert best.offer({"info/gap": 99.0, "episodes": 30.0}, lambda: model(2)) is None
+    assert best.offer({"info/gap": 1.0, "episodes": 50.0}, lambda: model(3)) is not None
+    assert best.score == pytest.approx((99 + 20 * 1) / 21)
+
+
+def test_a_number_that_was_never_recorded_is_named_at_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        BestModel(BestBy("agent/loss")).conclude()
+    assert "recorded a finite agent/loss, so no best model" in caplog.text
+
+
 def test_episodes_before_anything_was_learned_count_in_no_mean() -> None:
     best = BestModel(BestBy("episode/length_mean", less=True))
     best.pass_over({"episode/length_mean": 5.0, "episodes": 300.0})
