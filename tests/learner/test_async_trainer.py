@@ -486,15 +486,19 @@ def test_resumed_run_continues_from_the_checkpoint(tmp_path: Path) -> None:
         Stage(checkpoint=incomplete)
 
 
+def saved_with_actors(actors: int, directory: Path) -> Checkpoint:
+    stage = Stage(strategy=Steps(4))
+    stage.trainer.services._saver = DirectSaver(Checkpointer(directory), stage.interrupter)
+    stage.trainer.set_actors(actors)
+    stage.manager.at_stop = lambda: stage.feed(64)
+    assert stage.train().setup.actors == 0, "this one was given no setup"
+    return Checkpointer(directory).load("4")
+
+
 def test_a_resumed_run_has_as_many_actors_as_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = Stage(strategy=Steps(4))
-    stage.trainer.services._saver = DirectSaver(Checkpointer(tmp_path), stage.interrupter)
-    stage.trainer.set_actors(5)
-    stage.manager.at_stop = lambda: stage.feed(64)
-    assert stage.train().setup.actors == 0, "this one was given no setup"
-    saved = Checkpointer(tmp_path).load("4")
+    saved = saved_with_actors(5, tmp_path)
     assert Stage(checkpoint=saved).trainer.actors == 5
     monkeypatch.setattr(FakeManager, "size", 3)  # the settings were changed meanwhile
     assert Stage(checkpoint=saved).trainer.actors == 3
@@ -503,11 +507,7 @@ def test_a_resumed_run_has_as_many_actors_as_before(
 def test_a_resumed_run_that_may_have_no_more_actors_says_how_it_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = Stage(strategy=Steps(4))
-    stage.trainer.services._saver = DirectSaver(Checkpointer(tmp_path), stage.interrupter)
-    stage.trainer.set_actors(5)
-    stage.manager.at_stop = lambda: stage.feed(64)
-    stage.train()
+    saved = saved_with_actors(5, tmp_path)
 
     def refuse(_: FakeManager, actors: int) -> None:
         raise ConfigError(f"{actors} are too many")
@@ -516,7 +516,7 @@ def test_a_resumed_run_that_may_have_no_more_actors_says_how_it_may(
     with pytest.raises(
         CheckpointError, match=r"5 are too many.*pass --actors 5, in Python actors=5"
     ):
-        Stage(checkpoint=Checkpointer(tmp_path).load("4"))
+        Stage(checkpoint=saved)
 
 
 def test_result_contains_what_actors_have_reported() -> None:
