@@ -269,7 +269,9 @@ def _load_any(data: Value, hint: Hint, path: str) -> Any:
     if isinstance(data, list):
         return _load_sequence(data, list, path)
     if isinstance(data, Mapping):
-        return (_load_open if "type" in data else _load_mapping)(data, hint, path)
+        # Other texts are an environment's own: `{"observation": {"type": "Kinematics"}}`.
+        names_class = ":" in str(data.get("type"))
+        return (_load_open if names_class else _load_mapping)(data, hint, path)
     if type(data) in _SCALARS:
         return _load_scalar(data, type(data), path)
     raise _Misfit(path, data, "a plain value")
