@@ -132,7 +132,9 @@ def _filled(config: RunConfig, parts: OfflineParts) -> OfflineParts:
     }
     if "recorder" not in filled and named.recorders:
         filled["recorder"] = BackgroundRecorder(named.make_recorders())
-    schedule = [EnvSchedule(config.env_schedule)] if config.env_schedule else []
+    # An offline run steps no training environments; its data may be of a run with a curriculum.
+    has_schedule = config.env_schedule and config.mode != "offline"
+    schedule = [EnvSchedule(config.env_schedule)] if has_schedule else []
     if schedule or named.callbacks:
         more = parts.get("callbacks", ())
         filled["callbacks"] = [*schedule, *named.make_callbacks(), *more]

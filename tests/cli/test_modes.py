@@ -90,7 +90,9 @@ def test_offline_run_learns_from_a_run_and_continues(
     run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     offline = tmp_path / "offline"
-    flags = ["--data", run_dir / "checkpoints", "--max-opt-steps", 20]
+    file = tmp_path / "curriculum.yaml"  # of the run that made the data: it has no effect
+    file.write_text("env_schedule: {0: {sutton_barto_reward: true}}")
+    flags = ["--config", file, "--data", run_dir / "checkpoints", "--max-opt-steps", 20]
     fewer = [flag for flag in FLAGS if flag not in {"--segment.length", "4"}]
     fewer = [flag for flag in fewer if flag not in {"--limiter.min-size", "64"}]
     command("train", "iql", *fewer, *flags, "--run-dir", offline)
