@@ -30,8 +30,8 @@ class PlotArguments:
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("curves.png")
     """File to write; its ending is the format: .png, .svg or .pdf. An existing file is replaced."""
 
-    axis: Literal["env_steps", "opt_steps", "wall_s"] = "env_steps"
-    """Horizontal axis."""
+    axis: Literal["env_steps", "opt_steps", "wall_s"] | None = None
+    """Horizontal axis. Default: `env_steps`, or `opt_steps` if all runs are offline."""
 
     def __post_init__(self) -> None:
         check_declared(self, flags=True)

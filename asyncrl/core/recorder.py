@@ -12,6 +12,14 @@ CLOCK_TIME = "%Y-%m-%dT%H:%M:%S%z"
 """Format of the time in lines that are read later: local time with its zone."""
 
 
+def axis_of(record: Record) -> str:
+    """Return the metric that a record is drawn over: environment steps.
+
+    A run that makes none, as an offline one, is drawn over its optimisation steps.
+    """
+    return "opt_steps" if record.get("opt_steps") and not record.get("env_steps") else "env_steps"
+
+
 class Recorder(Protocol):
     """Keeps records. Called from one thread; may block, since `BackgroundRecorder` buffers for it.
 

@@ -132,9 +132,10 @@ class TrainResult:
         )
         return judge(facts)
 
-    def plot(self, axis: str = "env_steps") -> Any:  # noqa: ANN401  # a figure
+    def plot(self, axis: str | None = None) -> Any:  # noqa: ANN401  # a figure
         """Draw the evaluations over `env_steps`, `opt_steps`, `wall_s` or `train_s`.
 
+        By default over `env_steps`, or `opt_steps` of an offline run.
         Returns the figure, which a notebook shows. Needs matplotlib.
         """
         if not self.evaluations:
@@ -142,7 +143,7 @@ class TrainResult:
                 "the run was not evaluated, so there is no curve: set evaluate.interval_opt_steps, "
                 "or draw what a recorder has kept, as MemoryRecorder.plot does"
             )
-        if axis not in (axes := self.evaluations[0].keys() - {"eval_reward"}):
+        if axis is not None and axis not in (axes := self.evaluations[0].keys() - {"eval_reward"}):
             raise ConfigError(f"plot has no axis {axis!r}; it has {', '.join(sorted(axes))}")
         return draw(self.evaluations, ["eval_reward"], axis)
 

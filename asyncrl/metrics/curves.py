@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.recorder import Record, axis_of
 
 
-def draw(records: Sequence[Mapping[str, float]], names: Sequence[str], axis: str) -> Any:  # noqa: ANN401  # a figure
-    """Draw metrics over an axis, each from the records that hold it; return the figure."""
+def draw(records: Sequence[Record], names: Sequence[str], axis: str | None) -> Any:  # noqa: ANN401  # a figure
+    """Draw metrics over an axis, each from the records that hold it; return the figure.
+
+    Without an axis, it is that of the last record.
+    """
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415  # an optional package
     except ImportError as error:
         raise ConfigError("plot needs matplotlib: pip install 'asyncrl[plot]'") from error
+    axis = axis or axis_of(records[-1] if records else {})
     figure = Figure(figsize=(5.5, 3.4), layout="constrained")
     axes = figure.add_subplot()
     for name in names:

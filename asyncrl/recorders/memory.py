@@ -39,6 +39,9 @@ class MemoryRecorder:
         """Return the newest value of a metric, or None if no record has it."""
         return next((record[name] for record in reversed(self.records) if name in record), None)
 
-    def plot(self, *names: str, axis: str = "env_steps") -> Any:
-        """Draw metrics, by default the returns, and return the figure. Needs matplotlib."""
+    def plot(self, *names: str, axis: str | None = None) -> Any:
+        """Draw metrics, by default the returns, and return the figure. Needs matplotlib.
+
+        The axis is `env_steps`, or `opt_steps` of an offline run, unless another one is given.
+        """
         return draw(self.records, names or ("episode/return_mean", "eval_reward"), axis)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import VIDEOS
-from asyncrl.core.recorder import Record
+from asyncrl.core.recorder import Record, axis_of
 from asyncrl.core.settings import flatten
 from asyncrl.recorders.not_scalars import film_of
 
@@ -126,7 +126,7 @@ class MlflowRecorder:
 
         if self._client is None:
             raise ValueError("no MLflow run is open: write was called before start or after close")
-        now_ms, step = int(time.time() * 1000), int(record.get("env_steps", 0))
+        now_ms, step = int(time.time() * 1000), int(record.get(axis_of(record), 0))
         metrics = [
             Metric(key_of(name), float(value), now_ms, step)
             for name, value in record.items()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from html import escape
 
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.recorder import Record
+from asyncrl.core.recorder import Record, axis_of
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.recorders.run_state import RunState, count, duration
 
@@ -111,7 +111,7 @@ class NotebookRecorder(MemoryRecorder):
         )
 
     def _points(self, name: str) -> list[tuple[float, float]]:
-        found = [(r["env_steps"], r[name]) for r in self.records if name in r]
+        found = [(r[axis_of(r)], r[name]) for r in self.records if name in r]
         step = max(1, len(found) // _MOST_POINTS)
         return found[::step]
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from asyncrl.core.errors import ConfigError, describe_error
-from asyncrl.core.recorder import Record
+from asyncrl.core.recorder import Record, axis_of
 from asyncrl.core.settings import flatten
 from asyncrl.metrics.metrics import describe
 from asyncrl.recorders.not_scalars import Histogram, film_of, split
@@ -31,6 +31,8 @@ _MOST_PICTURES, _MOST_PIXELS, _FPS = 150, 320, 30.0
 
 class TensorBoardRecorder:
     """Logs every metric over `env_steps`, and the configuration as text and hyperparameters.
+
+    Offline runs, which have none, are logged over `opt_steps`.
 
     Histograms have a separate tab. Films are among the images, as animations of at most 150
     pictures, since TensorBoard shows no videos.
@@ -88,7 +90,7 @@ class TensorBoardRecorder:
             )
         if not self._path.exists():
             self._begin_again()
-        step = int(record.get("env_steps", 0))
+        step = int(record.get(axis_of(record), 0))
         if step and not self._started:
             # Makes TensorBoard hide the events of earlier files from this step on.
             self._add(step=step, session_log=SessionLog(status=SessionLog.START))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.recorder import Record
+from asyncrl.core.recorder import Record, axis_of
 from asyncrl.core.settings import flatten
 from asyncrl.recorders.not_scalars import with_media
 
@@ -70,7 +70,7 @@ class TrackioRecorder:
         import trackio
 
         values = with_media(record, self._videos, trackio)
-        self._run.log(values, step=int(record.get("env_steps", 0)))
+        self._run.log(values, step=int(record.get(axis_of(record), 0)))
 
     def close(self, *, failed: bool) -> None:
         if self._run is not None:

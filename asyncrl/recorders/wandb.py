@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.recorder import Record
+from asyncrl.core.recorder import Record, axis_of
 from asyncrl.recorders.not_scalars import with_media
 
 logger = logging.getLogger(__name__)
@@ -51,6 +51,7 @@ class WandbRecorder:
         self._run_name = run_name
         self._videos = videos
         self._run: Any = None
+        self._axis = ""
         if wandb.setup().settings.mode == "online":
             self._log_in()
 
@@ -68,13 +69,15 @@ class WandbRecorder:
             # The terminal is the live view's, and asyncrl records the machine itself.
             settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
         )
-        self._run.define_metric("*", step_metric="env_steps")
 
     def write(self, record: Record) -> None:
         if self._run is None:
             raise ValueError("no W&B run is open: write was called before start or after close")
         import wandb
 
+        if self._axis != (axis := axis_of(record)):
+            self._axis = axis
+            self._run.define_metric("*", step_metric=axis)
         values = with_media(record, self._videos, wandb)
         self._run.log(values)
 

@@ -30,7 +30,7 @@ from asyncrl.report.page import (
     table,
     text,
 )
-from asyncrl.report.run_files import RECORDS, RunFiles
+from asyncrl.report.run_files import RECORDS, RunFiles, usual_axis
 from asyncrl.training.presets import PRESETS
 
 _MOST_ACTORS = 8
@@ -115,7 +115,7 @@ class _OneRun:
             f"<p class=faint>{escape(self._subtitle())}</p>",
             self._headline(),
             self._failure(),
-            axis_switch(AXES),
+            axis_switch(AXES, usual_axis([self._run])),
             self._section("Learning", self._learning()),
             self._films(),
             self._warnings(),

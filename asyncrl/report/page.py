@@ -147,12 +147,12 @@ def film(name: str, content: bytes) -> str:
     )
 
 
-def axis_switch(axes: Mapping[str, str]) -> str:
-    """Return the choice of the axis of all charts."""
+def axis_switch(axes: Mapping[str, str], first: str) -> str:
+    """Return the choice of the axis of all charts; `first` is chosen."""
     choices = "".join(
-        f'<label><input type=radio name=axis value="{escape(axis)}"{" checked" * (k == 0)}> '
+        f'<label><input type=radio name=axis value="{escape(axis)}"{" checked" * (axis == first)}> '
         f"{escape(name)}</label>"
-        for k, (axis, name) in enumerate(axes.items())
+        for axis, name in axes.items()
     )
     return f"<fieldset><legend>Charts over</legend>{choices}</fieldset>"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.report.curves import AXES
-from asyncrl.report.run_files import RunFiles
+from asyncrl.report.run_files import RunFiles, usual_axis
 from asyncrl.report.several_runs import FEWEST_FOR_INTERVAL, grouped
 from asyncrl.report.statistics import centre, interval
 
@@ -22,11 +22,11 @@ _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
 """Okabe and Ito's, which colour-blind readers can distinguish."""
 
 
-def plot_runs(runs: Sequence[RunFiles], output: Path, axis: str = "env_steps") -> None:
+def plot_runs(runs: Sequence[RunFiles], output: Path, axis: str | None = None) -> None:
     """Draw the evaluations of runs, those that differ only in their seed as one curve.
 
-    The format is that of the name's ending. Raises `ConfigError` if no run has an evaluation, or
-    without matplotlib.
+    The format is that of the name's ending, the axis by default that of the report. Raises
+    `ConfigError` if no run has an evaluation, or without matplotlib.
     """
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415  # an optional package
@@ -36,7 +36,7 @@ def plot_runs(runs: Sequence[RunFiles], output: Path, axis: str = "env_steps") -
         ) from error
     figure = Figure(figsize=(_WIDTH_IN, _HEIGHT_IN), layout="constrained")
     axes = figure.add_subplot()
-    groups = grouped(runs)
+    groups, axis = grouped(runs), axis or usual_axis(runs)
     for k, group in enumerate(groups):
         found = group.on_common(axis)
         if found is None:

@@ -129,6 +129,12 @@ def find_runs(roots: list[Path]) -> list[RunFiles]:
     return sorted(runs.values(), key=lambda run: (run.began_at, str(run.path)))
 
 
+def usual_axis(runs: Sequence[RunFiles]) -> str:
+    """Return what runs are drawn over: environment steps, unless all are offline and make none."""
+    offline = runs and all(run.config.get("mode") == "offline" for run in runs)
+    return "opt_steps" if offline else "env_steps"
+
+
 def differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Return the settings that are not the same in all, by their dotted names; None if absent."""
     flat = [dict(flatten(config)) for config in configs]

@@ -14,7 +14,7 @@ import numpy as np
 from asyncrl.report.curves import AXES, Curves
 from asyncrl.report.one_run import evaluations, learning_lines
 from asyncrl.report.page import Cell, Charts, Page, axis_switch, line, table
-from asyncrl.report.run_files import RECORDS, RunFiles, differences
+from asyncrl.report.run_files import RECORDS, RunFiles, differences, usual_axis
 from asyncrl.report.statistics import (
     Floats,
     centre,
@@ -35,7 +35,7 @@ def report_of_runs(runs: Sequence[RunFiles]) -> str:
     parts = [
         f"<h1>{len(runs)} runs</h1>",
         "<p class=faint>Runs of a group differ only in their seed.</p>",
-        axis_switch(AXES),
+        axis_switch(AXES, usual_axis(runs)),
         f"<h2>Learning</h2><div class=charts>{''.join(_figures(groups, charts))}</div>",
         f"<h2>Groups</h2>{_groups_table(groups)}{_improvements(groups)}",
         f"<h2>Runs</h2>{_runs_table(groups)}",

@@ -140,3 +140,17 @@ def test_long_name_is_cut_in_the_picture(tmp_path: Path) -> None:
     shown = "".join(re.findall("x+[.]*", "".join(re.findall("<!--(.*?)-->", picture.read_text()))))
     assert 100 < len(shown) < 200
     assert shown.endswith("x...")
+
+
+def test_offline_runs_are_drawn_over_optimisation_steps(tmp_path: Path) -> None:
+    records = [
+        {"env_steps": 0.0, "opt_steps": 10.0 * k, "wall_s": k, "eval_reward": k} for k in (1.0, 2.0)
+    ]
+    config = RunConfig(mode="offline", data=tmp_path)
+    runs = [str(made_run(tmp_path / name, config, records=records)) for name in ("a", "b")]
+    picture, page = tmp_path / "curves.svg", tmp_path / "page.html"
+    assert main(["plot", *runs, "-o", str(picture)]) == 0
+    assert "<!-- optimisation steps -->" in picture.read_text()
+    for shown in (runs, runs[:1]):
+        assert main(["report", *shown, "-o", str(page)]) == 0
+        assert 'value="opt_steps" checked' in page.read_text()

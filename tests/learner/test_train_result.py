@@ -83,6 +83,14 @@ def test_curve_has_a_point_for_each_evaluation() -> None:
         result(evaluations=points).plot("steps")
 
 
+def test_curve_of_an_offline_run_is_drawn_over_opt_steps() -> None:
+    pytest.importorskip("matplotlib")
+    points = [{"env_steps": 0.0, "opt_steps": 10.0 * k, "eval_reward": 1.0 * k} for k in (1, 2)]
+    (axes,) = result(evaluations=points).plot().axes
+    assert list(axes.lines[0].get_xdata()) == [10.0, 20.0]
+    assert axes.get_xlabel() == "opt_steps"
+
+
 def test_no_curve_without_evaluations() -> None:
     with pytest.raises(ConfigError, match=r"not evaluated.* set evaluate\.interval_opt_steps"):
         result().plot()

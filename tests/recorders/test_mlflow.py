@@ -31,6 +31,14 @@ def test_metrics_are_drawn_over_env_steps(store: Store) -> None:
     assert run.status == "RUNNING"
 
 
+def test_an_offline_run_is_drawn_over_opt_steps(store: Store) -> None:
+    recorder = MlflowRecorder()
+    recorder.start({})
+    recorder.write({"env_steps": 0.0, "opt_steps": 500.0, "eval_reward": 3.0})
+    (run,) = store.runs.values()
+    assert [(m.step, m.value) for m in run.metrics["eval_reward"]] == [(500, 3.0)]
+
+
 def test_configuration_is_kept_as_parameters_flattened_with_dots(store: Store) -> None:
     MlflowRecorder().start(CONFIG)
     (run,) = store.runs.values()

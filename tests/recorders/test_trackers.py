@@ -102,6 +102,33 @@ def test_wandb_keeps_records_offline_and_continues_a_run(
     assert b"batch_size" in data
 
 
+def test_offline_runs_are_drawn_over_opt_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    axes: list[str] = []
+    steps: list[int] = []
+
+    def init(**_: object) -> SimpleNamespace:
+        return SimpleNamespace(
+            log=lambda _, step=-1: steps.append(step),
+            define_metric=lambda _, step_metric: axes.append(step_metric),
+        )
+
+    fake = SimpleNamespace(
+        init=init,
+        Settings=lambda **_: None,
+        setup=lambda: SimpleNamespace(settings=SimpleNamespace(mode="offline")),
+    )
+    for name in ("wandb", "trackio"):
+        monkeypatch.setitem(sys.modules, name, fake)
+    for recorder in (WandbRecorder("mine", tmp_path), TrackioRecorder("mine")):
+        recorder.start({})
+        for opt_steps in (500.0, 1000.0):
+            recorder.write({"env_steps": 0.0, "opt_steps": opt_steps, "eval_reward": 1.0})
+    assert axes == ["opt_steps"]
+    assert steps == [-1, -1, 500, 1000]
+
+
 @needs_trackio
 def test_trackio_keeps_records_and_films_and_continues_a_run(
     videos: Path,

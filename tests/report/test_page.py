@@ -21,7 +21,7 @@ def whole_page() -> str:
     figure, charts = drawn(line(HOSTILE, 0, [1.0, 2.0]))
     cells = [[HOSTILE, 1.0]]
     parts = [table([HOSTILE, "b"], cells), numbers({HOSTILE: HOSTILE}), code(HOSTILE)]
-    body = figure + "".join(parts) + details("more", code(HOSTILE)) + axis_switch(AXES)
+    body = figure + "".join(parts) + details("more", code(HOSTILE)) + axis_switch(AXES, "wall_s")
     return Page(HOSTILE, body, charts.data).html()
 
 
