@@ -162,7 +162,7 @@ class PlainBatch:
         answers = self._step_all(self._encode(action))
         try:
             rows, rewards, terminations, truncations, infos = zip(*answers, strict=True)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise self._wrong_api(answers) from error
         final_obs = self._checks.stack(rows, self._all_envs, action)
         self._checks.sound_obs("observation", final_obs, action)
@@ -203,10 +203,10 @@ class PlainBatch:
             )
             raise
 
-    def _wrong_api(self, answers: Sequence[Sequence[Any]]) -> EnvironmentFault:
-        env_id = next(i for i, answer in enumerate(answers) if len(answer) != 5)
+    def _wrong_api(self, answers: Sequence[Any]) -> EnvironmentFault:
+        env_id = next(i for i, answer in enumerate(answers) if not _holds(answer, 5))
         return EnvironmentFault(
-            f"step of {self._checks.place(env_id)} returned {len(answers[env_id])} values; "
+            f"step of {self._checks.place(env_id)} returned {_count_of(answers[env_id])}; "
             "Gymnasium's API requires 5: observation, reward, terminated, truncated, info. Return "
             "`terminated` and `truncated` separately."
         )
@@ -221,10 +221,16 @@ class PlainBatch:
         rows = []
         for i in env_ids:
             try:
-                rows.append(self._envs[i].reset(seed=None if seed is None else seed + i)[0])
+                answer: Any = self._envs[i].reset(seed=None if seed is None else seed + i)
             except Exception as error:
                 _note(error, f"in reset of {self._checks.place(i)}")
                 raise
+            if not _holds(answer, 2):
+                raise EnvironmentFault(
+                    f"reset of {self._checks.place(i)} returned {_count_of(answer)}; Gymnasium's "
+                    "API requires 2: observation and info. Return `observation, {}`."
+                )
+            rows.append(answer[0])
         self._limits.begin(env_ids)
         obs = self._checks.stack(rows, env_ids, None)
         self._checks.sound_obs("first observation of an episode", obs, None, np.asarray(env_ids))
@@ -271,6 +277,17 @@ def _require_one_kind(envs: Sequence[gym.Env[Any, Any]]) -> None:
 
 def _name(env: gym.Env[Any, Any]) -> str:
     return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+
+
+def _holds(answer: object, count: int) -> bool:
+    return isinstance(answer, tuple | list) and len(answer) == count
+
+
+def _count_of(answer: object) -> str:
+    """Return what an environment answered, in words."""
+    if isinstance(answer, tuple | list):
+        return f"{len(answer)} {'value' if len(answer) == 1 else 'values'}"
+    return f"a single value, {shown(answer)}"
 
 
 def _note(error: Exception, where: str) -> None:

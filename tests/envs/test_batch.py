@@ -284,6 +284,32 @@ def test_environment_of_the_old_api_is_distinguished() -> None:
 
 
 @pytest.mark.parametrize(
+    ("observation", "found"),
+    [
+        (np.ones(4, np.float32), r"a single value, \[1\.0, 1\.0, 1\.0, 1\.0\]; "),
+        ({"position": 1, "speed": 2}, "a single value, {'position': 1, 'speed': 2}; "),
+        (None, "a single value, None; "),
+        ((1, 2, {}), "3 values; "),
+    ],
+)
+def test_reset_and_step_that_return_something_else_are_named(observation: Any, found: str) -> None:
+    class NoInfo(TellingEnv):
+        def reset(self, **_: Any) -> Any:
+            return observation
+
+    class NoStep(TellingEnv):
+        def step(self, _: Any) -> Any:
+            return observation
+
+    with pytest.raises(EnvironmentFault, match=f"^reset of environment 1 .* {found}.* requires 2"):
+        PlainBatch([TellingEnv, NoInfo], 2).reset(0)
+    batch = PlainBatch([TellingEnv, NoStep], 2)
+    batch.reset(0)
+    with pytest.raises(EnvironmentFault, match=f"^step of environment 1 .* {found}.* requires 5"):
+        batch.step(np.array([0, 0]))
+
+
+@pytest.mark.parametrize(
     ("action", "found"),
     [
         (np.zeros(2, np.int64), r"shape \(2,\)"),
