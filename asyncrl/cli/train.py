@@ -124,8 +124,13 @@ def recorder_of(config: RunConfig, run_dir: Path, output: Output) -> BackgroundR
                 line_interval_s=output.progress_s,
             )
         )
-    recorders += config.parts.make_recorders()
-    return BackgroundRecorder([*recorders, *_trackers(run_dir, output)], close_timeout_s=_CLOSE_S)
+    # In separate threads, as trackers are: one that hangs must not take the run's own file along.
+    own = [
+        BackgroundRecorder([one], close_timeout_s=_OWN_CLOSE_S)
+        for one in config.parts.make_recorders()
+    ]
+    recorders += [*own, *_trackers(run_dir, output)]
+    return BackgroundRecorder(recorders, close_timeout_s=_CLOSE_S)
 
 
 _TRACKER_CLOSE_S = 3.0
@@ -133,6 +138,9 @@ _TRACKER_CLOSE_S = 3.0
 
 _FILM_CLOSE_S = 15.0
 """The same for TensorBoard, which may be encoding a film."""
+
+_OWN_CLOSE_S = 15.0
+"""The same for a custom recorder."""
 
 _CLOSE_S = 25.0
 """The same for all recorders: longer than four trackers together."""

@@ -22,6 +22,7 @@ from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.recorders.mlflow import MlflowRecorder
 from asyncrl.recorders.trackio import TrackioRecorder
 from asyncrl.recorders.wandb import WandbRecorder
+from asyncrl.training.named_parts import NamedParts
 from asyncrl.training.run_config import RunConfig
 from tests.support.helpers import wait_until
 
@@ -255,6 +256,26 @@ def test_tracker_that_hangs_loses_its_own_numbers_only(
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
     assert "Hanging hangs; abandoned after 0.05 s" in caplog.text
     hanging.released.set()
+
+
+def test_custom_recorder_that_hangs_loses_its_own_numbers_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging, other = Hanging(), MemoryRecorder()
+    monkeypatch.setattr("asyncrl.cli.train._OWN_CLOSE_S", 0.05)
+    monkeypatch.setattr(NamedParts, "make_recorders", lambda _: [hanging, other])
+    recorder = recorder_of(RunConfig(), tmp_path, Output(quiet=True))
+    recorder.start({})
+    records = tmp_path / "metrics.jsonl"
+    try:
+        for step in range(3):
+            recorder.write({"env_steps": float(step)})
+        assert hanging.hangs.wait(60)
+        wait_until(lambda: len(records.read_text().splitlines()) == 3, 10, "all records")
+        wait_until(lambda: len(other.records) == 3, 10, "the records of the other one")
+    finally:
+        recorder.close(failed=False)
+        hanging.released.set()
 
 
 def test_film_that_tensorboard_encodes_delays_no_other_recorder(
