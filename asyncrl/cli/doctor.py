@@ -28,8 +28,7 @@ from asyncrl.doctor.machine import findings as machine_findings
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.training.describe_env import describe_env_of_run
 from asyncrl.training.plan import RunPlan, check_run
-from asyncrl.training.presets import preset
-from asyncrl.training.run_config import RunConfig, load_yaml
+from asyncrl.training.presets import agent_in, load_over, preset
 
 _PATIENCE_S = 60.0
 """Timeout without a message, in addition to `--seconds`: making an environment may take long."""
@@ -152,14 +151,14 @@ def _planned_run(arguments: DoctorArguments) -> PlannedRun | None:
     if not arguments.preset and arguments.config is None:
         return None
     path = arguments.config
-    config = load_yaml(RunConfig, path) if path else preset(arguments.preset)
+    config = load_over(agent_in(path) or "dqn", path) if path else preset(arguments.preset)
     make_env = config.env_config().build
     check_run(config.agent, make_env, None, config, None)
     plan = RunPlan(config.agent, make_env, None, config, None, seen=describe_env_of_run(config))
     return PlannedRun(
         name=str(path or arguments.preset),
         replay_bytes=memory_bytes(config.replay, plan.schema),
-        actors=config.actors,
+        actors=config.actors if config.mode == "async" else 0,
     )
 
 

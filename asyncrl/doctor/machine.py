@@ -189,9 +189,10 @@ def _memory(facts: MachineFacts) -> Finding:
 
 def _memory_for(run: PlannedRun, facts: MachineFacts) -> Finding:
     actors_bytes = run.actors * ACTOR_BYTES
+    held = f", its {run.actors} actors about {_gib(actors_bytes)}" if run.actors else ""
     seen = (
         f"{_room(facts)}; the replay of {run.name} takes {_gib(run.replay_bytes)} when it is "
-        f"full, its {run.actors} actors about {_gib(actors_bytes)}"
+        f"full{held}"
     )
     if run.replay_bytes > facts.memory.left:
         advice = "The run would be rejected: lower replay.capacity, or set replay.memory_map."

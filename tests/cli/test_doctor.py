@@ -117,6 +117,26 @@ def test_machine_is_asked_whether_a_run_fits(
 
 
 @pytest.mark.parametrize(
+    ("settings", "held"),
+    [
+        ("agent: {type: 'asyncrl.agents.ppo:PPOConfig'}", "its 2 actors"),
+        ("mode: sync", "when it is full"),
+    ],
+)
+@pytest.mark.processes
+def test_settings_that_a_file_lacks_are_those_of_its_run(
+    settings: str, held: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(settings)
+    run(parse(["--config", str(path), "--json"]))
+    report = json.loads(capsys.readouterr().out)
+    (memory,) = (found for found in report["findings"] if found["check"] == "memory")
+    assert held in memory["seen"]
+    assert ("actors" in memory["seen"]) == ("actors" in held)
+
+
+@pytest.mark.parametrize(
     "flags", ["CartPole-v1 --preset dqn", "--preset dqn --config x.yaml", "CartPole-v1 --config x"]
 )
 def test_machine_and_environment_are_not_asked_at_once(flags: str) -> None:
