@@ -255,10 +255,10 @@ def _allowed(config: RunConfig, search_space: SearchSpace) -> SearchSpace:
 def _command(agent: str, config: RunConfig, options: TuneOptions) -> str:
     kwargs = [shlex.quote(f"{word}") for pair in options.env_kwargs.items() for word in pair]
     parts = ["asyncrl train", agent]
-    parts += [f"--config {options.config}"] if options.config else []
+    parts += [f"--config {shlex.quote(str(options.config))}"] if options.config else []
     parts += ["--mode async"] if config.mode != "async" else []  # as the short runs were
     parts += ["--data None"] if config.data is not None else []
-    parts += [f"--env {config.env}"]
+    parts += [f"--env {shlex.quote(config.env)}"]
     parts += [f"--env-kwargs {' '.join(kwargs)}"] if kwargs else []
     parts += [f"--vectorization {options.vectorization}"] if options.vectorization else []
     parts += [

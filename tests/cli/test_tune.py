@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -253,10 +254,10 @@ def test_command_of_the_choice_gives_the_chosen_settings(
 def test_command_for_a_file_of_an_offline_run_is_taken(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "config.yaml"
+    file = tmp_path / "my settings.yaml"
     file.write_text(f"mode: offline\ndata: {tmp_path}\n")
     run(parse(["--agent", "iql", "--config", str(file), "--json"]))
-    words = json.loads(capsys.readouterr().out)["command"].split()
+    words = shlex.split(json.loads(capsys.readouterr().out)["command"])
     assert train_command.parse(words[2:]).config.mode == "async"
 
 
