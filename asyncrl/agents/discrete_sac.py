@@ -44,6 +44,7 @@ from torch import Tensor
 from asyncrl.agents.parts.actor_critic import make_actor
 from asyncrl.agents.parts.choosing import LogitChooser, Recipe
 from asyncrl.agents.parts.critics import ChoiceValues, make_action_values
+from asyncrl.agents.parts.exploration import FORBIDDEN
 from asyncrl.agents.parts.inference import LocalInference
 from asyncrl.agents.parts.masks import with_mask
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, n_actions, observation_reader
@@ -112,7 +113,7 @@ class DiscreteSACConfig(TorchConfig):
 
     target_entropy_share: Share = 0.5
     """Target entropy for the adapted temperature, as a share of the maximum, log(number of
-    actions)."""
+    allowed actions)."""
 
     actor_learning_rate: Annotated[Rate, COMMON] = 3e-4
     """Learning rate of the actor's Adam."""
@@ -199,8 +200,8 @@ class DiscreteSACAgent(DiscreteSACPolicy, UpdatingAgent):
         vectors, critic_vectors = flatten_pair(self.actor, self.critics)
         self.actor_adam = FusedAdam(vectors, config.actor_learning_rate, flat=True)
         self.critic_adam = FusedAdam(critic_vectors, config.critic_learning_rate, flat=True)
-        target_entropy = config.target_entropy_share * math.log(self.n_actions)
-        self.temperature = Temperature(config, target_entropy, device)
+        self.masked = spec.masked
+        self.temperature = Temperature(config, 0.0, device)  # improved by the excess entropy
         self.updater = Updater(
             self,
             config,
@@ -245,7 +246,8 @@ class DiscreteSACAgent(DiscreteSACPolicy, UpdatingAgent):
         entropy = -(pi * log_pi).detach().sum(dim=1).mean()
         metrics |= {"actor_loss": actor_loss.detach(), "alpha": alpha, "entropy": entropy}
         metrics |= self.updater.minimize(actor_loss, "actor")
-        self.temperature.improve(self.updater.mean(entropy))
+        excess = entropy - self.config.target_entropy_share * self.most_entropy(log_pi.detach())
+        self.temperature.improve(self.updater.mean(excess))
         self.updater.update_targets()
         return metrics
 
@@ -275,6 +277,16 @@ class DiscreteSACAgent(DiscreteSACPolicy, UpdatingAgent):
         """Return log pi(a|s) (B, actions) of all actions."""
         logits: Tensor = self.updater(self.actor, obs)
         return logits.log_softmax(dim=1)
+
+    def most_entropy(self, log_pi: Tensor) -> Tensor | float:
+        """Return the mean of the largest entropies that policies of log pi (B, actions) can have.
+
+        Those of the allowed actions: alpha would grow without end if they could not reach the
+        target.
+        """
+        if not self.masked:
+            return math.log(self.n_actions)
+        return (log_pi > FORBIDDEN / 2).sum(dim=1).log().mean()
 
     def values(self, critics: ChoiceValues, obs: NetworkInput) -> Tensor:
         """Return the values (critics, B, actions) of all actions."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from asyncrl.agents.discrete_sac import DiscreteSACAgent, DiscreteSACConfig, DiscreteSACPolicy
 from asyncrl.core.agent import PolicyContext, evaluation_mode
-from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.env import ACTION_MASK, BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.types import Array, Columns, ModelVersion
 from asyncrl.envs.gym import EnvConfig
@@ -199,6 +200,21 @@ def test_alpha_follows_the_share_of_the_largest_entropy(share: float, sign: int)
     alphas = [agent.opt(batch_of())["alpha"].item() for _ in range(3)]
     # Adam's first steps are as long as its learning rate.
     assert alphas == pytest.approx([0.5 * math.exp(sign * 0.01 * k) for k in range(3)], rel=1e-4)
+
+
+def test_share_is_that_of_the_entropy_of_allowed_actions() -> None:
+    # Alpha would rise without end: two of three actions never reach the share of all three.
+    mask = np.array([[1, 1, 0], [0, 1, 1], [1, 0, 0], [0, 0, 0]], np.int8)
+    box = BoxSpec((CHOICES,), "int8", np.zeros(CHOICES, np.int8), np.ones(CHOICES, np.int8))
+    fields = PackedSpec((("observation", SPEC.observation), (ACTION_MASK, box)))
+    obs = fields.pack({"observation": observations(len(mask)), ACTION_MASK: mask})
+    batch = batch_of(len(mask), obs=obs, next_obs=obs, action=mask.argmax(axis=1))
+    config = small(actor_network=Table, target_entropy_share=0.99, alpha_learning_rate=0.01)
+    agent = config.build(replace(SPEC, observation=fields), CONTEXT)
+    first, second = (agent.opt(batch) for _ in range(2))
+    # all allowed actions alike; where none is, all are
+    assert first["entropy"].item() == pytest.approx(np.log([2, 2, 1, 3]).mean())
+    assert second["alpha"].item() == pytest.approx(math.exp(-0.01), rel=1e-4)
 
 
 def test_entropy_settles_at_its_share() -> None:
