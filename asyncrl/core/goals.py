@@ -40,6 +40,15 @@ class RelabelsGoals(Protocol):
         ...
 
 
+@runtime_checkable
+class ComputesRewards(Protocol):
+    """A replay that computes rewards as the environments do."""
+
+    def compute_as(self, goal_reward: GoalReward | None) -> None:
+        """Compute them as these environments from now on; raise `ConfigError` if it cannot."""
+        ...
+
+
 def with_goals(
     config: ReplayBufferConfig, spec: EnvSpec, describe: Callable[[], GoalReward | None]
 ) -> ReplayBufferConfig:

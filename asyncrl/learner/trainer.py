@@ -91,6 +91,10 @@ class TrainerParts(CommonParts, total=False):
     """The environments' spaces as plain values, for checkpoints: what learns from their replay need
     not build an environment."""
 
+    before_env_change: Callable[[Mapping[str, Any]], object]
+    """Called with the keyword arguments that actors are about to get by `set_env_kwargs`, and
+    with those of a resumed run."""
+
     adaptive_threads: bool
     """Whether torch may compute with more threads than one, as `agent.threads` of `auto` has it."""
 
@@ -145,8 +149,7 @@ class BaseTrainer(ABC):
         services = parts.get("services") or RunServicesConfig()
         self.interrupter = interrupter or Interrupter()
         self._run_config = parts.get("run_config") or {}
-        self._recorder = parts.get("recorder")
-        self._spaces = parts.get("spaces")
+        self._recorder, self._spaces = parts.get("recorder"), parts.get("spaces")
         self._scheduled = agent if isinstance(agent, CountsEnvSteps) else None
         self._step_metrics = StepMetrics()
         self._has_begun = self._runs = self._has_learned = False
@@ -170,6 +173,7 @@ class BaseTrainer(ABC):
         self._callbacks = Callbacks(parts.get("callbacks", ()), self)
         self.services.note = self._callbacks.note
         self._logged: dict[str, float] = {}
+        self._before_env_change = parts.get("before_env_change") or _ignored
         self.env_change = EnvChange()
         """The keyword arguments that environments have got by `set_env_kwargs`."""
         if checkpoint := parts.get("checkpoint"):
@@ -177,6 +181,7 @@ class BaseTrainer(ABC):
                 self.services.restore(checkpoint)
                 if changed := checkpoint.meta["run"].get("env_change"):
                     self.env_change = EnvChange(**changed)
+                    self._before_env_change(self.env_change.kwargs)
                 self._restore(checkpoint)
             self._callbacks.restore(checkpoint.meta["run"])
 
@@ -429,6 +434,7 @@ class BaseTrainer(ABC):
         """
         plain = _plain_kwargs(kwargs)
         if plain != self.env_change.kwargs:
+            self._before_env_change(plain)
             self.env_change = EnvChange(number=self.env_change.number + 1, kwargs=plain)
             self._change_env(self.env_change)
 
@@ -514,6 +520,10 @@ class BaseTrainer(ABC):
     def _close_saver(self) -> None:
         """Wait until the last checkpoint is on disk; no incomplete one is ever visible."""
         self.services.close_saver(wait=not self.interrupter.hurry)
+
+
+def _ignored(_: Mapping[str, Any]) -> None:
+    """Do nothing with keyword arguments."""
 
 
 def _plain_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -93,9 +93,10 @@ class HindsightReplayConfig(RingConfig):
                 f"{ACHIEVED_GOAL!r} is {achieved}, and {DESIRED_GOAL!r} is {desired}; make them "
                 "the same in the environment"
             )
-        return HindsightOfEnv(self, spec, self._function(goal_reward))
+        return HindsightOfEnv(self, spec, self.reward_function(goal_reward))
 
-    def _function(self, goal_reward: GoalReward | None) -> ComputeReward:
+    def reward_function(self, goal_reward: GoalReward | None) -> ComputeReward:
+        """Return what computes rewards; raise `ConfigError` if there is nothing."""
         if self.compute_reward is not None:
             where = "replay.compute_reward"
             return self.compute_reward.load(where, "achieved_goal", "desired_goal", "info")
@@ -152,6 +153,7 @@ class HindsightReplay(RingReplay):
         self._goals = ring = _GoalRing(config.config, schema)
         self._draws = _WithMore(ring, seed)
         super().__init__(ring, self._draws)
+        self._config = config.config
         self._n_step = config.config.n_step
         self._share = config.config.relabelled
         self._compute = config.compute_reward
@@ -161,6 +163,10 @@ class HindsightReplay(RingReplay):
         self._item = np.dtype(f"V{self._box.nbytes}")
         starts = dict(zip((name for name, _ in spec.fields), spec.offsets, strict=True))
         self._starts = starts[ACHIEVED_GOAL], starts[DESIRED_GOAL]
+
+    def compute_as(self, goal_reward: GoalReward | None) -> None:
+        """Compute rewards as these environments do, unless a function is named in the settings."""
+        self._compute = self._config.reward_function(goal_reward)
 
     @cached_property
     def _achieved(self) -> Array:

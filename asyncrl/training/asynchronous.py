@@ -13,16 +13,17 @@ from contextlib import ExitStack, closing
 from functools import partial
 from inspect import signature
 from os import PathLike
-from typing import Unpack
+from typing import Any, Unpack
 
 from asyncrl.actor.process import MakeEvaluator
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.checkpoint.resume import Resume, first_incarnation
 from asyncrl.core.agent import Agent, AgentConfig
 from asyncrl.core.env import EnvDescription, MakeBatchEnv
-from asyncrl.core.goals import RelabelsGoals
+from asyncrl.core.goals import ComputesRewards, RelabelsGoals
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorExit, Launcher
+from asyncrl.core.replay_buffer import ReplayBuffer
 from asyncrl.core.torch_threads import are_adaptive
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import ActorId
@@ -39,6 +40,7 @@ from asyncrl.training.common_config import (
     EvaluationConfig,
     complete_parts,
     config_or_default,
+    with_env_kwargs,
 )
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.describe_env import describe_here, describe_in_child, plain_spec
@@ -232,6 +234,7 @@ def build_async_trainer(
             services=config,
             checkpoint=checkpoint,
             spaces=plain_spec(seen.spec),
+            before_env_change=partial(_follow_goals, buffer, make_env, config),
             evaluate_apart=apart_unless(
                 make_evaluator, agent, make_eval_env or make_env, config.evaluate
             ),
@@ -256,6 +259,21 @@ def _describe(
         return describe_here(make_env, goals=goals)
     timeout_s = config.supervision.start_timeout_s
     return describe_in_child(make_env, timeout_s=timeout_s, launcher=launcher, goals=goals)
+
+
+def _follow_goals(
+    buffer: ReplayBuffer, make_env: MakeBatchEnv, config: AsyncConfig, kwargs: Mapping[str, Any]
+) -> None:
+    """Let a replay compute rewards as environments with other keyword arguments do."""
+    if not isinstance(buffer, ComputesRewards):
+        return
+    changed = with_env_kwargs(make_env, kwargs)
+    if config.launcher == "thread":
+        seen = describe_here(changed, goals=True)
+    else:  # by another launcher than the run's, which serves the manager's thread only
+        timeout_s = config.supervision.start_timeout_s
+        seen = describe_in_child(changed, timeout_s=timeout_s, goals=True)
+    buffer.compute_as(seen.goal_reward)
 
 
 def _evaluation_site(

@@ -17,6 +17,7 @@ from asyncrl.core.agent import Policy, PolicyWrapper
 from asyncrl.core.env import BatchEnv, MakeBatchEnv, make_batch_env
 from asyncrl.core.env_checks import checked
 from asyncrl.core.errors import ConfigError, EnvironmentFault
+from asyncrl.core.goals import ComputesRewards
 from asyncrl.core.messages import (
     ActorReport,
     EnvChange,
@@ -54,7 +55,7 @@ class InlineActor:
     ) -> None:
         """`change_env` returns a function that builds environments with other keyword arguments."""
         self._policy = _OwnModel(policy)
-        self.envs = InlineEnvs(env, processor, seed, change_env)
+        self.envs = InlineEnvs(env, buffer, processor, seed, change_env)
         self._link = _BufferLink(buffer, self.envs)
         self._schema = schema
         self._segment = segment
@@ -143,6 +144,7 @@ class InlineEnvs:
     def __init__(
         self,
         env: BatchEnv,
+        buffer: ReplayBuffer,
         processor: StepProcessor,
         seed: int,
         change_env: Callable[[Mapping[str, Any]], MakeBatchEnv] | None,
@@ -150,6 +152,7 @@ class InlineEnvs:
         self.env = env
         self.wanted = EnvChange()
         self.change_number = 0
+        self._buffer = buffer
         self._processor = processor
         self._seed = seed
         self._change_env = change_env
@@ -168,7 +171,10 @@ class InlineEnvs:
         assert self._change_env is not None  # noqa: S101  # `want` has checked it
         before = self.env.spec, self.env.n_envs
         self.env.close()
-        self.env = checked(make_batch_env(self._change_env(change.kwargs)))
+        env = make_batch_env(self._change_env(change.kwargs))
+        self.env = checked(env)
+        if isinstance(self._buffer, ComputesRewards):
+            self._buffer.compute_as(getattr(env, "goal_reward", None))
         self.change_number = change.number
         if (self.env.spec, self.env.n_envs) != before:
             raise EnvironmentFault(

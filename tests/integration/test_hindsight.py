@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +44,7 @@ SYNC = SyncConfig(
     ),
     evaluate=EvaluationConfig(interval_opt_steps=100),
 )
+UNSCORED = EvaluationConfig(where="off")
 make_env = make_batch(partial(BitFlip, N_BITS), 16)
 
 
@@ -60,13 +62,33 @@ def test_bits_are_not_flipped_without_hindsight() -> None:
     assert "success_rate" not in learn(UniformReplayConfig(gamma=0.98), 3000).stop_reason
 
 
+@pytest.mark.parametrize("launcher", ["", "thread", "process"])
+def test_rewards_are_those_of_environments_with_other_keyword_arguments(
+    launcher: Any, tmp_path: Path
+) -> None:
+    relabelled = {"replay": replace(HINDSIGHT, relabelled=1.0), "evaluate": UNSCORED}
+    agent, envs = SACConfig(hidden=(8,), device="cpu"), make_batch(Reach, 2)
+    parts: Any = {"stop": MaxOptSteps(2) | MaxSeconds(60), "checkpoint_dir": tmp_path}
+    build: Any = partial(build_sync_trainer, config=replace(SYNC, **relabelled))
+    if launcher:
+        config = AsyncConfig(actors=1, launcher=launcher, **relabelled)
+        build = partial(build_async_trainer, config=config)
+    with build(agent, envs, **parts) as trainer:
+        trainer.set_env_kwargs({"near": 3.0})
+        batch = next(trainer.batches())
+        assert not batch["reward"].any(), "every place is near every goal"
+        trainer.learn(batch)
+    with build(agent, envs, **parts, resume=True) as trainer:
+        assert not next(trainer.batches())["reward"].any(), "also when the run is resumed"
+
+
 def test_asynchronous_run_saves_its_replay_and_resumes(tmp_path: Path) -> None:
     config = AsyncConfig(
         actors=1,
         launcher="thread",
         replay=HINDSIGHT,
         segment=SegmentConfig(length=N_BITS),
-        evaluate=EvaluationConfig(where="off"),
+        evaluate=UNSCORED,
     )
     sizes = []
     for opt_steps, resume in ((10, False), (20, True)):
@@ -89,7 +111,7 @@ def test_agents_on_continuous_actions_take_relabelled_goals(
     kind: type[SACConfig | TD3Config | CrossQConfig],
 ) -> None:
     trainer = replace(SYNC.trainer, batch_size=32, warmup_env_steps=160, opt_steps_per_interval=1)
-    config = replace(SYNC, trainer=trainer, evaluate=EvaluationConfig(where="off"))
+    config = replace(SYNC, trainer=trainer, evaluate=UNSCORED)
     agent = kind(hidden=(8,), device="cpu")
     assert train_sync(agent, make_batch(Reach, 16), config, stop=MaxOptSteps(3)).opt_steps == 3
 

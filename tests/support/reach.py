@@ -11,14 +11,14 @@ from gymnasium.spaces import Box, Dict
 
 from asyncrl.core.types import Array
 
-_NEAR = 0.1
 _STEPS = 10
 
 
 class Reach(gym.Env[dict[str, Array], Array]):
     """Episodes have 10 steps. The reward is 0 near the goal, and otherwise -1."""
 
-    def __init__(self) -> None:
+    def __init__(self, near: float = 0.1) -> None:
+        self._near = near
         line = Box(-1, 1, (1,), np.float32)
         self.observation_space = Dict(
             {"observation": line, "achieved_goal": line, "desired_goal": line}
@@ -43,7 +43,7 @@ class Reach(gym.Env[dict[str, Array], Array]):
         return self._obs(), reward, False, over, {"is_success": reward == 0}
 
     def compute_reward(self, achieved: Array, desired: Array, info: Mapping[str, Any]) -> Any:
-        return (np.abs(achieved - desired)[..., 0] < _NEAR).astype(np.float32) - 1
+        return (np.abs(achieved - desired)[..., 0] < self._near).astype(np.float32) - 1
 
     def _obs(self) -> dict[str, Array]:
         goals = {"achieved_goal": self._place.copy(), "desired_goal": self._goal.copy()}
