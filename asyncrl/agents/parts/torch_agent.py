@@ -224,12 +224,19 @@ def _by_place(name: str, params: Sequence[Tensor], saved: Params) -> dict[int, d
         if not place.isdigit() or int(place) >= len(params):
             raise CheckpointError(f"the saved {name} has {key}, which is unknown here")
         shape = tuple(params[int(place)].shape)
-        if value.shape not in {(), shape}:
+        if value.shape and not _covers(value.shape, shape):
             raise CheckpointError(
                 f"the saved {name} does not fit: {key} has shape {value.shape}, expected {shape}"
             )
         state.setdefault(int(place), {})[slot] = torch.from_numpy(np.array(value))
     return state
+
+
+def _covers(moment: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether a moment has a number for each entry of a parameter, or for each row or column."""
+    return len(moment) == len(shape) and all(
+        own in {1, size} for own, size in zip(moment, shape, strict=True)
+    )
 
 
 def _is_ours(function: object) -> bool:

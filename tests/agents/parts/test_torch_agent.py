@@ -250,6 +250,21 @@ def test_optimizer_that_has_done_nothing_comes_back_as_such() -> None:
     assert not optimizer.state
 
 
+def test_moments_of_rows_and_columns_come_back() -> None:
+    agents = [TorchAgent(nn.Linear(3, 2), CPU) for _ in range(2)]
+    first, second = (torch.optim.Adafactor(one.model.parameters()) for one in agents)
+    for one, optimizer in zip(agents, (first, second), strict=True):
+        one.parts["optimizer"] = optimizer
+    for _ in range(2):
+        first.zero_grad()
+        agents[0].model(torch.ones(1, 3)).sum().backward()
+        first.step()
+    agents[1].load_state(agents[0].state())
+    before, after = agents[0].state(), agents[1].state()
+    assert before["optimizer/0/row_var"].shape == (2, 1)
+    assert flat(before) == flat(after)
+
+
 def test_settings_of_an_optimizer_that_were_changed_in_mid_run_come_back() -> None:
     agents = [agent_with(1.0), agent_with(2.0)]
     first, second = (
