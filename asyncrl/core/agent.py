@@ -191,7 +191,7 @@ def as_number(name: str, value: SupportsFloat) -> float:
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
             f"{name} must be one number, got {shown(value)}; return a number or a tensor of one "
-            "element from `opt` or `record`: take the mean of several values, and leave out text"
+            "element: take the mean of several values, and leave out text"
         ) from error
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from asyncrl.core.agent import Policy
+from asyncrl.core.agent import Policy, as_number
+from asyncrl.core.env_checks import shown
+from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
 
 VIDEOS = "videos"
@@ -45,10 +48,21 @@ class CountsOptSteps(Protocol):
 
 
 def evaluated(evaluator: Evaluator, policy: Policy, opt_steps: int) -> Evaluation:
-    """Score a policy whose model has taken this number of optimisation steps."""
+    """Score a policy whose model has taken this number of optimisation steps.
+
+    Numbers of numpy and torch become floats, which checkpoints and summaries can hold.
+    """
     if isinstance(evaluator, CountsOptSteps):
         evaluator.begin_evaluation(opt_steps)
-    return evaluator.evaluate(policy)
+    answer: Any = evaluator.evaluate(policy)
+    match answer:
+        case (score, Mapping() as record):
+            numbers = {name: as_number(name, value) for name, value in record.items()}
+            return Evaluation(as_number("eval_reward", score), numbers)
+    raise ConfigError(
+        f"`evaluate` of {type(evaluator).__name__} must return a score and numbers by name, got "
+        f"{shown(answer)}; return for instance Evaluation(475.0, {{}})"
+    )
 
 
 def film_path(directory: Path, opt_steps: int) -> Path:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 
+import numpy as np
 import pytest
+import torch
 
 from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.core.agent import Policy
@@ -140,6 +143,42 @@ def test_custom_evaluator_needs_no_stochastic_option() -> None:
     site = InlineEvaluation(Shortest(), ConstantAgent())
     site.request(make_model(5))
     assert [scored.score for scored in site.take()] == [3.0]
+
+
+@pytest.mark.parametrize("number", [np.float32(3.0), torch.tensor(3.0), np.array(3.0)])
+def test_numbers_of_an_evaluator_become_floats(number: Any) -> None:
+    """A checkpoint holds the best score as JSON."""
+
+    class Numpy:
+        def evaluate(self, policy: Policy) -> Evaluation:
+            return Evaluation(number, {"eval/own": number})
+
+        def close(self) -> None: ...
+
+    site = InlineEvaluation(Numpy(), ConstantAgent())
+    site.request(make_model(5))
+    (scored,) = site.take()
+    assert json.dumps([scored.score, scored.record]) == '[3.0, {"eval/own": 3.0}]'
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (3.0, r"`evaluate` of Wrong must return a score and numbers by name, got 3\.0; return for"),
+        ((3.0, None), r"must return a score and numbers by name, got \(3\.0, None\)"),
+        ((None, {}), "eval_reward must be one number, got None"),
+        ((3.0, {"eval/own": "x"}), "eval/own must be one number, got 'x'"),
+    ],
+)
+def test_wrong_answer_of_an_evaluator_is_named(answer: Any, words: str) -> None:
+    class Wrong:
+        def evaluate(self, policy: Policy) -> Any:
+            return answer
+
+        def close(self) -> None: ...
+
+    with pytest.raises(ConfigError, match=words):
+        InlineEvaluation(Wrong(), ConstantAgent()).request(make_model(5))
 
 
 def test_policy_in_training_is_not_to_explore_in_between() -> None:
