@@ -260,9 +260,10 @@ class _ByFunction(_Condition):
 
     def update(self, record: Record) -> str | None:
         answer = self.function(record)
-        if answer is True:
-            return f"{getattr(self.function, '__name__', 'a function')} returned True"
-        return answer or None
+        if isinstance(answer, str) or not answer:
+            return answer or None
+        # A comparison with numpy's numbers gives a bool of numpy's.
+        return f"{getattr(self.function, '__name__', 'a function')} returned {answer}"
 
     def reset(self) -> None:
         """Do nothing: what a function remembers is its own."""

@@ -7,6 +7,7 @@ import math
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -258,6 +259,10 @@ def test_a_function_is_a_stop_condition_alone_and_beside_others() -> None:
     assert stop.update({"agent/loss": 0.5}) == "it fell"
     assert stop.limits() == {"env_steps": 100}
     assert as_condition(lambda _: True).update({}) == "<lambda> returned True"
+    for value, reason in ((True, "<lambda> returned True"), (False, None)):
+        answer = as_condition(lambda _, value=value: np.bool_(value)).update({})  # type: ignore[misc]
+        assert answer == reason
+        assert answer is None or type(answer) is str, "the summary holds it"
     both = MaxEnvSteps(100) & falls
     assert both.update({"agent/loss": 0.5}) is None
     with pytest.raises(ConfigError, match="or a function of a record"):
