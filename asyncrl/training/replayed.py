@@ -15,7 +15,7 @@ for.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
@@ -26,6 +26,7 @@ from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent, AgentConfig
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.measured import assume
+from asyncrl.core.messages import EnvChange
 from asyncrl.core.recorder import Record
 from asyncrl.core.replay_buffer import AcceptsPriorities, ReplayBuffer, in_batches
 from asyncrl.core.settings import from_plain
@@ -103,6 +104,19 @@ class ReplayedTrainer(BaseTrainer):
         while not self.should_stop and (opt_steps is None or self.opt_steps < opt_steps):
             self.run_step()
 
+    def evaluate(
+        self,
+        timeout_s: float = 0.0,
+        *,
+        env_kwargs: Mapping[str, Any] | None = None,
+        greedy: bool | None = None,
+    ) -> float | None:
+        """Return None, as if the score had not arrived yet; a callback of the run may ask."""
+        return None
+
+    def save(self) -> None:
+        """Do nothing: a callback of the run may ask, and the run has saved."""
+
     def update_priorities(self, index: IntArray, td_error: Array) -> None:
         """Keep TD errors until the moment at which the run has set them."""
         self._td_errors = index, td_error
@@ -113,6 +127,9 @@ class ReplayedTrainer(BaseTrainer):
 
     def _loop(self) -> None:
         self.run_until()
+
+    def _change_env(self, change: EnvChange) -> None:
+        """Do nothing: what the changed environments returned is in the record."""
 
     def _take(self, turns_left: int | None) -> Columns | None:
         """Repeat everything up to the next optimisation step; return its batch."""

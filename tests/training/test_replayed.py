@@ -169,6 +169,26 @@ def test_replay_makes_the_callbacks_that_the_run_names(tmp_path: Path) -> None:
     assert_same_bits(trainer.agent.state(), replayed.agent.state())
 
 
+class Asking(Callback):
+    """Asks for what a replay neither can do nor needs."""
+
+    def step(self, trainer: Training) -> None:
+        if trainer.opt_steps == 10:
+            trainer.set_env_kwargs({"sutton_barto_reward": True})
+            trainer.save()
+            trainer.evaluate(env_kwargs={}, greedy=True)
+
+
+def test_callbacks_may_ask_for_environments_checkpoints_and_scores(tmp_path: Path) -> None:
+    parts = NamedParts(callbacks=(Named(f"{__name__}:Asking"),))
+    where: Any = {"record_order": tmp_path / "order", "checkpoint_dir": tmp_path / "checkpoints"}
+    trainer = build_trainer(config_of(parts=parts), **where)
+    trainer.train()
+    replayed = replay_run(tmp_path)
+    assert (replayed.opt_steps, replayed.differs) == (STEPS, None)
+    assert_same_bits(trainer.agent.state(), replayed.agent.state())
+
+
 def test_models_that_are_published_before_a_callback_changes_them_are_compared(
     tmp_path: Path,
 ) -> None:
