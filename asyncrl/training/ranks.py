@@ -195,8 +195,9 @@ def check_several(
         )
     if record_order is not None:
         raise ConfigError(
-            f"record_order keeps the order of one learner, but there are {world}; leave it out, or "
-            "use one learner"
+            f"record_order keeps the order of one learner, but there are {world}; use one learner, "
+            f"or leave it out: a recorded run is resumed without it once {record_order} is moved "
+            "away"
         )
 
 

@@ -15,6 +15,7 @@ from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.measured import choices
 from asyncrl.core.replay_buffer import REPLAY
 from asyncrl.learner.order import Order, RecordedOrder
+from asyncrl.learner.order_log import part_of
 from asyncrl.metrics.machine import machine
 from asyncrl.training.describe_env import plain_description
 from asyncrl.training.plan import RunPlan
@@ -39,7 +40,16 @@ def order_of(
         if after is None:
             raise ConfigError(
                 f"checkpoint {checkpoint.path} is of a run whose order was not recorded, so "
-                "the resumed run cannot record its own either; resume without record_order"
+                "the resumed run cannot record its own either; resume without record_order, and "
+                f"move {path} away if it is there"
+            )
+        before = part_of(Path(path), after["part"])
+        if not before.exists():
+            raise ConfigError(
+                f"the order up to checkpoint {checkpoint.path} would be in {before}, which does "
+                "not exist, so what follows could not be replayed: a run that branches off into "
+                "another directory cannot record its order; resume without record_order, and move "
+                f"{path} away if it is there"
             )
         after = {**after, "replay": REPLAY in checkpoint.groups}
     about = partial(about_run, plan, run_config)

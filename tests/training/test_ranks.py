@@ -84,7 +84,7 @@ def test_a_strategy_and_a_recorded_order_are_refused() -> None:
     check_several(1, parts, 0, strategy=object(), record_order="order")
     with pytest.raises(ConfigError, match="a strategy was passed"):
         check_several(2, parts, 0, strategy=object(), record_order=None)
-    with pytest.raises(ConfigError, match="record_order keeps the order of one learner"):
+    with pytest.raises(ConfigError, match="without it once order is moved away"):
         check_several(2, parts, 0, strategy=None, record_order="order")
 
 

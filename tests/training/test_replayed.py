@@ -400,6 +400,19 @@ def test_run_that_was_not_recorded_before_is_not_recorded_when_it_is_resumed(
         )
 
 
+def test_run_that_branches_off_is_not_recorded(tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    build_trainer(config_of(), record_order=tmp_path / "order", checkpoint_dir=checkpoints).train()
+    branch = tmp_path / "branch"
+    with pytest.raises(ConfigError, match="branches off into another directory cannot record"):
+        build_trainer(
+            config_of(max_opt_steps=STEPS + 1),
+            record_order=branch / "order",
+            checkpoint_dir=branch / "checkpoints",
+            resume=checkpoints / str(STEPS),
+        )
+
+
 def test_order_without_the_checkpoint_that_a_later_part_needs_is_refused(tmp_path: Path) -> None:
     where: Any = {"record_order": tmp_path / "order", "checkpoint_dir": tmp_path / "checkpoints"}
     build_trainer(config_of(), **where).train()
