@@ -51,7 +51,8 @@ def plot_runs(runs: Sequence[RunFiles], output: Path, axis: str | None = None) -
             axes.fill_between(at, *interval(values), color=colour, alpha=0.2, linewidth=0)
     if not axes.lines:
         raise ConfigError(
-            "none of these runs has an evaluation yet; asyncrl report shows their other curves"
+            "none of these runs has an evaluation yet, or those of runs that differ only in their "
+            "seed lie at no common time; asyncrl report shows the curves of each"
         )
     axes.set_xlabel(f"{AXES[axis]} (s)" if axis == "wall_s" else AXES[axis])
     axes.set_ylabel("return of an evaluation")

@@ -68,13 +68,17 @@ class Group:
         return [float(seconds) for seconds in found if seconds is not None]
 
     def on_common(self, axis: str) -> tuple[Floats, Floats] | None:
-        """Return common positions, and the evaluations of each run there; None without any."""
+        """Return common positions, and there the evaluations of each run that has some.
+
+        None without any, and without a common stretch.
+        """
         found = []
         for curves in self.curves:
             at, (scores,) = evaluations(curves, "eval_reward")
-            if not scores:
-                return None
-            found.append((at[axis], [score for score in scores if score is not None]))
+            if scores:
+                found.append((at[axis], [score for score in scores if score is not None]))
+        if not found:
+            return None
         positions, values = on_common_steps(found)
         return (positions, values) if len(positions) else None
 

@@ -109,6 +109,19 @@ def test_curves_are_drawn_in_the_format_of_the_name(
     assert picture.read_bytes().startswith(begins[suffix])
 
 
+def test_runs_whose_evaluations_never_coincide_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    made = []
+    for seed in range(2):
+        at = [dict.fromkeys(("env_steps", "opt_steps", "wall_s", "eval_reward"), 1.0 + seed)]
+        config = replace(RunConfig(), seed=seed)
+        made.append(str(made_run(tmp_path / f"r{seed}", config, records=at)))
+    assert main(["plot", *made, "-o", str(tmp_path / "curves.svg")]) == 2
+    assert "that differ only in their seed lie at no common time" in capsys.readouterr().err
+
+
 def test_curves_have_room_beside_long_names(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -75,6 +75,14 @@ def test_single_runs_have_no_interval(tmp_path: Path) -> None:
     assert "bootstrapped" not in html
 
 
+def test_curve_of_a_group_is_that_of_its_evaluated_runs(tmp_path: Path) -> None:
+    new = made_run(tmp_path / "new", replace(preset("dqn"), seed=9, actors=2))
+    (group,) = grouped([*some_runs(tmp_path)[:2], RunFiles(new)])
+    found = group.on_common("env_steps")
+    assert found is not None
+    assert found[1].shape == (2, 4)
+
+
 def test_runs_without_evaluations_show_their_training_returns(tmp_path: Path) -> None:
     records = [
         {"env_steps": 10.0 * k, "opt_steps": 0.0, "wall_s": float(k), "episode/return_mean": 1.0}
