@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.actor.evaluator import EpisodeEvaluator
-from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.directory import make_directory, sync
-from asyncrl.core.errors import ConfigError
+from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.recorder import CLOCK_TIME, Record
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.envs.film import filmed, in_window
@@ -29,6 +29,8 @@ from asyncrl.metrics.machine import machine
 from asyncrl.report.run_files import RunFiles
 from asyncrl.training.run_config import RunConfig, save_yaml
 from asyncrl.training.saved_model import SavedModel, policy_of
+
+_log = logging.getLogger(__name__)
 
 _GIT_S = 2.0
 """Timeout for git, which takes milliseconds to name the commit."""
@@ -320,12 +322,25 @@ def evaluated(
         source = f"in {model.config_path}"
         evaluator = EpisodeEvaluator(env, play, derive_seed(seed, Role.EVALUATION))
         found = []
-        for saved in chain([first], (later.load() for later in models[1:])):
+        for saved in chain([first], _still_there(models[1:])):
             policy = policy_of(saved, config.agent, env.spec, seed=config.seed, source=source)
             score, record = evaluator.evaluate(policy)
             values = {"score": score, "episodes": episodes, "opt_steps": saved.count("opt_steps")}
             found.append({**values, **record})
     return found
+
+
+def _still_there(models: Sequence[SavedModel]) -> Iterator[Checkpoint]:
+    """Load each model when it is due; an active run deletes its oldest ones meanwhile."""
+    for model in models:
+        try:
+            saved = model.load()
+        except CheckpointError:
+            if model.name in Checkpointer(model.checkpoints).names():
+                raise
+            _log.warning("checkpoint %s is not evaluated: the run has deleted it", model.name)
+            continue
+        yield saved
 
 
 def _numbered(model: SavedModel) -> list[SavedModel]:

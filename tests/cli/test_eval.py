@@ -11,10 +11,14 @@ import gymnasium
 import numpy as np
 import pytest
 
+from asyncrl.actor.evaluator import EpisodeEvaluator
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.cli import run_directory
 from asyncrl.cli.main import main
+from asyncrl.core.agent import Policy
+from asyncrl.core.evaluator import Evaluation
 from asyncrl.training.run_config import RunConfig, save_yaml
 from tests.cli.conftest import Trained
 from tests.cli.console import run
@@ -54,6 +58,28 @@ def test_model_that_plays_is_the_one_that_was_saved(
         )
         assert main(["eval", str(tmp_path), "--checkpoint", name, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["score"] == 3 * 10 * action + 6
+
+
+def test_checkpoint_that_an_active_run_deletes_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = "tests.support.fake_envs:TellingEnv"
+    save_yaml(RunConfig(agent=ConstantConfig(), env=env), tmp_path / "config.yaml")
+    checkpoints = Checkpointer(tmp_path / "checkpoints")
+    for steps in (10, 20, 30):
+        meta = {"opt_steps": steps, "env_steps": 0}
+        checkpoints.save(str(steps), {"model": {"action": np.array(1)}}, meta)
+    evaluate = EpisodeEvaluator.evaluate
+
+    def delete_and_evaluate(self: EpisodeEvaluator, policy: Policy) -> Evaluation:
+        (tmp_path / "checkpoints" / "20").unlink(missing_ok=True)
+        return evaluate(self, policy)
+
+    monkeypatch.setattr(EpisodeEvaluator, "evaluate", delete_and_evaluate)
+    how: Any = {"episodes": 1, "seed": None, "stochastic": False, "env_kwargs": {}}
+    found = run_directory.evaluated(tmp_path, None, all_checkpoints=True, **how)
+    assert [scored["opt_steps"] for scored in found] == [10, 30]
+    assert "checkpoint 20 is not evaluated: the run has deleted it" in caplog.text
 
 
 @pytest.mark.parametrize(
