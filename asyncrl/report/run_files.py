@@ -40,7 +40,11 @@ class RunFiles:
     @cached_property
     def config(self) -> Mapping[str, Any]:
         """The settings of the run, as in `config.yaml`."""
-        plain = read_yaml(self.path / "config.yaml")
+        path = self.path / "config.yaml"
+        try:
+            plain = read_yaml(path)
+        except ConfigError as error:
+            raise ConfigError(f"cannot load {path}: {error}") from error
         return plain if isinstance(plain, Mapping) else {}
 
     @cached_property

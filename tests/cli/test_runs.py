@@ -122,6 +122,14 @@ def test_runs_whose_evaluations_never_coincide_are_refused(
     assert "that differ only in their seed lie at no common time" in capsys.readouterr().err
 
 
+def test_settings_that_cannot_be_read_are_named_with_their_file(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (runs / "low" / "config.yaml").write_text("env: [")
+    assert main(["runs", str(runs)]) == 2
+    assert f"cannot load {runs / 'low' / 'config.yaml'}: " in capsys.readouterr().err
+
+
 def test_curves_have_room_beside_long_names(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
