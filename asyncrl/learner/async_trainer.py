@@ -9,10 +9,10 @@ actors ──► link ──► ReplayBufferProxy ──► ReplayBuffer      (a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Annotated, Protocol, Unpack
+from typing import Annotated, Any, Protocol, Unpack
 
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.saver import RunState
@@ -188,6 +188,18 @@ class AsyncTrainer(BaseTrainer):
     def learners(self) -> int:
         """Number of learners of the run."""
         return 1 if self._lockstep is None else self._lockstep.group.world
+
+    def evaluate(
+        self,
+        timeout_s: float = 0.0,
+        *,
+        env_kwargs: Mapping[str, Any] | None = None,
+        greedy: bool | None = None,
+    ) -> float | None:
+        """As in each trainer; of several learners, only the first gets the run's own scores."""
+        if self.rank and env_kwargs is None and greedy is None:
+            return None
+        return super().evaluate(timeout_s, env_kwargs=env_kwargs, greedy=greedy)
 
     def publish(self) -> None:
         """Publish the agent's model to all actors; refuse a model that is not finite."""

@@ -18,6 +18,7 @@ from asyncrl.cli import train
 from asyncrl.cli.learners import _wait, after_restart, learners_in, started_by
 from asyncrl.cli.run_directory import save_starts
 from asyncrl.cli.signals import interrupting
+from asyncrl.core.callback import Callback, Training
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.learner.lockstep import STORE_FILE
@@ -67,10 +68,19 @@ def test_the_number_of_learners_is_read_from_the_command_line(
     assert learners_in(["dqn", "--learners", "3"]) == 1
 
 
+class Asks(Callback):
+    """Asks for a score on each rank."""
+
+    def step(self, trainer: Training) -> None:
+        if trainer.opt_steps == 20:
+            trainer.evaluate()
+
+
 @pytest.mark.processes
 def test_two_learners_train_and_save_at_the_same_step(tmp_path: Path) -> None:
     """They sum by gloo, as if they were on two machines; in other tests here, in shared memory."""
     flags = [*TWO, "--max-opt-steps", "40", "--save.interval-opt-steps", "0", "--quiet"]
+    flags += ["--parts.callbacks", f"{__name__}:Asks"]
     args = ["train", "dqn", *flags, "--ranks.several-machines", "--run-dir", "run"]
     with ranks(tmp_path, *args, local_world=1) as both:
         assert [rank.wait(_DEADLINE_S) for rank in both] == [0, 0]
