@@ -313,7 +313,7 @@ def parse_flags(
     prog: str, agent: str, start: RunConfig, flags: list[str], more: str = ""
 ) -> TrainArguments:
     """Parse flags whose defaults are the values of a config; `more` is appended to the help."""
-    concrete, output, shown = _concrete(start), Output(), "All settings."
+    concrete, output, shown = _concrete(_replaced(start, flags)), Output(), "All settings."
     if "--help-all" not in flags and _HELP & set(flags):
         concrete, output = without_rare(concrete), without_rare(output)
         shown = "The most common settings; --help-all shows the rest."
@@ -595,6 +595,18 @@ def _callbacks(output: Output, run_dir: Path) -> list[Callback]:
     from asyncrl.agents.parts.profiler import Profiler
 
     return [Profiler(run_dir / "profile.json", output.profile_opt_steps)]
+
+
+def _replaced(start: RunConfig, flags: list[str]) -> RunConfig:
+    """Leave out arguments of environments that flags replace.
+
+    With some of them as defaults, the parser would know a flag for each, but none for all.
+    """
+    flag_of = {"env_kwargs": "--env-kwargs", "eval_env_kwargs": "--eval-env-kwargs"}
+    given: dict[str, Any] = {
+        name: {} for name, flag in flag_of.items() if value_of(flag, flags) is not None
+    }
+    return replace(start, **given) if given else start
 
 
 def _concrete(config: RunConfig) -> RunConfig:
