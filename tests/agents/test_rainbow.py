@@ -126,11 +126,11 @@ def test_recorded_updates_are_those_of_eager_ones(config: AgentConfig) -> None:
 
 
 def test_chain_is_solved_from_prioritized_replay() -> None:
-    config = dataclasses.replace(RAINBOW, hidden=(32, 32), n_atoms=21)
+    config = dataclasses.replace(RAINBOW, hidden=(32, 32), n_atoms=21, learning_rate=5e-3)
     agent = config.build(CHAIN, CONTEXT)
     replay = chain_replay(PrioritizedReplayConfig(capacity=10, gamma=0.9))
     assert isinstance(replay, PrioritizedReplay)
-    for _ in range(1500):
+    for _ in range(600):
         batch = replay.sample(32)
         agent.opt(batch)
         replay.update_priorities(batch["index"], agent.priorities())

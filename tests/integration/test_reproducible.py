@@ -37,11 +37,11 @@ def run(agent: AgentConfig, env_id: str, seed: int) -> tuple[Params, list[dict[s
         seed=seed,
         replay=UniformReplayConfig(capacity=5000, n_step=3),
         trainer=TrainerConfig(batch_size=32, warmup_env_steps=200),
-        evaluate=EvaluationConfig(interval_opt_steps=150, play=EpisodeEvaluatorConfig(episodes=2)),
-        record=RecordConfig(interval_s=0, interval_opt_steps=100),
+        evaluate=EvaluationConfig(interval_opt_steps=75, play=EpisodeEvaluatorConfig(episodes=2)),
+        record=RecordConfig(interval_s=0, interval_opt_steps=50),
     )
     make_env = EnvConfig(id=env_id, n_envs=2).build
-    trainer = build_sync_trainer(agent, make_env, config, recorder=recorder, stop=MaxOptSteps(400))
+    trainer = build_sync_trainer(agent, make_env, config, recorder=recorder, stop=MaxOptSteps(200))
     trainer.train()
     records = [
         {k: v for k, v in record.items() if not any(c in k for c in CLOCK_METRICS)}
