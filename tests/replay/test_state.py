@@ -21,6 +21,7 @@ from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from tests.replay import test_hindsight as hindsight
 from tests.replay.segments import streams
+from tests.support.scale import examples
 from tests.support.streams import make_outbox, play, schema
 
 LENGTH = 4
@@ -102,7 +103,7 @@ def same(a: Any, b: Any) -> bool:
 
 @every_case
 @given(streams(), streams(), st.integers(0, 60))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25, usual=8), deadline=None)
 def test_goes_on_with_the_same_bits(
     case: Case, before: list[list[str]], other: list[list[str]], later: int
 ) -> None:
@@ -204,7 +205,7 @@ def test_state_that_does_not_fit_changes_nothing(case: Case) -> None:
 
 @every_ring
 @given(streams(), st.integers(0, 20), st.integers(1, 8))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25, usual=8), deadline=None)
 def test_staged_segments_are_unseen_until_the_push_is_finished(
     case: Case, ends: list[list[str]], used: int, free_slots: int
 ) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-_USUAL = 40
-
 full = False
 """Set from the command line before tests are loaded."""
 
 
-def examples(most: int) -> int:
+def examples(most: int, usual: int = 40) -> int:
     """Return how many examples to draw, where up to `most` have found something once."""
-    return most if full else min(most, _USUAL)
+    return most if full else min(most, usual)
