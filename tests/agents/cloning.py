@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +20,8 @@ CHOICES = EnvSpec(_OBSERVATION, DiscreteSpec(4))
 LOW, HIGH = np.array([-1.0, 0.0], np.float32), np.array([1.0, 5.0], np.float32)
 CONTINUOUS = EnvSpec(_OBSERVATION, BoxSpec((2,), "float32", LOW, HIGH))
 CONTEXT = PolicyContext(seed=7)
+SPECS = {"choices": CHOICES, "continuous": CONTINUOUS}
+every_spec = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 LEARNING_RATE = 1e-3
 LOG_STD = -0.5
 
@@ -135,3 +138,18 @@ def check_moves(before: Array, after: Array, slopes: Array) -> None:
     np.testing.assert_allclose(
         (after - before)[steep], -LEARNING_RATE * np.sign(slopes[steep]), rtol=0.02
     )
+
+
+def check_losses(naive: Any, agent: Any, metrics: Any) -> None:
+    """Check critics and actor against naive equations, and the priorities of the rows."""
+    errors = np.array([naive.errors(critic) for critic in naive.critics])
+    assert float(metrics["critic_loss"]) == pytest.approx(np.mean(errors**2), rel=1e-4)
+    assert float(metrics["actor_loss"]) == pytest.approx(naive.actor_loss(naive.actor), rel=1e-4)
+    np.testing.assert_allclose(agent.priorities(), np.abs(errors).mean(axis=0), rtol=1e-4)
+
+
+def check_critics_move(naive: Any, agent: Any) -> None:
+    """Check that each critic went down its own squared errors."""
+    for before, after in zip(naive.critics, critics_of(agent.critics), strict=True):
+        slopes = slope(lambda critic: sum(error**2 for error in naive.errors(critic)), before)
+        check_moves(before, after, slopes)

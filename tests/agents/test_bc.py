@@ -21,6 +21,7 @@ from tests.agents.cloning import (
     LOG_STD,
     batch_of,
     check_moves,
+    every_spec,
     linear_actor,
     log_prob,
     randomize,
@@ -34,10 +35,9 @@ CONFIG = BCConfig(
     initial_log_std=LOG_STD,
     learning_rate=LEARNING_RATE,
 )
-SPECS = {"choices": CHOICES, "continuous": CONTINUOUS}
 
 
-@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+@every_spec
 def test_loss_and_step_are_those_of_naive_likelihood(spec: EnvSpec) -> None:
     agent, batch = CONFIG.build(spec, CONTEXT), batch_of(spec)
     actor = agent.actor.network

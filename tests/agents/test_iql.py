@@ -15,12 +15,14 @@ from asyncrl.core.types import Array, Columns
 from tests.agents.cloning import (
     CHOICES,
     CONTEXT,
-    CONTINUOUS,
     LEARNING_RATE,
     LOG_STD,
     batch_of,
+    check_critics_move,
+    check_losses,
     check_moves,
     critics_of,
+    every_spec,
     linear_actor,
     linear_critic,
     linear_value,
@@ -44,9 +46,6 @@ CONFIG = IQLConfig(
     max_weight=0.9,
     tau=0.1,
 )
-SPECS = {"choices": CHOICES, "continuous": CONTINUOUS}
-
-every_spec = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 
 
 def random_agent(spec: EnvSpec, **settings: Any) -> IQLAgent:
@@ -94,12 +93,8 @@ def test_losses_are_those_of_naive_equations(spec: EnvSpec) -> None:
     agent, batch = random_agent(spec), batch_of(spec)
     naive = Naive(agent, batch)
     metrics = agent.opt(batch)
-    squares = [error**2 for critic in naive.critics for error in naive.errors(critic)]
     assert float(metrics["value_loss"]) == pytest.approx(naive.value_loss(naive.value), rel=1e-4)
-    assert float(metrics["critic_loss"]) == pytest.approx(np.mean(squares), rel=1e-4)
-    assert float(metrics["actor_loss"]) == pytest.approx(naive.actor_loss(naive.actor), rel=1e-4)
-    both = np.abs([naive.errors(critic) for critic in naive.critics]).mean(axis=0)
-    np.testing.assert_allclose(agent.priorities(), both, rtol=1e-4)
+    check_losses(naive, agent, metrics)
 
 
 @every_spec
@@ -109,12 +104,7 @@ def test_each_network_goes_down_its_own_loss_alone(spec: EnvSpec) -> None:
     agent.opt(batch)
     check_moves(naive.value, weight_of(agent.value), slope(naive.value_loss, naive.value))
     check_moves(naive.actor, weight_of(agent.actor.network), slope(naive.actor_loss, naive.actor))
-    for before, after in zip(naive.critics, critics_of(agent.critics), strict=True):
-
-        def loss(critic: Array) -> float:
-            return sum(error**2 for error in naive.errors(critic))
-
-        check_moves(before, after, slope(loss, before))
+    check_critics_move(naive, agent)
 
 
 def test_value_of_a_state_is_the_expectile_of_its_actions() -> None:
