@@ -10,6 +10,15 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.learner.rate_limiter import RateLimiter, RateLimiterConfig
 
 
+def take_turn(limiter: RateLimiter, message: int, batch: int, *, insert_first: bool) -> None:
+    can_insert, can_sample = limiter.may_insert(message), limiter.may_sample(batch)
+    assert can_insert or can_sample, "both would wait for each other"
+    if can_insert and (insert_first or not can_sample):
+        limiter.on_insert(message)
+    else:
+        limiter.on_sample(batch)
+
+
 @given(
     ratio=st.sampled_from([0.25, 1.0, 8.0, 64.0]),
     min_size=st.integers(1, 500),
@@ -24,12 +33,7 @@ def test_one_side_may_always_continue_and_the_ratio_is_kept(
     limiter = config.build(max_insert=message, batch_size=batch)
     band = max(message * ratio + batch, 0.1 * ratio * min_size)
     for insert_first in order:
-        can_insert, can_sample = limiter.may_insert(message), limiter.may_sample(batch)
-        assert can_insert or can_sample, "both would wait for each other"
-        if can_insert and (insert_first or not can_sample):
-            limiter.on_insert(message)
-        else:
-            limiter.on_sample(batch)
+        take_turn(limiter, message, batch, insert_first=insert_first)
         if limiter.inserted >= min_size:
             ahead = ratio * (limiter.inserted - min_size) - limiter.sampled
             assert ahead <= band + ratio * message
@@ -178,12 +182,7 @@ def test_what_is_sampled_once_was_inserted_before(
     config = RateLimiterConfig(samples_per_insert=1.0, band_transitions=ahead)
     limiter = config.build(max_insert=message, batch_size=batch, once=True)
     for insert_first in order:
-        can_insert, can_sample = limiter.may_insert(message), limiter.may_sample(batch)
-        assert can_insert or can_sample, "both would wait for each other"
-        if can_insert and (insert_first or not can_sample):
-            limiter.on_insert(message)
-        else:
-            limiter.on_sample(batch)
+        take_turn(limiter, message, batch, insert_first=insert_first)
         assert 0 <= limiter.inserted - limiter.sampled <= (ahead or message + batch)
 
 
