@@ -22,7 +22,7 @@ from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.run_services import RecordConfig
-from asyncrl.learner.stop_conditions import MaxOptSteps
+from asyncrl.learner.stop_conditions import AnyOf, MaxOptSteps, ReachesUpperBound
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
@@ -254,11 +254,12 @@ def rounds(
     env: Any,
     *,
     opt_steps: int,
+    enough: float = 1e9,
     n_steps: int = 16,
     eval_interval: int = 10,
     **evaluation: Any,
 ) -> tuple[MemoryRecorder, TrainResult]:
-    """Train synchronously, each time on what `n_steps` steps of each environment have brought."""
+    """Train up to a score, each time on what `n_steps` steps of each environment have brought."""
     recorder = MemoryRecorder()
     size = n_steps * env().n_envs
     result = train_sync(
@@ -276,7 +277,7 @@ def rounds(
             record=RecordConfig(interval_opt_steps=1, interval_s=0.0),
             evaluate=EvaluationConfig(interval_opt_steps=eval_interval, **evaluation),
         ),
-        stop=MaxOptSteps(opt_steps),
+        stop=AnyOf(MaxOptSteps(opt_steps), ReachesUpperBound("eval_reward", enough)),
         recorder=recorder,
     )
     return recorder, result
@@ -454,7 +455,7 @@ QUICK = IMPALAConfig(hidden=(16,), learning_rate=1e-2, device="cpu")
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 def test_cue_is_recalled_by_those_who_remember(memory: str) -> None:
     remembering = dataclasses.replace(QUICK, memory=memory)  # type: ignore[arg-type]
-    _, result = rounds(remembering, Recall, opt_steps=100, play=PLAY)
+    _, result = rounds(remembering, Recall, opt_steps=100, enough=1.0, play=PLAY)
     assert result.best_score == 1.0
     _, result = rounds(QUICK, Recall, opt_steps=10, play=PLAY)
     assert result.best_score is not None
@@ -471,6 +472,6 @@ def test_visible_cue_is_named_without_a_memory(optimizer: str) -> None:
 def test_continuous_actions_are_found() -> None:
     """Within 0.1 of what pays best; always acting in between would score -1."""
     config = dataclasses.replace(QUICK, initial_log_std=-1.0)
-    _, result = rounds(config, partial(Aim, wait=0), opt_steps=200, play=PLAY)
+    _, result = rounds(config, partial(Aim, wait=0), opt_steps=200, enough=-0.1, play=PLAY)
     assert result.best_score is not None
-    assert result.best_score > -0.1
+    assert result.best_score >= -0.1
