@@ -223,8 +223,8 @@ def _by_place(name: str, params: Sequence[Tensor], saved: Params) -> dict[int, d
         place, _, slot = key.partition("/")
         if not place.isdigit() or int(place) >= len(params):
             raise CheckpointError(f"the saved {name} has {key}, which is unknown here")
-        shape = tuple(params[int(place)].shape)
-        if value.shape and not _covers(value.shape, shape):
+        shape = _moment_shape(slot, tuple(params[int(place)].shape))
+        if value.shape not in {(), shape}:
             raise CheckpointError(
                 f"the saved {name} does not fit: {key} has shape {value.shape}, expected {shape}"
             )
@@ -232,11 +232,20 @@ def _by_place(name: str, params: Sequence[Tensor], saved: Params) -> dict[int, d
     return state
 
 
-def _covers(moment: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether a moment has a number for each entry of a parameter, or for each row or column."""
-    return len(moment) == len(shape) and all(
-        own in {1, size} for own, size in zip(moment, shape, strict=True)
-    )
+_AVERAGED = {"row_var": -1, "col_var": -2}
+"""Moments of torch.optim.Adafactor -> the dimension of a parameter over which they are averaged."""
+
+
+def _moment_shape(slot: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a moment of a parameter of this shape.
+
+    Fused optimizers of torch read and write beyond the end of one that is smaller.
+    """
+    if slot not in _AVERAGED or len(shape) < 2:
+        return shape
+    averaged = list(shape)
+    averaged[_AVERAGED[slot]] = 1
+    return tuple(averaged)
 
 
 def _is_ours(function: object) -> bool:

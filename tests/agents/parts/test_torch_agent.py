@@ -265,6 +265,28 @@ def test_moments_of_rows_and_columns_come_back() -> None:
     assert flat(before) == flat(after)
 
 
+@pytest.mark.parametrize(
+    ("kind", "slot", "found"),
+    [
+        (torch.optim.Adam, "exp_avg", (1, 3)),
+        (torch.optim.Adam, "exp_avg", (2, 1)),
+        (torch.optim.Adafactor, "row_var", (1, 3)),
+        (torch.optim.Adafactor, "col_var", (1, 1)),
+    ],
+)
+def test_moment_that_is_smaller_than_the_optimizer_expects_is_refused(
+    kind: Any, slot: str, found: tuple[int, int]
+) -> None:
+    """A fused optimizer would read and write beyond its end."""
+    agent = TorchAgent(nn.Linear(3, 2), CPU)
+    agent.parts["optimizer"] = optimizer = kind(agent.model.parameters())
+    agent.model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    wrong = changed(agent.state(), **{f"optimizer/0/{slot}": np.zeros(found, np.float32)})
+    with pytest.raises(CheckpointError, match=rf"{slot} has shape \({found[0]}, {found[1]}\)"):
+        agent.load_state(wrong)
+
+
 def test_settings_of_an_optimizer_that_were_changed_in_mid_run_come_back() -> None:
     agents = [agent_with(1.0), agent_with(2.0)]
     first, second = (
