@@ -90,11 +90,14 @@ class BackgroundRecorder:
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all records so far are written; return False if the time was too short."""
+        until = time.monotonic() + timeout_s
         with self._changed:
-            return self._changed.wait_for(
+            written = self._changed.wait_for(
                 lambda: not (self._pending or self._writes) or not self._thread.is_alive(),
                 timeout_s,
             )
+        others = [one for one in self._recorders if isinstance(one, BackgroundRecorder)]
+        return written and all(one.flush(max(0.0, until - time.monotonic())) for one in others)
 
     def close(self, *, failed: bool) -> None:
         """Write pending records, close all recorders and end the thread; has a timeout."""

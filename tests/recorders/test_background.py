@@ -83,8 +83,9 @@ def test_slow_recorder_does_not_hold_up_its_caller(gated: GatedRecorder) -> None
     assert steps(gated) == [0, 1, 2, 3, 4]
 
 
-def test_flush_waits_until_all_records_are_written(gated: GatedRecorder) -> None:
-    recorder = BackgroundRecorder([gated])
+@pytest.mark.parametrize("apart", [False, True], ids=["in its thread", "in another thread"])
+def test_flush_waits_until_all_records_are_written(gated: GatedRecorder, apart: bool) -> None:
+    recorder = BackgroundRecorder([BackgroundRecorder([gated]) if apart else gated])
     recorder.start({})
     assert recorder.flush(0.0), "nothing to write"
     for step in range(3):
