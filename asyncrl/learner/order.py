@@ -12,6 +12,7 @@ of the stored experience:
     Threads         torch computes with this number of threads from here on
     Published       a model was published, with this checksum
     Saved           the state of agent and replay was copied for a checkpoint
+    Rewards         the replay computes rewards as other environments do from here on
 
 Sampled rows, priorities and parameters are not recorded: they follow from the same events.
 Checksums of published models show where they do not. A thread writes all this into one file. A
@@ -45,10 +46,12 @@ from asyncrl.learner.order_log import (
     Published,
     Pushed,
     Reprioritised,
+    Rewards,
     Sampled,
     Saved,
     Threads,
     Took,
+    as_text,
     checksum_of,
     next_part,
     packed,
@@ -79,13 +82,13 @@ class Order:
         """Keep a message that is about to be stored; its arrays must not change any more."""
 
     def pushed(self, segments: int) -> None:
-        """Note a push; call it under the lock of the replay, like `sampled` and `reprioritised`."""
+        """Note a push; call it under the lock of the replay, like `sampled` and `changed`."""
 
     def sampled(self, count: int) -> None:
         """Note a sample."""
 
-    def reprioritised(self) -> None:
-        """Note new priorities."""
+    def changed(self, event: Reprioritised | Rewards) -> None:
+        """Note that the replay has new priorities, or computes other rewards."""
 
     def took(self) -> None:
         """Note that a batch is given to the loop."""
@@ -168,9 +171,10 @@ class RecordedOrder(Order):
         """Note a sample."""
         self._pending.append(CODES[Sampled] + packed(count))
 
-    def reprioritised(self) -> None:
-        """Note new priorities."""
-        self._pending.append(CODES[Reprioritised])
+    def changed(self, event: Reprioritised | Rewards) -> None:
+        """Note new priorities, or other rewards."""
+        text = as_text(event.goal_reward) if isinstance(event, Rewards) else b""
+        self._pending.append(CODES[type(event)] + text)
 
     def took(self) -> None:
         """Note that a batch is given to the loop."""

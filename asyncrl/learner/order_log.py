@@ -82,6 +82,13 @@ class Saved(NamedTuple):
     """1 for the first of a part of a run."""
 
 
+class Rewards(NamedTuple):
+    """The replay computes rewards as other environments do from here on."""
+
+    goal_reward: Any
+    """What these environments say about their rewards, in JSON."""
+
+
 class Resumed(NamedTuple):
     """The run was resumed from its last `Saved`; not in a file, but between two."""
 
@@ -92,7 +99,7 @@ class Resumed(NamedTuple):
     """Settings that have changed, each as `name: before -> now`."""
 
 
-FileEvent = Pushed | Sampled | Reprioritised | Took | Learns | Threads | Published | Saved
+FileEvent = Pushed | Sampled | Reprioritised | Took | Learns | Threads | Published | Saved | Rewards
 Event = FileEvent | Resumed
 _KINDS: tuple[type[FileEvent], ...] = (
     Pushed,
@@ -103,9 +110,10 @@ _KINDS: tuple[type[FileEvent], ...] = (
     Threads,
     Published,
     Saved,
+    Rewards,
 )
 CODES = {kind: bytes([code]) for code, kind in enumerate(_KINDS)}
-"""The byte with which an event begins. Its numbers follow, each by `packed`."""
+"""The byte with which an event begins. Its numbers follow, each by `packed`; JSON by `as_text`."""
 
 
 def checksum_of(params: Params) -> int:
@@ -130,6 +138,12 @@ def packed(number: int) -> bytes:
         number >>= 7
     packed.append(number)
     return bytes(packed)
+
+
+def as_text(value: object) -> bytes:
+    """Return a value in JSON, after the number of its bytes."""
+    text = json.dumps(value).encode()
+    return packed(len(text)) + text
 
 
 def part_of(path: Path, number: int) -> Path:
@@ -176,6 +190,7 @@ class OrderLog:
             after = follows.head["after"]
             yield from self._until(after["save"])
             yield Resumed(after["replay"], _changed(self._reads.head, follows.head))
+            yield Rewards(follows.head["env"].get("goal_reward"))
             self._reads = follows
         yield from self._reads.events()
 
@@ -275,15 +290,18 @@ def _events(payload: bytes) -> Iterator[FileEvent]:
     while at < len(payload):
         kind = _KINDS[payload[at]]
         at += 1
-        numbers = []
+        values: list[Any] = []
         for field in kind._fields:
             if field == "checksum":
-                number, size = int.from_bytes(payload[at : at + 4], "little"), 4
+                value, size = int.from_bytes(payload[at : at + 4], "little"), 4
             else:
-                number, size = _unpacked(payload, at)
-            numbers.append(number)
+                value, size = _unpacked(payload, at)
+            if field == "goal_reward":  # the number is that of its bytes
+                at, size = at + size, value
+                value = json.loads(payload[at : at + size])
+            values.append(value)
             at += size
-        yield kind(*numbers)
+        yield kind(*values)
 
 
 def _unpacked(payload: bytes, at: int) -> tuple[int, int]:

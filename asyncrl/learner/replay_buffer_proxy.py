@@ -37,6 +37,7 @@ from asyncrl.learner.actor_table import ActorTable
 from asyncrl.learner.grants import Grants, PeakRate
 from asyncrl.learner.ledger import Balance, Ledger
 from asyncrl.learner.order import Order
+from asyncrl.learner.order_log import Reprioritised
 from asyncrl.learner.rate_limiter import RateLimiter
 from asyncrl.metrics.stopwatch import Stopwatch, ms_per_lap
 
@@ -162,7 +163,7 @@ class ReplayBufferProxy:
         assert isinstance(self.buffer, AcceptsPriorities)  # noqa: S101  # it has returned an index
         with self._turnstile, self._changed:
             self.buffer.update_priorities(index, td_error)
-            self.order.reprioritised()
+            self.order.changed(Reprioritised())
 
     def state(self, *, save_replay: bool) -> tuple[dict[str, Arrays], dict[str, Any]]:
         """Return what a resumed run needs of this part: arrays by group, and plain numbers.

@@ -23,12 +23,12 @@ from asyncrl.core.env import EnvDescription, MakeBatchEnv
 from asyncrl.core.goals import ComputesRewards, RelabelsGoals
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorExit, Launcher
-from asyncrl.core.replay_buffer import ReplayBuffer
 from asyncrl.core.torch_threads import are_adaptive
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import ActorId
 from asyncrl.learner.async_trainer import AsyncTrainer, Strategy
 from asyncrl.learner.evaluation import BackgroundEvaluation, EvaluationSite, InlineEvaluation
+from asyncrl.learner.order_log import Rewards
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction, check_can_hold
 from asyncrl.learner.train_result import TrainResult
@@ -234,7 +234,7 @@ def build_async_trainer(
             services=config,
             checkpoint=checkpoint,
             spaces=plain_spec(seen.spec),
-            before_env_change=partial(_follow_goals, buffer, make_env, config),
+            before_env_change=partial(_follow_goals, proxy, make_env, config),
             evaluate_apart=apart_unless(
                 make_evaluator, agent, make_eval_env or make_env, config.evaluate
             ),
@@ -262,10 +262,13 @@ def _describe(
 
 
 def _follow_goals(
-    buffer: ReplayBuffer, make_env: MakeBatchEnv, config: AsyncConfig, kwargs: Mapping[str, Any]
+    proxy: ReplayBufferProxy,
+    make_env: MakeBatchEnv,
+    config: AsyncConfig,
+    kwargs: Mapping[str, Any],
 ) -> None:
     """Let a replay compute rewards as environments with other keyword arguments do."""
-    if not isinstance(buffer, ComputesRewards):
+    if not isinstance(proxy.buffer, ComputesRewards):
         return
     changed = with_env_kwargs(make_env, kwargs)
     if config.launcher == "thread":
@@ -273,7 +276,8 @@ def _follow_goals(
     else:  # by another launcher than the run's, which serves the manager's thread only
         timeout_s = config.supervision.start_timeout_s
         seen = describe_in_child(changed, timeout_s=timeout_s, goals=True)
-    buffer.compute_as(seen.goal_reward)
+    proxy.buffer.compute_as(seen.goal_reward)
+    proxy.order.changed(Rewards(seen.goal_reward))
 
 
 def _evaluation_site(

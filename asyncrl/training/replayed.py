@@ -25,6 +25,7 @@ from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent, AgentConfig
 from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.goals import ComputesRewards
 from asyncrl.core.measured import assume
 from asyncrl.core.messages import EnvChange
 from asyncrl.core.recorder import Record
@@ -40,6 +41,7 @@ from asyncrl.learner.order_log import (
     Pushed,
     Reprioritised,
     Resumed,
+    Rewards,
     Sampled,
     Threads,
     Took,
@@ -129,7 +131,7 @@ class ReplayedTrainer(BaseTrainer):
         self.run_until()
 
     def _change_env(self, change: EnvChange) -> None:
-        """Do nothing: what the changed environments returned is in the record."""
+        """Do nothing: what the changed environments returned is in the record, as are rewards."""
 
     def _take(self, turns_left: int | None) -> Columns | None:
         """Repeat everything up to the next optimisation step; return its batch."""
@@ -158,8 +160,8 @@ class ReplayedTrainer(BaseTrainer):
                 self._sample(count)
             case Took():
                 self._taken = next(self._drawn)
-            case Reprioritised():
-                self._reprioritise()
+            case Reprioritised() | Rewards():
+                self._change_buffer(event)
             case Threads(count):
                 set_torch_threads(count)
             case Published(opt_steps, checksum):
@@ -182,7 +184,11 @@ class ReplayedTrainer(BaseTrainer):
         ahead = count > self._batch_size
         self._drawn = iter(in_batches(together, self._batch_size) if ahead else [together])
 
-    def _reprioritise(self) -> None:
+    def _change_buffer(self, event: Reprioritised | Rewards) -> None:
+        if isinstance(event, Rewards):
+            if isinstance(self.buffer, ComputesRewards):
+                self.buffer.compute_as(event.goal_reward)
+            return
         assert isinstance(self.buffer, AcceptsPriorities)  # noqa: S101  # so it was in the run
         assert self._td_errors is not None  # noqa: S101  # of the last optimisation step
         self.buffer.update_priorities(*self._td_errors)

@@ -65,7 +65,7 @@ def test_events_and_experience_come_back(tmp_path: Path) -> None:
     order.sampled(5000)
     order.took()
     order.learns(env_steps=130)
-    order.reprioritised()
+    order.changed(Reprioritised())
     order.took()
     order.learns(env_steps=10**9)
     order.close()

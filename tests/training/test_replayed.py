@@ -32,6 +32,7 @@ from asyncrl.learner.order import RecordedOrder
 from asyncrl.learner.order_log import Kind
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
+from asyncrl.replay.hindsight import HindsightReplayConfig
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
@@ -186,6 +187,35 @@ def test_callbacks_may_ask_for_environments_checkpoints_and_scores(tmp_path: Pat
     trainer.train()
     replayed = replay_run(tmp_path)
     assert (replayed.opt_steps, replayed.differs) == (STEPS, None)
+    assert_same_bits(trainer.agent.state(), replayed.agent.state())
+
+
+class Nearer(Callback):
+    """Lets every place count as near every goal."""
+
+    def step(self, trainer: Training) -> None:
+        if trainer.opt_steps == 10:
+            trainer.set_env_kwargs({"near": 3.0})
+
+
+@pytest.mark.parametrize("resume", [True, "without replay"])
+@pytest.mark.parametrize("callbacks", [(), (Named(f"{__name__}:Nearer"),)])
+def test_rewards_of_hindsight_are_those_of_changed_environments(
+    tmp_path: Path, resume: Any, callbacks: tuple[Named, ...]
+) -> None:
+    config = config_of(
+        SACConfig(hidden=(8,), device="cpu"),
+        HindsightReplayConfig(capacity=200, horizon=8),
+        "tests.support.reach:Reach",
+        parts=NamedParts(callbacks=callbacks),
+    )
+    where: Any = {"record_order": tmp_path / "order", "checkpoint_dir": tmp_path / "checkpoints"}
+    build_trainer(config, **where).train()
+    longer = replace(config, max_opt_steps=STEPS + 11, env_kwargs={"near": 1.0})
+    trainer = build_trainer(longer, **where, resume=resume)
+    trainer.train()
+    replayed = replay_run(tmp_path)
+    assert (replayed.opt_steps, replayed.differs) == (STEPS + 11, None)
     assert_same_bits(trainer.agent.state(), replayed.agent.state())
 
 
