@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from asyncrl.core import errors
 from asyncrl.core.errors import ActorFailed, AsyncRLError, describe_error
+from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorExit, Progress
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
@@ -49,6 +50,7 @@ def run_in_child(
     timeout_setting: str = "",
     launcher: LocalLauncher | None = None,
     preload: Sequence[str] = (),
+    interrupter: Interrupter | None = None,
 ) -> Any:  # noqa: ANN401  # whatever JSON can represent
     """Run a function in a child process and return its result.
 
@@ -60,6 +62,7 @@ def run_in_child(
         launcher: Starts the child before all its modules are preloaded. None makes one, and closes
             it at the end.
         preload: Modules for a launcher that is made here.
+        interrupter: Of the run, whose end is not to wait for the child.
 
     An `AsyncRLError` of the child is raised here with the same class. Any other end without a
     result raises `ActorFailed`, with the child's traceback or stacks.
@@ -72,7 +75,8 @@ def run_in_child(
         path = launcher.directory / _ANSWER
         undo.callback(path.unlink, missing_ok=True)
         launcher.launch(_CHILD, partial(_answer, body, path), early=early)
-        ended = _Wait(launcher, what, timeout_s, timeout_setting).until_ended()
+        wait = _Wait(launcher, what, timeout_s, timeout_setting, interrupter or Interrupter())
+        ended = wait.until_ended()
         return _read(path, ended, what)
 
 
@@ -80,19 +84,25 @@ class _Wait:
     """Waits for the child to exit, logs that at intervals, and kills it after the timeout."""
 
     def __init__(
-        self, launcher: LocalLauncher, what: str, timeout_s: float, timeout_setting: str
+        self,
+        launcher: LocalLauncher,
+        what: str,
+        timeout_s: float,
+        timeout_setting: str,
+        interrupter: Interrupter,
     ) -> None:
         self._launcher = launcher
         self._what = what
         self._timeout_s = timeout_s
         self._setting = timeout_setting
+        self._interrupter = interrupter
 
     def until_ended(self) -> ActorExit:
         """Return how the child exited by itself."""
         began, next_word_s = time.monotonic(), _FIRST_REPORT_S
         while not (ends := self._launcher.exits(_POLL_S)):
             passed_s = time.monotonic() - began
-            if passed_s > self._timeout_s:
+            if passed_s > self._timeout_s or self._interrupter.is_set:
                 self._give_up()
             if passed_s > next_word_s:
                 limit = f", timeout {self._timeout_s:g} s" if self._timeout_s < math.inf else ""
@@ -103,7 +113,10 @@ class _Wait:
         return ends[0]
 
     def _give_up(self) -> NoReturn:
-        """Kill the child, and raise with the stacks of its threads."""
+        """Kill the child, and raise with the stacks of its threads unless the run ends."""
+        if self._interrupter.is_set:
+            self._launcher.kill(_CHILD)
+            raise ActorFailed(f"{self._what} was not finished, since the run ends")
         self._launcher.kill(_CHILD, with_stacks=True)
         stacks = "".join(ended.text for ended in self._launcher.exits(_KILL_S))
         raise ActorFailed(

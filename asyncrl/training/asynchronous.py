@@ -20,6 +20,7 @@ from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.checkpoint.resume import Resume, first_incarnation
 from asyncrl.core.agent import Agent, AgentConfig
 from asyncrl.core.env import EnvDescription, MakeBatchEnv
+from asyncrl.core.errors import ActorFailed
 from asyncrl.core.goals import ComputesRewards, RelabelsGoals
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorExit, Launcher
@@ -234,7 +235,7 @@ def build_async_trainer(
             services=config,
             checkpoint=checkpoint,
             spaces=plain_spec(seen.spec),
-            before_env_change=partial(_follow_goals, proxy, make_env, config),
+            before_env_change=partial(_follow_goals, proxy, make_env, config, interrupter),
             evaluate_apart=apart_unless(
                 make_evaluator, agent, make_eval_env or make_env, config.evaluate
             ),
@@ -265,6 +266,7 @@ def _follow_goals(
     proxy: ReplayBufferProxy,
     make_env: MakeBatchEnv,
     config: AsyncConfig,
+    interrupter: Interrupter,
     kwargs: Mapping[str, Any],
 ) -> None:
     """Let a replay compute rewards as environments with other keyword arguments do."""
@@ -275,7 +277,14 @@ def _follow_goals(
         seen = describe_here(changed, goals=True)
     else:  # by another launcher than the run's, which serves the manager's thread only
         timeout_s = config.supervision.start_timeout_s
-        seen = describe_in_child(changed, timeout_s=timeout_s, goals=True)
+        try:
+            seen = describe_in_child(
+                changed, timeout_s=timeout_s, goals=True, interrupter=interrupter
+            )
+        except ActorFailed:
+            if interrupter.is_set:  # it samples no more; a resumed run inspects them again
+                return
+            raise
     proxy.buffer.compute_as(seen.goal_reward)
     proxy.order.changed(Rewards(seen.goal_reward))
 

@@ -23,6 +23,7 @@ from asyncrl.core.env import (
     PackedSpec,
     require_make_env,
 )
+from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.types import Array
 from asyncrl.supervision.in_child import run_in_child
 from asyncrl.supervision.local import LocalLauncher
@@ -42,12 +43,13 @@ def describe_in_child(
     timeout_s: float,
     launcher: LocalLauncher | None = None,
     goals: bool = False,
+    interrupter: Interrupter | None = None,
 ) -> EnvDescription:
     """Make environments in a child process, inspect and close them, and return the facts.
 
     `goals` asks how rewards are computed from goals, for which one environment may be stepped.
     Makes one environment if a config or `make_batch` gives their number. Raises what `run_in_child`
-    does; `timeout_s` is `supervision.start_timeout_s`.
+    does, also when `interrupter` ends the run; `timeout_s` is `supervision.start_timeout_s`.
     """
     require_make_env(make_env)
     seen = run_in_child(
@@ -57,6 +59,7 @@ def describe_in_child(
         timeout_setting="supervision.start_timeout_s",
         launcher=launcher,
         preload=PRELOAD,
+        interrupter=interrupter,
     )
     return description_of(seen)
 

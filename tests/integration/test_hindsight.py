@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -80,6 +82,30 @@ def test_rewards_are_those_of_environments_with_other_keyword_arguments(
         trainer.learn(batch)
     with build(agent, envs, **parts, resume=True) as trainer:
         assert not next(trainer.batches())["reward"].any(), "also when the run is resumed"
+
+
+class Hanging(Reach):
+    """Cannot be built with keyword arguments that a run gives it later."""
+
+    def __init__(self, near: float = 0.1) -> None:
+        super().__init__(near)
+        if near > 1:
+            time.sleep(120)
+
+
+@pytest.mark.processes
+def test_end_of_a_run_does_not_wait_for_environments_that_are_inspected() -> None:
+    """A grace period would end before the last checkpoint."""
+    config = AsyncConfig(actors=1, replay=HINDSIGHT, evaluate=UNSCORED)
+    agent = SACConfig(hidden=(8,), device="cpu")
+    with build_async_trainer(agent, make_batch(Hanging, 2), config) as trainer:
+        began = time.monotonic()
+        timer = threading.Timer(1.0, trainer.interrupter.stop, ["enough"])
+        timer.start()
+        trainer.set_env_kwargs({"near": 3.0})
+        assert time.monotonic() - began < 60
+        timer.join()
+        assert next(trainer.batches(), None) is None
 
 
 def test_asynchronous_run_saves_its_replay_and_resumes(tmp_path: Path) -> None:
