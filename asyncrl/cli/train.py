@@ -603,9 +603,8 @@ def _replaced(start: RunConfig, flags: list[str]) -> RunConfig:
     With some of them as defaults, the parser would know a flag for each, but none for all.
     """
     flag_of = {"env_kwargs": "--env-kwargs", "eval_env_kwargs": "--eval-env-kwargs"}
-    given: dict[str, Any] = {
-        name: {} for name, flag in flag_of.items() if value_of(flag, flags) is not None
-    }
+    words = {word.partition("=")[0] for word in flags}  # none may follow the flag
+    given: dict[str, Any] = {name: {} for name, flag in flag_of.items() if flag in words}
     return replace(start, **given) if given else start
 
 

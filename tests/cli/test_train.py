@@ -441,6 +441,7 @@ def test_arguments_by_a_flag_replace_those_of_a_file(held: dict[str, Any], tmp_p
     assert (config.env_kwargs, config.eval_env_kwargs) == ({"size": 3}, held)
     config = config_of("dqn", "--config", str(path), "--eval-env-kwargs", "size", "3")
     assert (config.env_kwargs, config.eval_env_kwargs) == (held, {"size": 3})
+    assert config_of("dqn", "--config", str(path), "--env-kwargs").env_kwargs == {}
 
 
 @pytest.mark.parametrize("write", ["--config {}", "--config={}", "--config nothing --config {}"])
