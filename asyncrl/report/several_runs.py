@@ -100,12 +100,9 @@ def _name(values: Mapping[str, Any]) -> str:
 
 def _figures(groups: Sequence[Group], charts: Charts) -> Iterator[str]:
     note = "the shaded range is the bootstrapped 95 % interval of each group"
-    yield charts.figure(
-        "Return of an evaluation",
-        [one for k, group in enumerate(groups) for one in _group_lines(group, charts, k)],
-        note=note if any(len(group.runs) >= FEWEST_FOR_INTERVAL for group in groups) else "",
-        wide=True,
-    )
+    lines = [one for k, group in enumerate(groups) for one in _group_lines(group, charts, k)]
+    shaded = any("range" in one for one in lines)
+    yield charts.figure("Return of an evaluation", lines, note=note if shaded else "", wide=True)
     yield charts.figure(
         "Every run",
         [

@@ -83,6 +83,11 @@ def test_curve_of_a_group_is_that_of_its_evaluated_runs(tmp_path: Path) -> None:
     assert found[1].shape == (2, 4)
 
 
+def test_no_interval_is_announced_where_one_run_has_evaluations(tmp_path: Path) -> None:
+    new = made_run(tmp_path / "new", replace(preset("dqn"), seed=9, actors=2))
+    assert "bootstrapped" not in report_of_runs([*some_runs(tmp_path)[:1], RunFiles(new)])
+
+
 def test_runs_without_evaluations_show_their_training_returns(tmp_path: Path) -> None:
     records = [
         {"env_steps": 10.0 * k, "opt_steps": 0.0, "wall_s": float(k), "episode/return_mean": 1.0}
