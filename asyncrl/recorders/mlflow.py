@@ -31,6 +31,8 @@ _MAX_CHARACTERS = 500
 class MlflowRecorder:
     """Logs every metric over `env_steps`, and the configuration as parameters.
 
+    Offline runs, which have no environment steps, are logged over `opt_steps`.
+
     Creates a run in an experiment, and the experiment if it does not exist. Nested settings are
     flattened with dots: `trainer.batch_size`. MLflow changes no parameter of a run: one that is
     continued keeps those of its start.

@@ -87,7 +87,7 @@ class NotebookRecorder(MemoryRecorder):
         return f"<table><tr>{head}</tr><tr>{row}</tr></table>"
 
     def _curve(self) -> str:
-        """Return the returns over environment steps as a drawing."""
+        """Return the returns over the steps of the run as a drawing."""
         lines = {name: self._points(name) for name in _CURVES}
         points = [point for line in lines.values() for point in line]
         if len(points) < 2:

@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 class TrackioRecorder:
     """Logs metrics over `env_steps`, histograms, films, and the configuration, flattened with dots.
 
+    Offline runs, which have no environment steps, are logged over `opt_steps`.
+
     The file is in Trackio's directory, which the variable TRACKIO_DIR names. `trackio show` draws
     it. A resumed run continues the run of the same name.
 

@@ -21,6 +21,8 @@ _OFFLINE = "or set WANDB_MODE=offline to keep the numbers on this machine"
 class WandbRecorder:
     """Logs every metric over `env_steps`, histograms, films, and the configuration.
 
+    Offline runs, which have no environment steps, are logged over `opt_steps`.
+
     The client keeps its files in a directory, and so does the recorder the id of the run: a later
     recorder of the same directory continues this run. The variables WANDB_ENTITY and WANDB_MODE
     work as with any other program.
