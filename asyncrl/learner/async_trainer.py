@@ -9,10 +9,10 @@ actors ──► link ──► ReplayBufferProxy ──► ReplayBuffer      (a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Annotated, Any, Protocol, Unpack
+from typing import Annotated, Protocol, Unpack
 
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.saver import RunState
@@ -189,18 +189,6 @@ class AsyncTrainer(BaseTrainer):
         """Number of learners of the run."""
         return 1 if self._lockstep is None else self._lockstep.group.world
 
-    def evaluate(
-        self,
-        timeout_s: float = 0.0,
-        *,
-        env_kwargs: Mapping[str, Any] | None = None,
-        greedy: bool | None = None,
-    ) -> float | None:
-        """As in each trainer; of several learners, only the first gets the run's own scores."""
-        if self.rank and env_kwargs is None and greedy is None:
-            return None
-        return super().evaluate(timeout_s, env_kwargs=env_kwargs, greedy=greedy)
-
     def publish(self) -> None:
         """Publish the agent's model to all actors; refuse a model that is not finite."""
         counts = self.services.counts
@@ -341,6 +329,10 @@ class AsyncTrainer(BaseTrainer):
         if not self._singly:
             self._at_once = self.config.draw_at_once(together)
         return iter([together])
+
+    def _own_score(self, timeout_s: float) -> float | None:
+        """Of several learners, only the first evaluates."""
+        return None if self.rank else super()._own_score(timeout_s)
 
     def _learns(self, env_steps: int) -> None:
         self.proxy.order.learns(env_steps)

@@ -372,7 +372,7 @@ class BaseTrainer(ABC):
         """
         self._check_runs()
         if env_kwargs is None and greedy is None:
-            return self.services.evaluate(timeout_s)
+            return self._own_score(timeout_s)
         if self._evaluate_apart is None:
             raise ConfigError(
                 "evaluate(env_kwargs=..., greedy=...) needs the functions that build environments "
@@ -384,6 +384,10 @@ class BaseTrainer(ABC):
         score = self._evaluate_apart(model, env_kwargs or {}, greedy)
         self.services.watch.lap("eval")
         return score
+
+    def _own_score(self, timeout_s: float) -> float | None:
+        """Evaluate as the run does at intervals."""
+        return self.services.evaluate(timeout_s)
 
     def save(self) -> None:
         """Save a checkpoint now, beside those at intervals.
