@@ -235,7 +235,7 @@ def build_async_trainer(
             services=config,
             checkpoint=checkpoint,
             spaces=plain_spec(seen.spec),
-            before_env_change=partial(_follow_goals, proxy, make_env, config, interrupter),
+            before_env_change=partial(_follow_goals, proxy, make_env, config, starts, interrupter),
             evaluate_apart=apart_unless(
                 make_evaluator, agent, make_eval_env or make_env, config.evaluate
             ),
@@ -252,39 +252,40 @@ def build_async_trainer(
 
 
 def _describe(
-    make_env: MakeBatchEnv, config: AsyncConfig, launcher: RunLauncher | ThreadLauncher
+    make_env: MakeBatchEnv,
+    config: AsyncConfig,
+    launcher: RunLauncher | ThreadLauncher | None,
+    interrupter: Interrupter | None = None,
 ) -> EnvDescription:
     """Inspect the environments: in a child process, or here if actors are threads."""
     goals = isinstance(config.replay, RelabelsGoals)
     if isinstance(launcher, ThreadLauncher):
         return describe_here(make_env, goals=goals)
     timeout_s = config.supervision.start_timeout_s
-    return describe_in_child(make_env, timeout_s=timeout_s, launcher=launcher, goals=goals)
+    return describe_in_child(
+        make_env, timeout_s=timeout_s, launcher=launcher, goals=goals, interrupter=interrupter
+    )
 
 
 def _follow_goals(
     proxy: ReplayBufferProxy,
     make_env: MakeBatchEnv,
     config: AsyncConfig,
+    starts: RunLauncher | ThreadLauncher,
     interrupter: Interrupter,
     kwargs: Mapping[str, Any],
 ) -> None:
     """Let a replay compute rewards as environments with other keyword arguments do."""
     if not isinstance(proxy.buffer, ComputesRewards):
         return
-    changed = with_env_kwargs(make_env, kwargs)
-    if config.launcher == "thread":
-        seen = describe_here(changed, goals=True)
-    else:  # by another launcher than the run's, which serves the manager's thread only
-        timeout_s = config.supervision.start_timeout_s
-        try:
-            seen = describe_in_child(
-                changed, timeout_s=timeout_s, goals=True, interrupter=interrupter
-            )
-        except ActorFailed:
-            if interrupter.is_set:  # it samples no more; a resumed run inspects them again
-                return
-            raise
+    # A launcher of processes serves the manager's thread only.
+    shared = starts if isinstance(starts, ThreadLauncher) else None
+    try:
+        seen = _describe(with_env_kwargs(make_env, kwargs), config, shared, interrupter)
+    except ActorFailed:
+        if interrupter.is_set:  # it samples no more; a resumed run inspects them again
+            return
+        raise
     proxy.buffer.compute_as(seen.goal_reward)
     proxy.order.changed(Rewards(seen.goal_reward))
 
