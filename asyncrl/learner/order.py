@@ -82,13 +82,16 @@ class Order:
         """Keep a message that is about to be stored; its arrays must not change any more."""
 
     def pushed(self, segments: int) -> None:
-        """Note a push; call it under the lock of the replay, like `sampled` and `changed`."""
+        """Note a push; call it under the lock of the replay, like `sampled`."""
 
     def sampled(self, count: int) -> None:
         """Note a sample."""
 
     def changed(self, event: Reprioritised | Rewards) -> None:
-        """Note that the replay has new priorities, or computes other rewards."""
+        """Note that the replay has new priorities, or computes other rewards.
+
+        Call it in the thread that samples: only samples depend on them.
+        """
 
     def took(self) -> None:
         """Note that a batch is given to the loop."""
