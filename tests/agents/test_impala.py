@@ -472,6 +472,6 @@ def test_visible_cue_is_named_without_a_memory(optimizer: str) -> None:
 def test_continuous_actions_are_found() -> None:
     """Within 0.1 of what pays best; always acting in between would score -1."""
     config = dataclasses.replace(QUICK, initial_log_std=-1.0)
-    _, result = rounds(config, partial(Aim, wait=0), opt_steps=200, enough=-0.1, play=PLAY)
+    _, result = rounds(config, partial(Aim, wait=0), opt_steps=200, enough=-0.09, play=PLAY)
     assert result.best_score is not None
-    assert result.best_score >= -0.1
+    assert result.best_score > -0.1
