@@ -20,13 +20,24 @@ SITE = {
 }
 SHOWN = "\n".join([README, *SITE.values()])
 PROGRAMS = dict(re.findall(r"<!-- run: (\w+) -->\n```python\n(.*?)```", SHOWN, re.DOTALL))
+READERS = dict(
+    re.findall(r"<!-- run beside a run: (\w+) -->\n```python\n(.*?)```", SHOWN, re.DOTALL)
+)
+"""Programs that read a run in `runs/mine`."""
+
+RUN = """
+    train dqn --mode sync --quiet --run-dir runs/mine --max-opt-steps 60 --agent.hidden 16
+    --limiter.min-size 64 --trainer.batch-size 16 --save.interval-opt-steps 20
+    --evaluate.interval-opt-steps 20 --evaluate.play.episodes 2
+""".split()
 
 _DEADLINE_S = 90.0
 
 
 def test_every_program_is_run() -> None:
     """A marker with a typo in it would be a program that no test runs."""
-    assert len(PROGRAMS) == SHOWN.count("```python\n") == SHOWN.count("<!-- run:") >= 2
+    marked = len(re.findall(r"<!-- run\b", SHOWN))
+    assert len(PROGRAMS) + len(READERS) == SHOWN.count("```python\n") == marked >= 2
 
 
 def test_code_of_pages_is_run_or_an_example() -> None:
@@ -50,6 +61,22 @@ def test_program_runs(name: str, tmp_path: Path) -> None:
     done = warm.run("code", [PROGRAMS[name]], cwd=tmp_path, timeout_s=_DEADLINE_S, fresh=fresh)
     assert done.returncode == 0, done.stderr
     assert done.stdout, "each of them prints how it went"
+
+
+@pytest.fixture(scope="module")
+def beside_a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("beside")
+    done = warm.run("asyncrl", RUN, cwd=place, timeout_s=_DEADLINE_S)
+    assert done.returncode == 0, done.stderr
+    return place
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", READERS)
+def test_program_reads_a_run(name: str, beside_a_run: Path) -> None:
+    done = warm.run("code", [READERS[name]], cwd=beside_a_run, timeout_s=_DEADLINE_S)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout, "each of them prints what it has read"
 
 
 def test_readme_is_short() -> None:
