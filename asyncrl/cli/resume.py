@@ -29,8 +29,8 @@ its settings in RUN_DIR/config.yaml. Records are appended. A run without a check
 A run may also branch off from an older checkpoint, into another directory:
   asyncrl resume RUN_DIR/checkpoints/NUMBER --run-dir NEW_DIR [OPTIONS]
 
-  --no-load-replay   start with an empty replay instead of the checkpoint's. Required to change the
-                     replay's capacity, n-step or segment length\
+  --no-load-replay   start with an empty replay instead of the checkpoint's. Required for another
+                     n-step or segment length, or less capacity than the checkpoint's fills\
 """
 
 _NO_REPLAY = "--no-load-replay"
