@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from string import Template
 from typing import get_args
 
 import gymnasium
@@ -148,6 +149,17 @@ LINES = re.findall(r"^\s*\$ asyncrl train (.+)$", PAGES, re.MULTILINE)
 def test_command_lines_of_pages_are_understood(line: str) -> None:
     """Those that name files or modules of a reader's own are left out."""
     assert train.parse(shlex.split(line, comments=True)).config
+
+
+def test_command_of_the_sweep_is_understood() -> None:
+    loop = re.findall(r"^```sh\n(.*?)^```", SITE["docs/guides/tuning.md"], re.DOTALL | re.MULTILINE)
+    values = dict(re.findall(r"for (\w+) in (\S+)", loop[0]))
+    command = re.search(r"asyncrl train (.*?)\n  done", loop[0], re.DOTALL)
+    assert command is not None
+    words = Template(command[1].replace("\\\n", " ")).substitute(values)
+    arguments = train.parse(shlex.split(words))
+    assert str(arguments.output.run_dir) == "runs/rates/{rate}-{seed}".format(**values)
+    assert arguments.config.seed == int(values["seed"])
 
 
 @contextmanager
