@@ -35,6 +35,7 @@ from asyncrl.core.declared import Member, common, declared
 from asyncrl.core.named import Named
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import load_object, to_plain
+from asyncrl.envs.atari import AtariConfig
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.lockstep import RanksConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
@@ -176,6 +177,12 @@ def settings_page() -> str:
             parts += fields_of(
                 cls, group, "" if first else cls.__name__, None if first else classes[0]
             )
+    parts += [
+        "## env_kwargs of Atari games",
+        "Environments named `ALE/...` are preprocessed; `--env-kwargs` sets how, as in "
+        "`--env-kwargs life_loss True`. See [Images](../guides/images.md#atari).",
+        *fields_of(AtariConfig, "env_kwargs"),
+    ]
     parts.append("## In Python only")
     for cls in IN_PYTHON:
         parts += [f"### {cls.__name__}", summary(cls), *fields_of(cls, "", cls.__name__)]

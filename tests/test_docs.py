@@ -23,6 +23,7 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.cli import train
 from asyncrl.cli.main import COMMANDS
 from asyncrl.core.errors import ConfigError
+from asyncrl.envs.atari import AtariConfig
 from asyncrl.envs.gym import make_batch
 from asyncrl.metrics import verdict
 from asyncrl.metrics.metrics import METRICS
@@ -79,6 +80,11 @@ def test_every_setting_of_a_preset_has_an_entry(preset: str, pages: dict[str, st
     text = pages["settings.md"] + pages["agents.md"]
     missing = [name for _, _, name in settings(PRESETS[preset]()) if f"#### `{name}`" not in text]
     assert not missing
+
+
+def test_every_setting_of_atari_has_an_entry(pages: dict[str, str]) -> None:
+    names = [field.name for field in dataclasses.fields(AtariConfig)]
+    assert not [name for name in names if f"#### `env_kwargs.{name}`" not in pages["settings.md"]]
 
 
 def test_every_setting_says_what_it_does() -> None:
