@@ -25,8 +25,11 @@ from asyncrl.cli.main import COMMANDS
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.atari import AtariConfig
 from asyncrl.envs.gym import make_batch
+from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics import verdict
 from asyncrl.metrics.metrics import METRICS
+from asyncrl.metrics.verdict import Setup
+from asyncrl.recorders.terminal import render_summary
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.describe_env import describe_here
 from asyncrl.training.plan import RunPlan
@@ -137,6 +140,37 @@ def test_every_command_metric_preset_and_public_name_is_there(pages: dict[str, s
     assert all(f"## {name}\n" in pages["presets.md"] for name in PRESETS)
     shown = set(re.findall(r"^::: [\w.]+\.(\w+)$", pages["api.md"], re.MULTILINE))
     assert set(asyncrl.__all__) <= shown
+
+
+def test_sample_summary_is_what_such_a_run_prints() -> None:
+    shares = {"wait": 0.58, "opt": 0.34, "sample": 0.04, "publish": 0.03, "other": 0.01}
+    actor = {"env_steps_per_s": 5600.0, "wait_share": 0.04, "restarts": 0.0, "dropped": 0.0}
+    rows = ((87_900, 412), (87_800, 409))
+    result = TrainResult(
+        stop_reason="an evaluation reached 475 (497.6)",
+        wall_s=16.0,
+        env_steps=175_700,
+        opt_steps=2_670,
+        best_score=500.0,
+        best_opt_steps=2_670,
+        last_score=500.0,
+        seconds_to_stop_bar=15.0,
+        samples_per_insert=3.9,
+        machine_cpu_percent=99.0,
+        setup=Setup(actors=2, envs_per_actor=16, samples_per_insert=4.0, cores=2, quota=None),
+        learner_shares=shares,
+        actor_shares={"env": 0.36, "send": 0.31, "policy": 0.28, "wait": 0.04},
+        ledger=dict.fromkeys(("produced", "stored"), 175_700)
+        | dict.fromkeys(("dropped", "lost", "in_flight"), 0),
+        actors={
+            str(i): actor | {"env_steps": float(steps), "episodes": float(episodes)}
+            for i, (steps, episodes) in enumerate(rows)
+        },
+    )
+    printed = render_summary({**result.summary(), "run_dir": "runs/mine"})
+    page = SITE["docs/start/live-view.md"].partition("## The summary")[2]
+    shown = page.partition("```text")[2].partition("```")[0]
+    assert shown.split() == printed.split()
 
 
 def test_every_verdict_is_explained() -> None:
