@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import re
@@ -40,6 +41,7 @@ from benchmarks.learning.offline import OFFLINE_CASES
 from benchmarks.learning.runs import Run
 from benchmarks.learning.tasks import CASES
 from docs import generate, measured
+from tests.test_architecture import SOURCES, tree_of
 from tests.test_readme import SITE
 
 
@@ -177,6 +179,32 @@ def test_every_verdict_is_explained() -> None:
     page = (generate.ROOT / "docs" / "start" / "live-view.md").read_text(encoding="utf-8")
     table = page.partition("| verdict |")[2].partition("## The summary")[0]
     assert all(f"`{kind}`" in table for kind in get_args(verdict.Kind))
+
+
+def text_of(node: ast.AST) -> str:
+    """Return a text of the code, with `{}` for what is inserted; "" for other code."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return re.sub(r"%[-.\d]*[sdfg]", "{}", text)
+        case ast.JoinedStr(values=parts):
+            return "".join(text_of(part) or "{}" for part in parts)
+    return ""
+
+
+def test_quoted_errors_are_those_of_the_code() -> None:
+    page = SITE["docs/guides/troubleshooting.md"]
+    cells = re.findall(r"^\| (.+?) \|", page, re.MULTILINE)
+    quoted = [text for cell in cells for text in re.findall(r"`(.+?)`", cell)]
+    nodes = (node for path in SOURCES for node in ast.walk(tree_of(path)))
+    texts = [text for text in set(map(text_of, nodes)) if " " in text]
+
+    def is_known(quote: str) -> bool:
+        pieces = [piece for piece in quote.split("...") if piece.strip()]
+        known = re.compile(r".*\{\}.*".join(map(re.escape, pieces)), re.DOTALL)
+        return any(known.search(text) for text in texts if pieces[0] in text)
+
+    assert len(quoted) > 30
+    assert not [quote for quote in quoted if not is_known(quote)]
 
 
 PAGES = "\n".join(p.read_text(encoding="utf-8") for p in (generate.ROOT / "docs").rglob("*.md"))
