@@ -67,6 +67,14 @@ _PLAIN: Sequence[Mapping[str, Any]] = [
 GRIDS: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]] = {
     "sb3": {"sampling": _SB3, "env": _SB3},
     "cleanrl_style": {"sampling": _PLAIN, "env": _PLAIN},
+    "torchrl": {
+        "env": [
+            *({"kind": "sync", "envs": n} for n in (16, 64, 128)),
+            {"kind": "ale", "envs": 16},
+            {"kind": "serial", "envs": 16},
+            {"kind": "parallel", "envs": 4},
+        ],
+    },
     OURS: {
         "sampling": [{"envs_per_actor": n} for n in (16, 64, 256)],
         "env": [{"envs": n} for n in (16, 64, 256)],
@@ -74,7 +82,7 @@ GRIDS: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]] = {
 }
 """Side -> stage -> settings that `--sweep` tries. Other sides keep their scripts' defaults."""
 
-_START_S = 75.0
+_START_S = 150.0
 """Seconds that a process may take besides measuring."""
 
 _ENOUGH_FAILURES = 2
