@@ -120,17 +120,27 @@ class RunFiles:
 def find_runs(roots: list[Path]) -> list[RunFiles]:
     """Return the runs in these directories, at any depth, oldest first.
 
-    Raises `ConfigError` if one is not a directory.
+    A link to a run elsewhere counts; links to other directories are not followed, as they may lead
+    in circles. Raises `ConfigError` if a root is not a directory.
     """
     runs: dict[Path, RunFiles] = {}
+    links: list[Path] = []
     for root in roots:
         if not root.is_dir():
             raise ConfigError(f"{root} is not a directory; name one with runs in it, as runs/")
-        for here, folders, files in os.walk(root):
-            if "config.yaml" in files and ("checkpoints" in folders or "run.json" in files):
+        for here, folders, _ in os.walk(root):
+            if _is_run(Path(here)):
                 runs[Path(here).resolve()] = RunFiles(Path(here))
                 folders.clear()
+            links += (path for name in folders if (path := Path(here, name)).is_symlink())
+    for path in filter(_is_run, links):
+        runs.setdefault(path.resolve(), RunFiles(path))
     return sorted(runs.values(), key=lambda run: (run.began_at, str(run.path)))
+
+
+def _is_run(path: Path) -> bool:
+    begun = (path / "checkpoints").is_dir() or (path / "run.json").is_file()
+    return begun and (path / "config.yaml").is_file()
 
 
 def usual_axis(runs: Sequence[RunFiles]) -> str:

@@ -85,6 +85,15 @@ def test_runs_are_found_at_any_depth_oldest_first(tmp_path: Path) -> None:
         find_runs([tmp_path / "none"])
 
 
+def test_runs_behind_links_are_found_once_and_circles_are_left(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    inside = made_run(runs / "b", RunConfig())
+    (runs / "a").symlink_to(inside)  # as `latest`
+    (runs / "c").symlink_to(made_run(tmp_path / "disk/c", RunConfig()))
+    (runs / "circle").symlink_to(runs)
+    assert [run.path for run in find_runs([runs])] == [inside, runs / "c"]
+
+
 def test_settings_that_one_lacks_differ() -> None:
     found = differences([{"a": {"b": 1, "c": []}, "d": {}}, {"a": {"b": 1}, "d": {}}])
     assert found == {"a.c": [[], None]}
