@@ -17,6 +17,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from asyncrl.core.errors import ConfigError
+
 logger = logging.getLogger(__name__)
 
 AXES = {"env_steps": "environment steps", "opt_steps": "optimisation steps", "wall_s": "time"}
@@ -55,9 +57,15 @@ class Curves:
 
     @classmethod
     def of_file(cls, path: Path) -> Curves:
-        """Read `metrics.jsonl`; lines that are not whole records are passed over."""
+        """Read `metrics.jsonl`; lines that are not whole records are passed over.
+
+        Raises `ConfigError` if there is a file that cannot be read.
+        """
         file = GrowingFile(path)
-        file.read()
+        try:
+            file.read()
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from error
         return file.curves
 
     def add(self, record: Mapping[str, float | None]) -> None:

@@ -89,6 +89,20 @@ def test_report_of_several_runs_is_written_where_asked(runs: Path, tmp_path: Pat
     assert "<h1>2 runs</h1>" in page.read_text()
 
 
+@pytest.mark.parametrize("command", ["report", "plot"])
+def test_records_that_cannot_be_read_are_named(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    run_dir = made_run(tmp_path / "run", RunConfig())
+    records = run_dir / "metrics.jsonl"
+    records.unlink(missing_ok=True)
+    records.mkdir()  # also for root, who may read all files
+    assert main([command, str(run_dir), "-o", str(tmp_path / "out.png")]) == 2
+    error = f"asyncrl: error: cannot read {records}: Is a directory\n"
+    assert capsys.readouterr().err == error
+
+
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
 def test_curves_are_drawn_in_the_format_of_the_name(
     suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
