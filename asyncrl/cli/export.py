@@ -71,7 +71,8 @@ def run(arguments: ExportArguments) -> int:
         how = "" if to.suffix == ".onnx" else f"; {_copy_loader(to)}"
     except OSError as error:
         raise ConfigError(
-            f"cannot write {error.filename}: {error.strerror}; name a file in a writable place"
+            f"cannot write {error.filename or to}: {error.strerror}; name a file in a writable "
+            "place"
         ) from error
     steps = saved.count("opt_steps")
     show(f"{to} holds the model after {steps} optimisation steps{how}")

@@ -82,7 +82,7 @@ def export_policy(policy: TorchPolicy, spec: EnvSpec, path: Path) -> None:
         fields = [*_by_field(spec.observation, play.obs[0][:rows]).values()]
         content, exported = make(network, fields, said | {"any_batch": rows > 1})
         if _acts_alike(exported, spec, play):
-            path.write_bytes(content)
+            _write(path, content)
             return
     raise ConfigError(
         f"{type(policy).__name__} does not derive actions from its network's output as exported "
@@ -91,6 +91,16 @@ def export_policy(policy: TorchPolicy, spec: EnvSpec, path: Path) -> None:
         "(`squashed = True`: their tanh). Nothing may be random. Other outputs belong in other "
         "methods of the network, as in examples/own_torch_agent.py"
     )
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a whole file or none: a file of before may be in use."""
+    draft = path.with_name(f".{path.name}")
+    try:
+        draft.write_bytes(content)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _numpy_file(

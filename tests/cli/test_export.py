@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import subprocess
 import sys
@@ -109,6 +111,30 @@ def test_where_nothing_can_be_written_is_said(
     err = capsys.readouterr().err
     assert err.startswith("asyncrl: error: ")
     assert "name a file" in err
+
+
+def test_full_disk_is_said_and_leaves_the_file_of_before(
+    trained: Trained,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    to = tmp_path / "policy.npz"
+    to.write_bytes(b"of before")
+    write_all = Path.write_bytes
+
+    def write_half(path: Path, content: bytes) -> int:
+        if path.parent != tmp_path:
+            return write_all(path, content)
+        with path.open("wb") as file:
+            file.write(content[: len(content) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_bytes", write_half)
+        assert main(["export", str(trained.directory), "--to", str(to)]) == 2
+    assert f"cannot write {to}: No space left on device; name a file" in capsys.readouterr().err
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"of before"]
 
 
 def test_an_onnx_model_stands_alone(
