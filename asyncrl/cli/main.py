@@ -25,7 +25,13 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from asyncrl.cli.output import complain, results_alone, show, take_standard_output
+from asyncrl.cli.output import (
+    complain,
+    open_closed_streams,
+    results_alone,
+    show,
+    take_standard_output,
+)
 from asyncrl.cli.signals import end_at_signals, raise_again, raise_at_signals
 from asyncrl.core.errors import AsyncRLError, ConfigError
 from asyncrl.core.recorder import CLOCK_TIME
@@ -122,6 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = 0
     try:
         if argv is None:
+            open_closed_streams()
             raise_at_signals()
             take_standard_output()
             set_name(" ".join(["asyncrl", *sys.argv[1:2]]))

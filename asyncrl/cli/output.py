@@ -27,7 +27,11 @@ def results() -> TextIO:
 
 def show(text: str) -> None:
     """Write a line of results and flush."""
-    print(text, file=results(), flush=True)
+    try:
+        print(text, file=results(), flush=True)
+    except OSError as error:
+        error.add_note("asyncrl: standard output cannot be written")
+        raise
 
 
 def complain(text: str) -> None:
@@ -56,6 +60,19 @@ class _Printing(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno < logging.WARNING:
             self._by(record.getMessage())
+
+
+def open_closed_streams() -> None:
+    """Lead standard streams that are closed to /dev/null.
+
+    Otherwise a pipe or a socket would take such a number, under which child processes print.
+    """
+    for number in (0, _STDOUT, _STDERR):
+        try:
+            os.fstat(number)
+        except OSError:
+            # Takes the lowest free number, which is this one.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def take_standard_output() -> None:

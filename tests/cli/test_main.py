@@ -347,6 +347,39 @@ def test_output_that_is_closed_or_full(target: str, code: int, error: str) -> No
     assert (done.returncode, done.stderr) == (code, error)
 
 
+CHILD = """
+from asyncrl.cli.output import show
+from asyncrl.supervision.in_child import run_in_child
+
+parse = str
+
+def run(arguments):
+    show(run_in_child(lambda: "of a child", what="a test"))
+    return 0
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("closed", "shown"), [("2>&-", "of a child\n"), ("<&- >&- 2>&-", "")])
+def test_children_run_where_streams_are_closed(closed: str, shown: str, tmp_path: Path) -> None:
+    (tmp_path / "fake_command.py").write_text(CHILD)
+    command = ["sh", "-c", f'exec "$0" -c "$1" fake {closed}', sys.executable, NOISY]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, shown)
+
+
+@pytest.mark.processes
+def test_full_output_is_named_by_a_command(tmp_path: Path) -> None:
+    (tmp_path / "fake_command.py").write_text(CHILD)
+    command = ["sh", "-c", 'exec "$0" -c "$1" fake >/dev/full', sys.executable, NOISY]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "asyncrl: error: OSError: [Errno 28] No space left on device (standard output cannot be "
+        "written; --debug shows the traceback)\n",
+    )
+
+
 @pytest.mark.processes
 def test_installed_command_passes_the_exit_code_on(tmp_path: Path) -> None:
     done = subprocess.run(
