@@ -101,7 +101,7 @@ def open_checkpoints(
             f"checkpoint_dir must be the path of a directory, got {checkpoint_dir!r:.80}; pass for "
             'instance checkpoint_dir="runs/mine"'
         )
-    checkpoint_dir = Path(checkpoint_dir)
+    checkpoint_dir = Path(checkpoint_dir).absolute()  # the working directory may change
     own_dir = shard_dir(checkpoint_dir, rank)
     checkpointer = Checkpointer(own_dir, keep_last=keep)
     if resume and not branches and not checkpoint_dir.is_dir():

@@ -21,7 +21,7 @@ class CsvRecorder:
     """
 
     def __init__(self, path: Path | str) -> None:
-        self._path = Path(path)
+        self._path = Path(path).absolute()  # the working directory may change
         self._names: list[str] = []
         self._file: TextIO | None = None
         self._at: Record | None = None

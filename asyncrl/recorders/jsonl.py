@@ -36,7 +36,7 @@ class JsonlRecorder:
     """
 
     def __init__(self, path: Path | str, clock: Callable[[], float] = time.time) -> None:
-        self._path = Path(path)
+        self._path = Path(path).absolute()  # the working directory may change
         self._clock = clock
         self._file: FileIO | None = None
         self._left_out = 0

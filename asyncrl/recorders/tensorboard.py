@@ -55,7 +55,7 @@ class TensorBoardRecorder:
                 "TensorBoardRecorder needs a package that is not installed: "
                 "pip install asyncrl[tensorboard]"
             ) from error
-        self._directory = Path(directory)
+        self._directory = Path(directory).absolute()  # the working directory may change
         self._videos = videos
         self._config: Mapping[str, object] = {}
         self._path = self._directory

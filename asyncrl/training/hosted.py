@@ -155,7 +155,7 @@ def checked_key_file(config: AsyncConfig, key_file: str | PathLike[str] | None) 
             "launcher=hosts needs a file for the join key: pass join_key=PATH, which hosts join "
             "with"
         )
-    return Path(key_file)
+    return Path(key_file).absolute()  # the working directory may change until it is removed
 
 
 def publish(

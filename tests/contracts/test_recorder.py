@@ -103,6 +103,28 @@ def record(step: int, **more: float) -> dict[str, float]:
     return {"env_steps": 10.0 * step, "opt_steps": float(step), "wall_s": 0.5 * step, **more}
 
 
+@pytest.mark.parametrize("make", [_jsonl, _csv, _tensorboard])
+def test_files_stay_where_they_began_if_the_working_directory_changes(
+    make: Callable[[Path], Kept], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, elsewhere = tmp_path / "begun", tmp_path / "elsewhere"
+    begun.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(begun)
+    kept = make(Path())
+    monkeypatch.chdir(elsewhere)
+    kept.recorder.start(CONFIG)
+    kept.recorder.write(record(1))
+    monkeypatch.chdir(tmp_path)
+    kept.recorder.write(record(2, new=0.0))
+    kept.recorder.close(failed=False)
+    assert sorted(tmp_path.iterdir()) == [begun, elsewhere]
+    assert not list(elsewhere.iterdir())
+    monkeypatch.chdir(begun)
+    assert kept.values is not None
+    assert kept.values("opt_steps") == [1.0, 2.0]
+
+
 def test_records_are_kept_in_order(kept: Kept) -> None:
     kept.recorder.start(CONFIG)
     for step in range(1, 6):

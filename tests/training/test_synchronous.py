@@ -268,6 +268,23 @@ def test_evaluated_episodes_are_those_of_asynchronous_runs() -> None:
     assert seeds == [first, *(first + k for k in range(0, 10, 2))], "2 episodes, then 10 by twos"
 
 
+def test_checkpoints_stay_where_they_began_if_the_working_directory_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    config = replace(UNSCORED, save=SaveConfig(interval_opt_steps=10))
+    trainer = build_sync_trainer(
+        AGENT, MAKE_ENV, config, stop=MaxOptSteps(20), checkpoint_dir=Path("run")
+    )
+    monkeypatch.chdir(elsewhere)
+    trainer.train()
+    assert "20" in Checkpointer(tmp_path / "run").names()
+    assert not list(elsewhere.iterdir())
+    assert not caplog.records
+
+
 def test_run_branches_off_from_a_chosen_checkpoint(tmp_path: Path) -> None:
     config = replace(UNSCORED, save=SaveConfig(interval_opt_steps=10))
     first, branch = tmp_path / "first", tmp_path / "branch"
