@@ -18,6 +18,7 @@ from asyncrl.training.launchers import RunLauncher
 from asyncrl.training.presets import preset_like
 from asyncrl.training.ranks import sharing_failure
 from asyncrl.training.run_config import RunConfig, load_yaml
+from asyncrl.training.saved_model import SavedModel
 
 _USAGE = """\
 usage: asyncrl resume RUN_DIR [OPTIONS]
@@ -51,7 +52,7 @@ def parse(argv: list[str]) -> TrainArguments:
     given_elsewhere: tuple[str, ...] = _GIVEN_ELSEWHERE
     if (run_dir / MANIFEST).is_file():
         given_elsewhere = ("--config", "--replay-kind")
-        resume, run_dir = _branch(run_dir.absolute(), flags, resume)
+        resume, run_dir = _branch(SavedModel.at(run_dir), flags, resume)
     check_run_dir(run_dir)
     for flag in flags:
         if flag.startswith(given_elsewhere):
@@ -68,9 +69,9 @@ def parse(argv: list[str]) -> TrainArguments:
     return replace(arguments, output=output, resume=resume)
 
 
-def _branch(checkpoint: Path, flags: list[str], resume: Resume) -> tuple[Path, Path]:
+def _branch(chosen: SavedModel, flags: list[str], resume: Resume) -> tuple[Path, Path]:
     """Return a chosen checkpoint and the directory of its run; refuse what cannot branch off."""
-    run_dir = checkpoint.parents[1]
+    checkpoint, run_dir = chosen.checkpoints / chosen.name, chosen.run_dir
     if resume is not True:
         raise ConfigError(f"{_NO_REPLAY} cannot be combined with a chosen checkpoint")
     if value_of("--run-dir", flags) is None:

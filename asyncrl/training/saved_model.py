@@ -157,8 +157,11 @@ class SavedModel:
             return cls(path / "checkpoints", name)
         if Checkpointer(path).names():
             return cls(path.absolute(), name)
-        # The name of the link, even if the path names the data behind it, such as `.` from within.
+        # The name of the link, even if the path names the data behind it, such as `.` from within,
+        # or is another link to that, from elsewhere.
         parent, data = path.absolute().parent, path.resolve()
+        if parent.resolve() != data.parent:
+            parent = data.parent
         names = Checkpointer(parent).names()
         own = next((one for one in names if (parent / one).resolve() == data), None)
         if own is None:

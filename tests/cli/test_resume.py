@@ -263,6 +263,18 @@ def test_run_branches_off_from_an_older_checkpoint(run_dir: Path) -> None:
     assert {path: path.read_bytes() for path in before} == before
 
 
+def test_chosen_checkpoint_may_be_named_from_within_or_by_a_link(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = Checkpointer(run_dir / "checkpoints").latest()
+    chosen = run_dir / "checkpoints" / str(newest)
+    link = run_dir.parent / "good"
+    link.symlink_to(chosen)
+    monkeypatch.chdir(chosen)
+    for name in (".", str(link)):
+        assert parse([name, "--run-dir", "branch"]).resume == chosen
+
+
 def test_chosen_checkpoint_needs_a_directory_of_its_own(run_dir: Path) -> None:
     newest = Checkpointer(run_dir / "checkpoints").latest()
     chosen = str(run_dir / "checkpoints" / str(newest))

@@ -93,6 +93,19 @@ def test_place_may_be_given_in_more_detail(run_dir: Path, monkeypatch: pytest.Mo
     assert SavedModel.at(Path(), "10").run_dir == run_dir
 
 
+def test_checkpoint_may_be_named_by_a_link_from_elsewhere(
+    run_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("deployed")
+    link = elsewhere / "production"
+    link.symlink_to(run_dir / "checkpoints/10")
+    assert done_by(load_policy(link)).tolist() == [1] * 3
+    assert SavedModel.at(link).run_dir == run_dir
+    (elsewhere / "config.yaml").write_bytes((run_dir / "config.yaml").read_bytes())
+    (elsewhere / "checkpoints").symlink_to(run_dir / "checkpoints")
+    assert SavedModel.at(elsewhere / "checkpoints/10").run_dir == elsewhere
+
+
 def test_newest_model_that_is_whole_is_taken(
     run_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
