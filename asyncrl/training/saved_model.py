@@ -25,7 +25,7 @@ from asyncrl.core.agent import (
     PolicyWrapper,
     require_agent_config,
 )
-from asyncrl.core.env import EnvSpec, MakeBatchEnv, PackedSpec, describe_env
+from asyncrl.core.env import BoxSpec, EnvSpec, MakeBatchEnv, PackedSpec, describe_env
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.replay_buffer import REPLAY
@@ -80,19 +80,20 @@ def load_policy(
     observation = spec.observation
     if isinstance(observation, PackedSpec):
         return _TakesFields(policy, observation)
-    return _TakesRows(policy, observation.shape)
+    return _TakesRows(policy, observation)
 
 
 class _TakesRows(PolicyWrapper):
     """Acts on one observation per row, and raises for an observation without rows."""
 
-    def __init__(self, policy: Policy, shape: tuple[int, ...]) -> None:
+    def __init__(self, policy: Policy, observation: BoxSpec | PackedSpec) -> None:
         super().__init__(policy)
-        self._shape = shape
+        self._shape = observation.shape
+        self._dtype = observation.dtype
 
     def act(self, obs: Array) -> Act:
         """Return an action for each row."""
-        rows = np.asarray(obs)
+        rows = _numbers(obs, self._dtype, "observations")
         if rows.shape[1:] != self._shape or not rows.ndim:
             sizes = ", ".join(["n", *map(str, self._shape)])
             hint = "; give obs[None] for one row" if rows.shape == self._shape else ""
@@ -103,11 +104,11 @@ class _TakesRows(PolicyWrapper):
         return super().act(rows)
 
 
-class _TakesFields(PolicyWrapper):
+class _TakesFields(_TakesRows):
     """Acts on observations of several fields in the environment's own format, too."""
 
     def __init__(self, policy: Policy, observation: PackedSpec) -> None:
-        super().__init__(policy)
+        super().__init__(policy, observation)
         self._observation = observation
 
     def act(self, obs: Array | Fields) -> Act:
@@ -123,14 +124,35 @@ class _TakesFields(PolicyWrapper):
             )
         columns = {}
         for name, box in wanted:
-            field = np.asarray(given[name], box.dtype)
-            if field.shape[max(0, field.ndim - len(box.shape)) :] != box.shape:
+            field = _numbers(given[name], box.dtype, f"field {name!r} of an observation")
+            if box.shape not in {field.shape, field.shape[1:]}:
                 raise ConfigError(
                     f"field {name!r} of an observation must have shape {box.shape}, or rows of "
                     f"it, got {field.shape}"
                 )
             columns[name] = field if field.ndim > len(box.shape) else field[None]
+        rows = {name: len(column) for name, column in columns.items()}
+        if len({*rows.values()}) > 1 or 0 in rows.values():
+            raise ConfigError(
+                f"all fields must have the same number of rows, at least 1, got {rows}"
+            )
         return self._observation.pack(columns)
+
+
+def _numbers(given: Any, dtype: str, what: str) -> Array:  # noqa: ANN401  # whatever users pass
+    """Return an array of this dtype, in order; raise if its integers cannot hold what is given."""
+    try:
+        found = np.asarray(given)
+        with np.errstate(invalid="ignore"):  # NaN as an integer
+            array = found.astype(dtype, order="C", copy=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{what} must be {dtype}, as in training: {error}") from error
+    if array.dtype.kind != "f" and found.dtype != array.dtype and not np.array_equal(array, found):
+        raise ConfigError(
+            f"{what} must be {dtype}, as in training, got {found.dtype} of values that this cannot "
+            "hold; give images unscaled"
+        )
+    return array
 
 
 def _flat(obs: object, name: str = "") -> Iterator[tuple[str, object]]:
@@ -213,8 +235,8 @@ class SavedModel:
         if name == _NEWEST and (latest := checkpointer.latest()):
             if self.asked is None:
                 logger.warning(
-                    "%s has no best model, since none was evaluated; using the newest, checkpoint "
-                    "%s",
+                    "%s has no best model: none was evaluated, or it was removed; using the "
+                    "newest, checkpoint %s",
                     self.run_dir,
                     latest,
                 )

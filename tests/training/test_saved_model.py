@@ -218,6 +218,55 @@ def test_observations_of_several_fields_are_taken_as_they_come(tmp_path: Path) -
         policy.act({**seen[0], "arm": {**seen[0]["arm"], "pose": np.zeros(2)}})
 
 
+class Camera(gym.Env[Any, Any]):
+    """Sees bytes."""
+
+    observation_space = Box(0, 255, (3, 2), np.uint8)
+    action_space = Discrete(4)
+
+
+def loaded(env: type[gym.Env[Any, Any]], directory: Path) -> Any:
+    make_env = make_batch(env, n_envs=1)
+    spec = describe_env(make_env).spec
+    model = AGENT.build_policy(spec, PolicyContext(seed=1)).model_info()
+    Checkpointer(directory).save("1", {"model": model.params}, {"opt_steps": 1, "env_steps": 0})
+    return load_policy(directory, agent=AGENT, make_env=make_env)
+
+
+def test_observations_may_come_in_another_order_of_memory_or_dtype(tmp_path: Path) -> None:
+    policy = loaded(Camera, tmp_path)
+    seen = np.random.default_rng(0).integers(0, 256, (40, 3, 2), np.uint8)
+    mirrored = seen[:, :, ::-1]  # a view with negative strides
+    expected = policy.act(np.ascontiguousarray(mirrored)).action.tolist()
+    assert len(set(expected)) > 1
+    assert policy.act(mirrored).action.tolist() == expected
+    assert policy.act(mirrored.astype(">f8")).action.tolist() == expected
+
+
+@pytest.mark.parametrize("values", [0.5, 300, -1, np.nan, None, "x"])
+def test_numbers_that_the_training_had_not_are_refused(values: object, tmp_path: Path) -> None:
+    policy = loaded(Camera, tmp_path / "camera")
+    with pytest.raises(ConfigError, match="observations must be uint8, as in training"):
+        policy.act(np.full((2, 3, 2), values))
+    robot = loaded(Robot, tmp_path / "robot")
+    one = Robot.observation_space.sample()
+    wheels = (one["wheels"][0], np.full((1, 2), values))
+    with pytest.raises(ConfigError, match="field 'wheels/1' of an observation must be uint8"):
+        robot.act({**one, "wheels": wheels})
+
+
+def test_fields_of_different_numbers_of_rows_are_refused(tmp_path: Path) -> None:
+    robot = loaded(Robot, tmp_path)
+    one = Robot.observation_space.sample()
+    for count in (0, 2):
+        with pytest.raises(ConfigError, match=rf"number of rows, .* got .*'wheels/0': {count}"):
+            robot.act({**one, "wheels": (np.zeros((count, 2)), one["wheels"][1])})
+    with pytest.raises(ConfigError, match="or rows of it"):
+        robot.act({**one, "wheels": (np.zeros((1, 1, 2)), one["wheels"][1])})
+    with pytest.raises(ConfigError, match=r"as rows of shape \(n, \d+\), got \(2, 3\)"):
+        robot.act(np.zeros((2, 3)))
+
+
 def test_what_is_not_known_is_asked_for(run_dir: Path) -> None:
     config = run_dir / "config.yaml"
     config.write_text("")
