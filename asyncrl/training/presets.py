@@ -64,10 +64,7 @@ def appo() -> RunConfig:
         segment=SegmentConfig(length=32),
         replay=TrajectoryQueueConfig(),
         limiter=RateLimiterConfig(samples_per_insert=1.0),
-        trainer=AsyncTrainerConfig(
-            batch_size=1024,
-            sync_interval_opt_steps=1,
-        ),
+        trainer=AsyncTrainerConfig(batch_size=1024, sync_interval_opt_steps=1),
         evaluate=EvaluationConfig(interval_opt_steps=5),
     )
 
@@ -93,10 +90,7 @@ def c51() -> RunConfig:
         segment=SegmentConfig(length=16),
         replay=UniformReplayConfig(n_step=5),
         limiter=RateLimiterConfig(samples_per_insert=4.0),
-        trainer=AsyncTrainerConfig(
-            batch_size=256,
-            sync_interval_opt_steps=5,
-        ),
+        trainer=AsyncTrainerConfig(batch_size=256, sync_interval_opt_steps=5),
         evaluate=EvaluationConfig(interval_opt_steps=250),
     )
 
@@ -128,10 +122,7 @@ def crossq_mujoco() -> RunConfig:
         envs_per_actor=4,
         segment=SegmentConfig(length=16),
         limiter=RateLimiterConfig(samples_per_insert=256.0, min_size=1000),
-        trainer=AsyncTrainerConfig(
-            batch_size=256,
-            sync_interval_opt_steps=10,
-        ),
+        trainer=AsyncTrainerConfig(batch_size=256, sync_interval_opt_steps=10),
         evaluate=EvaluationConfig(interval_opt_steps=2500),
     )
 
@@ -151,9 +142,7 @@ def discrete_sac() -> RunConfig:
         segment=SegmentConfig(length=16),
         replay=UniformReplayConfig(n_step=3),
         limiter=RateLimiterConfig(samples_per_insert=4.0),
-        trainer=AsyncTrainerConfig(
-            sync_interval_opt_steps=5,
-        ),
+        trainer=AsyncTrainerConfig(sync_interval_opt_steps=5),
         evaluate=EvaluationConfig(interval_opt_steps=250),
     )
 
@@ -166,10 +155,7 @@ def dqn() -> RunConfig:
         segment=SegmentConfig(length=16),
         replay=UniformReplayConfig(n_step=5),
         limiter=RateLimiterConfig(samples_per_insert=4.0),
-        trainer=AsyncTrainerConfig(
-            batch_size=256,
-            sync_interval_opt_steps=5,
-        ),
+        trainer=AsyncTrainerConfig(batch_size=256, sync_interval_opt_steps=5),
         evaluate=EvaluationConfig(interval_opt_steps=250),
     )
 
@@ -259,10 +245,7 @@ def impala() -> RunConfig:
         segment=SegmentConfig(length=64),
         replay=TrajectoryQueueConfig(),
         limiter=RateLimiterConfig(samples_per_insert=1.0),
-        trainer=AsyncTrainerConfig(
-            batch_size=512,
-            sync_interval_opt_steps=1,
-        ),
+        trainer=AsyncTrainerConfig(batch_size=512, sync_interval_opt_steps=1),
         evaluate=EvaluationConfig(interval_opt_steps=20),
     )
 
@@ -275,10 +258,7 @@ def iqn() -> RunConfig:
         segment=SegmentConfig(length=16),
         replay=UniformReplayConfig(n_step=5),
         limiter=RateLimiterConfig(samples_per_insert=4.0),
-        trainer=AsyncTrainerConfig(
-            batch_size=256,
-            sync_interval_opt_steps=5,
-        ),
+        trainer=AsyncTrainerConfig(batch_size=256, sync_interval_opt_steps=5),
         evaluate=EvaluationConfig(interval_opt_steps=250),
     )
 
@@ -295,10 +275,7 @@ def ppo() -> RunConfig:
         transport=ZmqTransportConfig(window=1),
         replay=TrajectoryQueueConfig(),
         limiter=RateLimiterConfig(samples_per_insert=1.0),
-        trainer=AsyncTrainerConfig(
-            batch_size=1024,
-            sync_interval_opt_steps=1,
-        ),
+        trainer=AsyncTrainerConfig(batch_size=1024, sync_interval_opt_steps=1),
         evaluate=EvaluationConfig(interval_opt_steps=5),
     )
 
@@ -313,17 +290,10 @@ def r2d2() -> RunConfig:
         envs_per_actor=4,
         segment=SegmentConfig(length=16),
         replay=PrioritizedSequenceReplayConfig(
-            capacity=100_000,
-            sequence_length=16,
-            burn_in=_R2D2_BURN_IN,
-            stride=8,
-            n_step=3,
+            capacity=100_000, sequence_length=16, burn_in=_R2D2_BURN_IN, stride=8, n_step=3
         ),
         limiter=RateLimiterConfig(samples_per_insert=1.0),
-        trainer=AsyncTrainerConfig(
-            batch_size=32,
-            sync_interval_opt_steps=20,
-        ),
+        trainer=AsyncTrainerConfig(batch_size=32, sync_interval_opt_steps=20),
         evaluate=EvaluationConfig(interval_opt_steps=200),
     )
 
@@ -339,10 +309,7 @@ def rainbow() -> RunConfig:
         segment=SegmentConfig(length=16),
         replay=PrioritizedReplayConfig(n_step=5),
         limiter=RateLimiterConfig(samples_per_insert=4.0),
-        trainer=AsyncTrainerConfig(
-            batch_size=256,
-            sync_interval_opt_steps=5,
-        ),
+        trainer=AsyncTrainerConfig(batch_size=256, sync_interval_opt_steps=5),
         evaluate=EvaluationConfig(interval_opt_steps=250),
     )
 
@@ -382,10 +349,7 @@ def sac_goals() -> RunConfig:
         segment=SegmentConfig(length=50),
         replay=HindsightReplayConfig(gamma=0.95),
         limiter=RateLimiterConfig(samples_per_insert=256.0, min_size=600),
-        trainer=AsyncTrainerConfig(
-            batch_size=256,
-            sync_interval_opt_steps=10,
-        ),
+        trainer=AsyncTrainerConfig(batch_size=256, sync_interval_opt_steps=10),
         evaluate=EvaluationConfig(interval_opt_steps=500),
     )
 
@@ -401,10 +365,7 @@ def sac_mujoco() -> RunConfig:
         envs_per_actor=4,
         segment=SegmentConfig(length=16),
         limiter=RateLimiterConfig(samples_per_insert=256.0, min_size=1000),
-        trainer=AsyncTrainerConfig(
-            batch_size=256,
-            sync_interval_opt_steps=10,
-        ),
+        trainer=AsyncTrainerConfig(batch_size=256, sync_interval_opt_steps=10),
         evaluate=EvaluationConfig(interval_opt_steps=5000),
     )
 
@@ -447,10 +408,7 @@ def td3_mujoco() -> RunConfig:
         envs_per_actor=4,
         segment=SegmentConfig(length=16),
         limiter=RateLimiterConfig(samples_per_insert=256.0, min_size=1000),
-        trainer=AsyncTrainerConfig(
-            batch_size=256,
-            sync_interval_opt_steps=10,
-        ),
+        trainer=AsyncTrainerConfig(batch_size=256, sync_interval_opt_steps=10),
         evaluate=EvaluationConfig(interval_opt_steps=5000),
     )
 
