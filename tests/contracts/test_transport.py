@@ -23,8 +23,8 @@ from asyncrl.core.messages import (
     Peer,
 )
 from asyncrl.core.transport import ActorLink
-from asyncrl.transport.local import LocalTransport
 from asyncrl.transport.zeromq import ZmqTransport, ZmqTransportConfig
+from tests.support.local_transport import LocalTransport
 from tests.support.sample_messages import (
     PEER,
     SCHEMA,

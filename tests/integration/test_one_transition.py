@@ -15,9 +15,9 @@ from asyncrl.core.types import ActorId, ModelVersion
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.transport.local import LocalTransport
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch, NoProgress
 from tests.support.helpers import wait_until
+from tests.support.local_transport import LocalTransport
 
 PEER = Peer(actor_id=ActorId(0), incarnation=0)
 

@@ -36,9 +36,9 @@ from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.actor_manager import ActorStatus
-from asyncrl.transport.local import LocalLearnerLink, LocalTransport
 from tests.support.fakes import ConstantAgent, DirectSaver
 from tests.support.helpers import wait_until
+from tests.support.local_transport import LocalLearnerLink, LocalTransport
 from tests.support.sample_messages import make_report
 from tests.support.services import services_config
 from tests.support.streams import PEER, make_outbox, play, schema

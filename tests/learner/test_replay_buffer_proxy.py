@@ -24,8 +24,8 @@ from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy, ReplayBufferProxyConfig
 from asyncrl.metrics.metrics import describe
 from asyncrl.metrics.stopwatch import Stopwatch
-from asyncrl.transport.local import LocalTransport
 from tests.support.helpers import wait_until
+from tests.support.local_transport import LocalTransport
 from tests.support.sample_messages import (
     PEER,
     SCHEMA,

@@ -32,8 +32,8 @@ from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.plan import RunPlan, check_run
 from asyncrl.training.synchronous import SyncConfig, train_sync
-from asyncrl.transport.local import LocalTransport
 from tests.support.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch
+from tests.support.local_transport import LocalTransport
 from tests.support.sample_messages import make_peer
 
 CONFIG = AsyncConfig(

@@ -1,4 +1,4 @@
-"""Transport within one process, for tests and demonstrations: same rules, no encoding.
+"""A transport within one process: the rules of the real one, without encoding.
 
 Checks no arrays, and copies none but a model's: experience is passed by reference.
 """
@@ -9,11 +9,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NoReturn
 
 import numpy as np
 
-from asyncrl.core.errors import Refused, TransportClosed, TransportError
+from asyncrl.core.errors import Refused, TransportClosed
 from asyncrl.core.messages import Experience, Hello, Message, ModelInfo, Peer, Report
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.transport import Topic
@@ -51,16 +50,9 @@ class LocalTransport:
         self.schema = schema
         self.window = window
         self._shared = _Shared()
-        self._listens = False
-
-    def __reduce__(self) -> NoReturn:
-        raise TransportError("a LocalTransport cannot be sent to another process")
 
     def listen(self) -> LocalLearnerLink:
         """Open the learner's end. Call it once."""
-        if self._listens:
-            raise TransportError("already listening")
-        self._listens = True
         return LocalLearnerLink(self._shared, self)
 
     def connect(self, peer: Peer) -> LocalActorLink:
