@@ -15,20 +15,16 @@ import pytest
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import ActorBody, ActorExit, Launcher, ProgressReport
 from asyncrl.core.messages import Peer
-from asyncrl.core.types import ActorId
 from asyncrl.supervision.local import LocalLauncher
 from asyncrl.supervision.threads import ThreadLauncher
 from tests.supervision import bodies
 from tests.support.helpers import wait_until
 from tests.support.hosts import joined
+from tests.support.sample_messages import make_peer as peer
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("fresh_helpers")]
 
 DEADLINE_S = 60.0
-
-
-def peer(actor_id: int = 0, incarnation: int = 0) -> Peer:
-    return Peer(actor_id=ActorId(actor_id), incarnation=incarnation)
 
 
 def made(kind: str) -> AbstractContextManager[Launcher]:

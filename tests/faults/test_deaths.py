@@ -16,8 +16,6 @@ import pytest
 
 from asyncrl.core.errors import ActorFailed
 from asyncrl.core.launcher import ActorExit, Progress
-from asyncrl.core.messages import Peer
-from asyncrl.core.types import ActorId
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.stop_conditions import MaxSeconds
 from asyncrl.supervision.actor_manager import ActorManagerConfig
@@ -28,10 +26,9 @@ from benchmarks.machines import Unavailable, control_group
 from tests.faults.runs import CameBack, adds_up, until, with_restarts
 from tests.faults.worlds import DEADLINE_S, FALLS, Falling, FallsInActors, Leaking, SlowInOne
 from tests.integration.test_train_async import config, run
+from tests.support.sample_messages import PEER
 
 pytestmark = pytest.mark.processes
-
-PEER = Peer(actor_id=ActorId(0), incarnation=0)
 
 
 def end_of(body: Callable[[Progress], None]) -> ActorExit:

@@ -9,17 +9,16 @@ from asyncrl.actor.actor import Actor
 from asyncrl.actor.outbox import Outbox
 from asyncrl.actor.step_processor import OneStep
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.messages import Experience, Hello, ModelInfo, Peer
+from asyncrl.core.messages import Experience, Hello, ModelInfo
 from asyncrl.core.segment import SegmentConfig, make_schema
-from asyncrl.core.types import ActorId, ModelVersion
+from asyncrl.core.types import ModelVersion
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.replay.uniform import UniformReplayConfig
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch, NoProgress
 from tests.support.helpers import wait_until
 from tests.support.local_transport import LocalTransport
-
-PEER = Peer(actor_id=ActorId(0), incarnation=0)
+from tests.support.sample_messages import PEER
 
 
 def test_one_transition_from_the_environment_to_the_update_and_back() -> None:

@@ -23,9 +23,9 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.core.agent import Act, AgentConfig, PolicyContext
 from asyncrl.core.env import BatchEnv, EnvSpec, PackedSpec
-from asyncrl.core.messages import Experience, Peer
+from asyncrl.core.messages import Experience
 from asyncrl.core.segment import SegmentConfig, make_schema
-from asyncrl.core.types import ActorId, Array, ModelVersion
+from asyncrl.core.types import Array, ModelVersion
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import make_batch
 from asyncrl.envs.spaces import Parts
@@ -40,6 +40,7 @@ from asyncrl.training.config import AsyncConfig
 from asyncrl.training.synchronous import Trainer, TrainerConfig
 from asyncrl.transport.wire import WireFormat
 from tests.envs.strategies import array_spaces, nested_spaces
+from tests.support.sample_messages import PEER
 
 pytestmark = pytest.mark.processes
 
@@ -240,7 +241,7 @@ def sent_and_stored(env: BatchEnv, n_steps: int) -> UniformReplay:
     processor, config = OneStep(), SegmentConfig(length=5)
     schema = make_schema(processor.columns(env.spec, ()), length=5, lookahead=1)
     wire = WireFormat(schema=schema, run_id="a run")
-    outbox = Outbox(Peer(actor_id=ActorId(0), incarnation=0), schema, config, env.n_envs)
+    outbox = Outbox(PEER, schema, config, env.n_envs)
     obs, version = env.reset(0), ModelVersion(0)
     action = np.zeros(env.n_envs, np.int64)
     for _ in range(n_steps):

@@ -7,9 +7,10 @@ import weakref
 import numpy as np
 import pytest
 
-from asyncrl.core.messages import ActorReport, Peer
+from asyncrl.core.messages import ActorReport
 from asyncrl.core.types import ActorId, ModelVersion
 from asyncrl.learner.actor_table import ActorTable
+from tests.support.sample_messages import PEER, make_peer
 
 
 def report(actor_id: int, incarnation: int = 0, **values: object) -> ActorReport:
@@ -19,8 +20,7 @@ def report(actor_id: int, incarnation: int = 0, **values: object) -> ActorReport
         "episodes": 0,
         "shares": {"env": 1.0, "wait": 1.0},
     }
-    peer = Peer(actor_id=ActorId(actor_id), incarnation=incarnation)
-    return ActorReport(peer=peer, **(base | values))  # type: ignore[arg-type]
+    return ActorReport(peer=make_peer(actor_id, incarnation), **(base | values))  # type: ignore[arg-type]
 
 
 def test_rows_add_up_over_reports_and_incarnations() -> None:
@@ -80,11 +80,7 @@ def test_newest_model_behind_an_actors_experience_is_reported() -> None:
     table.on_report(report(0, env_steps=100))
     assert "actor/0/model_version" not in table.take()
     for version in (3, 5):
-        table.on_experience(
-            Peer(actor_id=ActorId(0), incarnation=0),
-            env_steps=50 * version,
-            model_version=ModelVersion(version),
-        )
+        table.on_experience(PEER, env_steps=50 * version, model_version=ModelVersion(version))
     record = table.take()
     assert (record["actor/0/model_version"], record["actor/0/env_steps"]) == (5.0, 250.0)
 
@@ -146,8 +142,7 @@ def test_reported_steps_are_those_of_the_reported_seconds() -> None:
     table.on_report(report(0, env_steps=150, shares={"env": 2.0}))
     table.on_report(report(1, env_steps=10, shares={"policy": 0.5}))
     table.on_report(report(1, 1, env_steps=7, shares={"policy": 0.5}))
-    peer = Peer(actor_id=ActorId(0), incarnation=0)
-    table.on_experience(peer, env_steps=999, model_version=ModelVersion(7))
+    table.on_experience(PEER, env_steps=999, model_version=ModelVersion(7))
     assert table.reported() == ({"env": 5.0, "wait": 1.0, "policy": 1.0}, 167)
 
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.messages import Experience, Peer
+from asyncrl.core.messages import Experience
 from asyncrl.core.segment import END
 from asyncrl.core.types import ActorId, ModelVersion
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.staleness import Lag, Staleness, lag_warning
-from tests.support.sample_messages import make_experience
+from tests.support.sample_messages import make_experience, make_peer
 
 
 @pytest.mark.fault("F31")
@@ -182,7 +182,7 @@ def test_complaint_names_actor_lag_limit_and_what_to_do(
 
 def message(version: int, actor_id: int = 5) -> Experience:
     return Experience(
-        peer=Peer(actor_id=ActorId(actor_id), incarnation=0),
+        peer=make_peer(actor_id),
         seq=1,
         columns={},
         rows=np.zeros(0, np.int64),

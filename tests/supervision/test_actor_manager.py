@@ -22,6 +22,7 @@ from asyncrl.supervision.actor_manager import ActorManager, ActorManagerConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from tests.support.fakes import NoProgress
 from tests.support.helpers import wait_until
+from tests.support.sample_messages import make_peer as peer
 
 DEADLINE_S = 30.0
 KILLED, TERMINATED, RAISED = -9, -15, 1
@@ -178,8 +179,8 @@ class Stage:
         wait_until(lambda: {*peers} <= {*self.launcher.alive}, DEADLINE_S, f"{peers} to live")
 
     def all_work(self) -> None:
-        for peer in list(self.launcher.alive):
-            self.launcher.works(peer, turns=1)
+        for one in list(self.launcher.alive):
+            self.launcher.works(one, turns=1)
         self.launcher.wait_rounds()
 
 
@@ -199,10 +200,6 @@ def started(n_actors: int = 2, **settings: Any) -> Iterator[Stage]:
         for one in list(stage.launcher.alive):
             stage.launcher.end(one)
         stage.manager.stop(timeout_s=DEADLINE_S)
-
-
-def peer(actor_id: int, incarnation: int = 0) -> Peer:
-    return Peer(actor_id=ActorId(actor_id), incarnation=incarnation)
 
 
 def test_every_slot_is_filled_with_its_own_body() -> None:

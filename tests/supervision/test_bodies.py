@@ -17,9 +17,10 @@ import pytest
 
 from asyncrl.supervision.local import LocalLauncher, StartMethod, pickled
 from asyncrl.supervision.local_files import make_body, take_body
-from tests.contracts.test_launcher import DEADLINE_S, peer, runs
+from tests.contracts.test_launcher import DEADLINE_S, runs
 from tests.supervision import bodies
 from tests.support.helpers import wait_until
+from tests.support.sample_messages import make_peer as peer
 
 pytestmark = [
     pytest.mark.processes,

@@ -17,12 +17,9 @@ from asyncrl.core.types import MOST_ACTORS, ActorId
 from asyncrl.supervision.host_launcher import HostLauncher, HostsConfig
 from asyncrl.supervision.host_messages import Conversation, decode, encode, plain_exit
 from asyncrl.transport.zeromq_hosts import HostMailbox
+from tests.support.sample_messages import make_peer as peer
 
 ACTORS = 4
-
-
-def peer(actor_id: int = 0, incarnation: int = 0) -> Peer:
-    return Peer(actor_id=ActorId(actor_id), incarnation=incarnation)
 
 
 def body(_: Progress) -> None:

@@ -18,9 +18,10 @@ from asyncrl.supervision import in_child
 from asyncrl.supervision.in_child import run_in_child
 from asyncrl.supervision.local import LocalLauncher
 from benchmarks.faults_in_process import PROCESS_FAULTS
-from tests.contracts.test_launcher import DEADLINE_S, peer
+from tests.contracts.test_launcher import DEADLINE_S
 from tests.supervision import bodies
 from tests.support.leftovers import children
+from tests.support.sample_messages import make_peer as peer
 
 pytestmark = pytest.mark.processes
 

@@ -21,15 +21,15 @@ import psutil
 import pytest
 
 from asyncrl.core.errors import ActorFailed, ConfigError
-from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
 from asyncrl.supervision import local
 from asyncrl.supervision.local import LocalLauncher, StartMethod
 from asyncrl.supervision.local_files import ALIVE, kill_marked, make_directory, marked
-from tests.contracts.test_launcher import DEADLINE_S, alive, peer
+from tests.contracts.test_launcher import DEADLINE_S, alive
 from tests.supervision import bodies
 from tests.support.helpers import many_descriptors, wait_until
 from tests.support.leftovers import children
+from tests.support.sample_messages import make_peer as peer
 
 
 def its_server() -> psutil.Process:
@@ -513,7 +513,7 @@ def test_only_what_is_marked_with_a_directory_is_killed_for_it(tmp_path: Path) -
 @pytest.mark.fault("F12")
 def test_ctrl_c_does_not_reach_actors() -> None:
     with LocalLauncher() as launcher:
-        launcher.launch(Peer(actor_id=ActorId(0), incarnation=0), bodies.waits)
+        launcher.launch(peer(), bodies.waits)
         wait_until(lambda: launcher.progress(peer()).turns, DEADLINE_S, "a first turn")
         (actor,) = its_server().children()
         # A terminal sends it to the learner's whole process group, which the actor is not in.

@@ -12,10 +12,11 @@ import pytest
 
 from asyncrl.core.types import ActorId
 from asyncrl.supervision.local import LocalLauncher, StartMethod
-from tests.contracts.test_launcher import DEADLINE_S, peer, runs
+from tests.contracts.test_launcher import DEADLINE_S, runs
 from tests.supervision import bodies
 from tests.support.helpers import wait_until
 from tests.support.leftovers import children
+from tests.support.sample_messages import make_peer as peer
 
 pytestmark = [
     pytest.mark.processes,

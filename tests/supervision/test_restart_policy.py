@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import ActorExit, ProgressReport
-from asyncrl.core.messages import Peer
-from asyncrl.core.types import ActorId
 from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.restart_policy import (
     Cause,
@@ -27,9 +25,10 @@ from asyncrl.supervision.restart_policy import (
     lagged,
 )
 from asyncrl.training.config import AsyncConfig
+from tests.support.sample_messages import make_peer
 
 KILLED = ActorExit(
-    peer=Peer(actor_id=ActorId(0), incarnation=0),
+    peer=make_peer(),
     code=-signal.SIGKILL,
     last=ProgressReport(100, 100, waiting=False),
 )
@@ -55,7 +54,7 @@ def test_actors_that_die_together_do_not_come_back_as_one() -> None:
     policy = RestartPolicy(RestartPolicyConfig(backoff_s=1.0, jitter=0.5, max_restarts=99), seed=0)
     waited = set()
     for i in range(20):
-        peer = Peer(actor_id=ActorId(i), incarnation=0)
+        peer = make_peer(i)
         decision = policy.on_exit(replace(KILLED, peer=peer), now=0.0)
         assert isinstance(decision, Restart)
         assert 0.5 <= decision.after_s <= 1.0
@@ -67,7 +66,7 @@ def test_actors_that_die_together_do_not_come_back_as_one() -> None:
 def test_backoff_is_each_slots_own() -> None:
     policy = RestartPolicy(STEADY, seed=0)
     policy.on_exit(KILLED, now=0.0)
-    other = replace(KILLED, peer=Peer(actor_id=ActorId(1), incarnation=0))
+    other = replace(KILLED, peer=make_peer(1))
     assert policy.on_exit(other, now=0.0) == Restart(STEADY.backoff_s)
 
 
@@ -93,7 +92,7 @@ def test_a_spent_budget_ends_the_run_with_the_numbers() -> None:
 def test_budget_is_each_slots_own() -> None:
     policy = RestartPolicy(replace(STEADY, max_restarts=1), seed=0)
     for i in range(20):
-        peer = Peer(actor_id=ActorId(i), incarnation=0)
+        peer = make_peer(i)
         assert isinstance(policy.on_exit(replace(KILLED, peer=peer), now=0.0), Restart)
     assert isinstance(policy.on_exit(KILLED, now=1.0), GiveUp), "slot 0 again"
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from asyncrl.core.messages import Peer
-from asyncrl.core.types import ActorId
 from asyncrl.supervision.restart_policy import Slow, Stragglers
+from tests.support.sample_messages import make_peer
 
-A, B, C, D = (Peer(actor_id=ActorId(i), incarnation=0) for i in range(4))
+A, B, C, D = map(make_peer, range(4))
 
 
 @pytest.fixture

@@ -16,16 +16,14 @@ from asyncrl.core.callback import Callback, Training
 from asyncrl.core.env import EnvStep
 from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.core.launcher import Progress
-from asyncrl.core.messages import Peer
-from asyncrl.core.types import ActorId, Array
+from asyncrl.core.types import Array
 from asyncrl.learner.stop_conditions import MaxSeconds
 from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.threads import ThreadLauncher
 from tests.integration.test_train_async import config, run
 from tests.support.fakes import CountingBatch
 from tests.support.helpers import wait_until
-
-PEER = Peer(actor_id=ActorId(0), incarnation=0)
+from tests.support.sample_messages import PEER
 
 
 @pytest.fixture(autouse=True)

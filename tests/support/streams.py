@@ -10,11 +10,10 @@ from asyncrl.actor.outbox import Outbox
 from asyncrl.actor.step_processor import OneStep, Step
 from asyncrl.core.agent import Act
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
-from asyncrl.core.messages import Experience, Peer
+from asyncrl.core.messages import Experience
 from asyncrl.core.segment import SegmentConfig, SegmentSchema, make_schema
-from asyncrl.core.types import ActorId, ModelVersion
-
-PEER = Peer(actor_id=ActorId(0), incarnation=0)
+from asyncrl.core.types import ModelVersion
+from tests.support.sample_messages import PEER
 
 SPEC = EnvSpec(
     BoxSpec((1,), "float32", np.full(1, -np.inf), np.full(1, np.inf)),
