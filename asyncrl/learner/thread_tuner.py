@@ -182,9 +182,9 @@ class ThreadTuner:
 class RoomMeter:
     """Reads what other processes leave to the learner; `watch` is its thread's stopwatch."""
 
-    def __init__(self, watch: Stopwatch, cores: Cores | None = None) -> None:
+    def __init__(self, watch: Stopwatch) -> None:
         self._watch = watch
-        self._cores = cores or Cores()
+        self._cores = Cores()
         self._last = self._read()
 
     def __call__(self) -> Room:

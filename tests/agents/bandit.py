@@ -30,14 +30,14 @@ def rewards(obs: Array, action: Array, spec: EnvSpec) -> Array:
     return worth
 
 
-def mixed_data(spec: EnvSpec, batches: int = 600, rows: int = 64) -> list[Columns]:
+def mixed_data(spec: EnvSpec) -> list[Columns]:
     """Return batches of a policy that is right in a third of the states and always wrong elsewhere.
 
     A clone of its most likely action is wrong everywhere.
     """
-    random = np.random.default_rng(0)
+    random, rows = np.random.default_rng(0), 64
     data: list[Columns] = []
-    for _ in range(batches):
+    for _ in range(600):
         obs = random.normal(size=(rows, 3)).astype(np.float32)
         best = best_action(obs, spec)
         if isinstance(spec.action, DiscreteSpec):

@@ -208,12 +208,12 @@ def test_rows_that_are_no_transitions_do_not_matter(memory: str) -> None:
     assert results[0] == results[1]
 
 
-def with_memory(config: IMPALAConfig, batch: Columns, seed: int = 3) -> dict[str, Array]:
+def with_memory(config: IMPALAConfig, batch: Columns) -> dict[str, Array]:
     columns = {c.name: c.shape for c in config.extra_columns(CHOICES)}
     if "memory" not in columns:
         return dict(batch)
     shape = (len(batch["mask"]), *columns["memory"])
-    memory = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+    memory = np.random.default_rng(3).normal(size=shape).astype(np.float32)
     return {**batch, "memory": memory}
 
 

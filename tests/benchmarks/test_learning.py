@@ -68,13 +68,13 @@ def a_run(name: str = "dqn/cartpole", mode: str = "async", seed: int = 0, **valu
     return Run(algorithm=algorithm, task=task, mode=mode, seed=seed, **given)
 
 
-def a_piece(seed: int, prints: str, **values: Any) -> Piece:
+def a_piece(seed: int, **values: Any) -> Piece:
     given: dict[str, Any] = {
         "name": "dqn/cartpole",
         "mode": "async",
         "reason": "",
         "settings": lambda: {"seed": seed},
-        "command": (sys.executable, "-c", f"print({prints!r})"),
+        "command": (sys.executable, "-c", f"print({RESULT!r})"),
         "limit_s": 60.0,
         **values,
     }
@@ -190,7 +190,7 @@ def test_settings_that_are_new_or_gone_since_change_nothing():
 
 
 def test_what_is_done_is_not_done_again_unless_asked(tmp_path: Path):
-    pieces = [a_piece(0, RESULT), a_piece(1, RESULT)]
+    pieces = [a_piece(0), a_piece(1)]
     assert run_pieces(pieces[:1], tmp_path, again=False, budget_s=0.0) == 0
     path = next(tmp_path.iterdir())
     written = path.stat().st_mtime_ns
@@ -203,16 +203,16 @@ def test_what_is_done_is_not_done_again_unless_asked(tmp_path: Path):
 
 
 def test_no_run_begins_once_the_seconds_are_over(tmp_path: Path, capsys: Any):
-    pieces = [a_piece(seed, RESULT) for seed in range(3)]
+    pieces = [a_piece(seed) for seed in range(3)]
     assert run_pieces(pieces, tmp_path, again=False, budget_s=1e-9) == 0
     assert not kept(tmp_path)
     assert "the next call begins with dqn/cartpole, async, seed 0" in capsys.readouterr().err
 
 
 def test_failed_run_is_reported_and_does_not_end_the_others(tmp_path: Path, capsys: Any):
-    broken = replace(a_piece(0, RESULT), command=(sys.executable, "-c", "raise SystemExit('why')"))
-    absent = a_piece(2, RESULT, reason="package missing")
-    pieces = [broken, a_piece(1, RESULT), absent]
+    broken = replace(a_piece(0), command=(sys.executable, "-c", "raise SystemExit('why')"))
+    absent = a_piece(2, reason="package missing")
+    pieces = [broken, a_piece(1), absent]
     assert run_pieces(pieces, tmp_path, again=False, budget_s=0.0) == 1
     assert "why" in capsys.readouterr().err
     assert [run.seed for run in kept(tmp_path)] == [1]

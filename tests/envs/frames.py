@@ -7,7 +7,7 @@ import numpy as np
 from asyncrl.core.env import EnvStep
 
 
-def stacks_follow(first: np.ndarray, steps: list[EnvStep], n_frames: int = 4) -> int:
+def stacks_follow(first: np.ndarray, steps: list[EnvStep]) -> int:
     """Check that stacks move by one frame, and begin with one frame only; count beginnings."""
     assert (first == first[:, -1:]).all()
     obs, begun = first, 0
@@ -19,5 +19,5 @@ def stacks_follow(first: np.ndarray, steps: list[EnvStep], n_frames: int = 4) ->
         assert (step.obs[fresh] == step.obs[fresh, -1:]).all()
         begun += int(fresh.sum())
         obs = step.obs
-    assert obs.shape[1] == n_frames
+    assert obs.shape[1] == 4
     return begun

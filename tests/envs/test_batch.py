@@ -44,9 +44,9 @@ def broken(*, n_envs: int = 3, **how: Any) -> PlainBatch:
     return PlainBatch(makers, n_envs)
 
 
-def step_to(batch: PlainBatch, n_steps: int) -> None:
+def step_twice(batch: PlainBatch) -> None:
     batch.reset(0)
-    for _ in range(n_steps):
+    for _ in range(2):
         batch.step(np.array([4, 3, 2]))
 
 
@@ -62,7 +62,7 @@ def test_reward_of_none_is_reported_as_none() -> None:
     batch = PlainBatch([TellingEnv, Forgets, TellingEnv], 3)
     said = r"environment 1 of 3 \(TellingEnv\) returned None as the reward after action 3\. Make"
     with pytest.raises(EnvironmentFault, match=said):
-        step_to(batch, 2)
+        step_twice(batch)
 
 
 def test_environment_i_is_seeded_with_seed_plus_i() -> None:
@@ -105,7 +105,7 @@ def test_spec_is_that_of_one_environment() -> None:
 def test_error_of_an_environment_names_it(at_step: int) -> None:
     error = RuntimeError("the physics exploded")
     with pytest.raises(RuntimeError, match="exploded") as caught:
-        step_to(broken(at_step=at_step, error=error), 2)
+        step_twice(broken(at_step=at_step, error=error))
     assert caught.value is error
     where = "step of" if at_step else "reset of"
     after = ", action 3" if at_step else ""
@@ -169,7 +169,7 @@ def test_broken_promises_are_reported_with_place_value_and_action(
     how: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(EnvironmentFault, match=message):
-        step_to(broken(**how), 2)
+        step_twice(broken(**how))
 
 
 class SpoiltNested(NestedEnv):
@@ -254,9 +254,9 @@ def test_observations_that_only_fit_together_are_not_mixed(lengths: tuple[int, i
 def test_values_too_large_for_the_declared_dtype_are_a_fault() -> None:
     huge = np.array([0, 1e300, 0, 0])
     with pytest.raises(EnvironmentFault, match="1 of 4 values are NaN or infinite"):
-        step_to(broken(obs=huge), 2)
+        step_twice(broken(obs=huge))
     with pytest.raises(EnvironmentFault, match="gave the reward inf"):
-        step_to(broken(reward=1e300), 2)
+        step_twice(broken(reward=1e300))
 
 
 def test_lists_and_numbers_of_other_kinds_are_taken() -> None:

@@ -20,7 +20,7 @@ def streams(draw: st.DrawFn, max_steps: int = 25, max_envs: int = 3) -> list[lis
 
 
 def with_columns(
-    *names: str, length: int, lookahead: int, frame_stack: int = 1, frame: tuple[int, ...] = ()
+    *names: str, length: int, lookahead: int, frame: tuple[int, ...] = ()
 ) -> SegmentSchema:
     """Return a schema with these float32 columns beside the usual ones."""
     columns = [
@@ -30,7 +30,7 @@ def with_columns(
         ColumnSpec("flags", "uint8"),
         *(ColumnSpec(name, "float32") for name in names),
     ]
-    return make_schema(columns, length=length, lookahead=lookahead, frame_stack=frame_stack)
+    return make_schema(columns, length=length, lookahead=lookahead)
 
 
 def segment(schema: SegmentSchema, **values: list[float]) -> tuple[dict[str, Array], IntArray]:

@@ -89,8 +89,8 @@ _SCHEDULED = DQNConfig(
 class DiesAt(StopCondition):
     """Stops a run at its last step, or kills it with SIGKILL at one before."""
 
-    def __init__(self, dies_at: float, last: int = LAST) -> None:
-        self._dies_at, self._ends = dies_at, MaxOptSteps(last)
+    def __init__(self, dies_at: float) -> None:
+        self._dies_at, self._ends = dies_at, MaxOptSteps(LAST)
 
     def update(self, record: Record) -> str | None:
         if float(record.get("opt_steps", 0)) >= self._dies_at:

@@ -16,7 +16,7 @@ import pytest
 import zmq
 
 from asyncrl.core.errors import ConfigError, Refused, TransportError
-from asyncrl.core.messages import Experience, Peer
+from asyncrl.core.messages import Experience
 from asyncrl.transport.zeromq import ZmqActorLink, ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
 from asyncrl.transport.zeromq_auth import Authenticator
 from asyncrl.transport.zeromq_socket import Curve, check_libzmq, listen
@@ -71,20 +71,18 @@ def until(learner: ZmqLearnerLink, condition: Callable[[], Any]) -> list[Any]:
     return received
 
 
-def serve_one(
-    learner: ZmqLearnerLink, actor: ZmqActorLink, seq: int = 1, peer: Peer = PEER
-) -> None:
+def serve_one(learner: ZmqLearnerLink, actor: ZmqActorLink, seq: int = 1) -> None:
     """Check that an actor gets experience through."""
     if seq == 1:
-        actor.hello(make_hello(peer))
-    received = until(learner, lambda: actor.send(make_experience(seq, peer), 0.0))
+        actor.hello(make_hello())
+    received = until(learner, lambda: actor.send(make_experience(seq), 0.0))
 
     def has_come() -> bool:
         received.extend(learner.poll(0.0))
         return any(isinstance(m, Experience) and m.seq == seq for m in received)
 
     wait_until(has_come, DEADLINE_S, "the message of an honest actor")
-    learner.acknowledge(peer, seq)
+    learner.acknowledge(PEER, seq)
     until(learner, lambda: actor.drain(0.0))
 
 

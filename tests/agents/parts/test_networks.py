@@ -271,8 +271,8 @@ FIELDS = PackedSpec(
 )
 
 
-def drawn_columns(count: int, seed: int = 0) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(seed)
+def drawn_columns(count: int) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
     return {
         name: random.integers(0, 256 if spec.dtype == "uint8" else 2, (count, *spec.shape)).astype(
             spec.dtype
