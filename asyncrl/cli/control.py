@@ -10,8 +10,6 @@ import json
 import os
 import select
 import socket
-import struct
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,6 +18,7 @@ from typing import Any
 
 from asyncrl.core.errors import AsyncRLError, ConfigError
 from asyncrl.core.interrupter import start_thread
+from asyncrl.core.unix_peer import is_own
 
 Plain = Mapping[str, Any]
 
@@ -34,7 +33,6 @@ _CLIENT_S = 5.0
 
 _ANSWER_S = 30.0
 _MOST_BYTES = 4 << 20
-_PEER_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 class ControlSocket:
@@ -115,15 +113,6 @@ def ask(run_dir: Path, request: Plain) -> Plain:
     if "error" in answer:
         raise ConfigError(str(answer["error"]))
     return answer
-
-
-def is_own(connection: socket.socket) -> bool:
-    """Whether a process of the same user, or of root, is at the other end."""
-    if sys.platform != "linux":
-        return True  # the mode of the socket keeps others out
-    size = _PEER_CREDENTIALS.size
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    return _PEER_CREDENTIALS.unpack(credentials)[1] in {0, os.getuid()}
 
 
 @contextmanager
