@@ -127,14 +127,9 @@ class C51Policy(QPolicy):
 class C51Agent(C51Policy, QAgent):
     """The part that learns, and acts as well. Priorities are the rows' losses."""
 
+    config: C51Config
     net: C51Network
     target: C51Network
-
-    def __init__(
-        self, config: C51Config, spec: EnvSpec, context: PolicyContext, device: torch.device
-    ) -> None:
-        super().__init__(config, spec, context, device)
-        self.config = config
 
     def loss(
         self, obs: NetworkInput, next_obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]

@@ -109,7 +109,6 @@ class DQNPolicy(QPolicy, PrioritisingChooser):
         self, config: DQNConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(config, spec, context, device)
-        self.config = config
         self.stores_values = config.actor_priorities
         self.recipe = self.recipe.also(PrioritisingChooser, stores_values=self.stores_values)
 
@@ -125,6 +124,8 @@ class DQNPolicy(QPolicy, PrioritisingChooser):
 
 class DQNAgent(DQNPolicy, QAgent):
     """The part that learns, and acts as well."""
+
+    config: DQNConfig
 
     def __init__(
         self, config: DQNConfig, spec: EnvSpec, context: PolicyContext, device: torch.device

@@ -156,6 +156,7 @@ class IQNPolicy(QPolicy):
 class IQNAgent(IQNPolicy, QAgent):
     """The part that learns, and acts as well. Priorities are the rows' losses."""
 
+    config: IQNConfig
     net: IQNNetwork
     target: IQNNetwork
 
@@ -163,7 +164,6 @@ class IQNAgent(IQNPolicy, QAgent):
         self, config: IQNConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(config, spec, context, device)
-        self.config = config
         self.parts["draws"] = self.draws
 
     def draw(self, rows: int) -> dict[str, Tensor]:

@@ -182,14 +182,9 @@ class R2D2Policy(QPolicy, RecurrentChooser):
 class R2D2Agent(R2D2Policy, QAgent):
     """The part that learns, and acts as well."""
 
+    config: R2D2Config
     target: RecurrentQNet
     columns = _COLUMNS
-
-    def __init__(
-        self, config: R2D2Config, spec: EnvSpec, context: PolicyContext, device: torch.device
-    ) -> None:
-        super().__init__(config, spec, context, device)
-        self.config = config
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
         """Take one step towards the targets; return loss, mean value and gradient norm."""

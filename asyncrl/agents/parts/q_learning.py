@@ -119,6 +119,7 @@ class QPolicy(TorchPolicy, ValueChooser):
         with seeded(context.seed):
             network = config.make_network(spec)
         super().__init__(config.with_norms(network, spec.observation), device)
+        self.config = config
         self.net = network
         """The model without normalisation."""
         self.read_obs = observation_reader(spec.observation)
