@@ -82,6 +82,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("learning")
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests that need a GPU if torch sees none."""
+    if item.get_closest_marker("gpu") and not pytest.importorskip("torch").cuda.is_available():
+        pytest.skip("needs a GPU")
+
+
 def pytest_unconfigure() -> None:
     """Remove the scratch directory."""
     shutil.rmtree(_SCRATCH, ignore_errors=True)

@@ -235,7 +235,6 @@ def test_episodes_of_one_trajectory_are_as_those_of_several(memory: str) -> None
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
 def test_gpu_learns_what_a_cpu_learns(memory: Any) -> None:
     results = []

@@ -325,7 +325,6 @@ def test_update_starts_from_the_loss_of_a_naive_implementation(
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("correction", ["gae", "vtrace"])
 @with_and_without_memory
 def test_gpu_learns_what_a_cpu_learns(memory: dict[str, Any], correction: Any) -> None:

@@ -35,7 +35,6 @@ FAMILY = {
     ),
 }
 the_family = pytest.mark.parametrize("config", FAMILY.values(), ids=FAMILY)
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 
 
 def test_all_parts_are_there() -> None:
@@ -115,7 +114,6 @@ def test_compiled_updates_are_those_of_eager_ones(config: AgentConfig) -> None:
 
 
 @pytest.mark.gpu
-@needs_gpu
 @the_family
 def test_recorded_updates_are_those_of_eager_ones(config: AgentConfig) -> None:
     # Draws of a GPU depend on its generator alone, which both runs start alike.

@@ -552,7 +552,6 @@ def test_actions_that_sac_cannot_choose_are_refused(
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_learns_on_a_gpu() -> None:
     agent = small(device="cuda").build(SPEC, CONTEXT)
     record = agent.opt(batch_of())

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from benchmarks.common import (
     PEER_VENV,
@@ -237,7 +236,6 @@ def test_parity_is_nothing_between_the_same_and_something_between_precisions() -
 
 @pytest.mark.processes
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_learner_is_measured_on_a_gpu(tmp_path: Path) -> None:
     small = ["--cases", "dqn", "--variants", "graphs", "--seconds", 0.2, "--repeats", 1]
     result = run("learner", tmp_path, "--device", "cuda", *small)

@@ -447,7 +447,6 @@ RECORDED = ("td3", "crossq", "bc", "bc-normalized", "awac", "awac-normalized", "
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded_updates_are_those_of_eager_ones(name: str) -> None:
     case = CASES[name]

@@ -89,14 +89,7 @@ CASES = {
     "prioritized, 3 steps": _prioritized(3),
     "prioritized, 3 steps, on a device": _prioritized(3, "cpu"),
 }
-ON_A_GPU = pytest.param(
-    _uniform(3, "cuda"),
-    id="uniform, 3 steps, on a GPU",
-    marks=[
-        pytest.mark.gpu,
-        pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-    ],
-)
+ON_A_GPU = pytest.param(_uniform(3, "cuda"), id="uniform, 3 steps, on a GPU", marks=pytest.mark.gpu)
 
 every_case = pytest.mark.parametrize(
     "case", [*(pytest.param(case, id=name) for name, case in CASES.items()), ON_A_GPU]

@@ -70,7 +70,7 @@ def test_value_that_is_no_number_is_named() -> None:
         metrics.take()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_numbers_on_a_gpu_are_copied_together() -> None:
     metrics = StepMetrics()
     for step in range(10):

@@ -43,16 +43,7 @@ KINDS: dict[str, tuple[type[Any], dict[str, Any]]] = {
     "sequences": (SequenceReplayConfig, SEQUENCES),
     "prioritized sequences": (PrioritizedSequenceReplayConfig, SEQUENCES),
 }
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-        ],
-    ),
-]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 every_device = pytest.mark.parametrize("device", DEVICES)
@@ -282,7 +273,6 @@ def test_each_stream_waits_for_all_earlier_work_of_the_other(turns: list[str]) -
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_that_is_behind_reads_what_was_stored_at_the_call() -> None:
     buffer = UniformReplayConfig(capacity=LENGTH, device="cuda").build(images(), 0)
     busy = torch.randn(4096, 4096, device="cuda")

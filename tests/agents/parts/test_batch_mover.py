@@ -13,7 +13,6 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Columns
 
 CPU = torch.device("cpu")
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def batch(rows: int, seed: int = 0) -> Columns:
@@ -133,7 +132,6 @@ def test_a_batch_stays_while_the_next_one_is_copied() -> None:
 
 
 @pytest.mark.gpu
-@needs_gpu
 def test_batches_arrive_on_a_gpu_whatever_their_form() -> None:
     device = torch.device("cuda")
     move = BatchMover(device, list(batch(1)))
@@ -145,7 +143,6 @@ def test_batches_arrive_on_a_gpu_whatever_their_form() -> None:
 
 
 @pytest.mark.gpu
-@needs_gpu
 @pytest.mark.parametrize("name", ["cuda", "cuda:0"])
 def test_columns_on_the_gpu_stay_beside_those_that_arrive(name: str) -> None:
     columns = batch(4)
@@ -156,7 +153,6 @@ def test_columns_on_the_gpu_stay_beside_those_that_arrive(name: str) -> None:
 
 
 @pytest.mark.gpu
-@needs_gpu
 def test_a_batch_that_the_device_still_reads_is_not_overwritten() -> None:
     move = BatchMover(torch.device("cuda"), ["obs"])
     busy = torch.randn(4096, 4096, device="cuda")

@@ -195,7 +195,6 @@ def test_rmsprop_follows_a_schedule() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_recorded_step_reads_the_learning_rate_again() -> None:
     params = parameters("cuda")
     adam = FusedAdam(params, Schedule(points=((0, 0.1), (10, 0.0)), interpolate=False))
