@@ -51,9 +51,10 @@ from asyncrl.core.agent import (
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import from_plain, to_plain
-from asyncrl.core.types import Array, Columns, Params
+from asyncrl.core.types import Array, Columns
 from asyncrl.doctor.agent import Subject, examine_agent
 from tests.support.fakes import ConstantConfig
+from tests.support.helpers import copied, same
 
 OBSERVATION = BoxSpec((3,), "float32", np.full(3, -np.inf), np.full(3, np.inf))
 IMAGES = BoxSpec((1, 36, 36), "uint8", np.zeros((1, 36, 36)), np.full((1, 36, 36), 255))
@@ -194,14 +195,6 @@ def greedy(policy: Policy, obs: Array) -> Array:
     with evaluation_mode(policy):
         forget(policy, np.ones(len(obs), np.bool_))
         return policy.act(obs).action
-
-
-def copied(params: Params) -> dict[str, Array]:
-    return {name: value.copy() for name, value in params.items()}
-
-
-def same(a: Params, b: Params) -> bool:
-    return set(a) == set(b) and all(np.array_equal(a[name], b[name]) for name in a)
 
 
 def modes(agent: Any) -> dict[str, set[tuple[bool, bool]]]:

@@ -24,7 +24,8 @@ from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.ranks import join
 from asyncrl.core.types import Array, Columns, Params
-from tests.contracts.test_agent import CASES, CHOICES, Case, batch_for, copied
+from tests.contracts.test_agent import CASES, CHOICES, Case, batch_for
+from tests.support.helpers import copied
 from tests.support.ranks import ThreadRanks
 
 REFUSED = {"crossq", "crossq-normalized", "constant"}

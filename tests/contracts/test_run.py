@@ -27,14 +27,14 @@ from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import ModelInfo
-from asyncrl.core.types import ActorId, Arrays, Columns
+from asyncrl.core.types import ActorId, Arrays
 from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound
 from asyncrl.learner.trainer import BaseTrainer
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.offline import OfflineTrainer
 from tests.learner.test_actor_table import report
-from tests.learner.test_async_trainer import Stage
+from tests.learner.test_async_trainer import Failing, Stage
 from tests.support.fakes import ConstantAgent
 from tests.support.helpers import wait_until
 from tests.support.services import services_config
@@ -186,13 +186,6 @@ def test_run_takes_place_once(make: Make) -> None:
 
 
 # --- its beginning and its end --------------------------------------------------------------------
-
-
-class Failing(ConstantAgent):
-    def opt(self, batch: Columns) -> Mapping[str, float]:
-        if self.opt_steps == 4:
-            raise ArithmeticError("no")
-        return super().opt(batch)
 
 
 @pytest.mark.fault("F10")

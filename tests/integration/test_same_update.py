@@ -23,6 +23,7 @@ from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.synchronous import Trainer, TrainerConfig
 from tests.learner.test_async_trainer import Stage
+from tests.support.helpers import copied
 
 SEED = 3
 N_BATCHES = 4
@@ -95,10 +96,6 @@ class ReplayingPriorities(Replaying):
 
     def update_priorities(self, index: IntArray, td_error: Array) -> None:
         self.received.append(np.array(td_error))
-
-
-def copied(batch: Columns) -> Columns:
-    return {name: column.copy() for name, column in batch.items()}
 
 
 def build(agent_config: Any, replay: Any, env_id: str, buffer: ReplayBuffer | None) -> Trainer:

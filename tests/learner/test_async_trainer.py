@@ -694,14 +694,15 @@ def test_first_error_is_raised_and_later_ones_are_its_notes() -> None:
 # --- failures ------------------------------------------------------------------------------------
 
 
+class Failing(ConstantAgent):
+    def opt(self, batch: Columns) -> Mapping[str, float]:
+        if self.opt_steps == 4:
+            raise ArithmeticError("no")
+        return super().opt(batch)
+
+
 @pytest.mark.fault("F10")
 def test_error_of_the_learner_is_raised_after_a_last_checkpoint() -> None:
-    class Failing(ConstantAgent):
-        def opt(self, batch: Columns) -> Mapping[str, float]:
-            if self.opt_steps == 4:
-                raise ArithmeticError("no")
-            return super().opt(batch)
-
     stage = Stage(agent=Failing(), services={"evaluate_interval_opt_steps": 100})
     with pytest.raises(ArithmeticError):
         stage.train()

@@ -25,7 +25,8 @@ from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from tests.replay.large import SCHEMA, SEGMENTS
 from tests.replay.segments import segment, streams, with_columns
-from tests.replay.test_state import CASES, RINGS, SOME, Case, push, same, use
+from tests.replay.test_state import CASES, RINGS, SOME, Case, push, use
+from tests.support.helpers import same
 
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 every_ring = pytest.mark.parametrize("case", RINGS.values(), ids=RINGS)

@@ -21,6 +21,7 @@ from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from tests.replay import test_hindsight as hindsight
 from tests.replay.segments import streams
+from tests.support.helpers import copied, same
 from tests.support.scale import examples
 from tests.support.streams import make_outbox, play, schema
 
@@ -91,14 +92,6 @@ def use(buffer: Any, times: int = 3) -> list[bytes]:
         if isinstance(buffer, AcceptsPriorities):
             buffer.update_priorities(batch["index"], np.arange(6) % 4 + 0.5 * k)
     return sampled
-
-
-def copied(state: Any) -> dict[str, Array]:
-    return {name: value.copy() for name, value in state.items()}
-
-
-def same(a: Any, b: Any) -> bool:
-    return set(a) == set(b) and all(np.array_equal(a[name], b[name]) for name in a)
 
 
 @every_case

@@ -6,12 +6,15 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.callback import Callback, Training
+from asyncrl.core.types import Array
 
 
 def wait_until(condition: Callable[[], object], timeout_s: float, what: str) -> None:
@@ -21,6 +24,14 @@ def wait_until(condition: Callable[[], object], timeout_s: float, what: str) -> 
         if time.monotonic() >= deadline:
             raise TimeoutError(f"waited {timeout_s:g} s for: {what}")
         time.sleep(0.01)
+
+
+def copied(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: array.copy() for name, array in arrays.items()}
+
+
+def same(a: Mapping[str, Array], b: Mapping[str, Array]) -> bool:
+    return set(a) == set(b) and all(np.array_equal(a[name], b[name]) for name in a)
 
 
 class WaitsForSaves(Callback):
