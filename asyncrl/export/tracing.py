@@ -43,9 +43,6 @@ class Operations(NamedTuple):
     arrays: dict[str, Array]
     """Parameters, buffers and constants, by their names in operations."""
 
-    sources: dict[str, str]
-    """The path within the module of each of them."""
-
     answers: list[str]
     """Names of the module's outputs, in order."""
 
@@ -97,10 +94,9 @@ def operations_of(program: torch.export.ExportedProgram) -> Operations:
         if node.op == "call_function" and node.users
     ]
     used = {argument.name for node in program.graph.nodes for argument in node.all_input_nodes}
-    sources = {name: path for name, path in own.items() if name in used}
-    arrays = {name: known[path].detach().numpy() for name, path in sources.items()}
+    arrays = {name: known[path].detach().numpy() for name, path in own.items() if name in used}
     answers = [places.get(name, name) for name in signature.user_outputs]
-    return Operations(operations, arrays, sources, answers)
+    return Operations(operations, arrays, answers)
 
 
 class _Computed(nn.Module):
