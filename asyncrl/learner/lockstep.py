@@ -64,9 +64,6 @@ class Place:
     local_world: int
     """Ranks on this machine."""
 
-    local_rank: int = 0
-    """Number of this one among them."""
-
     restarts: int = 0
     """How often all ranks were started again."""
 
@@ -81,7 +78,6 @@ def place_in(environ: Mapping[str, str]) -> Place | None:
             rank=int(environ["RANK"]),
             world=world,
             local_world=int(environ.get("LOCAL_WORLD_SIZE", world)),
-            local_rank=int(environ.get("LOCAL_RANK", environ["RANK"])),
             restarts=int(environ.get("TORCHELASTIC_RESTART_COUNT", 0)),
         )
     except ValueError as error:
@@ -117,7 +113,7 @@ def refuse_several(what: str) -> None:
 def _bad_place(environ: Mapping[str, str]) -> ConfigError:
     given = ", ".join(
         f"{name}={environ[name]!r}"
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
         if name in environ
     )
     return ConfigError(

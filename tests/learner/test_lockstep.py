@@ -186,7 +186,7 @@ def test_a_number_that_differs_between_learners_is_named() -> None:
 def test_the_environment_of_torchrun_is_read() -> None:
     assert place_in({}) is None
     assert place_in({"WORLD_SIZE": "1", "RANK": "0"}) is None
-    given = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}
+    given = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
     place = place_in({**given, "TORCHELASTIC_RESTART_COUNT": "3"})
     assert place is not None
     assert (place.rank, place.world, place.local_world, place.restarts) == (1, 4, 2, 3)
