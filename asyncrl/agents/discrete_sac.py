@@ -50,12 +50,7 @@ from asyncrl.agents.parts.masks import with_mask
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, n_actions, observation_reader
 from asyncrl.agents.parts.optimizers import FusedAdam
 from asyncrl.agents.parts.schedules import Rate
-from asyncrl.agents.parts.torch_agent import (
-    TorchPolicy,
-    flatten_pair,
-    pick_device,
-    seeded,
-)
+from asyncrl.agents.parts.torch_agent import TorchPolicy, flatten_pair, pick_device, seeded
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.parts.updater import TargetNetwork, Updater, UpdatingAgent
 from asyncrl.agents.sac import Temperature
@@ -150,11 +145,7 @@ class DiscreteSACPolicy(TorchPolicy, LogitChooser):
     """The part that acts."""
 
     def __init__(
-        self,
-        config: DiscreteSACConfig,
-        spec: EnvSpec,
-        context: PolicyContext,
-        device: torch.device,
+        self, config: DiscreteSACConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         n = n_actions(spec, "discrete SAC")
         with seeded(context.seed):
@@ -183,11 +174,7 @@ class DiscreteSACAgent(DiscreteSACPolicy, UpdatingAgent):
     """The part that learns, and acts as well."""
 
     def __init__(
-        self,
-        config: DiscreteSACConfig,
-        spec: EnvSpec,
-        context: PolicyContext,
-        device: torch.device,
+        self, config: DiscreteSACConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(config, spec, context, device)
         with seeded(context.seed + 1):

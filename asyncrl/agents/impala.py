@@ -54,11 +54,7 @@ from asyncrl.agents.parts.policy_gradient import (
 )
 from asyncrl.agents.parts.sampling import LOG_PROB
 from asyncrl.agents.parts.schedules import Rate, value_at
-from asyncrl.agents.parts.torch_agent import (
-    learning_parameters,
-    pick_device,
-    seeded,
-)
+from asyncrl.agents.parts.torch_agent import learning_parameters, pick_device, seeded
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.parts.updater import Updater
 from asyncrl.core.agent import BatchKind, PolicyContext

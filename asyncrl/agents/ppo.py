@@ -65,12 +65,7 @@ from asyncrl.agents.parts.policy_gradient import (
     vtrace,
 )
 from asyncrl.agents.parts.schedules import Rate, Schedule, value_at
-from asyncrl.agents.parts.torch_agent import (
-    flatten_parameters,
-    learning_mode,
-    pick_device,
-    seeded,
-)
+from asyncrl.agents.parts.torch_agent import flatten_parameters, learning_mode, pick_device, seeded
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.parts.updater import Updater
 from asyncrl.core.agent import BatchKind, PolicyContext
