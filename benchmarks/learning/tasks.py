@@ -34,8 +34,9 @@ class Task:
     """Mean return of actions at random."""
 
     max_env_steps: int
-    max_seconds: float
     """Maximum environment steps. A run below the bar by then has failed."""
+
+    max_seconds: float = 300.0
 
     episodes: int = 20
     """Episodes of each evaluation, and, with other seeds, of the final score."""
@@ -92,7 +93,6 @@ TASKS: Mapping[str, Task] = {
         bar=475.0,
         random=23.7,
         max_env_steps=1_000_000,
-        max_seconds=300.0,
     ),
     "cartpole-hidden": Task(
         title="CartPole-v1, velocities hidden",
@@ -108,7 +108,6 @@ TASKS: Mapping[str, Task] = {
         bar=-200.0,
         random=-1208.0,
         max_env_steps=1_000_000,
-        max_seconds=300.0,
     ),
     "acrobot": Task(
         title="Acrobot-v1",
@@ -116,7 +115,6 @@ TASKS: Mapping[str, Task] = {
         bar=-100.0,
         random=-497.0,
         max_env_steps=1_000_000,
-        max_seconds=300.0,
     ),
     "taxi": Task(
         title="Taxi-v4",
@@ -124,7 +122,6 @@ TASKS: Mapping[str, Task] = {
         bar=7.0,
         random=-777.5,
         max_env_steps=300_000,
-        max_seconds=300.0,
         episodes=100,
     ),
     "taxi-masked": Task(
@@ -133,7 +130,6 @@ TASKS: Mapping[str, Task] = {
         bar=7.5,
         random=-777.5,
         max_env_steps=300_000,
-        max_seconds=300.0,
         episodes=100,
     ),
     "frozenlake": Task(
@@ -142,7 +138,6 @@ TASKS: Mapping[str, Task] = {
         bar=0.7,
         random=0.01,
         max_env_steps=300_000,
-        max_seconds=300.0,
         episodes=200,
     ),
     "cliffwalking": Task(
@@ -151,7 +146,6 @@ TASKS: Mapping[str, Task] = {
         bar=-13.0,
         random=-9656.0,  # episodes cut after 1000 steps
         max_env_steps=300_000,
-        max_seconds=300.0,
     ),
     "blackjack": Task(
         title="Blackjack-v1",
@@ -159,7 +153,6 @@ TASKS: Mapping[str, Task] = {
         bar=-0.06,
         random=-0.4,
         max_env_steps=300_000,
-        max_seconds=300.0,
         episodes=4000,
     ),
     "mountaincar-discrete": Task(
@@ -168,7 +161,6 @@ TASKS: Mapping[str, Task] = {
         bar=-110.0,
         random=-200.0,
         max_env_steps=500_000,
-        max_seconds=300.0,
     ),
     "mountaincar": Task(
         title="MountainCarContinuous-v0",
