@@ -14,9 +14,10 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from asyncrl.cli.output import results, show
+from asyncrl.cli.output import complain, results, show
 from asyncrl.cli.parser import parsed
 from asyncrl.core.declared import check_declared
+from asyncrl.core.errors import ConfigError
 from asyncrl.recorders.run_state import count, duration, measure
 from asyncrl.report.run_files import RunFiles, find_runs
 
@@ -79,11 +80,15 @@ def run(arguments: RunsArguments) -> int:
 
 
 def _matches(run: RunFiles, arguments: RunsArguments) -> bool:
-    return (
-        (arguments.env or "") in run.env
-        and (arguments.agent or "") in run.agent
-        and arguments.state in {None, run.state}
-    )
+    try:
+        return (
+            (arguments.env or "") in run.env
+            and (arguments.agent or "") in run.agent
+            and arguments.state in {None, run.state}
+        )
+    except ConfigError as error:
+        complain(f"asyncrl: {run.path} is not listed: {error}")
+        return False
 
 
 def _plain(run: RunFiles) -> dict[str, Any]:

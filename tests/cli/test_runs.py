@@ -140,8 +140,12 @@ def test_settings_that_cannot_be_read_are_named_with_their_file(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (runs / "low" / "config.yaml").write_text("env: [")
-    assert main(["runs", str(runs)]) == 2
+    assert main(["report", str(runs / "low")]) == 2
     assert f"cannot load {runs / 'low' / 'config.yaml'}: " in capsys.readouterr().err
+    assert main(["runs", str(runs), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert [Path(json.loads(line)["run"]).name for line in out.splitlines()] == ["high", "gone"]
+    assert f"{runs / 'low'} is not listed: cannot load {runs / 'low' / 'config.yaml'}: " in err
 
 
 def test_curves_have_room_beside_long_names(
