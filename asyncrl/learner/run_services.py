@@ -27,7 +27,7 @@ from asyncrl.core.types import Arrays, ModelVersion
 from asyncrl.learner.best_model import BestBy, BestModel
 from asyncrl.learner.evaluation import EvaluationSite, Scored
 from asyncrl.learner.progress import Counts, Every, EverySeconds, Pace
-from asyncrl.learner.stop_conditions import StopCondition, StopFunction, as_condition
+from asyncrl.learner.stop_conditions import AnyOf, StopCondition, StopFunction
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.stopwatch import Stopwatch
 from asyncrl.metrics.system import SystemMeter
@@ -160,7 +160,7 @@ class RunServices:
         self._recorder = recorder
         self._saver = Saver(checkpointer, interrupter, agent) if checkpointer else None
         self._state = state or (lambda: RunState({}, {}))
-        self._stop = None if stop is None else as_condition(stop)
+        self._stop = None if stop is None else AnyOf(stop)  # gives reasons in words
         self._setup = setup or Setup()
         self._clock = clock
         self.note: Callable[..., None] = lambda *_: None

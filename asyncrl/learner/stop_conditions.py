@@ -259,11 +259,8 @@ class _ByFunction(_Condition):
     function: StopFunction
 
     def update(self, record: Record) -> str | None:
-        answer = self.function(record)
-        if isinstance(answer, str) or not answer:
-            return answer or None
-        # A comparison with numpy's numbers gives a bool of numpy's.
-        return f"{getattr(self.function, '__name__', 'a function')} returned {answer}"
+        name = getattr(self.function, "__name__", "a function")
+        return _reason(self.function(record), name)
 
     def reset(self) -> None:
         """Do nothing: what a function remembers is its own."""
@@ -289,7 +286,7 @@ class _Several(_Condition):
 
     def _verdicts(self, record: Record) -> list[str | None]:
         # Update all of them: each must see every record.
-        return [condition.update(record) for condition in self.conditions]
+        return [_reason(c.update(record), type(c).__name__) for c in self.conditions]
 
 
 class AnyOf(_Several):
@@ -313,6 +310,14 @@ class AllOf(_Several):
     def update(self, record: Record) -> str | None:
         verdicts = [verdict for verdict in self._verdicts(record) if verdict]
         return " and ".join(verdicts) if len(verdicts) == len(self.conditions) else None
+
+
+def _reason(answer: object, name: str) -> str | None:
+    """Return in words what a user's function or class has answered: text, a bool or None."""
+    if isinstance(answer, str):
+        return answer or None
+    # A comparison with numpy's numbers gives a bool of numpy's.
+    return f"{name} returned {answer}" if answer else None
 
 
 def as_condition(stop: object) -> StopCondition:

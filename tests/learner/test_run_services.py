@@ -16,6 +16,7 @@ from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import ModelInfo
+from asyncrl.core.recorder import Record
 from asyncrl.learner.evaluation import Scored
 from asyncrl.learner.progress import Counts
 from asyncrl.learner.run_services import RunServices
@@ -212,6 +213,16 @@ def test_intervals_of_0_are_off() -> None:
     run.finish()
     assert run.site.requested == [], "also at the end"
     assert len(run.recorder.records) == 1, "the last record is always written"
+
+
+def test_stop_condition_that_returns_true_has_a_reason_in_words() -> None:
+    class Solved(MaxOptSteps):
+        def update(self, record: Record) -> Any:
+            return super().update(record) is not None
+
+    run = Run(stop=Solved(3))
+    run.turn(3)
+    assert run.finish().stop_reason == "Solved returned True"
 
 
 def test_services_without_a_recorder_or_evaluation() -> None:

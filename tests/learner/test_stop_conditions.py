@@ -189,6 +189,23 @@ def test_a_condition_of_the_users_own_combines_on_either_side() -> None:
     assert (MaxEnvSteps(5) & Always()).update({}) is None
 
 
+def test_a_condition_of_the_users_own_that_returns_true_is_the_reason() -> None:
+    class Solved:
+        def update(self, record: Any) -> bool:
+            return bool(record["eval_reward"] > 5)
+
+        def reset(self) -> None:
+            pass
+
+        def limits(self) -> dict[str, float]:
+            return {}
+
+    own: Any = Solved()
+    for stop in (AnyOf(own), AllOf(own)):
+        assert stop.update({"eval_reward": 6.0}) == "Solved returned True"
+        assert stop.update({"eval_reward": 4.0}) is None
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
