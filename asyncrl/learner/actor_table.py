@@ -99,7 +99,10 @@ class ActorTable:
     def episodes(self) -> int:
         """Episodes that have ended in the whole run."""
         with self._lock:
-            return self.episodes_before + sum(row.episodes for row in self._rows.values())
+            return self._all_episodes()
+
+    def _all_episodes(self) -> int:
+        return self.episodes_before + sum(row.episodes for row in self._rows.values())
 
     def on_report(self, report: ActorReport) -> None:
         """Process an actor's report."""
@@ -183,8 +186,9 @@ class ActorTable:
 
     def take(self) -> Record:
         """Return the metrics since the last call, and those of the whole run."""
-        record = {"episodes": float(self.episodes), **_hosts_record(self.hosts())}
+        hosts = _hosts_record(self.hosts())
         with self._lock:
+            record = {"episodes": float(self._all_episodes()), **hosts}
             self._mark_away()
             if len(self._returns):
                 record["episode/return_mean"] = float(np.mean(self._returns))

@@ -63,6 +63,19 @@ def test_what_a_report_came_in_is_not_kept_for_the_rest_of_the_run() -> None:
     assert kept() is None, "of each incarnation of each actor it would be"
 
 
+def test_count_and_returns_of_a_record_are_of_the_same_episodes() -> None:
+    """Otherwise a mean that selects the best model would count too few of them."""
+    table = ActorTable()
+
+    def meanwhile() -> dict[str, dict[str, float]]:
+        table.on_report(report(0, episodes=1, episode_returns=np.ones(1), episode_lengths=[1]))
+        return {}
+
+    table.hosts = meanwhile
+    record = table.take()
+    assert (record["episodes"], record["episode/return_mean"]) == (1.0, 1.0)
+
+
 @pytest.mark.fault("F4")
 def test_actor_that_was_dropped_is_distinguished() -> None:
     table = ActorTable()
