@@ -81,6 +81,12 @@ class Ledger:
             account.produced = max(account.produced, produced)
             account.ended = True
 
+    def has_ended(self, peer: Peer) -> bool:
+        """Whether an actor's account is closed."""
+        with self._lock:
+            account = self._accounts.get(peer)
+            return account is not None and account.ended
+
     @property
     def env_steps(self) -> int:
         """Environment steps of all actors, as far as they have reported."""

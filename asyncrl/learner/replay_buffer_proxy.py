@@ -291,7 +291,7 @@ class ReplayBufferProxy:
             case EvaluationReport():
                 self._evaluations.append(message)
             case Hello():
-                if message.schema_hash:
+                if message.schema_hash and not self.ledger.has_ended(message.peer):
                     self._grants.on_arrival(message.peer)
                 logger.debug("actor %s has connected", message.peer)
 

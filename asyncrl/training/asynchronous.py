@@ -322,9 +322,9 @@ def _manager(
 ) -> ActorManager:
     def on_exit(ended: ActorExit) -> None:
         link.revoke(ended.peer, fence=bool(ended.gone))
-        proxy.ended.append(ended.peer)
         if ended.peer.actor_id not in HELPERS:
             proxy.ledger.on_ended(ended.peer, produced=ended.last.produced)
+        proxy.ended.append(ended.peer)  # last: its grants are not opened again from here on
 
     def on_restart(actor_id: ActorId, at_memory_limit: bool) -> None:
         if actor_id not in HELPERS:

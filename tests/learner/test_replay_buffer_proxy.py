@@ -540,6 +540,18 @@ def test_grants_of_an_actor_that_ended_go_to_others(slow_station: Station) -> No
     wait_until(lambda: station.link.granted.get(peers[1]) == 2, SOON_S, "a grant to the other")
 
 
+def test_actor_whose_hello_is_read_after_its_end_is_granted_nothing(slow_station: Station) -> None:
+    """Nothing would ever return its grants."""
+    station, peer = slow_station, make_peer()
+    station.proxy.ledger.on_ended(peer, produced=0)
+    station.proxy.ended.append(peer)
+    station.link.wake()
+    wait_until(lambda: not station.proxy.ended, SOON_S, "the end to be noted")
+    station.link.put(make_hello(peer))
+    station.handled()
+    assert station.link.granted == {}
+
+
 def test_evaluating_processes_are_granted_nothing(slow_station: Station) -> None:
     slow_station.link.put(replace(make_hello(), schema_hash=""))
     slow_station.handled()
