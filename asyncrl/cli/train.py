@@ -51,6 +51,7 @@ from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Recorder
 from asyncrl.core.settings import to_plain
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.order_log import next_part, part_of
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import BaseTrainer
 from asyncrl.metrics.verdict import Setup
@@ -470,7 +471,11 @@ def _dashboard(output: Output, run_dir: Path) -> Iterator[LiveReport | None]:
 
 
 def _order_line(run_dir: Path, shown: Path) -> str:
-    size = (run_dir / ORDER_FILE).stat().st_size
+    path = run_dir / ORDER_FILE
+    parts = [part_of(path, number) for number in range(1, next_part(path))]
+    if not parts:
+        return f"\n  order      {shown / ORDER_FILE} was removed; asyncrl replay needs it back"
+    size = sum(part.stat().st_size for part in parts)
     return f"\n  order      {size / 1e6:.3g} MB, for asyncrl replay {shown}"
 
 

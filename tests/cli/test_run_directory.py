@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl.cli.run_directory import keeping_warnings
+from asyncrl.cli.train import _order_line
 
 logger = logging.getLogger("asyncrl.test_run_directory")
 
@@ -45,3 +46,13 @@ def test_directory_that_is_gone_does_not_end_the_run(tmp_path: Path) -> None:
     with keeping_warnings(tmp_path / "gone") as begin:
         begin()
         logger.warning("the directory is gone")
+
+
+def test_summary_shows_the_size_of_a_recorded_order_or_that_it_is_gone(tmp_path: Path) -> None:
+    for name in ("order", "order-2"):  # of the run, and of its part that was resumed
+        (tmp_path / name).write_bytes(bytes(500_000))
+    assert "1 MB, for asyncrl replay runs/x" in _order_line(tmp_path, Path("runs/x"))
+    (tmp_path / "order").unlink()
+    assert "runs/x/order was removed; asyncrl replay needs it" in _order_line(
+        tmp_path, Path("runs/x")
+    )
