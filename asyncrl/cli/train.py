@@ -144,7 +144,7 @@ _OWN_CLOSE_S = 15.0
 """The same for a custom recorder."""
 
 _CLOSE_S = 25.0
-"""The same for all recorders: longer than four trackers together."""
+"""The same for all recorders, which close side by side: longer than any of them."""
 
 
 def _trackers(run_dir: Path, output: Output) -> list[Recorder]:

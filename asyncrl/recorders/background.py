@@ -50,6 +50,8 @@ class BackgroundRecorder:
         self._pending: deque[dict[str, float]] = deque(maxlen=max_pending)
         self._dropped = 0
         self._drain_until: float | None = None
+        self._close_until = 0.0
+        self._has_closed = False
         self._failed = False
         self._writes = False
         """Whether a record is being written."""
@@ -101,18 +103,26 @@ class BackgroundRecorder:
 
     def close(self, *, failed: bool) -> None:
         """Write pending records, close all recorders and end the thread; has a timeout."""
-        with self._changed:
-            if self._drain_until is not None:
-                return
-            self._drain_until = time.monotonic() + self._close_timeout_s / 2
-            self._failed = failed
-            self._changed.notify_all()
+        self.begin_to_close(failed=failed)
+        if self._has_closed:
+            return
+        self._has_closed = True
         if self._thread.ident is None:
             self._for_each(_closing(failed))
             return
-        self._thread.join(self._close_timeout_s)
+        self._thread.join(max(0.0, self._close_until - time.monotonic()))
         if self._thread.is_alive():
             self._abandon()
+
+    def begin_to_close(self, *, failed: bool) -> None:
+        """Let the thread write what is pending and close, for `close` to wait for it."""
+        with self._changed:
+            if self._drain_until is None:
+                now = time.monotonic()
+                self._close_until = now + self._close_timeout_s
+                self._drain_until = now + self._close_timeout_s / 2
+                self._failed = failed
+                self._changed.notify_all()
 
     def _run(self) -> None:
         self._for_each(lambda recorder: recorder.start(self._config))
@@ -121,6 +131,9 @@ class BackgroundRecorder:
             with self._changed:
                 self._writes = False
                 self._changed.notify_all()
+        for recorder in tuple(self._recorders):  # side by side: two that hang take no longer
+            if isinstance(recorder, BackgroundRecorder):
+                recorder.begin_to_close(failed=self._failed)
         self._for_each(_closing(self._failed))
 
     def _next(self) -> dict[str, float] | None:

@@ -246,6 +246,31 @@ def test_recorder_with_a_thread_of_its_own_goes_by_its_own_name(
         assert not recorder._thread.is_alive()
 
 
+def test_recorders_with_threads_of_their_own_close_side_by_side(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Two that hang would otherwise leave no time for those after them."""
+    last_closes = threading.Event()
+
+    class Waiting(MemoryRecorder):
+        def close(self, *, failed: bool) -> None:
+            assert last_closes.wait(DEADLINE_S)
+
+    class Last(MemoryRecorder):
+        def close(self, *, failed: bool) -> None:
+            super().close(failed=failed)
+            last_closes.set()
+
+    last = Last()
+    apart = [BackgroundRecorder([one], close_timeout_s=2.0) for one in (Waiting(), last)]
+    background = BackgroundRecorder(apart)
+    background.start({})
+    background.write(record(0))
+    background.close(failed=True)
+    assert not caplog.records, "none hangs"
+    assert (steps(last), last.failed) == ([0], True)
+
+
 def test_write_after_close_says_what_is_wrong() -> None:
     background = BackgroundRecorder([MemoryRecorder()])
     background.start({})
