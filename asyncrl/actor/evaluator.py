@@ -35,8 +35,9 @@ class EpisodeEvaluatorConfig:
     ends."""
 
     stochastic: bool = False
-    """Sample actions or explore, as in training. Off takes the best action. Needs an evaluation in
-    its own process: otherwise it would change the state of the policy in training."""
+    """Sample actions or explore, as in training; a ladder of exploration is spread over the
+    environments of the evaluation. Off takes the best action. Needs an evaluation in its own
+    process: otherwise it would change the state of the policy in training."""
 
     def __post_init__(self) -> None:
         check_declared(self, "evaluate.play")
@@ -70,6 +71,8 @@ class EpisodeEvaluator:
         self._seed = seed
         self.stochastic = config.stochastic
         """Whether the policy acts as in training."""
+        self.n_envs = env.n_envs
+        """Number of rows with which the policy acts."""
         self._warned = False
 
     def evaluate(self, policy: Policy) -> Evaluation:

@@ -247,9 +247,12 @@ def run_evaluator(spec: EvaluatorSpec, peer: Peer, progress: Progress) -> None:
     if spec.owns_process:
         _set_up_logging("evaluator")
         _seed_globals(derive_seed(spec.seed, Role.GLOBALS, peer.actor_id, peer.incarnation))
-    context = PolicyContext(seed=derive_seed(spec.seed, Role.EVALUATION, peer.incarnation))
-    policy = spec.agent.build_policy(spec.env_spec, context)
     evaluator = spec.make_evaluator()
+    context = PolicyContext(
+        seed=derive_seed(spec.seed, Role.EVALUATION, peer.incarnation),
+        n_envs=getattr(evaluator, "n_envs", 1),
+    )
+    policy = spec.agent.build_policy(spec.env_spec, context)
     link = spec.transport.connect(peer)
     try:
         hello = Hello(peer=peer, schema_hash="")

@@ -321,9 +321,10 @@ def evaluated(
             env = opened.enter_context(closing(made))
         source = f"in {model.config_path}"
         evaluator = EpisodeEvaluator(env, play, derive_seed(seed, Role.EVALUATION))
+        how: Any = {"seed": config.seed, "source": source, "n_envs": env.n_envs}
         found = []
         for saved in chain([first], _still_there(models[1:])):
-            policy = policy_of(saved, config.agent, env.spec, seed=config.seed, source=source)
+            policy = policy_of(saved, config.agent, env.spec, **how)
             score, record = evaluator.evaluate(policy)
             values = {"score": score, "episodes": episodes, "opt_steps": saved.count("opt_steps")}
             found.append({**values, **record})

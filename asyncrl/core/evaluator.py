@@ -26,7 +26,8 @@ class Evaluator(Protocol):
     """Scores policies; the same policy gets the same score each time.
 
     An evaluator that lets the policy act as in training declares it by a true attribute
-    `stochastic`. It is refused for a policy that is in training.
+    `stochastic`. It is refused for a policy that is in training. An attribute `n_envs`, if it has
+    one, is the number of rows that it acts with: exploration may differ between them.
     """
 
     def evaluate(self, policy: Policy) -> Evaluation:

@@ -37,7 +37,9 @@ class EvaluateApart:
             play = replace(play, stochastic=not greedy)
         make_env = with_env_kwargs(self.make_env, env_kwargs) if env_kwargs else self.make_env
         with closing(make_batch_env(make_env, "make_eval_env")) as env:
-            context = PolicyContext(seed=derive_seed(seed, Role.EVALUATION, model.version))
+            context = PolicyContext(
+                seed=derive_seed(seed, Role.EVALUATION, model.version), n_envs=env.n_envs
+            )
             policy = self.agent.build_policy(env.spec, context)
             model = model.explored()
             policy.sync_model(model)

@@ -82,6 +82,7 @@ class FilmingEvaluator:
         self._evaluator = evaluator
         self._films = films
         self.stochastic = bool(getattr(evaluator, "stochastic", False))
+        self.n_envs = getattr(evaluator, "n_envs", 1)
         self._opt_steps = 0
         self._every: Every | None = None
 

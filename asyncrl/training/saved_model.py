@@ -249,10 +249,17 @@ class SavedModel:
 
 
 def policy_of(
-    saved: Checkpoint, agent: AgentConfig, spec: EnvSpec, *, seed: int, source: str
+    saved: Checkpoint,
+    agent: AgentConfig,
+    spec: EnvSpec,
+    *,
+    seed: int,
+    source: str,
+    n_envs: int = 1,
 ) -> Policy:
     """Make the policy of a checkpoint.
 
+    If it explores, a ladder of exploration is spread over `n_envs` environments.
     `source` says in errors where agent and environment come from.
     """
     advice = (
@@ -260,7 +267,7 @@ def policy_of(
         "version that saved the checkpoint"
     )
     with saved.naming("use", advice):
-        policy = agent.build_policy(spec, PolicyContext(seed=seed))
+        policy = agent.build_policy(spec, PolicyContext(seed=seed, n_envs=n_envs))
         info = ModelInfo(
             version=ModelVersion(saved.count("opt_steps")),
             params=saved.group("model"),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.actor.process import ActorSpec, EvaluatorSpec, run_actor, run_evaluator
 from asyncrl.actor.step_processor import OneStep
-from asyncrl.core.agent import Act, BuildPolicy, Policy
+from asyncrl.core.agent import Act, BuildPolicy, Policy, PolicyContext
 from asyncrl.core.env import EnvStep
 from asyncrl.core.errors import EnvironmentFault
 from asyncrl.core.evaluator import Evaluation
@@ -112,6 +114,23 @@ def evaluates(policy: Scheduled, link: Link) -> EvaluatorSpec:
         transport=link,  # type: ignore[arg-type]
         seed=0,
     )
+
+
+def test_exploration_in_evaluations_is_spread_over_their_environments() -> None:
+    contexts: list[PolicyContext] = []
+
+    class Noting(ConstantConfig):
+        def build_policy(self, _: object, context: PolicyContext) -> Any:
+            contexts.append(context)
+            return policy
+
+    def make_evaluator() -> EpisodeEvaluator:
+        return EpisodeEvaluator(CountingBatch(n_envs=3), EpisodeEvaluatorConfig(), seed=0)
+
+    policy, link = Scheduled(), Link()
+    spec = replace(evaluates(policy, link), agent=Noting(), make_evaluator=make_evaluator)
+    run_evaluator(spec, PEER, NoProgress())
+    assert [context.n_envs for context in contexts] == [3]
 
 
 @pytest.mark.fault("F3")

@@ -17,12 +17,13 @@ from asyncrl.agents.sac import SACConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli import run_directory
 from asyncrl.cli.main import main
-from asyncrl.core.agent import Policy
+from asyncrl.core.agent import Policy, PolicyContext
+from asyncrl.core.env import EnvSpec
 from asyncrl.core.evaluator import Evaluation
 from asyncrl.training.run_config import RunConfig, save_yaml
 from tests.cli.conftest import Trained
 from tests.cli.console import run
-from tests.support.fakes import ConstantConfig
+from tests.support.fakes import ConstantAgent, ConstantConfig
 
 pytestmark = pytest.mark.processes
 
@@ -58,6 +59,25 @@ def test_model_that_plays_is_the_one_that_was_saved(
         )
         assert main(["eval", str(tmp_path), "--checkpoint", name, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["score"] == 3 * 10 * action + 6
+
+
+def test_exploration_is_spread_over_the_environments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = "tests.support.fake_envs:TellingEnv"
+    save_yaml(RunConfig(agent=ConstantConfig(), env=env), tmp_path / "config.yaml")
+    meta = {"opt_steps": 1, "env_steps": 0}
+    Checkpointer(tmp_path / "checkpoints").save("1", {"model": {"action": np.array(1)}}, meta)
+    build, contexts = ConstantConfig.build_policy, list[PolicyContext]()
+
+    def noting(self: ConstantConfig, spec: EnvSpec, context: PolicyContext) -> ConstantAgent:
+        contexts.append(context)
+        return build(self, spec, context)
+
+    monkeypatch.setattr(ConstantConfig, "build_policy", noting)
+    how: Any = {"all_checkpoints": False, "seed": None, "env_kwargs": {}}
+    run_directory.evaluated(tmp_path, "1", episodes=5, stochastic=True, **how)
+    assert [context.n_envs for context in contexts] == [5]
 
 
 def test_checkpoint_that_an_active_run_deletes_is_passed_over(
@@ -267,7 +287,6 @@ def make_long(length: int, bonus: float) -> Long:
 def test_policy_may_act_as_in_training(
     trained: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One environment alone explores in 4 of 10 steps, and the pole falls."""
     greedy = evaluated(trained, capsys)
     exploring = evaluated(trained, capsys, "--stochastic")
     assert exploring["eval/length_mean"] != greedy["eval/length_mean"]

@@ -11,7 +11,7 @@ import pytest
 from asyncrl.agents.discrete_sac import DiscreteSACConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.agent import PolicyContext
-from asyncrl.core.env import EnvStep, describe_env
+from asyncrl.core.env import EnvSpec, EnvStep, describe_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.types import Array, ModelVersion, Params
@@ -71,6 +71,22 @@ def test_run_is_the_same_whatever_is_evaluated_meanwhile_and_exploring_differs()
     for name in before:
         np.testing.assert_array_equal(before[name], after[name])
     assert scores[False] != scores[True]
+
+
+def test_ladder_of_exploration_is_spread_over_the_environments() -> None:
+    built: list[Any] = []
+
+    class Noting(DQNConfig):
+        def build_policy(self, spec: EnvSpec, context: PolicyContext) -> Any:
+            built.append(super().build_policy(spec, context))
+            return built[-1]
+
+    agent = Noting(hidden=(8,), device="cpu")
+    make_env = EnvConfig(id="CartPole-v1", n_envs=10).build
+    model = agent.build(describe_env(make_env).spec, PolicyContext(seed=0)).model_info()
+    EvaluateApart(agent, make_env, EvaluationConfig())(model, {}, greedy=False)
+    rate = built[-1].record()["exploration_rate"]
+    assert rate < 0.1, "one environment alone explores in 0.4 of its steps"
 
 
 def test_model_of_an_offline_run_has_no_phase_of_random_actions() -> None:
