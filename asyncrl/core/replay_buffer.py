@@ -96,6 +96,15 @@ class AcceptsPriorities(Protocol):
 
 
 @runtime_checkable
+class CountsSamples(Protocol):
+    """A replay buffer whose batches depend on how many samples there were before."""
+
+    def resume_at(self, samples: int) -> None:
+        """Count on from this number of samples of the run, which another buffer has returned."""
+        ...
+
+
+@runtime_checkable
 class SavesState(Protocol):
     """A replay buffer whose state can be saved and loaded."""
 
@@ -217,9 +226,14 @@ def with_start_columns(
     return filled
 
 
-def restore_replay(buffer: ReplayBuffer, groups: Mapping[str, Params]) -> bool:
-    """Load a checkpoint's replay into a buffer; return whether there was one."""
+def restore_replay(buffer: ReplayBuffer, groups: Mapping[str, Params], *, sampled: int = 0) -> bool:
+    """Load a checkpoint's replay into a buffer; return whether there was one.
+
+    Without one, the buffer counts on from the samples that the run has taken, `sampled`.
+    """
     if REPLAY not in groups:
+        if isinstance(buffer, CountsSamples):
+            buffer.resume_at(sampled)
         return False
     if not isinstance(buffer, SavesState):
         raise CheckpointError(

@@ -389,7 +389,8 @@ class AsyncTrainer(BaseTrainer):
         Actors start new episodes, with seeds that no earlier incarnation has used. There are as
         many as before, unless the settings now declare another number.
         """
-        self.proxy.restore(checkpoint)
+        sampled = checkpoint.count("opt_steps") * self.config.batch_size
+        self.proxy.restore(checkpoint, sampled=sampled)
         if "fleet" not in checkpoint.meta["run"] or self._lockstep is not None:
             return
         if checkpoint.count("run.fleet.declared") == self._declared:

@@ -185,12 +185,15 @@ class ReplayBufferProxy:
         reported = {"ledger": asdict(balance), "env_steps": env_steps, "episodes": episodes}
         return groups, {**reported, **recorded, "limiter": counts}
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Restore what `state` returned; call it before `start`."""
+    def restore(self, checkpoint: Checkpoint, *, sampled: int = 0) -> None:
+        """Restore what `state` returned; call it before `start`.
+
+        `sampled` is as in `restore_replay`.
+        """
         parts = {f.name: checkpoint.count(f"run.ledger.{f.name}") for f in fields(Balance)}
         self.ledger.resume_at(Balance(**parts), env_steps=checkpoint.count("run.env_steps"))
         self.actors.episodes_before = checkpoint.count("run.episodes")
-        if restore_replay(self.buffer, checkpoint.groups):
+        if restore_replay(self.buffer, checkpoint.groups, sampled=sampled):
             self.limiter.resume_at(_limiter_state(checkpoint))
 
     def take_evaluations(self) -> list[EvaluationReport]:

@@ -28,6 +28,7 @@ from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.errors import CheckpointError
 from asyncrl.core.replay_buffer import (
     REPLAY,
+    CountsSamples,
     ReplayBuffer,
     ReplayBufferConfig,
     SavesState,
@@ -191,7 +192,8 @@ def load_replay(path: Path, config: ReplayBufferConfig, *, seed: int) -> ReplayB
     """Return a buffer filled with the segments of a saved one; `seed` seeds its sampling.
 
     A buffer of the same kind keeps the saved priorities; otherwise all transitions count as new.
-    Raises `CheckpointError` if the saved replay is incomplete or does not fit.
+    The exponent of importance weights is reset to `beta`. Raises `CheckpointError` if the saved
+    replay is incomplete or does not fit.
     """
     return replay_of(read_saved(path), config, seed=seed)
 
@@ -208,6 +210,8 @@ def replay_of(saved: Checkpoint, config: ReplayBufferConfig, *, seed: int) -> Re
     if isinstance(buffer, SavesState) and kind_of(state) == type(buffer).__name__:
         own = buffer.state()
         buffer.load_state({**state, **{k: v for k, v in own.items() if k == "random"}})
+        if isinstance(buffer, CountsSamples):
+            buffer.resume_at(0)  # its samples are those of another run
         return buffer
     n_segments = check_columns(state, schema)
     if n_segments * schema.length > buffer.capacity:
@@ -229,7 +233,8 @@ def deal(
 ) -> None:
     """Push one of `world` shares of several saved replays: every `world`-th segment, oldest first.
 
-    Their priorities are not kept: all transitions count as new.
+    Their priorities are not kept: all transitions count as new. Nor is the number of samples, see
+    `restore_replay`.
     """
     dealt = 0
 

@@ -170,6 +170,10 @@ class Priorities:
         done = min(1.0, self._samples / config.beta_samples)
         return config.beta + (config.beta_end - config.beta) * done
 
+    def resume_at(self, samples: int) -> None:
+        """Continue with the beta that follows this number of samples."""
+        self._samples = samples
+
     def follow(self, push: Callable[[], int]) -> int:
         """Push segments into the ring and follow it; return their number of transitions."""
         ring = self._ring

@@ -59,6 +59,10 @@ class PrioritizedReplay(RingReplay):
         """Set the TD errors of transitions of an earlier batch."""
         self._priorities.update(index, td_error)
 
+    def resume_at(self, samples: int) -> None:
+        """Continue with the beta that follows this number of samples."""
+        self._priorities.resume_at(samples)
+
     def _gather(self, rows: IntArray) -> dict[str, Array]:
         return self._ring.transitions(rows)
 

@@ -167,6 +167,10 @@ class PrioritizedSequenceReplay(SequenceReplay):
         """Set the TD errors of sequences of an earlier batch."""
         self._priorities.update(index, td_error)
 
+    def resume_at(self, samples: int) -> None:
+        """Continue with the beta that follows this number of samples."""
+        self._priorities.resume_at(samples)
+
 
 class _SequenceRing(Ring):
     """Lists the rows at which a sequence may start, instead of all transitions."""

@@ -117,7 +117,8 @@ class OfflineTrainer(BaseTrainer):
         return RunState(replay_groups(self.buffer, save=save_replay), {})
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        restore_replay(self.buffer, checkpoint.groups)
+        sampled = checkpoint.count("opt_steps") * self.batch_size
+        restore_replay(self.buffer, checkpoint.groups, sampled=sampled)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,12 @@ from asyncrl.core.goals import ComputesRewards
 from asyncrl.core.measured import assume
 from asyncrl.core.messages import EnvChange
 from asyncrl.core.recorder import Record
-from asyncrl.core.replay_buffer import AcceptsPriorities, ReplayBuffer, in_batches
+from asyncrl.core.replay_buffer import (
+    AcceptsPriorities,
+    ReplayBuffer,
+    in_batches,
+    restore_replay,
+)
 from asyncrl.core.settings import from_plain
 from asyncrl.core.torch_threads import set_torch_threads
 from asyncrl.core.types import Array, Columns, IntArray
@@ -199,6 +204,7 @@ class ReplayedTrainer(BaseTrainer):
         self.agent.load_state(self.agent.state())
         if not resumed.replay:
             self.buffer = self._make_buffer()
+            restore_replay(self.buffer, {}, sampled=self.opt_steps * self._batch_size)
         if resumed.changed:
             logger.warning(
                 "the run was resumed at optimisation step %d with changed settings, which a replay "

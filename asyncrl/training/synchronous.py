@@ -233,7 +233,8 @@ class Trainer(BaseTrainer):
         if self.env_change.number:
             self._actor.envs.want(self.env_change)
         self._env_steps = checkpoint.count("env_steps")
-        if not restore_replay(self.buffer, checkpoint.groups):
+        sampled = checkpoint.count("opt_steps") * self.config.batch_size
+        if not restore_replay(self.buffer, checkpoint.groups, sampled=sampled):
             self._opts_owed = 0  # the replay is empty
             self._warm_at += self._actor.env_steps
         self._count_whole_rounds()

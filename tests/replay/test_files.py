@@ -79,6 +79,7 @@ def test_priorities_are_kept(tmp_path: Path) -> None:
     source.update_priorities(number, np.array([1e6]))  # type: ignore[attr-defined]
     save_replay(source, tmp_path / "data")
     loaded = load_replay(tmp_path / "data", config, seed=3)
+    assert loaded._priorities.beta == config.beta, "it rises over the samples of a run"  # type: ignore[attr-defined]
     assert (loaded.sample(50)["index"] == number).mean() > 0.9
 
 

@@ -210,6 +210,8 @@ def test_beta_grows_with_the_batches() -> None:
         betas.append(buffer._priorities.beta)
         buffer.sample(4)
     assert betas == pytest.approx([0.2, 0.3, 0.4, 0.5, 0.6, 0.6])
+    buffer.resume_at(4)
+    assert buffer._priorities.beta == pytest.approx(0.3)
 
 
 # --- what the actor knows -------------------------------------------------------------------------

@@ -208,6 +208,8 @@ def test_prioritized_sequences_are_the_same_windows_drawn_in_proportion() -> Non
     assert (batch["index"].shape, batch["weight"].shape) == ((2000,), (2000,))
     buffer.update_priorities(np.array([0]), np.array([1e9]))
     assert set(buffer.sample(500)["index"].tolist()) <= set(index.tolist()), "it is long gone"
+    buffer.resume_at(config.beta_samples // 2)
+    assert buffer._priorities.beta == pytest.approx(0.7)
 
 
 def test_oldest_sequences_make_room() -> None:

@@ -6,6 +6,7 @@ import shutil
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
-from asyncrl.training.offline import OfflineConfig, train_from_data
+from asyncrl.training.offline import OfflineConfig, build_offline_trainer, train_from_data
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 from tests.support.helpers import WaitsForSaves
 
@@ -236,6 +237,22 @@ def test_resumed_run_continues(
     parts = train("parts", 12, resume=resume)
     is_same = all(np.array_equal(parts[name], whole[name]) for name in whole)
     assert is_same is (save_replay and resume is True)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_importance_weights_go_on_where_the_run_was(
+    run: Path, tmp_path: Path, resume: bool
+) -> None:
+    replay = PrioritizedReplayConfig(capacity=500, beta=0.4, beta_samples=400)
+    config = replace(CONFIG, replay=replay, evaluate=NEVER, save=SaveConfig(replay=False))
+    where: Any = {"stop": MaxOptSteps(5), "checkpoint_dir": tmp_path}
+    if resume:
+        train_from_data(AGENT, run, MAKE_ENV, config, **where)
+    with closing(
+        build_offline_trainer(AGENT, run, MAKE_ENV, config, **where, resume=resume)
+    ) as trainer:
+        buffer: Any = trainer.buffer
+        assert buffer._priorities.beta == pytest.approx(0.4 + 0.6 * resume * 5 * 16 / 400)
 
 
 def test_data_of_another_environment_is_refused(run: Path) -> None:

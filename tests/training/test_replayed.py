@@ -383,7 +383,7 @@ def test_other_modes_record_no_order(mode: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("resume", [True, "without replay"])
 def test_resumed_run_is_replayed_from_its_beginning(tmp_path: Path, resume: Any) -> None:
     """It was resumed twice from its first checkpoint: the part between led to nothing."""
-    config = config_of(replay=PrioritizedReplayConfig(capacity=200))
+    config = config_of(replay=PrioritizedReplayConfig(capacity=200, beta_samples=1000))
     order, checkpoints = tmp_path / "order", tmp_path / "checkpoints"
     build_trainer(config, record_order=order, checkpoint_dir=checkpoints).train()
     for more in (7, 11):
@@ -391,6 +391,9 @@ def test_resumed_run_is_replayed_from_its_beginning(tmp_path: Path, resume: Any)
         trainer = build_trainer(
             longer, record_order=order, checkpoint_dir=checkpoints, resume=resume
         )
+        assert isinstance(trainer, AsyncTrainer)
+        buffer: Any = trainer.proxy.buffer
+        assert buffer._priorities.beta == pytest.approx(0.4 + 0.6 * STEPS * 16 / 1000)
         trainer.train()
         if more == 7:
             for newer in Checkpointer(checkpoints).names():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from asyncrl.actor.trajectory_processor import ReturnToGo, Trajectories
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.checkpoint.resume import Resume
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import CheckpointError, ConfigError
@@ -31,6 +33,7 @@ from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
+from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
@@ -146,6 +149,17 @@ def test_saved_replay_can_be_left_out(tmp_path: Path) -> None:
         train(other, 34, resume=True)
     after = train(other, 34, resume="without replay")
     assert after.env_steps == 84 + 40, "the next round comes after a warm-up"
+
+
+@pytest.mark.parametrize("resume", [True, "without replay"])
+def test_importance_weights_go_on_where_they_were(tmp_path: Path, resume: Resume) -> None:
+    replay = PrioritizedReplayConfig(capacity=500, beta=0.4, beta_samples=400)
+    config = replace(UNSCORED, replay=replay)
+    where: Any = {"stop": MaxOptSteps(10), "checkpoint_dir": tmp_path}
+    train_sync(AGENT, MAKE_ENV, config, **where)
+    with closing(build_sync_trainer(AGENT, MAKE_ENV, config, **where, resume=resume)) as resumed:
+        buffer: Any = resumed.buffer
+        assert buffer._priorities.beta == pytest.approx(0.4 + 0.6 * 10 * 8 / 400)
 
 
 @pytest.mark.parametrize(
