@@ -41,7 +41,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asyncrl.agents.parts.choosing import REWARD_SCALE, PrioritisingChooser
-from asyncrl.agents.parts.masks import with_mask
+from asyncrl.agents.parts.masks import AllowedOnly, with_mask
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, n_actions, q_network
 from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.q_learning import QAgent, QConfig, QPolicy
@@ -132,12 +132,14 @@ class DQNAgent(DQNPolicy, QAgent):
     ) -> None:
         super().__init__(config, spec, context, device)
         self.error = functional.smooth_l1_loss if config.loss == "huber" else functional.mse_loss
+        self.unmasked = self.net.network if isinstance(self.net, AllowedOnly) else self.net
+        """The network without masks: data may contain an action that a mask forbids."""
 
     def loss(
         self, obs: NetworkInput, next_obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         target = self.targets(next_obs, reward, data["discount"])
-        q = self.updater(self.net, obs).gather(1, data["action"][:, None]).squeeze(1)
+        q = self.updater(self.unmasked, obs).gather(1, data["action"][:, None]).squeeze(1)
         if "weight" in data:
             loss = (data["weight"] * self.error(q, target, reduction="none")).mean()
         else:

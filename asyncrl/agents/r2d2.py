@@ -152,9 +152,9 @@ class RecurrentQNet(nn.Module):
         return self.core.unroll(each_row(self.encoder, obs), memory)[1]
 
     def unroll(self, obs: NetworkInput, memory: Tensor) -> Tensor:
-        """Return values (B, T, actions)."""
+        """Return values (B, T, actions), not masked: a replay may have a forbidden action."""
         q: Tensor = self.head(self.core.unroll(each_row(self.encoder, obs), memory)[0])
-        return allowed_only(q, obs)
+        return q
 
 
 class R2D2Policy(QPolicy, RecurrentChooser):
@@ -223,9 +223,10 @@ class R2D2Agent(R2D2Policy, QAgent):
         self, all_q: Tensor, obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]
     ) -> Tensor:
         """Return y_t of each row learned from."""
-        burn_in = self.config.burn_in
+        burn_in, learned = self.config.burn_in, slice(self.config.burn_in, None)
         slow_q = self.unroll(self.target, obs, data)
-        best = (all_q if self.config.double else slow_q).argmax(dim=2, keepdim=True)
+        choosing = allowed_only(all_q if self.config.double else slow_q, _rows(obs, learned))
+        best = choosing.argmax(dim=2, keepdim=True)
         value = (
             slow_q.gather(2, best).squeeze(2).gather(1, data["bootstrap"][:, burn_in:] - burn_in)
         )

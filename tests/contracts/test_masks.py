@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from asyncrl.agents.discrete_sac import DiscreteSACConfig
 from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.parts.q_learning import QConfig
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.core.agent import Policy, PolicyContext, evaluation_mode, forget
 from asyncrl.core.env import ACTION_MASK, BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
@@ -141,6 +143,22 @@ def test_where_nothing_is_allowed_nothing_is_forbidden(case: AgentCase) -> None:
             FIELDS.unpack(batch[name])[ACTION_MASK][...] = 0
     numbers = case.build().opt(batch)
     assert all(np.abs(np.asarray(number)).max() < 1e6 for number in numbers.values())
+
+
+VALUES = {n: c for n, c in MASKED.items() if isinstance(c.config, QConfig | DiscreteSACConfig)}
+
+
+@pytest.mark.parametrize("case", VALUES.values(), ids=VALUES)
+def test_forbidden_actions_of_the_data_have_values_like_others(case: AgentCase) -> None:
+    """Such as those of a person, or of a policy that knew no mask."""
+    batch = batch_for(case, 0)
+    for name in ("obs", "next_obs"):
+        if name in batch:
+            FIELDS.unpack(batch[name])[ACTION_MASK][...] = [0, 1, 1, 1]
+    batch["action"] = 0 * batch["action"]
+    agent = case.build()
+    numbers = [*agent.opt(batch).values(), agent.priorities()]
+    assert all(np.abs(np.asarray(number)).max() < 1e3 for number in numbers)
 
 
 @pytest.mark.parametrize("name", ["dqn", "iqn", "r2d2", "ppo"])
