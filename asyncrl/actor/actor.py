@@ -17,7 +17,16 @@ import numpy as np
 from asyncrl.actor.acting_model import ActingModel, NoAnswer, OwnModel
 from asyncrl.actor.outbox import Outbox
 from asyncrl.actor.step_processor import OneStep, Step, StepProcessor
-from asyncrl.core.agent import Act, Policy, StatefulPolicy, acted, as_number, forget, recorded
+from asyncrl.core.agent import (
+    Act,
+    Policy,
+    StatefulPolicy,
+    acted,
+    as_number,
+    counter_of,
+    forget,
+    recorded,
+)
 from asyncrl.core.env import BatchEnv, EnvStep
 from asyncrl.core.env_checks import checked
 from asyncrl.core.launcher import Progress
@@ -114,6 +123,7 @@ class Actor:
         self._policy = policy
         # Looked up once: to check whether it has the method takes longer than the method.
         self._forget = policy.forget if isinstance(policy, StatefulPolicy) else None
+        self._counter = counter_of(policy)
         self._processor = processor
         # Other processors may hold rows back, and a cut would end what they collect.
         self._cuts = isinstance(processor, OneStep)
@@ -218,6 +228,9 @@ class Actor:
 
     def _keep(self, act: Act, outcome: EnvStep) -> None:
         """Keep a step until it is stored; a policy may use its own arrays again meanwhile."""
+        if self._counter is not None and outcome.stepped is not None:
+            # A policy counts all rows that it acts on, but where an environment resets, no step.
+            self._counter.env_steps -= len(outcome.stepped) - outcome.env_steps
         if outcome.action is not None:
             act = Act(outcome.action, act.extras)
         obs = self._obs

@@ -294,6 +294,11 @@ class PolicyWrapper:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
 
+    @property
+    def wrapped(self) -> Policy:
+        """The other policy."""
+        return self._policy
+
     def act(self, obs: Array) -> Act:
         """Call its `act`."""
         return self._policy.act(obs)
@@ -322,6 +327,13 @@ class PolicyWrapper:
     def sync_model(self, info: ModelInfo) -> None:
         """Load a snapshot into it."""
         self._policy.sync_model(info)
+
+
+def counter_of(policy: Policy) -> CountsEnvSteps | None:
+    """Return the policy inside its wrappers if it counts environment steps, else None."""
+    while isinstance(policy, PolicyWrapper):
+        policy = policy.wrapped
+    return policy if isinstance(policy, CountsEnvSteps) else None
 
 
 def evaluation_mode(policy: Policy) -> _EvaluationMode:

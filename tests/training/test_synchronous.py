@@ -151,6 +151,15 @@ def test_saved_replay_can_be_left_out(tmp_path: Path) -> None:
     assert after.env_steps == 84 + 40, "the next round comes after a warm-up"
 
 
+def test_resets_count_as_no_steps_of_the_schedules_either() -> None:
+    make_env = EnvConfig(id="CartPole-v1", n_envs=2, vectorization="native").build
+    trainer = build_sync_trainer(AGENT, make_env, UNSCORED, stop=MaxEnvSteps(300))
+    trainer.train()
+    agent: Any = trainer.agent
+    assert trainer._actor.table.episodes > 5, "the next step after an episode only resets"
+    assert agent.env_steps == trainer._actor.env_steps
+
+
 @pytest.mark.parametrize("resume", [True, "without replay"])
 def test_importance_weights_go_on_where_they_were(tmp_path: Path, resume: Resume) -> None:
     replay = PrioritizedReplayConfig(capacity=500, beta=0.4, beta_samples=400)
