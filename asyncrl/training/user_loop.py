@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from asyncrl.actor.acting_model import NoAnswer
-from asyncrl.core.env import SUCCESS, EnvSpec, EnvStep
+from asyncrl.core.env import SUCCESS, BoxSpec, DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.core.errors import ConfigError, TransportError
 from asyncrl.core.types import Array
 
@@ -91,6 +91,10 @@ class UserLoop:
                 f"an action must be {spec.dtype} of shape {spec.shape}, got {given.dtype} of shape "
                 f"{given.shape}: {action!r:.80}"
             )
+        if choices := _choices(spec):
+            low, high = choices
+            if (row < low).any() or (row > high).any():
+                raise ConfigError(f"an action must be from {low} to {high}, got {action!r:.80}")
         with self._changed:
             if self._done is None:
                 raise ConfigError("call override between act and observe")
@@ -234,6 +238,13 @@ class UserLoop:
         if dtype.kind == "f" and not np.isfinite(row).all():
             raise ConfigError(f"an observation must be finite, got {obs!r:.200}")
         return row
+
+
+def _choices(action: BoxSpec | DiscreteSpec) -> tuple[Array | int, Array | int] | None:
+    """Return the first and last choices of an action; None if it is a quantity."""
+    if isinstance(action, DiscreteSpec):
+        return 0, action.n - 1
+    return (action.low, action.high) if action.categorical else None
 
 
 def _success(info: Mapping[str, Any]) -> Mapping[str, Array] | None:

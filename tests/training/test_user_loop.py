@@ -147,6 +147,8 @@ def test_actor_that_ends_late_takes_nothing_from_the_next_one(loop: UserLoop) ->
         (lambda loop: loop.override(1), "call override between act and observe"),
         (lambda loop: loop.override([1]), r"of shape \(\), got int64 of shape \(1,\)"),
         (lambda loop: loop.override(0.5), "an action must be int64"),
+        (lambda loop: loop.override(4), "from 0 to 3, got 4"),
+        (lambda loop: loop.override(-1), "from 0 to 3, got -1"),
     ],
 )
 def test_what_does_not_fit_is_refused(
@@ -163,6 +165,15 @@ def test_floats_may_be_rounded_and_must_be_finite() -> None:
         loop.override([0.1])
     with pytest.raises(ConfigError, match="an action must be float32"):
         loop.override([np.nan])
+
+
+def test_each_entry_of_a_choice_has_bounds_of_its_own() -> None:
+    choices = BoxSpec((2,), "int64", np.array([0, 2]), np.array([1, 4]), categorical=True)
+    loop = UserLoop(EnvSpec(SPEC.observation, choices))
+    with pytest.raises(ConfigError, match="call override between"):  # [1, 4] itself is taken
+        loop.override([1, 4])
+    with pytest.raises(ConfigError, match=r"from \[0 2\] to \[1 4\]"):
+        loop.override([2, 4])
 
 
 def test_calls_take_turns(loop: UserLoop) -> None:
