@@ -262,8 +262,8 @@ def test_recorders_with_threads_of_their_own_close_side_by_side(
             last_closes.set()
 
     last = Last()
-    apart = [BackgroundRecorder([one], close_timeout_s=2.0) for one in (Waiting(), last)]
-    background = BackgroundRecorder(apart)
+    apart = [BackgroundRecorder([one]) for one in (Waiting(), last)]
+    background = BackgroundRecorder(apart, close_timeout_s=2 * DEADLINE_S)
     background.start({})
     background.write(record(0))
     background.close(failed=True)
