@@ -358,10 +358,8 @@ def train(config: Any, make_env: Any, settings: SyncConfig) -> dict[str, Array]:
     return dict(agents[0].state())
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_the_device_that_was_asked_for_computes(device: str) -> None:
-    if device == "cuda" and not torch.cuda.is_available():
-        pytest.skip("torch sees no GPU")
     moved = policy()
     place(moved, device)
     assert moved.device.type == device
