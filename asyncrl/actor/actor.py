@@ -194,6 +194,7 @@ class Actor:
     def run_step(self) -> None:
         """Step all environments once."""
         self._model.sync()
+        counted = self._counted()
         try:
             act = acted(self._policy, self._obs)
         except NoAnswer:  # this actor must finish
@@ -210,6 +211,7 @@ class Actor:
             self._rebuild_env(self._rebuilder, error)
             return
         self._watch.lap("env")
+        self._take_back(outcome, counted)
         self._keep(act, outcome)
         self._obs = outcome.obs
         begins = outcome.begins
@@ -226,11 +228,19 @@ class Actor:
             self._episodes_looked = self._meter.episodes
             self._change_env(self._changes)
 
+    def _counted(self) -> int:
+        """Return the environment steps that the policy knows of; 0 if it knows none."""
+        return 0 if self._counter is None else self._counter.env_steps
+
+    def _take_back(self, outcome: EnvStep, before: int) -> None:
+        """Let the policy count no step where an environment resets, if it counts rows at all."""
+        if self._counter is None or outcome.stepped is None:
+            return
+        if self._counter.env_steps > before:
+            self._counter.env_steps -= len(outcome.stepped) - outcome.env_steps
+
     def _keep(self, act: Act, outcome: EnvStep) -> None:
         """Keep a step until it is stored; a policy may use its own arrays again meanwhile."""
-        if self._counter is not None and outcome.stepped is not None:
-            # A policy counts all rows that it acts on, but where an environment resets, no step.
-            self._counter.env_steps -= len(outcome.stepped) - outcome.env_steps
         if outcome.action is not None:
             act = Act(outcome.action, act.extras)
         obs = self._obs

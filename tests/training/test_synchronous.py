@@ -20,7 +20,7 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.checkpoint.resume import Resume
-from asyncrl.core.agent import PolicyContext
+from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.recorder import Record
@@ -158,6 +158,25 @@ def test_resets_count_as_no_steps_of_the_schedules_either() -> None:
     agent: Any = trainer.agent
     assert trainer._actor.table.episodes > 5, "the next step after an episode only resets"
     assert agent.env_steps == trainer._actor.env_steps
+
+
+def test_agent_that_counts_no_rows_keeps_the_number_that_the_trainer_sets() -> None:
+    class Scheduled(ConstantAgent):
+        env_steps = 0
+
+        def act(self, obs: Array) -> Act:
+            seen.append(self.env_steps)
+            return super().act(obs)
+
+    class Config(ConstantConfig):
+        def build(self, spec: EnvSpec, context: PolicyContext) -> ConstantAgent:
+            return Scheduled()
+
+    seen: list[int] = []
+    make_env = EnvConfig(id="CartPole-v1", n_envs=2, vectorization="native").build
+    config = replace(UNSCORED, trainer=replace(CONFIG.trainer, warmup_env_steps=200))
+    train_sync(Config(), make_env, config, stop=MaxEnvSteps(200))
+    assert set(seen) == {0}
 
 
 @pytest.mark.parametrize("resume", [True, "without replay"])
