@@ -139,8 +139,11 @@ def find_runs(roots: list[Path]) -> list[RunFiles]:
 
 
 def _is_run(path: Path) -> bool:
-    begun = (path / "checkpoints").is_dir() or (path / "run.json").is_file()
-    return begun and (path / "config.yaml").is_file()
+    try:
+        begun = (path / "checkpoints").is_dir() or (path / "run.json").is_file()
+        return begun and (path / "config.yaml").is_file()
+    except PermissionError:  # only another user may read it
+        return False
 
 
 def usual_axis(runs: Sequence[RunFiles]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -92,6 +93,24 @@ def test_runs_behind_links_are_found_once_and_circles_are_left(tmp_path: Path) -
     (runs / "c").symlink_to(made_run(tmp_path / "disk/c", RunConfig()))
     (runs / "circle").symlink_to(runs)
     assert [run.path for run in find_runs([runs])] == [inside, runs / "c"]
+
+
+def test_a_link_to_a_directory_of_another_user_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, foreign = tmp_path / "runs", tmp_path / "foreign"
+    mine = made_run(runs / "mine", RunConfig())
+    foreign.mkdir()
+    (runs / "link").symlink_to(foreign)
+    stat = Path.stat
+
+    def refuse(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if path.parent == runs / "link":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    assert [run.path for run in find_runs([runs])] == [mine]
 
 
 def test_settings_that_one_lacks_differ() -> None:
