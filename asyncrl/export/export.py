@@ -95,6 +95,7 @@ def export_policy(policy: TorchPolicy, spec: EnvSpec, path: Path) -> None:
 
 def _write(path: Path, content: bytes) -> None:
     """Write a whole file or none: a file of before may be in use."""
+    path = path.resolve()  # a link stays, and leads to the new content
     draft = path.with_name(f".{path.name}")
     try:
         draft.write_bytes(content)

@@ -137,6 +137,17 @@ def test_full_disk_is_said_and_leaves_the_file_of_before(
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"of before"]
 
 
+def test_export_to_a_link_changes_the_file_behind_it(trained: Trained, tmp_path: Path) -> None:
+    link, to = tmp_path / "current.npz", tmp_path / "deployed/policy.npz"
+    to.parent.mkdir()
+    to.write_bytes(b"of before")
+    link.symlink_to(to)
+    assert main(["export", str(trained.directory), "--to", str(link)]) == 0
+    assert link.is_symlink()
+    assert to.read_bytes() != b"of before"
+    assert [*to.parent.iterdir()] == [to]
+
+
 def test_an_onnx_model_stands_alone(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
