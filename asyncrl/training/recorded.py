@@ -34,6 +34,7 @@ def order_of(
     """Return what keeps the order of a run, which begins or resumes from a checkpoint."""
     if path is None:
         return Order()
+    path = Path(path).absolute()  # the working directory may change
     after = None
     if checkpoint is not None:
         after = checkpoint.meta["run"].get("order")
@@ -43,7 +44,7 @@ def order_of(
                 "the resumed run cannot record its own either; resume without record_order, and "
                 f"move {path} away if it is there"
             )
-        before = part_of(Path(path), after["part"])
+        before = part_of(path, after["part"])
         if not before.exists():
             raise ConfigError(
                 f"the order up to checkpoint {checkpoint.path} would be in {before}, which does "
@@ -53,7 +54,7 @@ def order_of(
             )
         after = {**after, "replay": REPLAY in checkpoint.groups}
     about = partial(about_run, plan, run_config)
-    return RecordedOrder(Path(path), plan.schema, about, interrupter, after=after)
+    return RecordedOrder(path, plan.schema, about, interrupter, after=after)
 
 
 def check_order_path(path: str | PathLike[str] | None) -> None:

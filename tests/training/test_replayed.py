@@ -90,6 +90,17 @@ def assert_same_bits(state: Params, again: Params) -> None:
         assert value.tobytes() == again[name].tobytes(), name
 
 
+def test_order_stays_where_it_began_if_the_working_directory_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    trainer = build_trainer(config_of(), record_order=Path("order"))
+    monkeypatch.chdir("elsewhere")
+    trainer.train()
+    assert (tmp_path / "order").is_file()
+
+
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a run of DQN."""
