@@ -129,12 +129,14 @@ class Stage:
             self.result = self.trainer.train()
 
     def begins(self) -> Iterator[None]:
-        """Wait until all actors make steps and the learner learns."""
-        yield from self.until(
-            lambda: len(self.incarnations.living()) == self.config.actors and self.opt_steps,
-            DEADLINE_S,
-            "the run to begin",
-        )
+        """Wait until steps of all actors are stored and the learner learns."""
+
+        def has_begun() -> bool:
+            living = {one.number for one in self.incarnations.living()}
+            stored = living <= self.audit.first_at.keys()
+            return len(living) == self.config.actors and stored and self.opt_steps > 0
+
+        yield from self.until(has_begun, DEADLINE_S, "the run to begin")
 
     def until(self, condition: Callable[[], object], timeout_s: float, what: str) -> Iterator[None]:
         """Learn on until something holds; raise with what was waited for if it never does."""
