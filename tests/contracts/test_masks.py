@@ -78,6 +78,15 @@ def test_no_forbidden_action_in_100_000_steps(case: AgentCase) -> None:
         assert all_allowed(chooser, 10, random), "with served inference"
 
 
+def masked_batch(case: AgentCase, mask: int | list[int]) -> dict[str, Any]:
+    """Return a batch with this mask in all observations."""
+    batch = batch_for(case, 0)
+    for name in ("obs", "next_obs"):
+        if name in batch:
+            FIELDS.unpack(batch[name])[ACTION_MASK][...] = mask
+    return batch
+
+
 def favour_action_0(modules: nn.Module, by: float) -> int:
     """Add to the last layers' output for action 0, of its highest atom; return their number."""
     layers = 0
@@ -102,10 +111,7 @@ LEARNING = {
 @pytest.mark.parametrize("case", LEARNING.values(), ids=LEARNING)
 def test_outputs_of_forbidden_actions_do_not_enter_what_is_learned(case: AgentCase) -> None:
     """Action 0 is forbidden in all observations, and its outputs are very different."""
-    batch = batch_for(case, 0)
-    for name in ("obs", "next_obs"):
-        if name in batch:
-            FIELDS.unpack(batch[name])[ACTION_MASK][...] = [0, 1, 1, 0]
+    batch = masked_batch(case, [0, 1, 1, 0])
     batch["action"] = 1 + batch["action"] % 2
     numbers_of = []
     for by in (0.0, 30.0):
@@ -122,9 +128,7 @@ def test_outputs_of_forbidden_actions_do_not_enter_what_is_learned(case: AgentCa
 def test_forbidden_actions_would_enter_without_a_mask() -> None:
     """The same change shows in the loss if the action is allowed."""
     case = LEARNING["dqn"]
-    batch = batch_for(case, 0)
-    for name in ("obs", "next_obs"):
-        FIELDS.unpack(batch[name])[ACTION_MASK][...] = 1
+    batch = masked_batch(case, 1)
     losses = []
     for by in (0.0, 30.0):
         agent: Any = case.build()
@@ -137,10 +141,7 @@ def test_forbidden_actions_would_enter_without_a_mask() -> None:
 @every_agent
 def test_where_nothing_is_allowed_nothing_is_forbidden(case: AgentCase) -> None:
     """Such as at the end of an episode: no target may become as low as a forbidden action's."""
-    batch = batch_for(case, 0)
-    for name in ("obs", "next_obs"):
-        if name in batch:
-            FIELDS.unpack(batch[name])[ACTION_MASK][...] = 0
+    batch = masked_batch(case, 0)
     numbers = case.build().opt(batch)
     assert all(np.abs(np.asarray(number)).max() < 1e6 for number in numbers.values())
 
@@ -151,10 +152,7 @@ VALUES = {n: c for n, c in MASKED.items() if isinstance(c.config, QConfig | Disc
 @pytest.mark.parametrize("case", VALUES.values(), ids=VALUES)
 def test_forbidden_actions_of_the_data_have_values_like_others(case: AgentCase) -> None:
     """Such as those of a person, or of a policy that knew no mask."""
-    batch = batch_for(case, 0)
-    for name in ("obs", "next_obs"):
-        if name in batch:
-            FIELDS.unpack(batch[name])[ACTION_MASK][...] = [0, 1, 1, 1]
+    batch = masked_batch(case, [0, 1, 1, 1])
     batch["action"] = 0 * batch["action"]
     agent = case.build()
     numbers = [*agent.opt(batch).values(), agent.priorities()]
