@@ -124,10 +124,20 @@ def check_parts(parts: CommonParts, taken: Iterable[str]) -> None:
             f"callbacks must be a list, got {callbacks!r:.80}; pass a list: callbacks=[{name}()]"
         )
     for callback in callbacks:
-        if not isinstance(callback, Callback):
+        _check_callback(callback)
+
+
+def _check_callback(callback: Callback) -> None:
+    if not isinstance(callback, Callback):
+        raise ConfigError(
+            "callbacks must be instances of classes derived from asyncrl.Callback, got "
+            f"{callback!r:.80}"
+        )
+    for name in (name for name in vars(Callback) if not name.startswith("_")):
+        if not callable(value := getattr(callback, name)):
             raise ConfigError(
-                "callbacks must be instances of classes derived from asyncrl.Callback, got "
-                f"{callback!r:.80}"
+                f"the attribute `{name}` = {value!r:.80} of callback {type(callback).__name__} "
+                f"hides the method `{name}` that a run calls; give it another name"
             )
 
 

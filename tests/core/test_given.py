@@ -22,6 +22,14 @@ from asyncrl.training.plan import check_run
 from asyncrl.training.synchronous import SyncConfig, build_sync_trainer, train_sync
 from tests.support.fakes import ConstantAgent, ConstantConfig, CountingBatch
 
+
+class Hiding(Callback):
+    """A callback whose counter has the name of a method."""
+
+    def __init__(self) -> None:
+        self.step = 0  # type: ignore[method-assign, assignment]
+
+
 Train = Callable[[Any, Any, Path], object]
 
 
@@ -121,6 +129,7 @@ BUILDERS = pytest.mark.parametrize("build", [build_async_trainer, build_sync_tra
         ),
         ({"callbacks": Callback}, r"callbacks must be a list, got .*: callbacks=\[Callback\(\)\]"),
         ({"callbacks": [3]}, "callbacks must be instances of classes derived .*, got 3"),
+        ({"callbacks": [Hiding()]}, "attribute `step` = 0 of callback Hiding hides the method"),
         ({"checkpoint_dir": 3}, "checkpoint_dir must be the path of a directory, got 3"),
         ({"config": 3}, r"config must be \w+Config\(\.\.\.\) here, got 3; .* takes SyncConfig"),
     ],
