@@ -85,8 +85,8 @@ class RunFiles:
     @property
     def agent(self) -> str:
         """The preset or `module:Config` that was trained."""
-        agent = self._start.get("agent") or self.config.get("agent", {}).get("type", "")
-        return str(agent)
+        agent = self._start.get("agent") or self.config.get("agent")
+        return str((agent.get("type") if isinstance(agent, Mapping) else agent) or "")
 
     @property
     def env(self) -> str:

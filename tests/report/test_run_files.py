@@ -66,6 +66,14 @@ def test_a_directory_with_a_config_alone_is_read_too(tmp_path: Path) -> None:
     assert "DQNConfig" in run.agent
 
 
+@pytest.mark.parametrize(("agent", "name"), [("dqn", "dqn"), ("{type: x:Y}", "x:Y"), ("", "")])
+def test_agent_may_be_written_as_text(tmp_path: Path, agent: str, name: str) -> None:
+    path = made_run(tmp_path / "a", RunConfig())
+    (path / "run.json").unlink()
+    (path / "config.yaml").write_text(f"agent: {agent}")
+    assert RunFiles(path).agent == name
+
+
 @pytest.mark.parametrize("starts", [["x"], "x", 3, [None]])
 def test_starts_that_are_damaged_are_left_out(tmp_path: Path, starts: object) -> None:
     path = made_run(tmp_path / "a", RunConfig())
