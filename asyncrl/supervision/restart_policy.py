@@ -41,10 +41,7 @@ from asyncrl.core.types import ActorId
 _MEND = "Fix what raised it."
 SEE_STACKS = "look at the stacks of its threads below, if it could still write them."
 """Advice that ends a sentence, before the stacks."""
-_OR_BEAR = (
-    ", or, if it is known to fail at times, set supervision.restart.on_exception to restart_env, "
-    "restart or drop_actor."
-)
+_OR_BEAR = ", or, if it is known to fail at times, set supervision.restart.on_exception to "
 RAISE_LIMIT = "Raise the limit, or run fewer environments in each actor."
 _NEED_LESS = "Run fewer actors, or fewer environments in each."
 _MAKE_ROOM = (
@@ -178,7 +175,8 @@ class RestartPolicy:
         """Decide what follows an exception; None if it is treated as a crash."""
         match self._config.on_exception:
             case "raise":
-                return GiveUp("", advice.removesuffix(".") + _OR_BEAR)
+                kinds = "restart" if others_left is None else "restart_env, restart or drop_actor"
+                return GiveUp("", f"{advice.removesuffix('.')}{_OR_BEAR}{kinds}.")
             case "restart_env" if others_left is not None and ended.last.turns:
                 # Before its first step it had no environments to rebuild: it never started.
                 return GiveUp("rebuilding environments does not help against that", advice)

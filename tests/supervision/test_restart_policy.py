@@ -178,10 +178,13 @@ def test_settings_that_no_actor_can_start_with_are_no_lack_of_resources() -> Non
 
 @pytest.mark.fault("F4")
 def test_an_exception_ends_the_run_unless_it_is_to_be_expected() -> None:
-    end = RestartPolicy(STEADY, seed=0).on_exit(RAISED, now=0.0)
+    end = RestartPolicy(STEADY, seed=0).on_exit(RAISED, now=0.0, others_left=1)
     assert isinstance(end, GiveUp)
     assert end.why == ""
     assert "set supervision.restart.on_exception to restart_env, restart or drop" in end.advice
+    end = RestartPolicy(STEADY, seed=0).on_exit(RAISED, now=0.0, others_left=NO_ACTOR)
+    assert isinstance(end, GiveUp)
+    assert end.advice.endswith("on_exception to restart."), "no other choice fits the evaluator"
     tolerant = RestartPolicy(replace(STEADY, on_exception="restart"), seed=0)
     assert isinstance(tolerant.on_exit(RAISED, now=0.0), Restart)
 
