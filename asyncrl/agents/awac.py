@@ -107,7 +107,7 @@ class AWACAgent(AWACPolicy, WeightedCloning):
             advantage = q.amin(dim=0) - value
         critic_loss = weighted_mean((q - target).square(), weight)
         strength = exp_weights(advantage, config.temperature, config.max_weight)
-        actor_loss = -(strength * self.head.log_prob(outputs, action)).mean()
+        actor_loss = -(strength * self.log_prob(outputs, action)).mean()
         metrics = {
             "actor_loss": actor_loss.detach(),
             "critic_loss": critic_loss.detach(),

@@ -63,6 +63,6 @@ class BCAgent(BCPolicy, CloningAgent):
         """Take one step towards the actions of a batch."""
         obs, _, _ = self.updater.inputs(data)
         outputs = self.outputs(obs)
-        loss = -self.head.log_prob(outputs, self.drawn(data["action"])).mean()
+        loss = -self.log_prob(outputs, self.drawn(data["action"])).mean()
         entropy = self.head.entropy(outputs.detach()).detach().mean()
         return {"loss": loss.detach(), "entropy": entropy} | self.updater.minimize(loss)

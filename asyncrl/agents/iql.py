@@ -106,7 +106,7 @@ class IQLAgent(IQLPolicy, WeightedCloning):
         q = self.values(self.critics, obs, action)
         critic_loss = weighted_mean((q - target).square(), weight)
         strength = exp_weights(u.detach(), config.temperature, config.max_weight)
-        actor_loss = -(strength * self.head.log_prob(self.outputs(obs), action)).mean()
+        actor_loss = -(strength * self.log_prob(self.outputs(obs), action)).mean()
         metrics = {
             "actor_loss": actor_loss.detach(),
             "critic_loss": critic_loss.detach(),

@@ -13,6 +13,7 @@ from torch import nn
 
 from asyncrl.agents.discrete_sac import DiscreteSACConfig
 from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.parts.cloning import CloningConfig
 from asyncrl.agents.parts.q_learning import QConfig
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.core.agent import Policy, PolicyContext, evaluation_mode, forget
@@ -157,6 +158,23 @@ def test_forbidden_actions_of_the_data_have_values_like_others(case: AgentCase) 
     agent = case.build()
     numbers = [*agent.opt(batch).values(), agent.priorities()]
     assert all(np.abs(np.asarray(number)).max() < 1e3 for number in numbers)
+
+
+CLONING = {n: c for n, c in MASKED.items() if isinstance(c.config, CloningConfig)}
+
+
+@pytest.mark.parametrize("case", CLONING.values(), ids=CLONING)
+def test_forbidden_actions_of_the_data_are_not_imitated(case: AgentCase) -> None:
+    moved = []
+    for taken in (0, 1):
+        batch, agent = masked_batch(case, [0, 1, 1, 1]), case.build()
+        batch["action"][:] = taken
+        before = {name: tensor.clone() for name, tensor in agent.actor.state_dict().items()}
+        numbers = agent.opt(batch)
+        assert all(np.abs(np.asarray(number)).max() < 1e3 for number in numbers.values())
+        after = agent.actor.state_dict()
+        moved.append(any(not torch.equal(after[name], before[name]) for name in before))
+    assert moved == [False, True]
 
 
 @pytest.mark.parametrize("name", ["dqn", "iqn", "r2d2", "ppo"])

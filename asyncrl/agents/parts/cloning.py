@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from asyncrl.agents.parts.choosing import Recipe
 from asyncrl.agents.parts.distributions import ActionHead, CategoricalHead, GaussianHead
+from asyncrl.agents.parts.exploration import FORBIDDEN
 from asyncrl.agents.parts.inference import LocalInference
 from asyncrl.agents.parts.masks import allowed_only
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, encoded_mlp, observation_reader
@@ -153,7 +154,7 @@ class CloningAgent(CloningPolicy, UpdatingAgent, ABC):
         update(data)    the equations; required
         draw(rows)      the random numbers of an update
 
-    The equations can use `outputs` of the actor, actions as `drawn`, `head.log_prob`, and
+    The equations can use `outputs` of the actor, actions as `drawn`, their `log_prob`, and
     `updater.minimize(loss)`, one step of all networks.
     """
 
@@ -188,6 +189,16 @@ class CloningAgent(CloningPolicy, UpdatingAgent, ABC):
         """Return the outputs of the actor network."""
         outputs: Tensor = self.updater(self.actor, obs)
         return outputs
+
+    def log_prob(self, outputs: Tensor, drawn: Tensor) -> Tensor:
+        """Return log pi(a|s) of a batch's actions; 0 where a mask forbids the action.
+
+        Such an action, as of a person who knew no mask, cannot be imitated.
+        """
+        log_prob = self.head.log_prob(outputs, drawn)
+        if isinstance(self.head, CategoricalHead):
+            log_prob = log_prob.masked_fill(log_prob < FORBIDDEN / 2, 0.0)
+        return log_prob
 
 
 def exp_weights(advantage: Tensor, temperature: float, largest: float) -> Tensor:
