@@ -247,39 +247,45 @@ def run_evaluator(spec: EvaluatorSpec, peer: Peer, progress: Progress) -> None:
     if spec.owns_process:
         _set_up_logging("evaluator")
         _seed_globals(derive_seed(spec.seed, Role.GLOBALS, peer.actor_id, peer.incarnation))
-    evaluator = spec.make_evaluator()
-    context = PolicyContext(
-        seed=derive_seed(spec.seed, Role.EVALUATION, peer.incarnation),
-        n_envs=getattr(evaluator, "n_envs", 1),
-    )
-    policy = spec.agent.build_policy(spec.env_spec, context)
-    link = spec.transport.connect(peer)
-    try:
-        hello = Hello(peer=peer, schema_hash="")
-        while not link.hello(hello, _WAIT_S):  # without a heartbeat, as when an actor starts
-            pass
-        version = ModelVersion(-1)
-        while not (link.stopping() or progress.finishing()):
+    with contextlib.ExitStack() as opened:
+        evaluator = spec.make_evaluator()
+        opened.callback(evaluator.close)
+        context = PolicyContext(
+            seed=derive_seed(spec.seed, Role.EVALUATION, peer.incarnation),
+            n_envs=getattr(evaluator, "n_envs", 1),
+        )
+        policy = spec.agent.build_policy(spec.env_spec, context)
+        link = spec.transport.connect(peer)
+        opened.callback(link.close)
+        _evaluate(evaluator, policy, link, peer, progress)
+
+
+def _evaluate(
+    evaluator: Evaluator, policy: Policy, link: ActorLink, peer: Peer, progress: Progress
+) -> None:
+    """Score models until the run, or this process, ends."""
+    hello = Hello(peer=peer, schema_hash="")
+    while not link.hello(hello, _WAIT_S):  # without a heartbeat, as when an actor starts
+        pass
+    version = ModelVersion(-1)
+    while not (link.stopping() or progress.finishing()):
+        progress.waiting(True)
+        info = link.latest_model("evaluate", version, _WAIT_S)
+        if info is None:
+            continue
+        progress.waiting(False)
+        version = info.version
+        policy.sync_model(info)
+        if isinstance(policy, CountsEnvSteps):
+            policy.env_steps = info.env_steps  # evaluations are not counted
+        score, record = evaluated(evaluator, _WithHeartbeat(policy, progress), version)
+        report = EvaluationReport(
+            peer=peer, model_version=version, score=score, record=dict(record)
+        )
+        while not link.send(report, _SEND_S) and not link.stopping():
             progress.waiting(True)
-            info = link.latest_model("evaluate", version, _WAIT_S)
-            if info is None:
-                continue
-            progress.waiting(False)
-            version = info.version
-            policy.sync_model(info)
-            if isinstance(policy, CountsEnvSteps):
-                policy.env_steps = info.env_steps  # evaluations are not counted
-            score, record = evaluated(evaluator, _WithHeartbeat(policy, progress), version)
-            report = EvaluationReport(
-                peer=peer, model_version=version, score=score, record=dict(record)
-            )
-            while not link.send(report, _SEND_S) and not link.stopping():
-                progress.waiting(True)
-        while not (link.stopping() or link.drain(_WAIT_S)):
-            progress.waiting(True)
-    finally:
-        link.close()
-        evaluator.close()
+    while not (link.stopping() or link.drain(_WAIT_S)):
+        progress.waiting(True)
 
 
 def run_inference_server(spec: InferenceServerSpec, peer: Peer, progress: Progress) -> None:

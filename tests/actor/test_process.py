@@ -145,6 +145,23 @@ def test_evaluator_that_is_replaced_ends_once_its_report_has_been_read() -> None
     assert link.undrained == 0
 
 
+def test_environments_of_an_evaluator_without_a_policy_are_closed() -> None:
+    class Failing(ConstantConfig):
+        def build_policy(self, *_: object) -> Any:
+            raise MemoryError
+
+    class Closes(Acts):
+        def close(self) -> None:
+            closed.append(self)
+
+    closed: list[Acts] = []
+    spec = evaluates(Scheduled(), Link())
+    spec = replace(spec, agent=Failing(), make_evaluator=lambda: Closes(Scheduled()))
+    with pytest.raises(MemoryError):
+        run_evaluator(spec, PEER, NoProgress())
+    assert closed
+
+
 # --- environments that fail ----------------------------------------------------------------------
 
 
