@@ -66,7 +66,8 @@ class MlflowRecorder:
         self._experiment = experiment
         self._run_name = run_name
         self._tracking_uri = tracking_uri
-        self._file = None if directory is None else directory / _RUN
+        # The working directory may change.
+        self._file = None if directory is None else directory.absolute() / _RUN
         self._videos = videos
         self._client: Any = None
         self._run_id = ""

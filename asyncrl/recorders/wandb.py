@@ -49,7 +49,7 @@ class WandbRecorder:
                 "WandbRecorder needs a package that is not installed: pip install asyncrl[wandb]"
             ) from error
         self._project = project
-        self._directory = Path(directory)
+        self._directory = Path(directory).absolute()  # the working directory may change
         self._run_name = run_name
         self._videos = videos
         self._run: Any = None

@@ -109,6 +109,18 @@ def test_run_that_was_deleted_is_not_continued(
     assert "creates another: it was deleted" in caplog.text
 
 
+def test_file_of_the_run_stays_where_it_began_if_the_working_directory_changes(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recorder = MlflowRecorder(directory=Path("mine"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    recorder.start({})
+    assert (tmp_path / "mine" / "run.json").is_file()
+    assert store.runs["run 0"].name == tmp_path.name
+
+
 def test_server_that_refuses_gets_no_second_run(store: Store, tmp_path: Path) -> None:
     MlflowRecorder(directory=tmp_path).start({})
     store.refusal = MlflowException("who are you?", "UNAUTHENTICATED")

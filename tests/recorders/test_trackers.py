@@ -103,6 +103,16 @@ def test_wandb_keeps_records_offline_and_continues_a_run(
     assert b"batch_size" in data
 
 
+def fake_client(monkeypatch: pytest.MonkeyPatch, init: Callable[..., object]) -> None:
+    fake = SimpleNamespace(
+        init=init,
+        Settings=lambda **_: None,
+        setup=lambda: SimpleNamespace(settings=SimpleNamespace(mode="offline")),
+    )
+    for name in ("wandb", "trackio"):
+        monkeypatch.setitem(sys.modules, name, fake)
+
+
 def test_offline_runs_are_drawn_over_opt_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,19 +125,28 @@ def test_offline_runs_are_drawn_over_opt_steps(
             define_metric=lambda _, step_metric: axes.append(step_metric),
         )
 
-    fake = SimpleNamespace(
-        init=init,
-        Settings=lambda **_: None,
-        setup=lambda: SimpleNamespace(settings=SimpleNamespace(mode="offline")),
-    )
-    for name in ("wandb", "trackio"):
-        monkeypatch.setitem(sys.modules, name, fake)
+    fake_client(monkeypatch, init)
     for recorder in (WandbRecorder("mine", tmp_path), TrackioRecorder("mine")):
         recorder.start({})
         for opt_steps in (500.0, 1000.0):
             recorder.write({"env_steps": 0.0, "opt_steps": opt_steps, "eval_reward": 1.0})
     assert axes == ["opt_steps"]
     assert steps == [-1, -1, 500, 1000]
+
+
+def test_files_of_wandb_stay_where_they_began_if_the_working_directory_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, object]] = []
+    fake_client(monkeypatch, lambda **settings: given.append(settings))
+    (tmp_path / "elsewhere").mkdir()
+    for _ in range(2):
+        monkeypatch.chdir(tmp_path)
+        recorder = WandbRecorder("mine", "files")
+        monkeypatch.chdir("elsewhere")
+        recorder.start({})
+    kept = (tmp_path / "files" / "run-id").read_text()
+    assert [(one["dir"], one["id"]) for one in given] == [(str(tmp_path / "files"), kept)] * 2
 
 
 @needs_trackio
