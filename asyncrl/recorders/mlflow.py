@@ -91,7 +91,11 @@ class MlflowRecorder:
 
         if self._file is None or not self._file.exists():
             return ""
-        kept = json.loads(self._file.read_text(encoding="utf-8"))
+        try:
+            kept = json.loads(self._file.read_text(encoding="utf-8"))
+        except ValueError:  # the disk was full
+            logger.warning("MLflow creates a run: %s, which named one, is damaged", self._file)
+            return ""
         run_id = str(kept["run_id"])
         other_name = self._run_name is not None and self._run_name != kept["run_name"]
         if other_name or self._experiment != kept["experiment"]:

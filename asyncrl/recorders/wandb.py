@@ -91,7 +91,7 @@ class WandbRecorder:
     def _id(self) -> str:
         """Return the id of the run: the same one in each run in this directory."""
         path = self._directory / _ID
-        if not path.exists():
+        if not path.exists() or not path.stat().st_size:  # empty: the disk was full
             path.write_text(secrets.token_hex(4), encoding="ascii")
         return path.read_text(encoding="ascii").strip()
 

@@ -109,6 +109,17 @@ def test_run_that_was_deleted_is_not_continued(
     assert "creates another: it was deleted" in caplog.text
 
 
+@pytest.mark.parametrize("left", ["", '{"run_id": "ru'])
+def test_file_that_a_full_disk_cut_off_names_no_run(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, left: str
+) -> None:
+    (tmp_path / "run.json").write_text(left)
+    for _ in range(2):
+        MlflowRecorder(directory=tmp_path).start({})
+    assert list(store.runs) == ["run 0"]
+    assert f"MLflow creates a run: {tmp_path / 'run.json'}, which named one" in caplog.text
+
+
 def test_file_of_the_run_stays_where_it_began_if_the_working_directory_changes(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

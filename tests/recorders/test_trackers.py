@@ -149,6 +149,17 @@ def test_files_of_wandb_stay_where_they_began_if_the_working_directory_changes(
     assert [(one["dir"], one["id"]) for one in given] == [(str(tmp_path / "files"), kept)] * 2
 
 
+def test_wandb_gets_an_id_where_a_full_disk_left_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[object] = []
+    fake_client(monkeypatch, lambda **settings: given.append(settings["id"]))
+    (tmp_path / "run-id").touch()
+    WandbRecorder("mine", tmp_path).start({})
+    assert given == [(tmp_path / "run-id").read_text()]
+    assert given[0]
+
+
 @needs_trackio
 def test_trackio_keeps_records_and_films_and_continues_a_run(
     videos: Path,
