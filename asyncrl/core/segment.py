@@ -43,6 +43,10 @@ DISCOUNTED_RETURN = "discounted_return"
 """Column that a step processor fills for agents that ask for it: the episode's discounted return so
 far."""
 
+LARGEST_REWARD = 10.0
+"""Where normalised returns are clipped: the first reward after n steps without any would be as
+large as the root of n."""
+
 TERMINATED = np.uint8(1)
 """The environment ended the episode in this transition: nothing follows, bootstrap with 0."""
 

@@ -15,8 +15,8 @@ action taken and of the best action in the acting model, the first TD error is
 
     | n-step return + discount * q_best of the row after - q_taken |
 
-If rows have `reward_scale`, the return is multiplied by it, so that it has the unit of the values
-and of later TD errors.
+If rows have `reward_scale`, the return is multiplied by it and clipped, so that it has the unit of
+the values, and the limits of later TD errors.
 
 Other new transitions get the highest priority so far. So do those whose return ends in an `END` row
 without termination, because no action was taken there.
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from asyncrl.core.segment import END, SegmentSchema
+from asyncrl.core.segment import END, LARGEST_REWARD, SegmentSchema
 from asyncrl.core.types import Array, IntArray
 from asyncrl.replay.priorities import Priorities, PrioritiesConfig
 from asyncrl.replay.ring import Ring
@@ -79,6 +79,7 @@ class PrioritizedReplay(RingReplay):
         value = np.where(returns.discount > 0, columns["q_best"].take(after), np.float32(0))
         reward = returns.reward
         if "reward_scale" in columns:
-            reward = reward * columns["reward_scale"].take(rows)
+            scaled = reward * columns["reward_scale"].take(rows)
+            reward = scaled.clip(-LARGEST_REWARD, LARGEST_REWARD)
         error = reward + returns.discount * value - columns["q_taken"].take(rows)
         return np.where(ended, np.float32(np.nan), error)

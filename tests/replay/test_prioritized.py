@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from asyncrl.actor.step_processor import OneStep
 from asyncrl.core.errors import ConfigError, NonFiniteModel
-from asyncrl.core.segment import END, TERMINATED, TRUNCATED, make_schema
+from asyncrl.core.segment import END, LARGEST_REWARD, TERMINATED, TRUNCATED, make_schema
 from asyncrl.core.types import Array, IntArray
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.replay.priorities import Heap, SumTree
@@ -254,8 +254,8 @@ def test_first_errors_are_in_the_unit_of_values() -> None:
     buffer = config.build(columns, 0)
     values = {"q_taken": [0.5, 3, 1], "q_best": [9.0, 8, 7, 6, 5]}
     scale = [0.1, 0.1, 0.2, 0.2, 0.2]
-    buffer.push(*segment(columns, reward=[100.0, 200, 400, 0, 80], reward_scale=scale, **values))
-    expected = [20 + 0.25 * 7 - 0.5, 40 + 0.25 * 6 - 3, 80 + 0.25 * 5 - 1]
+    buffer.push(*segment(columns, reward=[10.0, 20, 40, 80, 0], reward_scale=scale, **values))
+    expected = [2 + 0.25 * 7 - 0.5, 4 + 0.25 * 6 - 3, LARGEST_REWARD + 0.25 * 5 - 1]
     assert first_priorities(buffer) == pytest.approx(expected)
 
 

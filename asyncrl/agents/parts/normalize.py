@@ -16,7 +16,7 @@ from asyncrl.agents.parts.networks import NetworkInput
 from asyncrl.agents.parts.reduction import Reduction, Rows
 from asyncrl.core.env import ACTION_MASK, BoxSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.segment import DISCOUNTED_RETURN
+from asyncrl.core.segment import DISCOUNTED_RETURN, LARGEST_REWARD
 from asyncrl.core.types import Columns
 
 _LARGEST = 10.0
@@ -119,15 +119,11 @@ class Normalized(nn.Module):
             self.returns.learn(data[DISCOUNTED_RETURN])
 
     def rewards(self, data: Mapping[str, Tensor]) -> Tensor:
-        """Return the rewards of a batch in units of the standard deviation of returns.
-
-        Clipped to [-10, 10]: the first reward after n steps without any would be as large as the
-        root of n.
-        """
+        """Return the rewards of a batch in units of the standard deviation of returns, clipped."""
         reward = data["reward"]
         if self.returns is None:
             return reward
-        return (reward * self.returns.scale()).clamp_(-_LARGEST, _LARGEST)
+        return (reward * self.returns.scale()).clamp_(-LARGEST_REWARD, LARGEST_REWARD)
 
 
 def _fields(observation: BoxSpec | PackedSpec | None) -> dict[str, BoxSpec]:
