@@ -68,7 +68,7 @@ class MlflowRecorder:
         self._tracking_uri = tracking_uri
         # The working directory may change.
         self._file = None if directory is None else directory.absolute() / _RUN
-        self._videos = videos
+        self._videos = videos and videos.absolute()
         self._client: Any = None
         self._run_id = ""
 

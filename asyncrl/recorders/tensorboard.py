@@ -56,7 +56,7 @@ class TensorBoardRecorder:
                 "pip install asyncrl[tensorboard]"
             ) from error
         self._directory = Path(directory).absolute()  # the working directory may change
-        self._videos = videos
+        self._videos = videos and videos.absolute()
         self._config: Mapping[str, object] = {}
         self._path = self._directory
         self._writer: Any = None

@@ -44,7 +44,7 @@ class TrackioRecorder:
             ) from error
         self._project = project
         self._run_name = run_name
-        self._videos = videos
+        self._videos = videos and videos.absolute()
         self._resume = "never"
         self._run: Any = None
 

@@ -51,7 +51,7 @@ class WandbRecorder:
         self._project = project
         self._directory = Path(directory).absolute()  # the working directory may change
         self._run_name = run_name
-        self._videos = videos
+        self._videos = videos and videos.absolute()
         self._run: Any = None
         self._axis = ""
         if wandb.setup().settings.mode == "online":

@@ -12,6 +12,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -20,10 +21,12 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.recorders import tensorboard, trackio, wandb
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.recorders.mlflow import MlflowRecorder
+from asyncrl.recorders.not_scalars import film_of
 from asyncrl.recorders.trackio import TrackioRecorder
 from asyncrl.recorders.wandb import WandbRecorder
 from asyncrl.training.named_parts import NamedParts
 from asyncrl.training.run_config import RunConfig
+from tests.support import fake_mlflow
 from tests.support.helpers import wait_until
 
 needs_wandb = pytest.mark.skipif(find_spec("wandb") is None, reason="needs the extra wandb")
@@ -147,6 +150,27 @@ def test_files_of_wandb_stay_where_they_began_if_the_working_directory_changes(
         recorder.start({})
     kept = (tmp_path / "files" / "run-id").read_text()
     assert [(one["dir"], one["id"]) for one in given] == [(str(tmp_path / "files"), kept)] * 2
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda videos: WandbRecorder("mine", "files", videos=videos),
+        lambda videos: TrackioRecorder("mine", videos=videos),
+        lambda videos: MlflowRecorder(videos=videos),
+        lambda videos: tensorboard.TensorBoardRecorder("files", videos=videos),
+    ],
+    ids=["wandb", "trackio", "mlflow", "tensorboard"],
+)
+def test_films_are_found_if_the_working_directory_changes(
+    make: Callable[[Path], Any], videos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_client(monkeypatch, lambda **_: None)
+    fake_mlflow.install(monkeypatch)
+    monkeypatch.chdir(videos.parent)
+    recorder = make(Path("videos"))
+    monkeypatch.chdir("/")
+    assert film_of(SCORED, recorder._videos) == videos / "20.mp4"
 
 
 def test_wandb_gets_an_id_where_a_full_disk_left_none(
