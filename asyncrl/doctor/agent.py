@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import chain, islice, repeat
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -234,10 +235,10 @@ class Subject:
     @cached_property
     def batches(self) -> list[Columns]:
         """Return the batches that a replay samples from the policy's experience."""
-        return self.batches_of(self.replay, 8)
+        return [*islice(self.sampled(self.replay), 8)]
 
-    def batches_of(self, replay: ReplayBufferConfig, count: int) -> list[Columns]:
-        """Fill a new replay and return `count` batches."""
+    def sampled(self, replay: ReplayBufferConfig) -> Iterator[Columns]:
+        """Yield batches of a new replay, which gets more experience before each."""
         extras = self.config.extra_columns(self.spec)
         replay = with_start_columns(replay, extras)
         processor = make_one_step(_SEGMENT, extras)
@@ -254,12 +255,10 @@ class Subject:
             seed=2,
         )
         actor.begin_incarnation()
-        batches = []
-        for number in range(count):
-            for _ in range(_STEPS if number else _FIRST_STEPS):
+        for n_steps in chain([_FIRST_STEPS], repeat(_STEPS)):
+            for _ in range(n_steps):
                 actor.run_step()
-            batches.append(buffer.sample(_BATCH_SIZE))
-        return batches
+            yield buffer.sample(_BATCH_SIZE)
 
     def learn(self, agent: Agent, first: int, last: int) -> None:
         """Optimise on the batches from `first` to `last`, each copied."""
@@ -557,7 +556,7 @@ def _priorities(subject: Subject) -> str:
     agent = subject.agent()
     if not isinstance(agent, ReturnsPriorities) or subject.prioritized is None:
         return ""
-    (batch,) = subject.batches_of(subject.prioritized, 1)
+    batch = next(subject.sampled(subject.prioritized))
     optimised(agent, _copied(batch))
     try:
         returned, wanted = agent.priorities(), batch["index"].shape
