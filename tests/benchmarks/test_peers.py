@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 
 from benchmarks.common import ROOT
 from benchmarks.peers import compare
-from benchmarks.peers.apart import run_apart
 from benchmarks.peers.compare import SIDES, Plan, settled, still_valid
 from benchmarks.peers.interface import STAGES
 from benchmarks.peers.plot import draw
@@ -26,6 +24,7 @@ from benchmarks.peers.results import (
     save_measurements,
     shown,
 )
+from tests.support import warm
 
 DQN_SPEED = Quantity(stage="updates-dqn", env="CartPole-v1")
 DQN_TIME = Quantity(stage="score-dqn", env="CartPole-v1")
@@ -228,9 +227,10 @@ def test_the_picture_has_a_bar_for_each_side():
 @pytest.mark.parametrize("stage", ["updates-sac", "updates-dqn"])
 def test_ours_and_the_plain_loops_report_what_they_measure(stage):
     for script in (SIDES[OURS].script, SIDES["cleanrl_style"].script):
-        settings = json.dumps({"rows": 1024})
-        command = [sys.executable, "-m", f"benchmarks.peers.{script}", stage, "--seconds", "0.05"]
-        printed, why = run_apart([*command, "--settings", settings], 100.0)
-        assert why == ""
+        options = [stage, "--seconds", "0.05", "--settings", json.dumps({"rows": 1024})]
+        command = [f"benchmarks.peers.{script}", *options]
+        done = warm.run("module", command, cwd=ROOT, timeout_s=100.0)
+        assert done.returncode == 0, done.stderr
+        printed = json.loads(done.stdout.splitlines()[-1])
         assert printed["value"] > 0
         assert printed["unit"] == "opt steps/s"

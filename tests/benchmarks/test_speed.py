@@ -257,7 +257,7 @@ def test_pace_is_kept_by_naps_and_who_is_late_catches_up_with_a_tenth_of_a_secon
 @pytest.mark.processes
 def test_time_of_an_open_dashboard_is_counted() -> None:
     module = ["benchmarks.speed.dashboard", "--seconds", "1"]
-    done = warm.run("module", module, cwd=ROOT, timeout_s=DEADLINE_S, fresh=True)
+    done = warm.run("module", module, cwd=ROOT, timeout_s=DEADLINE_S)
     assert done.returncode == 0, done.stderr
     found = re.search(r"([\d.]+) s of CPU time in .* cores: .*%.*, for (\d+) updates", done.stdout)
     assert found is not None, done.stdout

@@ -6,11 +6,10 @@ parts, what is returned. A case is a config and the spaces it is for.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -54,6 +53,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import from_plain, to_plain
 from asyncrl.core.types import Array, Columns
 from asyncrl.doctor.agent import Subject, examine_agent
+from tests.support import warm
 from tests.support.fakes import ConstantConfig
 from tests.support.helpers import copied, same
 
@@ -409,9 +409,7 @@ for case in {type(case.config): case for case in CASES.values()}.values():
 
 def test_compiler_is_loaded_only_for_compiled_agents() -> None:
     # It takes as long as loading torch does, once more, and 70 MB.
-    done = subprocess.run(
-        [sys.executable, "-c", LEARN_ALL], capture_output=True, text=True, check=False, timeout=100
-    )
+    done = warm.run("code", [LEARN_ALL], cwd=Path.cwd(), timeout_s=100)
     assert done.returncode == 0, done.stderr
 
 

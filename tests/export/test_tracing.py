@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ from asyncrl.core.env import BoxSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.export.tracing import plan_acting, some_observations
 from tests.export.test_acting import CHOICES
+from tests.support import warm
 from tests.support.fakes import ConstantConfig
 
 
@@ -91,8 +89,9 @@ def test_what_cannot_be_traced_is_refused_in_words(agent: Any, words: str) -> No
 
 
 TRACES = """
-import os
+import os, tempfile
 import torch
+tempfile.tempdir = None  # whichever was used before
 from asyncrl.export.tracing import operations_of, traced
 class Network(torch.nn.Module):
     def forward(self, *inputs):
@@ -103,15 +102,16 @@ print(os.environ["TORCHINDUCTOR_CACHE_DIR"])
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_tracing_leaves_no_directory(tmp_path: Path, there: bool) -> None:
-    environ = {k: v for k, v in os.environ.items() if k != "TORCHINDUCTOR_CACHE_DIR"}
-    environ |= {"TMPDIR": str(tmp_path), "USER": "someone", "LOGNAME": "someone"}
+def test_tracing_leaves_no_directory(
+    tmp_path: Path, there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    for name, value in (("TMPDIR", str(tmp_path)), ("USER", "someone"), ("LOGNAME", "someone")):
+        monkeypatch.setenv(name, value)
     directory = tmp_path / "torchinductor_someone"
     if there:
         directory.mkdir()
-    command = [sys.executable, "-c", TRACES]
-    made = subprocess.run(
-        command, env=environ, capture_output=True, text=True, check=True, timeout=100
-    )
-    assert made.stdout.strip() == str(directory), "torch has made it"
+    done = warm.run("code", [TRACES], cwd=Path.cwd(), timeout_s=100)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(directory), "torch has made it"
     assert [*tmp_path.iterdir()] == ([directory] if there else []), "kept if it was there before"
