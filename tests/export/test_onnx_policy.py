@@ -53,10 +53,9 @@ FAMILIES = [
     "dqn, dueling, noisy",
     "dqn, choices in bytes",
     "c51",
-    "sac, fields",
     "crossq",
     "ppo, quantities",
-]  # each kind of network, observation and action is among them, here or where memory is
+]  # each kind of network, observation and action is among them, here or in the next two tests
 
 
 @pytest.mark.parametrize("case", FAMILIES)
@@ -89,10 +88,9 @@ def test_memory_goes_in_and_comes_out(case: str, tmp_path: Path) -> None:
         begins = random.random(ROWS) < 0.1
 
 
-def test_names_and_shapes_are_reported(tmp_path: Path) -> None:
+def test_fields_have_names_and_shapes_and_are_acted_on_as_torch_does(tmp_path: Path) -> None:
     spec = EnvSpec(FIELDS, BOUNDED)
-    policy = IMPALAConfig(**GRU).build_policy(spec, PolicyContext(seed=0))
-    export_policy(policy, spec, tmp_path / "p.onnx")
+    policy = trained_and_exported(IMPALAConfig(**GRU), spec, tmp_path / "p.onnx")
     session = session_of(tmp_path / "p.onnx")
     assert [(one.name, one.type, one.shape) for one in session.get_inputs()] == [
         ("obs/camera/left", "tensor(uint8)", ["n", 2, 40, 36]),
@@ -104,6 +102,10 @@ def test_names_and_shapes_are_reported(tmp_path: Path) -> None:
         ("action", "tensor(float)", ["n", 3]),
         ("memory_after", "tensor(float)", ["n", 16]),
     ]
+    obs = observations(FIELDS)
+    memory = np.zeros((ROWS, 16), np.float32)
+    action, _ = session.run(None, {**inputs_of(spec, obs), "memory": memory})
+    np.testing.assert_allclose(action, policy.act(obs).action, rtol=1e-5, atol=1e-5)
 
 
 def test_wide_network_takes_any_number_of_rows(tmp_path: Path) -> None:
