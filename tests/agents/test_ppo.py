@@ -487,8 +487,17 @@ class Recall(gym.Env[Array, Any]):
         return np.array([0.0, last], np.float32), over * (action == self._number), over, False, {}
 
 
+SCORED = EvaluationConfig(interval_opt_steps=5, play=EpisodeEvaluatorConfig(episodes=20))
+UNSCORED = EvaluationConfig(where="off")
+
+
 def train(
-    agent: PPOConfig, env: str, n_envs: int = 8, n_steps: int = 128, **parts: Any
+    agent: PPOConfig,
+    env: str,
+    n_envs: int = 8,
+    n_steps: int = 128,
+    evaluate: EvaluationConfig = SCORED,
+    **parts: Any,
 ) -> TrainResult:
     n = n_envs * n_steps
     return train_sync(
@@ -504,9 +513,7 @@ def train(
                 segment=SegmentConfig(length=2 * n_steps),
             ),
             record=RecordConfig(interval_s=0.0, interval_opt_steps=1),
-            evaluate=EvaluationConfig(
-                interval_opt_steps=5, play=EpisodeEvaluatorConfig(episodes=20)
-            ),
+            evaluate=evaluate,
         ),
         **parts,
     )
@@ -539,6 +546,7 @@ def test_memory_continues_where_trajectories_are_cut(cut: dict[str, int]) -> Non
         "CartPole-v1",
         n_envs=2,
         n_steps=32,
+        evaluate=UNSCORED,
         make_processor=lambda: trajectory_processor.Trajectories(
             trajectory_processor.TrajectoryConfig(**cut)
         ),
@@ -575,7 +583,13 @@ def test_a_run_with_everything_on(memory: Any, correction: Any) -> None:
     )
     recorder = MemoryRecorder()
     result = train(
-        agent, "Pendulum-v1", n_envs=4, n_steps=32, stop=MaxOptSteps(4), recorder=recorder
+        agent,
+        "Pendulum-v1",
+        n_envs=4,
+        n_steps=32,
+        evaluate=UNSCORED,
+        stop=MaxOptSteps(4),
+        recorder=recorder,
     )
     assert result.opt_steps == 4
     assert {"policy_loss", "value_loss", "explained_variance"} <= set(result.agent)

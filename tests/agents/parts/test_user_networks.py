@@ -257,7 +257,7 @@ class DroppingMemory(nn.Module):
         (DQNConfig(network=dropping, device="cpu"), CHOICES),
         (DQNConfig(network=lambda _: DroppingMemory(), device="cpu"), CHOICES),
         (SACConfig(critic_network=lambda _: DroppingCritic(), device="cpu"), QUANTITIES),
-        (PPOConfig(network=dropping, device="cpu"), CHOICES),
+        (PPOConfig(network=dropping, device="cpu", epochs=2, minibatches=2), CHOICES),
     ],
     ids=["dqn", "memory", "droq", "ppo"],
 )
