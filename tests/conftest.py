@@ -138,6 +138,7 @@ def no_leftovers(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     with suppress(TimeoutError):
         wait_until(lambda: not left(), _LEFTOVERS_DEADLINE_S, "nothing left over")
+        return
     if words := sorted(left()):
         pytest.fail("left over after the test:\n  " + "\n  ".join(words), pytrace=False)
 
