@@ -18,11 +18,14 @@ from asyncrl.core.types import Array
 from asyncrl.datasets.minari import find_minari, load_minari, minari_episodes, minari_spec
 from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
 
-minari = pytest.importorskip("minari")
-pytest.importorskip("jax")  # its collector needs it
-EpisodeBuffer = pytest.importorskip("minari.data_collector").EpisodeBuffer
-
 pytestmark = pytest.mark.filterwarnings("ignore")  # Minari warns of unused metadata
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _minari() -> None:
+    """Load it only in the process that runs these tests, with what its collector needs."""
+    for name in ("jax", "minari"):
+        pytest.importorskip(name)
 
 
 class Corridor(gymnasium.Env[dict[str, Any], int]):
@@ -95,7 +98,7 @@ def collect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
 
     def collect(env: gymnasium.Env[Any, Any], name: str, steps: int = 20) -> Any:
         """Play at random with Minari's own collector around the environment."""
-        collector = minari.DataCollector(env)
+        collector = pytest.importorskip("minari").DataCollector(env)
         env.action_space.seed(0)
         goes_on = False
         for _ in range(steps):
@@ -217,10 +220,10 @@ def test_what_the_collector_saw_is_what_is_stored(collect: Callable[..., Any]) -
 
 @pytest.mark.usefixtures("collect")
 def test_recording_that_continues_after_an_end_is_several_episodes() -> None:
-    minari.create_dataset_from_buffers(
+    pytest.importorskip("minari").create_dataset_from_buffers(
         "test/whole-v0",
         [
-            EpisodeBuffer(
+            pytest.importorskip("minari.data_collector").EpisodeBuffer(
                 id=0,
                 observations={"at": np.arange(7.0)[:, None], "side": np.arange(7) % 2},
                 actions=np.array([2, 3, 4, 2, 3, 4]),
