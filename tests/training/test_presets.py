@@ -16,6 +16,7 @@ from asyncrl.core.agent import PolicyContext
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.stop_conditions import MaxEnvSteps, ReachesUpperBound
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.training.asynchronous import build_async_trainer
@@ -157,13 +158,13 @@ def test_every_preset_is_most_like_itself() -> None:
     ("env", "env_steps", "bar"), [("FrozenLake-v1", 16_000, 0.65), ("CliffWalking-v1", 24_000, -13)]
 )
 def test_toy_text_is_learned(env: str, env_steps: int, bar: float) -> None:
-    config = replace(preset("dqn-toy"), seed=1, env=env, max_env_steps=env_steps)
+    config = replace(preset("dqn-toy"), seed=1, env=env)
     config = replace(config, evaluate=replace(config.evaluate, interval_opt_steps=500))
     result = train_sync(
         config.agent,
         config.sync_env_config().build,
         config.sync_config(),
-        stop=config.stop_condition(),
+        stop=MaxEnvSteps(env_steps) | ReachesUpperBound("eval_reward", bar),
     )
     assert result.best_score is not None
     assert result.best_score >= bar
