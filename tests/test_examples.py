@@ -69,9 +69,11 @@ def test_own_env_reports_the_numbers_that_the_guide_records() -> None:
     assert info["gap"] > 0.0
 
 
-def test_atari_learns_from_stacked_frames() -> None:
+def test_atari_learns_from_stacked_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ale_py")
-    result = atari.main(3, warm_up=300, episode_steps=20)
+    # Games take long to begin.
+    monkeypatch.setattr(atari, "EnvConfig", lambda **given: EnvConfig(**{**given, "n_envs": 2}))
+    result = atari.main(3, warm_up=100, episode_steps=20)
     assert result.opt_steps == 3
     assert result.last_score is not None
 

@@ -211,7 +211,7 @@ def test_run_on_an_atari_game_is_filmed(tmp_path: Path, capsys: pytest.CaptureFi
     flags = """
         dqn-atari --mode sync --env ALE/Breakout-v5 --env-kwargs max_frames 200 --quiet
         --max-opt-steps 2 --limiter.min-size 64 --replay.capacity 500 --trainer.batch-size 8
-        --evaluate.play.episodes 1
+        --evaluate.play.episodes 1 --actors 1 --envs-per-actor 2
     """.split()
     run_dir, video = str(tmp_path / "run"), tmp_path / "game.mp4"
     assert main(["train", *flags, "--run-dir", run_dir]) == 0
