@@ -108,8 +108,10 @@ def _meant(flag: str, known: Sequence[str]) -> str:
     if flag in known:
         return ", which follows --"
     word = _last_word(flag)
-    wanted = {word, _OTHER_NAMES.get(word)}
-    meant = _flag_for(flag) or [k for k in known if _last_word(k) in wanted]
+    other = _OTHER_NAMES.get(word, word)
+    meant = _flag_for(flag) or [k for k in known if _last_word(k) in {word, other}]
+    if not meant and other != word:  # as SAC, which has a learning rate for each network
+        meant = [k for k in known if k.endswith(f"-{other}")]
     if not meant:
         near = {one: _alike(word, _last_word(one)) for one in known}
         least = _ALIKE if max(near.values(), default=0.0) >= _ALIKE else _NEAR

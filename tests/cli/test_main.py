@@ -535,6 +535,7 @@ def test_flag_with_another_place_or_name_is_found(
             " --rundir (did you mean --run-dir?); asyncrl train dqn --help-all",
         ),
         ("train dqn --evaluate.interval-opt-stpes 1", "mean --evaluate.interval-opt-steps or"),
+        ("train sac --agent.lr 1", "--agent.actor-learning-rate or --agent.critic-learning-rate"),
         ("train dqn --seeds 1", "did you mean --seed or --evaluate.seed?"),
         ("report x --run-dir y", " --run-dir; asyncrl report --help shows all flags"),
         ("runs --jsn", " --jsn (did you mean --json?); asyncrl runs --help shows all flags"),
