@@ -387,6 +387,8 @@ def _hint(env_id: str, error: Exception) -> str:
     """Return advice on how to get an environment that was not found."""
     unknown = gymnasium.error.NameNotFound | gymnasium.error.NamespaceNotFound
     if isinstance(error, unknown) and ":" not in env_id:
+        if "." in env_id:
+            return " A function of your own is written module:function, as in my_envs:make_env."
         return (
             f" If another package registers it, write PACKAGE:{env_id}, which imports that package "
             "first."

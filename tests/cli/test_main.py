@@ -179,6 +179,7 @@ def make_broken():
         ("train dqn --env Nope-v0", "cannot make environment 'Nope-v0'"),
         ("train dqn --env Nope-v0", "package registers it, write PACKAGE:Nope-v0, which imports"),
         ("train dqn --env nope/Nope-v0", "package registers it, write PACKAGE:nope/Nope-v0, which"),
+        ("train dqn --env my_lab.envs.make", "written module:function, as in my_envs:make_env"),
         ("train dqn --env nowhere:make", "there is no module 'nowhere'"),
         ("train dqn --env envs_of_ours:mak_nothing", "envs_of_ours has no 'mak_nothing'"),
         ("train dqn --env envs_of_ours:__name__", "str, not a function"),
