@@ -246,7 +246,7 @@ def _choice(data: Value, options: Sequence[Any], path: str) -> Any:
 def _load_sequence(data: Value, hint: Hint, path: str) -> Any:
     kind = list if _kind(hint) is list else tuple
     if not isinstance(data, list | tuple):
-        raise _Misfit(path, data, f"a {kind.__name__}")
+        raise _Misfit(path, data, "a list")
     hints = typing.get_args(hint) or (Any,)
     if _kind(hint) is not tuple or hints[-1] is ...:
         hints = hints[:1] * len(data)

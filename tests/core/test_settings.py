@@ -250,7 +250,7 @@ def test_what_people_write_in_yaml_is_understood() -> None:
         ({"where": True}, "^where: expected one of"),
         ({"color": "BLUE"}, "^color: expected one of 'RED', 'OFF', got 'BLUE'"),
         ({"color": 1}, "^color: expected one of"),
-        ({"hidden": 64}, r"^hidden: expected a tuple, got 64 \(int\)"),
+        ({"hidden": 64}, r"^hidden: expected a list, got 64 \(int\)"),
         ({"hidden": [64, "x"]}, r"^hidden.1: expected int, got 'x'"),
         ({"pair": ["a"]}, "^pair: expected 2 values, got "),
         ({"betas": {"a": 1}}, "^betas: expected a list"),
