@@ -79,7 +79,16 @@ def own_encoder(make: MakeNetwork, spec: EnvSpec) -> tuple[nn.Module, int]:
 
 def _made(name: str, make: MakeNetwork, spec: EnvSpec) -> nn.Module:
     """Make a custom network; it gets observations without action masks."""
-    network = make(without_mask(spec))
+    if isinstance(make, nn.Module):
+        raise ConfigError(
+            f"agent.{name} must be a function that makes a network for an EnvSpec, got a "
+            f"{_kind(make)}, which is a network; give for instance lambda spec: {_kind(make)}(...)"
+        )
+    try:
+        network = make(without_mask(spec))
+    except Exception as error:
+        error.add_note(f"asyncrl: in agent.{name}, called with the EnvSpec")
+        raise
     if not isinstance(network, nn.Module):
         raise ConfigError(f"agent.{name} must return a torch.nn.Module, got {_kind(network)}")
     return WithoutMask(network) if spec.masked else network

@@ -182,6 +182,17 @@ def test_network_that_cannot_be_copied_is_taken_where_no_copy_is_needed() -> Non
     assert agent.act(np.zeros((5, 4), np.float32)).action.shape == (5,)
 
 
+def test_a_network_in_place_of_the_function_that_makes_it_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"^agent\.network must be a function .* got a Linear,"):
+        own_network("network", nn.Linear(4, 3), CHOICES, [(2, 3)])
+
+
+def test_an_error_in_a_function_that_makes_networks_names_the_setting() -> None:
+    with pytest.raises(TypeError) as caught:
+        own_network("critic_network", lambda: nn.Linear(4, 3), CHOICES, [(2, 3)])  # type: ignore[arg-type, misc]
+    assert caught.value.__notes__ == ["asyncrl: in agent.critic_network, called with the EnvSpec"]
+
+
 def test_a_trial_pass_changes_no_counters_and_no_random_state() -> None:
     made: list[nn.Module] = []
 
