@@ -118,9 +118,10 @@ class _TakesFields(_TakesRows):
     def _packed(self, obs: Fields) -> Array:
         given, wanted = dict(_flat(obs)), self._observation.fields
         if set(given) != {name for name, _ in wanted}:
+            found = f"a {type(obs).__name__}" if "" in given else [*given]
             raise ConfigError(
                 f"an observation must have the fields {[name for name, _ in wanted]}, got "
-                f"{[*given]}; use the format of the training environment"
+                f"{found}; use the format of the training environment"
             )
         columns = {}
         for name, box in wanted:

@@ -214,6 +214,8 @@ def test_observations_of_several_fields_are_taken_as_they_come(tmp_path: Path) -
     assert [int(policy.act(one).action[0]) for one in seen] == actions.tolist()
     with pytest.raises(ConfigError, match=r"must have the fields \['arm/.* got \['arm/pose'\]"):
         policy.act({"arm": {"pose": np.zeros(3)}})
+    with pytest.raises(ConfigError, match=r"must have the fields \['arm/.* got a list; use"):
+        policy.act(seen[:2])  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"field 'arm/pose' .* shape \(3,\), or rows of it, got"):
         policy.act({**seen[0], "arm": {**seen[0]["arm"], "pose": np.zeros(2)}})
 
