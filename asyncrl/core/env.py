@@ -291,7 +291,7 @@ MakeBatchEnv = Callable[[], BatchEnv]
 
 _MAKE_ENV = (
     'pass EnvConfig(id="CartPole-v1", n_envs=8).build, or for a custom environment '
-    "make_batch(MyEnv, n_envs=8), both from asyncrl.envs.gym"
+    "make_batch(MyEnv, n_envs=8), both from asyncrl"
 )
 
 
