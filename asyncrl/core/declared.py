@@ -96,8 +96,8 @@ class Member(typing.NamedTuple):
 def check_declared(config: object, group: str = "", *, flags: bool = False) -> None:
     """Raise for values that fields do not declare: wrong kinds, NaN, unknown words, out of range.
 
-    Messages name a setting as `group.name`, or as its flag. Fields of other kinds than numbers and
-    choices are not checked.
+    Messages name a setting as `group.name`, or as its flag. Fields that may hold neither numbers
+    nor choices are not checked.
     """
     cls: Hint = type(config)  # mypy thinks that it may not be hashable
     for name, members in declared(cls).items():
@@ -105,7 +105,8 @@ def check_declared(config: object, group: str = "", *, flags: bool = False) -> N
         shown = f"--{name.replace('_', '-')}" if flags else f"{group}.{name}".removeprefix(".")
         fitting = [member for member in members if _fits(value, member.kind)]
         if not fitting:
-            words = " or ".join(filter(None, (_words(member.kind) for member in members)))
+            kinds = (_words(member.kind) or _class_name(member.kind) for member in members)
+            words = " or ".join(filter(None, kinds))
             raise ConfigError(f"{shown} must be {words}, got {value!r}")
         for subject, number in _numbers(shown, value):
             within = fitting[0].within
@@ -177,7 +178,7 @@ def _fits(value: object, kind: Hint) -> bool:
         return value is None
     if _is_tuple_of_ints(kind):
         return isinstance(value, Sequence) and all(_fits(item, int) for item in value)
-    return not isinstance(value, Real)
+    return isinstance(value, kind) if _class_name(kind) else not isinstance(value, Real)
 
 
 def _words(kind: Hint) -> str:
@@ -187,6 +188,12 @@ def _words(kind: Hint) -> str:
     if _is_tuple_of_ints(kind):
         return "whole numbers in a tuple"
     return {int: "a whole number", float: "a number"}.get(kind, "")
+
+
+def _class_name(kind: Hint) -> str:
+    """Return the name of a class that is no type of Python and no protocol, as of schedules."""
+    is_class = isinstance(kind, type) and not getattr(kind, "_is_protocol", False)
+    return f"a {kind.__name__}" if is_class and kind.__module__ != "builtins" else ""
 
 
 def _is_tuple_of_ints(kind: Hint) -> bool:

@@ -91,6 +91,7 @@ def test_what_fits_and_what_is_neither_number_nor_choice_is_taken(settings: Any)
         ({"hidden": (64, 2.5)}, "mine.hidden must be whole numbers in a tuple, got (64, 2.5)"),
         ({"hidden": (64, 0)}, "each of mine.hidden must be at least 1, got (64, 0)"),
         ({"scheduled": 0.0}, "mine.scheduled must be positive, got 0.0"),
+        ({"scheduled": "1.0"}, "mine.scheduled must be a number or a Points, got '1.0'"),
         (
             {"scheduled": Points(((0, 1.0), (9, -1.0)))},
             "mine.scheduled at 9 environment steps must be 0 or more, got -1.0",
