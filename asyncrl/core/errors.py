@@ -1,14 +1,17 @@
 """All exceptions that asyncrl raises on purpose, and exceptions as text. Raises none itself.
 
-AsyncRLError ├── ConfigError (ValueError)     a setting that cannot work; raised before anything is
-started ├── EnvironmentFault             an environment broke its contract (NaN, wrong shape, ...)
-├── ActorFailed                  an actor, or another process of a run, failed; has its traceback
-├── TransportError │   ├── TransportClosed          the link was closed during a call │   └──
-Refused                  the learner refused this actor; the message says why ├── WireError
-bytes that are not a valid message ├── NonFiniteModel               a parameter became NaN or
-infinite ├── OutOfMemory                  the learner's device has no memory for an optimisation
-step ├── RankFailed                   another learner of the run failed or is silent └──
-CheckpointError              a checkpoint could not be written, or is not complete
+`AsyncRLError` is the base of all of them:
+
+    ConfigError        a setting that cannot work, a ValueError; raised before anything is started
+    EnvironmentFault   an environment broke its contract: NaN, wrong shape, wrong space
+    ActorFailed        an actor, or another process of a run, failed; has its traceback
+    TransportError     TransportClosed: the link was closed during a call; Refused: the learner
+                       refused this actor, and the message says why
+    WireError          bytes that are not a valid message
+    NonFiniteModel     a parameter became NaN or infinite
+    OutOfMemory        the learner's device has no memory for an optimisation step
+    RankFailed         another learner of the run failed or is silent
+    CheckpointError    a checkpoint could not be written, or is not complete
 """
 
 from __future__ import annotations
