@@ -30,7 +30,7 @@ pytestmark = pytest.mark.processes
 
 
 def test_dqn_cartpole(capsys: pytest.CaptureFixture[str]) -> None:
-    result = dqn_cartpole.main(max_seconds=2.0)
+    result = dqn_cartpole.main(max_seconds=4.0)
     assert result.opt_steps > 0
     assert "env steps" in capsys.readouterr().out
 
@@ -42,7 +42,7 @@ def test_own_agent_learns_the_shortest_way() -> None:
 
 
 def test_own_torch_agent_trains_keeps_its_contract_and_can_be_exported(tmp_path: Path) -> None:
-    result = own_torch_agent.main(max_seconds=2.0)
+    result = own_torch_agent.main(max_seconds=3.0)
     assert result.opt_steps > 0
     config, spec = own_torch_agent.QRDQNConfig(), EnvConfig(id="CartPole-v1").build().spec
     check_agent(config, spec)
