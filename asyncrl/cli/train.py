@@ -424,9 +424,13 @@ def train_in(run_dir: Path, arguments: TrainArguments, launcher: RunLauncher | N
     if result is None:
         return exit_code
     space = "" if arguments.output.quiet else "\n"  # separates it from the last frame
-    order = _order_line(run_dir, shown) if arguments.output.record_order else ""
+    text = space + render_summary({**result.summary(), "run_dir": str(shown)})
+    if exit_code and result.opt_steps:
+        text += f"\n  resume     asyncrl resume {shlex.quote(str(shown))}"
+    if arguments.output.record_order:
+        text += _order_line(run_dir, shown)
     try:
-        show(space + render_summary({**result.summary(), "run_dir": str(shown)}) + order)
+        show(text)
     except OSError:  # the output is closed, as after a hangup of the terminal
         if not exit_code:
             raise

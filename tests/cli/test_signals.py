@@ -303,6 +303,7 @@ def test_interrupted_run_saves_what_it_has_learned(number: signal.Signals, tmp_p
         out, err = process.communicate(timeout=20)
     assert process.returncode == 128 + number, err
     assert f"run ended: interrupted by {number.name}" in out
+    assert out.endswith("\n  resume     asyncrl resume x\n")
     assert err == ""
     summary = json.loads((tmp_path / "x/summary.json").read_text())
     assert summary["stop_reason"] == f"interrupted by {number.name}"
