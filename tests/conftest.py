@@ -12,6 +12,7 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -27,6 +28,9 @@ from asyncrl.supervision import local
 from tests.support import scale, warm
 from tests.support.helpers import wait_until
 from tests.support.leftovers import added_shared_memory, children, shared_memory
+
+# Containers often forbid it, and then all assertions are rewritten in each run, by each worker.
+sys.dont_write_bytecode = False
 
 # Other runs of this suite, and other programs, use other directories for temporary files.
 _SCRATCH = tempfile.mkdtemp(prefix="tests-")
