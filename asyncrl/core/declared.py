@@ -192,8 +192,10 @@ def _words(kind: Hint) -> str:
 
 def _class_name(kind: Hint) -> str:
     """Return the name of a class that is no type of Python and no protocol, as of schedules."""
-    is_class = isinstance(kind, type) and not getattr(kind, "_is_protocol", False)
-    return f"a {kind.__name__}" if is_class and kind.__module__ != "builtins" else ""
+    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return ""
+    no_instances = kind is Any or typing.is_typeddict(kind)
+    return "" if no_instances or kind.__module__ == "builtins" else f"a {kind.__name__}"
 
 
 def _is_tuple_of_ints(kind: Hint) -> bool:

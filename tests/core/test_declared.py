@@ -32,6 +32,10 @@ class Points:
     points: tuple[tuple[int, float], ...]
 
 
+class Form(typing.TypedDict):
+    slope: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     count: int = 1
@@ -49,6 +53,8 @@ class Settings:
     mix: Share = 0.5
     hidden: Widths = (64, 64)
     scheduled: Positive | Annotated[Points, Within("[0, inf)")] = 1.0
+    unclear: int | Any = 0
+    formed: float | Form = 0.0
 
     def __post_init__(self) -> None:
         check_declared(self, "mine")
@@ -65,6 +71,7 @@ class Settings:
         {"hidden": ()},
         {"hidden": [32]},
         {"scheduled": Points(((0, 1.0), (10, 0.0)))},
+        {"unclear": "much", "formed": {"slope": 0.5}},
     ],
 )
 def test_what_fits_and_what_is_neither_number_nor_choice_is_taken(settings: Any) -> None:
