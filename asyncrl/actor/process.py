@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any, Self, cast
 
 import numpy as np
@@ -112,7 +113,7 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
         )
         policy = spec.build_policy(env.spec, context)
         outbox = Outbox(peer, spec.schema, spec.segment, env.n_envs)
-        with contextlib.ExitStack() as opened:
+        with _Opened() as opened:
             link = spec.transport.connect(peer)
             opened.callback(link.close)
             model: ActingModel | None = None
@@ -153,6 +154,23 @@ def _served_model(
     return model
 
 
+class _Opened(contextlib.ExitStack):
+    """Closes what was opened. Errors there do not hide that of the block."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        try:
+            return super().__exit__(kind, error, trace)
+        except Exception:
+            if error is None:
+                raise
+            return False
+
+
 class _Environments:
     """An actor's environments, and their replacements as often as the policy allows."""
 
@@ -162,7 +180,7 @@ class _Environments:
         self._change = spec.env_change
         self._policy = EnvRestartPolicy(spec.restart, derive_seed(spec.seed, *self._seed_path(0)))
         self._made = 0
-        self._open = contextlib.ExitStack()
+        self._open = _Opened()
         self.env = self._make()
 
     def allow(self, error: BaseException, *, env_steps: int) -> float:
@@ -210,12 +228,13 @@ class _Environments:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        try:
-            self._open.close()
-        except Exception:
-            if error is None:  # an error here would hide the first one
-                raise
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._open.__exit__(kind, error, trace)
 
     def _make(self) -> BatchEnv:
         make_env, change = self._spec.make_env, self._change
@@ -247,7 +266,7 @@ def run_evaluator(spec: EvaluatorSpec, peer: Peer, progress: Progress) -> None:
     if spec.owns_process:
         _set_up_logging("evaluator")
         _seed_globals(derive_seed(spec.seed, Role.GLOBALS, peer.actor_id, peer.incarnation))
-    with contextlib.ExitStack() as opened:
+    with _Opened() as opened:
         evaluator = spec.make_evaluator()
         opened.callback(evaluator.close)
         context = PolicyContext(

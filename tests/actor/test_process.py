@@ -162,6 +162,19 @@ def test_environments_of_an_evaluator_without_a_policy_are_closed() -> None:
     assert closed
 
 
+def test_an_evaluator_that_fails_to_close_does_not_hide_why_it_failed() -> None:
+    class Fails(Acts):
+        def evaluate(self, policy: Policy) -> Evaluation:
+            raise MemoryError
+
+        def close(self) -> None:
+            raise BrokenPipeError
+
+    spec = replace(evaluates(Scheduled(), Link()), make_evaluator=lambda: Fails(Scheduled()))
+    with pytest.raises(MemoryError):
+        run_evaluator(spec, PEER, NoProgress())
+
+
 # --- environments that fail ----------------------------------------------------------------------
 
 
