@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -103,7 +103,9 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
     if spec.owns_process:
         _set_up_logging(f"actor {peer.actor_id}")
         _seed_globals(derive_seed(spec.seed, Role.GLOBALS, *incarnation))
-    with _Environments(spec, peer) as home:
+    with _Opened() as opened:
+        home = _Environments(spec, peer)
+        opened.callback(home.close)
         env = home.env
         context = PolicyContext(
             seed=derive_seed(spec.seed, Role.POLICY, *incarnation),
@@ -113,30 +115,29 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
         )
         policy = spec.build_policy(env.spec, context)
         outbox = Outbox(peer, spec.schema, spec.segment, env.n_envs)
-        with _Opened() as opened:
-            link = spec.transport.connect(peer)
-            opened.callback(link.close)
-            model: ActingModel | None = None
-            if spec.inference is None:
-                compute_fast(policy, one_thread=spec.owns_process)
-            else:
-                client = spec.inference.connect(peer)
-                opened.callback(client.close)
-                model = _served_model(policy, client, peer, link, progress)
-            actor = Actor(
-                peer,
-                env,
-                policy,
-                spec.make_processor(),
-                outbox,
-                link,
-                progress=progress,
-                model=model,
-                rebuilder=home if spec.restart.on_exception == "restart_env" else None,
-                changes=home if spec.change_env else None,
-            )
-            hello = Hello(peer=peer, schema_hash=spec.schema.hash())
-            actor.run(hello, derive_seed(spec.seed, Role.ENVIRONMENT, *incarnation))
+        link = spec.transport.connect(peer)
+        opened.callback(link.close)
+        model: ActingModel | None = None
+        if spec.inference is None:
+            compute_fast(policy, one_thread=spec.owns_process)
+        else:
+            client = spec.inference.connect(peer)
+            opened.callback(client.close)
+            model = _served_model(policy, client, peer, link, progress)
+        actor = Actor(
+            peer,
+            env,
+            policy,
+            spec.make_processor(),
+            outbox,
+            link,
+            progress=progress,
+            model=model,
+            rebuilder=home if spec.restart.on_exception == "restart_env" else None,
+            changes=home if spec.change_env else None,
+        )
+        hello = Hello(peer=peer, schema_hash=spec.schema.hash())
+        actor.run(hello, derive_seed(spec.seed, Role.ENVIRONMENT, *incarnation))
 
 
 def _served_model(
@@ -180,7 +181,7 @@ class _Environments:
         self._change = spec.env_change
         self._policy = EnvRestartPolicy(spec.restart, derive_seed(spec.seed, *self._seed_path(0)))
         self._made = 0
-        self._open = _Opened()
+        self._open = contextlib.ExitStack()
         self.env = self._make()
 
     def allow(self, error: BaseException, *, env_steps: int) -> float:
@@ -225,16 +226,9 @@ class _Environments:
         self._change = change
         return self.make()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._open.__exit__(kind, error, trace)
+    def close(self) -> None:
+        """Close the environments."""
+        self._open.close()
 
     def _make(self) -> BatchEnv:
         make_env, change = self._spec.make_env, self._change
