@@ -110,7 +110,6 @@ COMMANDS = {
     "report": ["report", "--help"],
     "plot": ["plot", "--help"],
     "schema": ["schema", "--help"],
-    "completion": ["completion", "--help"],
     "bench": ["bench", "--help"],
     "bench tune": ["bench", "tune", "--help"],
     "doctor": ["doctor", "--help"],

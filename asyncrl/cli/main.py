@@ -69,8 +69,6 @@ usage: asyncrl COMMAND [OPTIONS]
       draw the evaluations of runs, with intervals where seeds were repeated
   asyncrl schema
       print the JSON schema of config.yaml, by which editors complete and check it
-  asyncrl completion
-      print a script that completes commands, presets and flags in bash and zsh
   asyncrl bench env|sample|transport|replay|learner|train|all [--env ID] [--quick] [--json] ...
       measure throughput, each stage against its own limit; --save and --compare find regressions
   asyncrl bench tune [--agent PRESET|MODULE:CONFIG] [--env ID] [--config FILE] [--seconds S] ...
@@ -96,7 +94,6 @@ COMMANDS = {
     "report": "asyncrl.cli.report",
     "plot": "asyncrl.cli.plot",
     "schema": "asyncrl.cli.schema",
-    "completion": "asyncrl.cli.completion",
     "bench": "asyncrl.cli.bench",
     "bench tune": "asyncrl.cli.tune",
     "doctor": "asyncrl.cli.doctor",
