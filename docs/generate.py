@@ -8,15 +8,18 @@ that code and stored results do not.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import io
+import itertools
 import os
 import re
 import textwrap
 import typing
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
+from functools import cache
 from pathlib import Path
 from types import NoneType
 
@@ -29,7 +32,6 @@ from asyncrl.agents.parts.exploration import EpsilonGreedy, EpsilonLadder, Softm
 from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.cli.main import main as command_line
-from asyncrl.cli.schema import docstrings
 from asyncrl.cli.train import Output
 from asyncrl.core.declared import Member, common, declared
 from asyncrl.core.named import Named
@@ -109,7 +111,6 @@ COMMANDS = {
     "compare": ["compare", "--help"],
     "report": ["report", "--help"],
     "plot": ["plot", "--help"],
-    "schema": ["schema", "--help"],
     "bench": ["bench", "--help"],
     "bench tune": ["bench", "tune", "--help"],
     "doctor": ["doctor", "--help"],
@@ -435,6 +436,25 @@ def main() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
+
+
+@cache
+def docstrings(cls: type) -> dict[str, str]:
+    """Return the docstring of each field, also of those that a base class declares."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__[:-1]):
+        if not dataclasses.is_dataclass(base):
+            continue
+        tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
+        body = typing.cast("ast.ClassDef", tree.body[0]).body
+        for node, after in itertools.pairwise(body):
+            match node, after:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str() as text)),
+                ):
+                    found[name] = inspect.cleandoc(text)
+    return found
 
 
 if __name__ == "__main__":

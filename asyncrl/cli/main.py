@@ -67,8 +67,6 @@ usage: asyncrl COMMAND [OPTIONS]
       write a page with the curves and tables of a run, or of several; --live serves an active run's
   asyncrl plot RUN_DIR ... [-o curves.png|svg|pdf] [--axis env_steps|opt_steps|wall_s]
       draw the evaluations of runs, with intervals where seeds were repeated
-  asyncrl schema
-      print the JSON schema of config.yaml, by which editors complete and check it
   asyncrl bench env|sample|transport|replay|learner|train|all [--env ID] [--quick] [--json] ...
       measure throughput, each stage against its own limit; --save and --compare find regressions
   asyncrl bench tune [--agent PRESET|MODULE:CONFIG] [--env ID] [--config FILE] [--seconds S] ...
@@ -93,7 +91,6 @@ COMMANDS = {
     "compare": "asyncrl.cli.compare",
     "report": "asyncrl.cli.report",
     "plot": "asyncrl.cli.plot",
-    "schema": "asyncrl.cli.schema",
     "bench": "asyncrl.cli.bench",
     "bench tune": "asyncrl.cli.tune",
     "doctor": "asyncrl.cli.doctor",
