@@ -101,7 +101,6 @@ IN_PYTHON: tuple[type, ...] = (TrainerConfig, OfflineConfig)
 COMMANDS = {
     "train": ["train", "--help"],
     "resume": ["resume", "--help"],
-    "actors": ["actors", "--help"],
     "join": ["join", "--help"],
     "replay": ["replay", "--help"],
     "eval": ["eval", "--help"],

@@ -47,8 +47,6 @@ usage: asyncrl COMMAND [OPTIONS]
       train an agent with actor processes; train --help lists presets and settings
   asyncrl resume RUN_DIR [OPTIONS OF train]
       resume a run from its newest valid checkpoint
-  asyncrl actors RUN_DIR [+2 | -1 | 8 | list]
-      list, add or remove actors of an active run
   asyncrl join RUN_DIR/join.key [--actors N] ...
       run actors on this machine for a run of train --listen, which may be elsewhere
   asyncrl replay RUN_DIR [--until OPT_STEPS] [--pdb]
@@ -81,7 +79,6 @@ usage: asyncrl COMMAND [OPTIONS]
 COMMANDS = {
     "train": "asyncrl.cli.train",
     "resume": "asyncrl.cli.resume",
-    "actors": "asyncrl.cli.actors",
     "join": "asyncrl.cli.join",
     "replay": "asyncrl.cli.replay",
     "eval": "asyncrl.cli.eval",

@@ -16,7 +16,6 @@ import tyro
 
 from asyncrl.bench.tuner import SearchSpace
 from asyncrl.checkpoint.resume import Resume
-from asyncrl.cli.actors import answering
 from asyncrl.cli.flags import (
     REGISTRY,
     check_config_file,
@@ -499,8 +498,7 @@ def _trained(
         dashboard.serve()
         show(f"dashboard: {dashboard.url}")
     try:
-        with answering(trainer, run_dir):
-            return trainer.train()
+        return trainer.train()
     except Exception as error:
         save_error(error, run_dir)
         raise

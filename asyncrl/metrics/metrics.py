@@ -38,7 +38,7 @@ METRICS: dict[str, Metric] = {
     "samples_per_insert": Metric(
         "1", "how often each transition in replay was sampled, on average, whole run"
     ),
-    "actors": Metric("actors", "target number, which `asyncrl actors` changes"),
+    "actors": Metric("actors", "target number, which `set_actors` changes"),
     # Returns.
     "episodes": Metric("episodes", "training episodes ended so far"),
     "episode/return_mean": Metric(

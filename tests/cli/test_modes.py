@@ -73,7 +73,7 @@ def test_live_view_knows_that_other_modes_have_no_actors(
 def test_live_view_knows_how_many_actors_hosts_may_run() -> None:
     listen = ["dqn", "--listen", "tcp://127.0.0.1", "--actors", "2..6"]
     assert setup_of(parse(listen).config).most_actors == 6
-    assert setup_of(parse(["dqn"]).config).most_actors > 6, "asyncrl actors may add some"
+    assert setup_of(parse(["dqn"]).config).most_actors > 6, "set_actors may add some"
 
 
 def test_synchronous_run_is_the_same_twice_and_continues(run_dir: Path, tmp_path: Path) -> None:

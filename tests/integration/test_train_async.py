@@ -467,3 +467,25 @@ class SlowEvaluator:
         return Evaluation(1.0, {})
 
     def close(self) -> None: ...
+
+
+def test_number_of_actors_changes_during_a_run() -> None:
+    wanted = iter([3, 1])
+
+    class UntilTwoHaveLeft:
+        def run(self, trainer: AsyncTrainer) -> None:
+            states: list[str] = []
+            while not trainer.should_stop and states[1:] != ["left", "left"]:
+                states = [status.state for status in trainer.fleet()]
+                acting = sum(state in {"running", "waiting"} for state in states)
+                if acting == trainer.actors and (actors := next(wanted, None)):
+                    trainer.set_actors(actors)
+                trainer.run_step()
+
+    cfg = config(evaluate=EvaluationConfig(where="off"))
+    result, trainer = run(cfg, strategy=UntilTwoHaveLeft(), stop=MaxSeconds(60))
+    assert trainer.actors == 1
+    assert [actor["left"] for actor in result.actors.values()] == [0, 1, 1]
+    ledger = result.ledger
+    assert ledger["produced"] == ledger["stored"] + ledger["dropped"] + ledger["lost"]
+    assert ledger["lost"] == 0

@@ -392,7 +392,7 @@ def test_the_first_actor_waits_for_the_least_number(caplog: pytest.LogCaptureFix
 
 
 def test_a_run_with_fewer_actors_than_declared_waits_for_no_more() -> None:
-    """As after `asyncrl actors RUN_DIR 2`, also in a run that is resumed after it."""
+    """As after `set_actors(2)`, also in a run that is resumed after it."""
     stage = Stage(min_actors=3)
     stage.actors = 2
     HostSide(stage, "n1", 1)
