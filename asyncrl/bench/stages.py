@@ -11,10 +11,8 @@ from typing import Literal
 from asyncrl.bench.load import Load
 from asyncrl.bench.measure import Stage
 from asyncrl.bench.stage_env import env_stage
-from asyncrl.bench.stage_learner import KINDS, learner_stage, replay_stage, update_stage
-from asyncrl.bench.stage_peers import PEER_STAGES, peer_stages
+from asyncrl.bench.stage_learner import learner_stage, update_stage
 from asyncrl.bench.stage_runs import sample_stage, train_stage
-from asyncrl.bench.stage_transport import CASES, transport_stage
 from asyncrl.bench.workload import StageName, Workload
 
 
@@ -22,16 +20,6 @@ def _samples(workload: Workload) -> Iterator[Stage]:
     load = Load.of(workload)
     yield sample_stage(load)
     yield sample_stage(load, served=True)
-
-
-def _transports(workload: Workload) -> Iterator[Stage]:
-    for case in CASES:
-        yield transport_stage(workload, case)
-
-
-def _replays(workload: Workload) -> Iterator[Stage]:
-    for kind in KINDS:
-        yield replay_stage(Load.of(workload), kind)
 
 
 def _learners(workload: Workload) -> Iterator[Stage]:
@@ -50,23 +38,14 @@ def _one(make: Callable[[Load], Stage]) -> Callable[[Workload], Iterator[Stage]]
 STAGES: dict[StageName, Callable[[Workload], Iterator[Stage]]] = {
     "env": _one(env_stage),
     "sample": _samples,
-    "transport": _transports,
-    "replay": _replays,
     "learner": _learners,
     "train": _one(train_stage),
 }
 """Name -> functions that make its measurements, each called only when it is due."""
 
 
-def make_stages(
-    name: StageName | Literal["all"], workload: Workload, *, peers: bool = False
-) -> Iterator[Stage]:
-    """Make the measurements of one stage, or of `all`, one after another.
-
-    With `peers`, each is followed by the same measurement of other frameworks that are installed.
-    """
+def make_stages(name: StageName | Literal["all"], workload: Workload) -> Iterator[Stage]:
+    """Make the measurements of one stage, or of `all`, one after another."""
     for stage, make in STAGES.items():
         if name in {stage, "all"}:
             yield from make(workload)
-            if peers and stage in PEER_STAGES:
-                yield from peer_stages(stage, Load.of(workload))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from asyncrl.core.declared import Count, NotNegative, Positive, Widths, check_declared
 from asyncrl.envs.gym import EnvConfig
 
-StageName = Literal["env", "sample", "transport", "replay", "learner", "train"]
+StageName = Literal["env", "sample", "learner", "train"]
 """The stages, in the order of the data flow."""
 
 _SLICE_S = 0.25
@@ -41,9 +41,6 @@ class Workload:
     frame_stack: Count | None = None
     """Frames per stacked observation; rows hold only the newest frame. 1 keeps observations whole.
     None uses what the environment stacks: 4 in Atari games."""
-
-    segments_per_message: Count = 64
-    """Segments per message, in the stage `transport`."""
 
     hidden: Widths = (64, 64)
     """Units of each hidden layer of the agent: DQN for discrete actions, SAC for others."""

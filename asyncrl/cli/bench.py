@@ -38,10 +38,6 @@ class BenchArguments(Workload):
     quick: bool = False
     """Smoke test of a few seconds per stage. Other flags still apply."""
 
-    peers: bool = False
-    """Also measure other frameworks that are installed, in the stages sample and learner: so far
-    Stable-Baselines3. Their numbers replace the limit."""
-
     json: bool = False
     """Print one JSON object per line, as soon as it is measured, instead of the table."""
 
@@ -106,17 +102,14 @@ def _check_place(path: Path) -> None:
 
 def run(arguments: Arguments) -> int:
     """Measure, and return the exit code."""
-    from asyncrl.bench.stage_peers import PEERS
     from asyncrl.bench.stages import make_stages
 
     bench = arguments.bench
-    if bench.peers and not any(peer.is_installed for peer in PEERS):
-        complain("asyncrl: --peers: none is installed; try: pip install stable-baselines3")
     if bench.save is not None:  # environments may change the working directory
         bench = replace(bench, save=bench.save.absolute())
     results: list[Result] = []
     try:
-        for stage in make_stages(arguments.stage, bench, peers=bench.peers):
+        for stage in make_stages(arguments.stage, bench):
             _measure(stage, bench, results)
     except KeyboardInterrupt:
         if results:

@@ -27,13 +27,12 @@ import torch
 from asyncrl.actor.step_processor import OneStep
 from asyncrl.bench.measure import Repeating
 from asyncrl.bench.stage_learner import filled
-from asyncrl.bench.stage_transport import Case, rows_schema
 from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import Experience, Message, Peer
 from asyncrl.core.named import Named
 from asyncrl.core.replay_buffer import ReplayBuffer
-from asyncrl.core.segment import SegmentSchema, make_schema
+from asyncrl.core.segment import ColumnSpec, SegmentSchema, make_schema
 from asyncrl.core.types import ActorId, Array, Columns, ModelVersion
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
@@ -55,10 +54,29 @@ from benchmarks.common import (
 )
 
 PEERS = ("cpprb", "tianshou", "torchrl")
-CASES: Mapping[str, Case] = {"transitions": "CartPole-size rows", "frames": "84x84 frames"}
+CASES = {
+    "transitions": ColumnSpec("obs", "float32", (4,)),
+    "frames": ColumnSpec("obs", "uint8", (84, 84)),
+}
+"""Name of a case -> its observations."""
 LENGTH = 32
 MESSAGE_BYTES = 4 << 20
 PAUSE_S = 0.0005  # between two samples, as a learner also computes
+
+
+def rows_schema(case: str, length: int) -> SegmentSchema:
+    """Return segments of one-step experience with such observations."""
+    return make_schema(
+        [
+            CASES[case],
+            ColumnSpec("action", "int64"),
+            ColumnSpec("reward", "float32"),
+            ColumnSpec("flags", "uint8"),
+            ColumnSpec("model_version", "int32"),
+        ],
+        length=length,
+        lookahead=1,
+    )
 
 
 def noise(schema: SegmentSchema, segments: int) -> Columns:
@@ -75,7 +93,7 @@ def noise(schema: SegmentSchema, segments: int) -> Columns:
 
 def full_replay(what: str, rows: int) -> tuple[ReplayBuffer, SegmentSchema]:
     """Return a uniform replay that is full, and the schema of its segments."""
-    schema = rows_schema(CASES[what], LENGTH)
+    schema = rows_schema(what, LENGTH)
     config = UniformReplayConfig(capacity=rows)
     return filled(config, schema, noise(schema, max(1, rows // LENGTH))), schema
 
@@ -122,7 +140,7 @@ def compare_uniform(what: str, rows: int, args: argparse.Namespace) -> Compariso
 
 def compare_prioritized(args: argparse.Namespace) -> list[Comparison]:
     """Measure prioritized replay beside each peer's; theirs hold a million transitions."""
-    schema, size = rows_schema(CASES["transitions"], LENGTH), args.batch_size
+    schema, size = rows_schema("transitions", LENGTH), args.batch_size
     replay = PrioritizedReplayConfig(capacity=args.rows).build(schema, 0)
     message = noise(schema, args.rows // LENGTH)
     replay.push(message, np.full(len(message["flags"]), schema.rows))

@@ -20,7 +20,6 @@ def tiny(**changes: Any) -> Workload:
         "actors": 1,
         "envs_per_actor": 4,
         "segment_length": 8,
-        "segments_per_message": 2,
         "hidden": (8,),
         "capacity": 2000,
         "batch_size": 16,

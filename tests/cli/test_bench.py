@@ -169,8 +169,7 @@ def test_a_stage_that_fails_does_not_take_the_others_results_with_it(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def stages(_name: str, _workload: object, *, peers: bool) -> Iterator[FakeStage]:
-        assert not peers
+    def stages(_name: str, _workload: object) -> Iterator[FakeStage]:
         yield fakes[0]
         raise AsyncRLError("the second stage is broken")
 
@@ -234,7 +233,7 @@ def test_quick_changes_defaults_only() -> None:
     [
         (
             "",
-            "name a stage to measure: asyncrl bench env|sample|transport|replay|learner|train|all",
+            "name a stage to measure: asyncrl bench env|sample|learner|train|all",
         ),
         ("--quick", "name a stage to measure"),
         ("speed", "'speed' is not a stage to measure: asyncrl bench env|"),
