@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -100,9 +101,11 @@ class ActorSpec:
 def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
     """Run one actor, from its first model to its final report."""
     incarnation = (peer.actor_id, peer.incarnation)
+    globals_seed = derive_seed(spec.seed, Role.GLOBALS, *incarnation)
     if spec.owns_process:
         _set_up_logging(f"actor {peer.actor_id}")
-        _seed_globals(derive_seed(spec.seed, Role.GLOBALS, *incarnation))
+        _seed_globals(globals_seed)
+    had_torch = "torch" in sys.modules
     with _Opened() as opened:
         home = _Environments(spec, peer)
         opened.callback(home.close)
@@ -114,6 +117,8 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
             n_envs=env.n_envs,
         )
         policy = spec.build_policy(env.spec, context)
+        if spec.owns_process and not had_torch:
+            _seed_torch(globals_seed)
         outbox = Outbox(peer, spec.schema, spec.segment, env.n_envs)
         link = spec.transport.connect(peer)
         opened.callback(link.close)
@@ -322,12 +327,22 @@ class _WithHeartbeat(PolicyWrapper):
 
 
 def _seed_globals(seed: int) -> None:
-    """Seed the global random generators, for environments that draw from them.
+    """Seed the global random generators, for environments and policies that draw from them.
 
     Otherwise all processes that were forked from the same one would draw the same numbers.
     """
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002  # for those who still use it
+    _seed_torch(seed)
+
+
+def _seed_torch(seed: int) -> None:
+    """Seed torch, if it is loaded: it begins with the same seed in every process.
+
+    Its devices get the seed when they are first used.
+    """
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(seed)
 
 
 def _set_up_logging(name: str) -> None:

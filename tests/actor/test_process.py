@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.actor.process import ActorSpec, EvaluatorSpec, run_actor, run_evaluator
@@ -17,9 +19,9 @@ from asyncrl.core.env import EnvStep
 from asyncrl.core.errors import EnvironmentFault
 from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.inference import Inference
-from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, ModelInfo
+from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, ModelInfo, Peer
 from asyncrl.core.segment import SegmentConfig, make_schema
-from asyncrl.core.types import Array
+from asyncrl.core.types import ActorId, Array
 from asyncrl.envs.gym import with_kwargs
 from asyncrl.supervision.restart_policy import OnException, RestartPolicyConfig
 from tests.support.fakes import (
@@ -240,6 +242,7 @@ def live(
     envs: list[Breaking],
     on_exception: OnException,
     build_policy: BuildPolicy | None = None,
+    peer: Peer = PEER,
     **restart: Any,
 ) -> ActorsLink:
     made: Iterator[Breaking] = iter(envs)
@@ -256,7 +259,7 @@ def live(
         seed=0,
         restart=RestartPolicyConfig(on_exception=on_exception, backoff_s=0.0, **restart),
     )
-    run_actor(spec, PEER, NoProgress())
+    run_actor(spec, peer, NoProgress())
     return link
 
 
@@ -307,6 +310,44 @@ def test_error_of_environments_that_are_not_rebuilt_is_the_actors(
     with pytest.raises(ValueError, match="the wheel came off"):
         live([env], on_exception)
     assert env.closed, "which failed as well, and would have hidden why"
+
+
+# --- random numbers ------------------------------------------------------------------------------
+
+
+class Draws(CountingBatch):
+    """Draws from torch's global generator in each step."""
+
+    def __init__(self, drawn: list[float]) -> None:
+        super().__init__(n_envs=2)
+        self.drawn = drawn
+
+    def step(self, action: Array) -> EnvStep:
+        self.drawn.append(torch.rand(()).item())
+        return super().step(action)
+
+
+@pytest.mark.parametrize("loaded", ["before the fork", "with the policy"])
+def test_each_incarnation_draws_its_own_numbers_from_torch(
+    monkeypatch: pytest.MonkeyPatch, loaded: str
+) -> None:
+    def build_policy(*_: object) -> Any:
+        sys.modules["torch"] = torch
+        return ConstantAgent()
+
+    def draws(actor_id: int, incarnation: int = 0) -> tuple[float, ...]:
+        torch.manual_seed(0)  # as forks of one process begin
+        drawn: list[float] = []
+        with monkeypatch.context() as patch:
+            if loaded == "with the policy":
+                patch.delitem(sys.modules, "torch")
+            peer = Peer(actor_id=ActorId(actor_id), incarnation=incarnation)
+            live([Draws(drawn)], "raise", build_policy, peer)
+        assert drawn
+        return tuple(drawn)
+
+    assert len({draws(0), draws(1), draws(2), draws(0, 1)}) == 4
+    assert draws(0) == draws(0)
 
 
 # --- inference -----------------------------------------------------------------------------------
