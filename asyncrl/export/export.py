@@ -109,7 +109,9 @@ def _numpy_file(
 ) -> tuple[bytes, _Exported]:
     """Return a file for `policy_numpy.py`, and a policy loaded from it."""
     scales = [field["scale"] for field in said["observation"].values()]
-    read = [torch.from_numpy(x).float() / scale for x, scale in zip(fields, scales, strict=True)]
+    read = [
+        torch.from_numpy(x).float() / torch.tensor(s) for x, s in zip(fields, scales, strict=True)
+    ]
     description, arrays = _operations(network, read)
     packed = np.frombuffer(json.dumps(said | description).encode(), np.uint8)
     file = io.BytesIO()

@@ -48,7 +48,7 @@ class Acting(nn.Module):
     def __init__(self, network: nn.Module, said: Mapping[str, Any]) -> None:
         super().__init__()
         self.network = network
-        self._scales = [field["scale"] for field in said["observation"].values()]
+        self._scales = [torch.tensor(field["scale"]) for field in said["observation"].values()]
         self._warned = said["action"]
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:

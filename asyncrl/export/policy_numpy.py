@@ -89,7 +89,8 @@ class Policy:
         inputs: dict[str, Array] = {}
         for name, field in self._fields.items():
             array = np.asarray(fields[name], field["dtype"]).reshape(-1, *field["shape"])
-            inputs[field["input"]] = array.astype(np.float32) / np.float32(field["scale"])
+            scale = np.asarray(field["scale"], np.float32)
+            inputs[field["input"]] = array.astype(np.float32) / scale
         count = len(next(iter(inputs.values())))
         remembered = self.description["memory"]
         if remembered:

@@ -45,6 +45,7 @@ VECTOR = box([-np.inf] * 5, [np.inf] * 5)
 IMAGE = box(np.zeros((2, 40, 36)), np.full((2, 40, 36), 255), "uint8")
 CHOICES = box([0, 1], [3, 2], "int64", categorical=True)
 BYTE_CHOICES = box([0, 1], [3, 2], "uint8", categorical=True)
+BOARD = box(np.zeros(3), [3, 3, 200], "uint8")
 FIELDS = PackedSpec((("camera/left", IMAGE), ("place", VECTOR), ("gear", CHOICES)))
 BOUNDED = box([-1, -2, 0], [1, 5, 3])
 UNBOUNDED = box([-np.inf, -1], [np.inf, 1])
@@ -54,6 +55,8 @@ CASES: dict[str, tuple[Any, EnvSpec]] = {
     "dqn": (DQNConfig(normalize_obs=True), EnvSpec(VECTOR, FOUR)),
     "dqn, dueling, noisy": (DQNConfig(dueling=True, noisy=True), EnvSpec(VECTOR, FOUR)),
     "dqn, images": (DQNConfig(), EnvSpec(IMAGE, FOUR)),
+    "dqn, board in bytes": (DQNConfig(), EnvSpec(BOARD, FOUR)),
+    "dqn, board, normalised": (DQNConfig(normalize_obs=True), EnvSpec(BOARD, FOUR)),
     "dqn, fields": (DQNConfig(normalize_obs=True), EnvSpec(FIELDS, FOUR)),
     "dqn, choices": (DQNConfig(), EnvSpec(CHOICES, FOUR)),
     "dqn, choices in bytes": (DQNConfig(), EnvSpec(BYTE_CHOICES, FOUR)),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -124,6 +125,8 @@ _MAX_CHOICES = 1024
 
 _EXACT_IN_FLOAT32 = 2**24
 
+_LARGEST_BYTE = 255.0
+
 _MIN_IMAGE_SIDE = 36
 """Minimum height and width in pixels for `nature_cnn`."""
 
@@ -135,10 +138,18 @@ def each_field(obs: NetworkInput, change: Callable[[Tensor], Tensor]) -> Network
     return {name: change(field) for name, field in obs.items()}
 
 
-def as_float(obs: Tensor) -> Tensor:
-    """Convert observations to float32; bytes (images) are scaled to [0, 1]."""
-    # In place: another large tensor would often need pages that the system has to clear.
-    return obs.float().div_(255.0) if obs.dtype == torch.uint8 else obs.float()
+class ScaledBytes:
+    """Converts bytes to float32, divided by one scale or by one for each number."""
+
+    def __init__(self, scale: float | list[Any]) -> None:
+        self._scale = torch.tensor(scale) if isinstance(scale, list) else scale
+
+    def __call__(self, obs: Tensor) -> Tensor:
+        """Return a new tensor."""
+        if isinstance(self._scale, Tensor):
+            self._scale = self._scale.to(obs.device)
+        # In place: another large tensor would often need pages that the system has to clear.
+        return obs.float().div_(self._scale)
 
 
 def observation_reader(observation: BoxSpec | PackedSpec) -> Callable[[Tensor], NetworkInput]:
@@ -148,9 +159,20 @@ def observation_reader(observation: BoxSpec | PackedSpec) -> Callable[[Tensor], 
     return _array_reader(observation)
 
 
-def input_scale(box: BoxSpec) -> float:
-    """Return the divisor of an array for networks: 255 for bytes, unless they are choices."""
-    return 255.0 if box.dtype == "uint8" and not box.categorical else 1.0
+def input_scale(box: BoxSpec) -> float | list[Any]:
+    """Return the divisor of an array for networks: the upper bounds of bytes, otherwise 1.
+
+    One number if all are equal, as in images. Choices are not divided.
+    """
+    if box.dtype != "uint8" or box.categorical:
+        return 1.0
+    scale = np.maximum(box.high, 1).astype(np.float64)
+    return float(scale.max()) if np.ptp(scale) == 0 else scale.tolist()
+
+
+def is_image(box: BoxSpec) -> bool:
+    """Return whether an array holds pixels: bytes from 0 to 255 in at least two dimensions."""
+    return input_scale(box) == _LARGEST_BYTE and len(box.shape) > 1
 
 
 def no_observations(observation: BoxSpec | PackedSpec, count: int) -> NetworkInput:
@@ -160,7 +182,8 @@ def no_observations(observation: BoxSpec | PackedSpec, count: int) -> NetworkInp
 
 
 def _array_reader(box: BoxSpec) -> Callable[[Tensor], Tensor]:
-    return Tensor.float if box.categorical else as_float
+    scale = input_scale(box)
+    return Tensor.float if scale == 1.0 else ScaledBytes(scale)
 
 
 def _read_fields(spec: PackedSpec, packed: Tensor) -> dict[str, Tensor]:

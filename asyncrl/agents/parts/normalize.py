@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.parts.networks import NetworkInput
+from asyncrl.agents.parts.networks import NetworkInput, is_image
 from asyncrl.agents.parts.reduction import Reduction, Rows
 from asyncrl.core.env import ACTION_MASK, BoxSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
@@ -127,7 +127,7 @@ class Normalized(nn.Module):
 
 
 def _fields(observation: BoxSpec | PackedSpec | None) -> dict[str, BoxSpec]:
-    """Return the fields to normalise: bytes are within [0, 1] already, choices have no scale.
+    """Return the fields to normalise: images are within [0, 1] already, choices have no scale.
 
     Neither has the action mask.
     """
@@ -137,5 +137,5 @@ def _fields(observation: BoxSpec | PackedSpec | None) -> dict[str, BoxSpec]:
     return {
         name: box
         for name, box in fields
-        if box.dtype != "uint8" and not box.categorical and name != ACTION_MASK
+        if not is_image(box) and not box.categorical and name != ACTION_MASK
     }

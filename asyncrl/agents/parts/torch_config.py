@@ -50,8 +50,8 @@ class TorchConfig:
     GPU, and is slower than `off` for small networks on a CPU."""
 
     normalize_obs: bool = False
-    """Normalise observations by their running mean and standard deviation. Bytes (images) and
-    discrete observations are left unchanged."""
+    """Normalise observations by their running mean and standard deviation. Images
+    (bytes from 0 to 255 in two or more dimensions) and discrete observations stay as they are."""
 
     normalize_reward: bool = False
     """Divide rewards by the running standard deviation of the discounted return, which the step

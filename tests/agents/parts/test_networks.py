@@ -24,7 +24,6 @@ from asyncrl.agents.parts.networks import (
     ImageConv2d,
     NoisyLinear,
     OneHot,
-    as_float,
     encoder_layers,
     n_features,
     nature_cnn,
@@ -40,7 +39,8 @@ from asyncrl.envs.spaces import spec_from_spaces
 
 
 def box(shape: tuple[int, ...], dtype: str = "float32") -> BoxSpec:
-    return BoxSpec(shape, dtype, np.zeros(shape, dtype), np.ones(shape, dtype))
+    high = np.full(shape, 255 if dtype == "uint8" else 1, dtype)
+    return BoxSpec(shape, dtype, np.zeros(shape, dtype), high)
 
 
 def linear_sizes(network: nn.Module) -> list[tuple[int, int]]:
@@ -307,7 +307,8 @@ def test_fields_of_every_dtype_are_read(dtype: str) -> None:
 
 
 def test_one_array_is_read_unchanged() -> None:
-    assert observation_reader(box((3,))) is as_float
+    obs = torch.randn(2, 3)
+    assert observation_reader(box((3,)))(obs) is obs
     blank = no_observations(box((2, 3), "uint8"), 4)
     assert isinstance(blank, torch.Tensor)
     assert (blank.shape, blank.dtype) == ((4, 2, 3), torch.float32)
@@ -385,12 +386,30 @@ def test_field_with_an_image_that_does_not_fit_is_refused() -> None:
         q_network(spec, (16,), 2)
 
 
-def test_bytes_are_scaled_and_nothing_else_is() -> None:
-    pixels = torch.arange(256, dtype=torch.uint8)
-    scaled = as_float(pixels)
-    assert torch.equal(scaled, torch.arange(256) / 255.0)
-    assert pixels.tolist() == list(range(256)), "what is stored stays as it is"
-    for dtype in (torch.float32, torch.float64, torch.int64):
-        kept = as_float(torch.tensor([0, 51, 255], dtype=dtype))
-        assert kept.dtype == torch.float32
-        assert kept.tolist() == [0.0, 51.0, 255.0]
+@pytest.mark.parametrize("high", [255, 3, 1, 0, [3, 200]])
+def test_bytes_are_divided_by_their_bounds(high: int | list[int]) -> None:
+    bounds = np.broadcast_to(np.array(high, np.uint8), (2,))
+    spec = BoxSpec((2,), "uint8", np.zeros(2, np.uint8), bounds)
+    stored = torch.from_numpy(np.array([bounds, 0 * bounds]))
+    for read in (observation_reader(spec)(stored), each_read(spec, stored)):
+        assert read.tolist() == [(bounds > 0).tolist(), [0, 0]]
+        assert stored[0].tolist() == bounds.tolist(), "what is stored stays as it is"
+
+
+def each_read(spec: BoxSpec, stored: torch.Tensor) -> torch.Tensor:
+    """Read observations as a field among others."""
+    fields = PackedSpec((("mode", box((), "int8")), ("board", spec)))
+    columns = {"mode": np.zeros(2, np.int8), "board": stored.numpy()}
+    read = observation_reader(fields)(torch.from_numpy(fields.pack(columns)))
+    assert isinstance(read, dict)
+    return read["board"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "int64"])
+def test_nothing_but_bytes_is_divided(dtype: str) -> None:
+    kept = observation_reader(box((3,), dtype))(
+        torch.tensor([[0, 51, 255]]).to(getattr(torch, dtype))
+    )
+    assert isinstance(kept, torch.Tensor)
+    assert kept.dtype == torch.float32
+    assert kept.tolist() == [[0.0, 51.0, 255.0]]

@@ -15,7 +15,7 @@ from asyncrl.core.errors import ConfigError
 
 
 def box(shape: tuple[int, ...], dtype: str = "float32", *, categorical: bool = False) -> BoxSpec:
-    low, high = np.zeros(shape, dtype), np.ones(shape, dtype)
+    low, high = np.zeros(shape, dtype), np.full(shape, 255 if dtype == "uint8" else 1, dtype)
     return BoxSpec(shape, dtype, low, high, categorical=categorical)
 
 
@@ -64,26 +64,32 @@ def test_numbers_without_a_dimension_are_normalized_too() -> None:
     assert norm(torch.tensor([1.0, 2.0, 3.0])).tolist() == pytest.approx([-1.0, 0.0, 1.0])
 
 
-@pytest.mark.parametrize("left", [box((2,), "uint8"), box((2,), "int64", categorical=True)])
-def test_bytes_and_choices_are_left_unchanged(left: BoxSpec) -> None:
+@pytest.mark.parametrize("left", [box((1, 2), "uint8"), box((1, 2), "int64", categorical=True)])
+def test_images_and_choices_are_left_unchanged(left: BoxSpec) -> None:
     model = Normalized(nn.Identity(), left, rewards=False)
-    obs = torch.tensor([[0.25, 1.0], [0.5, 0.0]])
+    obs = torch.tensor([[[0.25, 1.0]], [[0.5, 0.0]]])
     model.learn(obs, {})
     assert torch.equal(model(obs), obs)
     assert not list(model.buffers())
 
 
 def test_fields_are_normalized_each_by_itself() -> None:
-    spec = PackedSpec((("image", box((2,), "uint8")), ("speed", box((1,))), ("arm/angle", box(()))))
+    board = BoxSpec((1, 2), "uint8", np.zeros((1, 2)), np.full((1, 2), 3))
+    fields = {"image": box((1, 2), "uint8"), "board": board, "ram": box((1,), "uint8")}
+    spec = PackedSpec((*fields.items(), ("speed", box((1,))), ("arm/angle", box(()))))
     model = Normalized(nn.Identity(), spec, rewards=False)
     obs = {
-        "image": torch.tensor([[0.0, 1.0], [0.5, 0.5]]),
+        "image": torch.tensor([[[0.0, 1.0]], [[0.5, 0.5]]]),
+        "board": torch.tensor([[[0.0, 1.0]], [[0.5, 0.5]]]),
+        "ram": torch.tensor([[0.0], [0.1]]),
         "speed": torch.tensor([[10.0], [30.0]]),
         "arm/angle": torch.tensor([0.1, 0.3]),
     }
     model.learn(obs, {})
     seen = model(obs)
     assert torch.equal(seen["image"], obs["image"])
+    assert seen["board"].ravel().tolist() == pytest.approx([-1.0, 1.0, 1.0, -1.0], abs=1e-4)
+    assert seen["ram"].ravel().tolist() == pytest.approx([-1.0, 1.0], abs=1e-4)
     assert seen["speed"].ravel().tolist() == pytest.approx([-1.0, 1.0])
     assert seen["arm/angle"].tolist() == pytest.approx([-1.0, 1.0], abs=1e-5)
 
