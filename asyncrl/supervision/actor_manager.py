@@ -11,9 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Literal
 
-from asyncrl.core.declared import CountOrOff, Positive, PositiveOrOff, Within, check_declared
+from asyncrl.core.declared import CountOrOff, Positive, PositiveOrOff, check_declared
 from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.core.interrupter import CrashForwardingThread, Interrupter, start_thread
 from asyncrl.core.launcher import ActorBody, ActorExit, Launcher, Place
@@ -27,11 +27,9 @@ from asyncrl.supervision.restart_policy import (
     MemoryWatch,
     RestartPolicy,
     RestartPolicyConfig,
-    Stragglers,
     at_limit,
     cause_of,
     hung,
-    lagged,
     overstayed,
     too_large_to_start,
 )
@@ -75,13 +73,6 @@ class ActorManagerConfig:
     and is restarted, before the system's OOM killer chooses a process. Nothing is lost, and it does
     not count as a failure. If the actor spends most of its time on restarts, the run ends. Shared
     memory such as loaded modules counts. 0 disables."""
-
-    min_pace: Annotated[float, Within("[0, 1)", zero="never")] = 0.0
-    """Restart an actor that makes less than this share of the median actor's steps. Needs three or
-    more actors. 0 disables: a slow actor delays no other."""
-
-    pace_window_s: Positive = 60.0
-    """Seconds over which steps of actors are compared."""
 
     stop_timeout_s: Positive = 15.0
     """Seconds for actors to send their remaining experience and exit before they are killed. At the
@@ -186,7 +177,6 @@ class ActorManager:
         self._size = len([*self._actors()])
         self.asked = 0
         """Number of actors that `resize` has asked for last; 0 before."""
-        self._stragglers = Stragglers(config.min_pace, config.pace_window_s)
         self._finishing = threading.Event()
         self._stop_now = threading.Event()
         self._kills = True
@@ -286,7 +276,6 @@ class ActorManager:
                 passed_s = self._time_passed_s()
                 self._end_hanging(passed_s)
                 self._replace_large(passed_s)
-                self._end_slow()
                 if self._finishing.is_set() and not any(slot.alive for _, slot in self._actors()):
                     alone_s += passed_s
             self._kill_remaining()
@@ -485,27 +474,6 @@ class ActorManager:
             slot.memory.growth(held_bytes),
             RAISE_LIMIT,
         )
-
-    def _end_slow(self) -> None:
-        """Kill actors that are much slower than the median."""
-        if not self._config.min_pace or self._finishing.is_set():
-            return
-        reported = {
-            peer: self._launcher.progress(peer)
-            for peer, slot in self._living()
-            if not (slot.killed_because or slot.held_bytes or slot.leaves)
-            and peer.actor_id not in self._names
-        }
-        turns = {peer: progress.turns for peer, progress in reported.items()}
-        waiting = [peer for peer, progress in reported.items() if progress.waiting]
-        for peer, slow in self._stragglers.look(self._clock(), turns, waiting).items():
-            self._slots[peer.actor_id].killed_because = lagged(
-                slow.steps_per_s,
-                slow.median_steps_per_s,
-                min_pace=self._config.min_pace,
-                window_s=self._config.pace_window_s,
-            )
-            self._launcher.kill(peer, with_stacks=True)
 
     def _kill_remaining(self) -> None:
         for peer, _ in self._living():

@@ -19,9 +19,7 @@ from __future__ import annotations
 import random
 import signal
 from collections import defaultdict, deque
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Annotated, Literal, NamedTuple
 
 from asyncrl.core.declared import (
@@ -35,7 +33,6 @@ from asyncrl.core.declared import (
 )
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import ActorExit
-from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
 
 _MEND = "Fix what raised it."
@@ -272,19 +269,6 @@ def hung(silent_s: float, limit_s: float, *, starts: bool) -> Cause:
     )
 
 
-def lagged(
-    steps_per_s: float, median_steps_per_s: float, *, min_pace: float, window_s: float
-) -> Cause:
-    """Describe an actor that was killed because it was much slower than the others."""
-    return Cause(
-        f"made {steps_per_s:.3g} steps/s over {window_s:g} s, the median actor "
-        f"{median_steps_per_s:.3g}, and was killed",
-        "If its environments are expected to be slower, lower supervision.min_pace, now "
-        f"{min_pace:g}; else {SEE_STACKS}",
-        wasted_s=window_s,
-    )
-
-
 def too_large_to_start(held_bytes: int, limit_bytes: int) -> Cause:
     """Describe an actor that was killed at its memory limit before its first step."""
     return Cause(
@@ -408,63 +392,3 @@ def _guess(ended: ActorExit) -> tuple[str, str]:
             )
         case _:
             return "", "Find out what sent it: a scheduler, a person, or the environment itself."
-
-
-_FEWEST = 3
-"""With two actors, neither can be called slow."""
-
-
-class Slow(NamedTuple):
-    """An actor's pace and the median actor's."""
-
-    steps_per_s: float
-    median_steps_per_s: float
-
-
-@dataclass(slots=True)
-class Stragglers:
-    """Compares the actors' paces in one time window after another."""
-
-    min_share: float
-    """Share of the median actor's steps below which an actor counts as slow."""
-
-    window_s: float
-    _since_s: float = float("-inf")
-    _steps: dict[Peer, int] = field(default_factory=dict)
-    _looked_s: float = float("-inf")
-    _waited_s: dict[Peer, float] = field(default_factory=dict)
-
-    def look(
-        self, now_s: float, steps: Mapping[Peer, int], waiting: Collection[Peer] = ()
-    ) -> dict[Peer, Slow]:
-        """Return the slow actor of a window that is over, or None; call it often.
-
-        `steps` counts those that each incarnation has made, not those stored, since whole
-        trajectories are held back until they are complete. An incarnation without steps at the
-        window's start is not judged: it may have been starting. Time spent `waiting`, for the
-        learner or for the backoff before environments are rebuilt, is excluded, and a step that may
-        be in progress around a wait counts as made.
-        """
-        for peer in waiting:
-            since_s = max(self._looked_s, self._since_s)
-            self._waited_s[peer] = self._waited_s.get(peer, 0.0) + now_s - since_s
-        self._looked_s = now_s
-        passed_s = now_s - self._since_s
-        if passed_s < self.window_s:
-            return {}
-        before, self._since_s, self._steps = self._steps, now_s, dict(steps)
-        waited_s, self._waited_s = self._waited_s, {}
-        rates = {
-            peer: (count - before[peer]) / passed_s
-            for peer, count in steps.items()
-            if before.get(peer, 0) > 0
-        }
-        if len(rates) < _FEWEST:
-            return {}
-        middle = median(rates.values())
-        return {
-            peer: Slow(rate, middle)
-            for peer, rate in rates.items()
-            if rate * passed_s + (peer in waited_s)
-            < self.min_share * middle * (passed_s - waited_s.get(peer, 0.0))
-        }
