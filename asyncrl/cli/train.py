@@ -101,6 +101,7 @@ def setup_of(config: RunConfig) -> Setup:
         samples_per_insert=config.limiter.samples_per_insert,
         elsewhere=config.elsewhere,
         most_actors=config.most_actors(config.parts.actor_agents),
+        served=config.inference != "actor",
     )
 
 

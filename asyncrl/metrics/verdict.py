@@ -46,6 +46,9 @@ class Setup:
     learners: int = 1
     """Learners of the run; the other numbers are those of one of them."""
 
+    served: bool = False
+    """Whether the actors' networks are computed in batches of all actors."""
+
     @property
     def share(self) -> float:
         """CPU seconds per second that a run may use."""
@@ -437,8 +440,9 @@ def _wider_batches(facts: Facts, policy: float) -> str:
     """Advise a number of environments with which choosing actions takes a quarter of the time."""
     now = facts.setup.envs_per_actor
     if now is not None and now >= _MANY_ENVS:
-        return f"with {now} environments each, a smaller network helps, or else " + _more_actors(
-            facts
+        served = "" if facts.setup.served else " or inference=server"
+        return f"with {now} environments each, a smaller network{served} helps, or else " + (
+            _more_actors(facts)
         )
     wanted = policy * (1 - _POLICY_GOAL) / (_POLICY_GOAL * max(1 - policy, 1e-9))
     times = 2 ** math.ceil(math.log2(max(min(wanted, _MANY_ENVS), 2.0)))

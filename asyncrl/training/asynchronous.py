@@ -156,13 +156,7 @@ def build_async_trainer(
             rank=share.rank,
             world=share.world,
         )
-        if config.inference == "auto":
-            config = plan.decide_inference()
-            if config.inference == "server":
-                starts.close()
-                starts = launcher_of(config, None)
-                undo.callback(starts.close)
-        elif config.inference != "actor":
+        if config.inference != "actor":
             plan.check_inference()
         buffer = plan.build_buffer()  # raises if memory cannot hold it
         checkpointer, checkpoint = share.open_checkpoints(

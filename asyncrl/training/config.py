@@ -37,11 +37,10 @@ class AsyncConfig(CommonConfig):
     the run's key, by `asyncrl join`; needs `transport.bind`. `ray`: processes of the nodes of a Ray
     cluster; needs `pip install 'asyncrl[ray]'`."""
 
-    inference: Annotated[Literal["actor", "learner", "server", "auto"], COMMON] = "actor"
+    inference: Annotated[Literal["actor", "learner", "server"], COMMON] = "actor"
     """Where the networks of actors are computed: in each actor; or in batches of all actors, by a
     thread of the learner or by a separate process. Batches pay off for large networks and many
-    actors with few environments each. `auto` measures the network and chooses `server` if that is
-    clearly faster, else `actor`."""
+    actors with few environments each."""
 
     serving: ServingConfig = field(default_factory=ServingConfig)
     """Batches of inference in the learner or a server."""

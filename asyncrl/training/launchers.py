@@ -59,7 +59,7 @@ def launcher_of(config: AsyncConfig, launcher: RunLauncher | None) -> RunLaunche
     Without networks, actors are a quarter as large if what starts them has not loaded torch.
     """
     chosen: RunLauncher | ThreadLauncher
-    if config.launcher != "thread" and config.inference in {"actor", "auto"}:
+    if config.launcher != "thread" and config.inference == "actor":
         chosen = launcher or start_launcher()
     else:
         if launcher is not None:

@@ -6,7 +6,6 @@ Starts nothing: settings that contradict each other are rejected before anything
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -42,11 +41,9 @@ from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.transport import Transport
 from asyncrl.core.types import MOST_ACTORS, ActorId
 from asyncrl.learner.rate_limiter import RateLimiter
-from asyncrl.metrics.system import Cores
 from asyncrl.metrics.verdict import Setup
 from asyncrl.supervision.actor_manager import MakeBody
 from asyncrl.supervision.local import pickled
-from asyncrl.training.choose_inference import is_server_faster
 from asyncrl.training.common_config import EvaluationConfig, with_env_kwargs
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.layout import Layout
@@ -136,6 +133,7 @@ class RunPlan:
             elsewhere=config.elsewhere,
             most_actors=config.most_actors(actor_agents),
             learners=world,
+            served=config.inference != "actor",
         )
 
     def build_learner(self) -> Agent:
@@ -197,22 +195,6 @@ class RunPlan:
                 choosers[id(agent)] = check_served(policy, self._spec) or agent.build_policy
         place(policy, self._config.serving.device)
         self._build_policy = [choosers[id(agent)] for agent in self._actor_agents]
-
-    def decide_inference(self) -> AsyncConfig:
-        """Return the config with `actor` or `server` in place of `inference=auto`."""
-        served = self._config.launcher != "thread" and self._is_server_faster()
-        if not served:
-            self._build_policy = [agent.build_policy for agent in self._actor_agents]
-        self._config = replace(self._config, inference="server" if served else "actor")
-        return self._config
-
-    def _is_server_faster(self) -> bool:
-        try:
-            self.check_inference()
-        except ConfigError:
-            return False
-        cores = Cores().share
-        return is_server_faster(self._actor_agents, self._spec, n_envs=self._n_envs, cores=cores)
 
     def _server_spec(
         self, inference: InferenceAddress, transport: Transport

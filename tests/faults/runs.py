@@ -19,7 +19,7 @@ def with_restarts(
     *,
     step_timeout_s: float = 300.0,
     on_exception: OnException = "restart",
-    inference: Literal["actor", "learner", "server", "auto"] = "actor",
+    inference: Literal["actor", "learner", "server"] = "actor",
 ) -> AsyncConfig:
     """Return settings under which actors may die as often as they like."""
     restart = RestartPolicyConfig(on_exception=on_exception, max_restarts=1000, backoff_max_s=0.2)

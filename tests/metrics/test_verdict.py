@@ -275,7 +275,7 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
             setup={"envs_per_actor": 64},
         ),
         "policy-bound",
-        ("with 64 environments each, a smaller network", "7 actors would use"),
+        ("with 64 environments each, a smaller network or inference=server", "7 actors would"),
     ),
     "short segments": (
         facts(learner_waits=0.5, actor={"send": 0.5, "env": 0.4, "policy": 0.1}),

@@ -199,15 +199,3 @@ def test_what_is_given_is_looked_at_before_anything_else() -> None:
         plan(actor_agents=[ConstantConfig(action=1), "dqn", ConstantConfig()])
     with pytest.raises(ConfigError, match="make_env must be a function"):
         plan(make_env=CountingBatch())
-
-
-@pytest.mark.parametrize("faster", [False, True])
-def test_inference_auto_becomes_a_choice(faster: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncrl.training.plan.is_server_faster", lambda *_, **__: faster)
-    auto = replace(CONFIG, inference="auto")
-    assert plan(auto).decide_inference().inference == "actor", "its policy cannot be served"
-    agent = DQNConfig(hidden=(8,), device="cpu")
-    chosen = plan(auto, agent=agent).decide_inference().inference
-    assert chosen == ("server" if faster else "actor")
-    threads = replace(auto, launcher="thread")
-    assert plan(threads, agent=agent).decide_inference().inference == "actor"
