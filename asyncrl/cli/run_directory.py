@@ -149,7 +149,7 @@ def load_starts(run_dir: Path) -> list[object]:
     """Return the earlier starts of a run; this one is added later."""
     try:
         starts = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))["starts"]
-    except (OSError, ValueError, TypeError, KeyError):  # a new run, or one of an older version
+    except (OSError, ValueError, TypeError, KeyError):  # a new run
         return []
     return starts if isinstance(starts, list) else []
 

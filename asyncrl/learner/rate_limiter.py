@@ -149,9 +149,9 @@ class RateLimiter:
         left comes first, and ends in the middle of the band.
         """
         self.inserted, self.sampled = int(saved["inserted"]), int(saved["sampled"])
-        self._offset = saved.get("offset", 0.0)  # earlier versions saved neither this nor min_size
+        self._offset = saved["offset"]
         settings = self._settings()
-        if any(saved.get(name, value) != value for name, value in settings.items()):
+        if any(saved[name] != value for name, value in settings.items()):
             self._offset = 0.0
             left = max(0, self._min_size - self.inserted)
             self._offset = self._difference(inserts=left) - (self._lowest + self._highest) / 2

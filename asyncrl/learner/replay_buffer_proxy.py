@@ -400,9 +400,8 @@ class ReplayBufferProxy:
 
 
 def _limiter_state(checkpoint: Checkpoint) -> dict[str, float]:
-    """Return what a checkpoint holds of the limiter; earlier versions saved less of it."""
+    """Return what a checkpoint holds of the limiter."""
     held = "run.limiter"
     counts = {name: checkpoint.count(f"{held}.{name}") for name in ("inserted", "sampled")}
-    newer = [n for n in ("offset", "min_size") if n in checkpoint.meta["run"].get("limiter", {})]
-    names = ("samples_per_insert", *newer)
+    names = ("samples_per_insert", "offset", "min_size")
     return {**counts, **{name: checkpoint.number(f"{held}.{name}") for name in names}}

@@ -228,8 +228,7 @@ class Trainer(BaseTrainer):
         self._opts_owed = checkpoint.count("run.opts_owed")
         counts = ("incarnation", "env_steps", "stored", "episodes")
         self._actor.restore({name: checkpoint.count(f"run.actor.{name}") for name in counts})
-        saved = "rounds_due" in checkpoint.meta["run"]  # not by earlier versions
-        self._opt_rounds = self._rounds() - (checkpoint.count("run.rounds_due") if saved else 0)
+        self._opt_rounds = self._rounds() - checkpoint.count("run.rounds_due")
         if self.env_change.number:
             self._actor.envs.want(self.env_change)
         self._env_steps = checkpoint.count("env_steps")

@@ -106,12 +106,6 @@ def test_a_warm_up_that_is_left_ends_in_the_middle_of_the_band(min_size: int) ->
     assert limiter.room() == pytest.approx(limiter.stock())
 
 
-def test_a_state_of_an_earlier_version_keeps_its_balance() -> None:
-    limiter = RateLimiterConfig(min_size=10).build(max_insert=10, batch_size=32)
-    limiter.resume_at({"inserted": 100, "sampled": 700, "samples_per_insert": 8.0})
-    assert limiter.room() - limiter.stock() == pytest.approx(2 * (700 - 8 * 90) / 8)
-
-
 def test_refusal_names_a_band_that_works() -> None:
     config = RateLimiterConfig(samples_per_insert=2.0, band_transitions=1)
     with pytest.raises(ConfigError, match="at least 75") as refused:
