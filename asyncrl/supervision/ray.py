@@ -83,7 +83,8 @@ class RayHosts:
             start_new_session=True,  # Ctrl-C is for the learner, which ends the hosts
         )
         self._messages: Queue[Mapping[str, Any]] = Queue()
-        self._on_message: Callable[[Mapping[str, Any]], None] = self._messages.put
+        self._on_message: Callable[[Mapping[str, Any]], object] = lambda _: None
+        self._goes_on = threading.Event()
         self._ends = self._serves = self._failed = False
         self._reader = threading.Thread(target=self._read, name="asyncrl-ray", daemon=True)
         self._reader.start()
@@ -127,6 +128,7 @@ class RayHosts:
                     on_failed(TransportError(self._why_gone()))
 
         self._on_message, self._serves = on_message, True
+        self._goes_on.set()
         body = pickled((sys.path, pickled(run)))
         self._say({"serve": base64.b64encode(body).decode()})
 
@@ -135,6 +137,7 @@ class RayHosts:
         if self._ends:
             return
         self._ends = True
+        self._goes_on.set()
         self._say({"end": True})
         with suppress(OSError):
             self._process.stdin.close()  # type: ignore[union-attr]
@@ -178,7 +181,14 @@ class RayHosts:
             self._process.stdin.flush()  # type: ignore[union-attr]
 
     def _read(self) -> None:
-        """Pass messages on until the process has ended; then an empty one."""
-        for line in self._process.stdout:  # type: ignore[union-attr]
+        """Pass messages on until the process has ended; then an empty one.
+
+        The first is for `_placed`; all others are kept in the pipe until `serve` or `close`.
+        """
+        lines = self._process.stdout
+        assert lines  # noqa: S101  # a pipe
+        self._messages.put(json.loads(lines.readline() or "{}"))
+        self._goes_on.wait()
+        for line in lines:
             self._on_message(json.loads(line))
         self._on_message({})

@@ -38,6 +38,7 @@ pytestmark = pytest.mark.processes
 
 FAKE = Path(__file__).parents[1] / "support" / "fake_ray"
 DEADLINE_S = 60.0
+LOST = r"connection to the Ray cluster is lost: .* has ended.*resume the run"
 
 
 @pytest.fixture
@@ -107,18 +108,22 @@ def test_a_run_on_ray_ends_with_its_hosts_and_leaves_this_process_alone(
 @pytest.mark.parametrize(
     ("body", "lost", "words"),
     [
-        (waits, True, r"connection to the Ray cluster is lost: .* has ended.*resume the run"),
-        (fails, False, "failed 3 times in a row, at last: ConfigError: this host wants nothing"),
+        (waits, "after", LOST),
+        (waits, "before", LOST),
+        (fails, "", "failed 3 times in a row, at last: ConfigError: this host wants nothing"),
     ],
 )
 def test_a_run_fails_once_if_no_host_can_start_any_more(
-    config: RayConfig, body: Any, lost: bool, words: str
+    config: RayConfig, body: Any, lost: str, words: str
 ) -> None:
     failed: queue.Queue[Exception] = queue.Queue()
     places = RayHosts(config, actors=2)
     try:
+        if lost == "before":  # while the learner's side is built
+            places._process.kill()
+            places._process.wait()
         places.serve(body, on_lost=lambda *_: None, on_failed=failed.put)
-        if lost:
+        if lost == "after":
             places._process.kill()
         error = failed.get(timeout=DEADLINE_S)
     finally:
