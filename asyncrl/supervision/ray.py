@@ -161,19 +161,29 @@ class RayHosts:
         match message:
             case {"address": str(address)}:
                 return address
-            case {"error": str(why)}:
+            case {"error": str(why)} if "InvalidAuthToken" not in self._logged():
                 raise ConfigError(why)
+            case {"error": _}:
+                raise ConfigError(
+                    "the Ray cluster refuses the authentication token of this process, or its "
+                    "lack: give it that of the cluster in ~/.ray/auth_token or RAY_AUTH_TOKEN, "
+                    "with RAY_AUTH_MODE=token or without RAY_AUTH_MODE"
+                )
         raise ConfigError(self._why_gone())
 
     def _why_gone(self) -> str:
         """Return how the process that speaks to Ray has ended."""
-        self._errors.seek(0)
-        lines = [line for line in self._errors.read().decode(errors="replace").splitlines() if line]
+        lines = [line for line in self._logged().splitlines() if line]
         return (
             "the connection to the Ray cluster is lost: the process that keeps it has ended"
             + (f" ({_LOGGED.sub('', lines[-1].strip()):.300})" if lines else "")
             + "; resume the run when the cluster is there"
         )
+
+    def _logged(self) -> str:
+        """Return what the process that speaks to Ray has written to standard error."""
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace")
 
     def _say(self, message: Mapping[str, Any]) -> None:
         with suppress(OSError, ValueError):  # what it said before it ended is read by the thread

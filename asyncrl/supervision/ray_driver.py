@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -43,6 +44,9 @@ _END_S = 5.0
 _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.5, 15.0
 _STEADY_S = 60.0
 """A host that ran for this time has not failed in a row."""
+
+_NAMELESS = "without a name"
+"""A host that has not reported its name yet."""
 
 _CAUSE = re.compile(r"[\w.]+(Error|Exception): ")
 _MOST_FAILURES = 3
@@ -106,6 +110,7 @@ class Driver:
         self._say = say
         self._clock = clock
         self._group: Any = None
+        self._node = ""
         self._hosts: list[_Placed] = []
         self._body = b""
 
@@ -123,6 +128,7 @@ class Driver:
                 "on a node of the cluster: run `ray start --address=HEAD` there, or start the "
                 "learner by `ray job submit`"
             ) from error
+        self._node = self._ray.get_runtime_context().get_node_id()
         self._hosts = [_Placed(room) for room in self._rooms()]
         bundles = [{"CPU": self._cpus(host)} for host in self._hosts]
         strategy = self._order["placement"].upper()
@@ -144,8 +150,8 @@ class Driver:
         ready = set(self._ray.wait(waits, timeout=timeout_s)[0]) if waits else set()
         for index, host in enumerate(self._hosts):
             if host.name_ref in ready:
-                host.name, _ = self._result(host.name_ref)
-                host.name_ref = None
+                name, lost = self._result(host.name_ref)
+                host.name, host.name_ref = "" if lost else name, None
             if host.ended_ref in ready:
                 self._on_end(host, *self._result(host.ended_ref))
             if host.actor is None and host.starts_at <= self._clock():
@@ -155,7 +161,7 @@ class Driver:
         """Wait until all hosts have ended, kill those that do not, and leave the cluster."""
         waits = [one.ended_ref for one in self._hosts if one.ended_ref is not None]
         late = self._ray.wait(waits, num_returns=len(waits), timeout=_END_S)[1] if waits else []
-        names = [one.name or "one without a name" for one in self._hosts if one.ended_ref in late]
+        names = [one.name or _NAMELESS for one in self._hosts if one.ended_ref in late]
         if names:
             self._say(late=names)
         self.kill()
@@ -203,6 +209,11 @@ class Driver:
         )
 
     def _start(self, index: int) -> None:
+        if any(one["NodeID"] == self._node and not one["Alive"] for one in self._ray.nodes()):
+            raise ConfigError(  # Ray ends what this process has started, and starts nothing more
+                "Ray has lost the node that the learner runs on: its raylet has ended. Resume the "
+                "run when `ray status` shows the node again"
+            )
         host = self._hosts[index]
         strategies = self._ray.util.scheduling_strategies
         options = {
@@ -233,7 +244,7 @@ class Driver:
         if why:
             steady = self._clock() - host.started_at > _STEADY_S
             host.failures = 1 if steady else host.failures + 1
-            self._say(ended=host.name, why=why if lost else f"failed: {why}")
+            self._say(ended=host.name or _NAMELESS, why=why if lost else f"failed: {why}")
             backoff_s = min(_FIRST_BACKOFF_S * 2 ** (host.failures - 1), _LAST_BACKOFF_S)
             host.starts_at = self._clock() + backoff_s
         else:  # its run has ended
@@ -324,6 +335,10 @@ def main() -> None:
 
 def import_ray() -> Ray:
     """Return the module; raise `ConfigError` if it is not installed."""
+    token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
+    if "RAY_AUTH_TOKEN" in os.environ or token.exists():
+        # As `ray start` does where there is a token; a cluster without one ignores it.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     try:
         import ray  # type: ignore[import-not-found]  # noqa: PLC0415  # an optional package
         import ray._private.services  # type: ignore[import-not-found]  # noqa: PLC0415

@@ -160,6 +160,29 @@ def test_a_wrong_address_is_refused_before_anything_starts(config: RayConfig) ->
         build_async_trainer(ConstantConfig(), CountingBatch, on_ray(wrong))
 
 
+@pytest.mark.parametrize("where", ["RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "HOME", "nowhere"])
+def test_the_token_of_a_cluster_is_used_where_there_is_one(
+    where: str, config: RayConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / ".ray" / "auth_token"
+    file.parent.mkdir()
+    if where == "RAY_AUTH_TOKEN_PATH":
+        file = tmp_path / "token"
+    if where in {"RAY_AUTH_TOKEN_PATH", "HOME"}:
+        file.write_text("token")
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TOKEN_OF_CLUSTER", "yes")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    if where.startswith("RAY"):
+        monkeypatch.setenv(where, str(file))
+    if where == "nowhere":
+        with pytest.raises(ConfigError, match="RAY_AUTH_MODE=token"):
+            RayHosts(config, actors=2)
+    else:
+        RayHosts(config, actors=2).close()
+
+
 def test_hosts_end_with_a_learner_that_is_killed(config: RayConfig) -> None:
     code = (
         "import sys, os; from asyncrl.supervision.ray import *; "

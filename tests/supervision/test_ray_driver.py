@@ -185,6 +185,23 @@ def test_a_run_without_any_host_that_starts_fails(address: str) -> None:
     assert case.said[0] == {"ended": "node0/1", "why": "failed: Refused: refused"}
 
 
+def test_a_run_whose_own_node_is_lost_fails(address: str) -> None:
+    case = Case(address, ScriptedRay(8.0, 8.0)).started()
+    case.ray.lost_nodes = {1}
+    case.ray.actors[1].ended.fails(RayError("gone"))
+    case.look()
+    case.look(after_s=1.0)
+    assert len(case.ray.actors) == 2, "another node"
+    case.ray.lost_nodes = {0}
+    for actor in case.ray.actors:
+        actor._named.fails(RayError("gone"))
+        actor.ended.fails(RayError("gone"))
+    case.look()
+    assert [said["ended"] for said in case.said] == ["node1/1", "node0/1", "without a name"]
+    with pytest.raises(ConfigError, match="the node that the learner runs on"):
+        case.look(after_s=5.0)
+
+
 def test_hosts_that_end_with_the_run_do_not_start_again(address: str) -> None:
     case = Case(address, ScriptedRay(8.0, 8.0)).started()
     for index in range(2):

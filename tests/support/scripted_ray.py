@@ -51,6 +51,7 @@ class ScriptedRay:
         self.inits: list[dict[str, Any]] = []
         self.init_fails: BaseException | None = None
         self.kills_work = True
+        self.lost_nodes: set[int] = set()
         self.closed = False
         self.bundles: list[dict[str, float]] = []
         self.strategy = ""
@@ -73,7 +74,13 @@ class ScriptedRay:
             raise self.init_fails
 
     def nodes(self) -> list[dict[str, Any]]:
-        return [{"Alive": True, "Resources": {"CPU": cpus}} for cpus in self._cpus]
+        return [
+            {"NodeID": str(i), "Alive": i not in self.lost_nodes, "Resources": {"CPU": cpus}}
+            for i, cpus in enumerate(self._cpus)
+        ]
+
+    def get_runtime_context(self) -> Any:
+        return SimpleNamespace(get_node_id=lambda: "0")
 
     def available_resources(self) -> dict[str, float]:
         return {"CPU": sum(self._cpus)}
