@@ -354,6 +354,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("permute", "t"), np.transpose),
     "transpose": np.swapaxes,
     "expand": _expand,
+    "embedding": lambda rows, at, *_: rows[at],
     "index": lambda x, by: x[tuple(slice(None) if one is None else one for one in by)],
     "select": lambda x, dim, index: np.take(x, index, axis=dim),
     "slice": _slice,

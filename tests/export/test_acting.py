@@ -25,7 +25,7 @@ from asyncrl.core.settings import from_plain, to_plain
 from asyncrl.core.types import ModelVersion
 from asyncrl.export.acting import Acting
 from asyncrl.export.tracing import plan_acting
-from tests.export.test_export import BOUNDED, IMAGE, PARTS, VECTOR, observations
+from tests.export.test_export import BOUNDED, IMAGE, MANY, PARTS, VECTOR, observations
 
 CHOICES = EnvSpec(VECTOR, DiscreteSpec(4))
 MOTORS = EnvSpec(VECTOR, BOUNDED)
@@ -36,6 +36,7 @@ CASES: dict[str, tuple[Any, EnvSpec]] = {
     "dqn, dueling, on images": (DQNConfig(dueling=True), EnvSpec(IMAGE, DiscreteSpec(4))),
     "dqn, of fields": (DQNConfig(), EnvSpec(PARTS, DiscreteSpec(4))),
     "dqn, normalised": (DQNConfig(normalize_obs=True, normalize_reward=True), CHOICES),
+    "dqn, many choices": (DQNConfig(), EnvSpec(MANY, DiscreteSpec(4))),
     "c51": (C51Config(v_min=-1.0, v_max=1.0), CHOICES),
     "iqn": (IQNConfig(), CHOICES),
     "r2d2": (R2D2Config(), CHOICES),

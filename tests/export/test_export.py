@@ -45,6 +45,7 @@ VECTOR = box([-np.inf] * 5, [np.inf] * 5)
 IMAGE = box(np.zeros((2, 40, 36)), np.full((2, 40, 36), 255), "uint8")
 CHOICES = box([0, 1], [3, 2], "int64", categorical=True)
 BYTE_CHOICES = box([0, 1], [3, 2], "uint8", categorical=True)
+MANY = box([5, 0], [3000, 3], "int64", categorical=True)
 BOARD = box(np.zeros(3), [3, 3, 200], "uint8")
 FIELDS = PackedSpec((("camera/left", IMAGE), ("place", VECTOR), ("gear", CHOICES)))
 BOUNDED = box([-1, -2, 0], [1, 5, 3])
@@ -59,6 +60,8 @@ CASES: dict[str, tuple[Any, EnvSpec]] = {
     "dqn, board, normalised": (DQNConfig(normalize_obs=True), EnvSpec(BOARD, FOUR)),
     "dqn, fields": (DQNConfig(normalize_obs=True), EnvSpec(FIELDS, FOUR)),
     "dqn, choices": (DQNConfig(), EnvSpec(CHOICES, FOUR)),
+    "dqn, many choices": (DQNConfig(), EnvSpec(MANY, FOUR)),
+    "ppo, many choices": (PPOConfig(), EnvSpec(MANY, FOUR)),
     "dqn, choices in bytes": (DQNConfig(), EnvSpec(BYTE_CHOICES, FOUR)),
     "c51": (C51Config(dueling=True), EnvSpec(VECTOR, FOUR)),
     "sac": (SACConfig(hidden=(32, 32), normalize_obs=True), EnvSpec(VECTOR, BOUNDED)),

@@ -52,6 +52,7 @@ def inputs_of(spec: EnvSpec, obs: Any) -> dict[str, Any]:
 FAMILIES = [
     "dqn, dueling, noisy",
     "dqn, choices in bytes",
+    "dqn, many choices",
     "dqn, board, normalised",
     "c51",
     "crossq",

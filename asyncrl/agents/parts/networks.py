@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from asyncrl.core.env import ACTION_MASK, BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Array
 
 
 def exactly(head: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
@@ -122,6 +123,12 @@ NetworkInput = Tensor | dict[str, Tensor]
 
 _MAX_CHOICES = 1024
 """Maximum number of choices to encode one-hot; more would make the layer too wide."""
+
+_EMBEDDED = 64
+"""Features of an `Embedding`."""
+
+_MAX_EMBEDDED = 2**20
+"""Maximum number of choices to embed: their parameters are 256 MiB, and travel to all actors."""
 
 _EXACT_IN_FLOAT32 = 2**24
 
@@ -339,6 +346,33 @@ class OneHot(nn.Module):
         return (obs.reshape(obs.shape[0], -1)[:, self.place] == self.value) * self.size
 
 
+class Embedding(nn.Module):
+    """Discrete observations of many choices, as a linear layer without bias on `OneHot` has them.
+
+    It looks up rows of the weights instead, and adds those of several numbers.
+    """
+
+    low: Tensor
+    most: Tensor
+    start: Tensor
+    size: Tensor
+
+    def __init__(self, spec: BoxSpec) -> None:
+        super().__init__()
+        low, n = spec.low.ravel().astype(np.int64), _n_choices(spec).ravel()
+        for name, numbers in {"low": low, "most": n - 1, "start": n.cumsum() - n}.items():
+            self.register_buffer(name, torch.from_numpy(numbers), persistent=False)
+        self.register_buffer("size", torch.from_numpy(n).sqrt()[:, None], persistent=False)
+        total = int(n.sum())
+        self.weight = nn.Parameter(torch.randn(total, _EMBEDDED) / math.sqrt(total))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return (B, features) of observations (B, ...)."""
+        choice = (obs.reshape(obs.shape[0], -1) - self.low).long().clamp(min=0)
+        rows = functional.embedding(choice.minimum(self.most) + self.start, self.weight)
+        return (rows * self.size).sum(dim=1)
+
+
 class FieldsEncoder(nn.Module):
     """Encodes each field of an observation separately, and concatenates the results.
 
@@ -363,14 +397,15 @@ def encoder_layers(observation: BoxSpec | PackedSpec) -> list[nn.Module]:
     """Return the layers from observations to (B, features), without hidden layers.
 
     Images (uint8, channels first) go through `nature_cnn` unless they are small. Discrete
-    observations become `OneHot` unless they have very many choices. Several fields are encoded
-    separately. Anything else is flattened.
+    observations become `OneHot`, or an `Embedding` of more than 1024 choices. Several fields are
+    encoded separately. Anything else is flattened.
     """
     if isinstance(observation, PackedSpec):
         return [FieldsEncoder(observation)]
     shape = observation.shape
-    if observation.categorical and _few_choices(observation):
-        return [OneHot(observation)]
+    if observation.categorical:
+        many = _n_choices(observation).sum() > _MAX_CHOICES
+        return [Embedding(observation) if many else OneHot(observation)]
     if _is_large_image(observation):
         return [*nature_cnn(shape[0])]
     if not shape:
@@ -461,11 +496,17 @@ def make_orthogonal(module: nn.Module, gain: float) -> None:
             nn.init.zeros_(param)
 
 
-def _few_choices(spec: BoxSpec) -> bool:
+def _n_choices(spec: BoxSpec) -> Array:
+    """Return the number of choices of each number; raise if there are too many."""
     low, high = spec.low.astype(np.int64), spec.high.astype(np.int64)  # 255 + 1 is 0 in bytes
-    n_choices = int((high - low + 1).sum())
-    largest = int(np.abs([low, high]).max(initial=0))
-    return n_choices <= _MAX_CHOICES and largest <= _EXACT_IN_FLOAT32
+    n = high - low + 1
+    if n.sum() <= _MAX_EMBEDDED and np.abs([low, high]).max(initial=0) <= _EXACT_IN_FLOAT32:
+        return n
+    raise ConfigError(
+        f"discrete observations of {n.sum()} choices from {low.min()} to {high.max()} do not fit "
+        f"the default network, which embeds {_MAX_EMBEDDED} within {_EXACT_IN_FLOAT32}; declare "
+        "quantities as a Box, split a choice into a MultiDiscrete, or set a custom network"
+    )
 
 
 def _is_large_image(spec: BoxSpec) -> bool:

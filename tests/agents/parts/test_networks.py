@@ -21,6 +21,7 @@ from asyncrl.agents.parts.critics import standard_critics
 from asyncrl.agents.parts.networks import (
     MLP,
     DuelingHead,
+    Embedding,
     ImageConv2d,
     NoisyLinear,
     OneHot,
@@ -249,14 +250,31 @@ def test_one_hot_is_that_of_gymnasium_with_a_mean_square_of_one(
     ("spec", "n_inputs"),
     [
         (choices([0, 0], [511, 511]), 1024),
-        (choices([0, 0], [511, 512]), 2),
+        (choices([0, 0], [511, 512]), 64),
         (choices([2**24], [2**24]), 1),
-        (choices([2**24 + 1], [2**24 + 3]), 1),
         (BoxSpec((2,), "int64", np.zeros(2), np.ones(2)), 2),
     ],
 )
-def test_what_is_no_choice_or_too_many_stays_a_number(spec: BoxSpec, n_inputs: int) -> None:
+def test_choices_are_encoded_and_numbers_stay(spec: BoxSpec, n_inputs: int) -> None:
     assert linear_sizes(q_network(spec, (), 2)) == [(n_inputs, 2)]
+
+
+@pytest.mark.parametrize("bounds", [([0], [2**20]), ([2**24 + 1], [2**24 + 3])])
+def test_choices_that_are_too_many_or_too_large_are_refused(bounds: tuple[Any, Any]) -> None:
+    with pytest.raises(ConfigError, match=rf"from {bounds[0][0]} to {bounds[1][0]} do not fit"):
+        encoder_layers(choices(*bounds))
+
+
+def test_many_choices_are_embedded_as_a_layer_on_one_hot_inputs_does() -> None:
+    spec = choices([5, -3, 0], [1004, 496, 3])
+    (embed,) = encoder_layers(spec)
+    assert isinstance(embed, Embedding)
+    random = np.random.default_rng(0)
+    drawn = random.integers(spec.low, spec.high, (500, 3), endpoint=True)
+    obs = torch.from_numpy(np.array([spec.low, spec.high, *drawn])).float()
+    torch.testing.assert_close(embed(obs), OneHot(spec)(obs) @ embed.weight)
+    assert embed(obs).std().item() == pytest.approx(1.0, abs=0.1)
+    assert torch.equal(embed(obs[:2] + torch.tensor([[-9.0], [9.0]])), embed(obs[:2]))
 
 
 FIELDS = PackedSpec(
@@ -337,7 +355,9 @@ def test_bytes_that_name_choices_are_distinguished() -> None:
 
 def test_choices_are_counted_beyond_what_their_bounds_hold() -> None:
     spec = byte_choices([0] * 5, [255] * 5)
-    assert encoder_layers(spec) == [], "1280 choices are too many"
+    (layer,) = encoder_layers(spec)
+    assert isinstance(layer, Embedding), "1280 choices are too many for one-hot"
+    assert len(layer.weight) == 1280
     assert observation_reader(spec)(torch.full((1, 5), 200, dtype=torch.uint8)).max() == 200
 
 
@@ -365,7 +385,14 @@ def test_q_network_of_several_fields(dueling: bool) -> None:
 
 @pytest.mark.parametrize(
     ("observation", "n_inputs"),
-    [(box((5,)), 5), (box((2, 3)), 6), (box(()), 1), (choices([0], [3]), 4), (FIELDS, 126)],
+    [
+        (box((5,)), 5),
+        (box((2, 3)), 6),
+        (box(()), 1),
+        (choices([0], [3]), 4),
+        (choices([0], [2000]), 64),
+        (FIELDS, 126),
+    ],
 )
 def test_standard_critics_of_any_observation(
     observation: BoxSpec | PackedSpec, n_inputs: int
