@@ -34,10 +34,10 @@ from asyncrl.core.settings import did_you_mean, has_methods
 from asyncrl.core.types import Columns
 from asyncrl.learner.callbacks import Callbacks
 from asyncrl.learner.evaluation import EvaluationSite
+from asyncrl.learner.learner_threads import LearnerThreads, RoomMeter, alike, most_threads
 from asyncrl.learner.run_services import RunServices, RunServicesConfig, take_snapshot
 from asyncrl.learner.step_metrics import StepMetrics
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction
-from asyncrl.learner.thread_tuner import RoomMeter, ThreadTuner, alike, most_threads
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.metrics import describe
 from asyncrl.metrics.verdict import Setup
@@ -176,7 +176,7 @@ class BaseTrainer(ABC):
             setup=setup,
             state=lambda: self._whole_state(save_replay=services.save.replay),
         )
-        self._threads = ThreadTuner(
+        self._threads = LearnerThreads(
             most_threads(setup.actors if setup else 0) if parts.get("adaptive_threads") else 1,
             RoomMeter(self.services.watch),
         )

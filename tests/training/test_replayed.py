@@ -266,7 +266,7 @@ def test_replay_takes_the_callbacks_of_the_run(tmp_path: Path) -> None:
 
 def test_threads_of_the_run_are_used_again(tmp_path: Path) -> None:
     class Doubles(Callback):
-        """Changes torch's number of threads, as the thread tuner does."""
+        """Changes torch's number of threads, as a learner does when cores become free."""
 
         def step(self, trainer: Training) -> None:
             torch.set_num_threads(2 if trainer.opt_steps >= 10 else 1)
