@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -23,10 +24,11 @@ from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.recurrent import RecurrentCore
 from asyncrl.agents.parts.torch_agent import TorchPolicy
 from asyncrl.core.agent import Policy as ActingPolicy
-from asyncrl.core.agent import evaluation_mode, forget
+from asyncrl.core.agent import PolicyWrapper, evaluation_mode, forget
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array, BoolArray
+from asyncrl.export import policy_numpy
 from asyncrl.export.policy_numpy import FORMAT, Policy, middle_and_half
 from asyncrl.export.tracing import operations_of, some_observations, traced
 
@@ -58,13 +60,20 @@ class _Exported(Protocol):
         ...
 
 
-def export_policy(policy: TorchPolicy, spec: EnvSpec, path: Path) -> None:
+def export_policy(policy: object, spec: EnvSpec, path: Path) -> None:
     """Write the greedy policy to a file, after checking that the file acts like the policy.
 
     A file that ends in .onnx is a model as described in `onnx_policy.py`; any other is for
-    `policy_numpy.py`. The policy's evaluation memory is lost. Raises `ConfigError` for a network
-    with operations that numpy has no equivalent for. Actions of a `DiscreteSpec` count from 0.
+    `policy_numpy.py`, which is copied beside it. The policy's evaluation memory is lost. Raises
+    `ConfigError` for a network with operations that numpy has no equivalent for. Actions of a
+    `DiscreteSpec` count from 0.
     """
+    while isinstance(policy, PolicyWrapper):
+        policy = policy.wrapped
+    if not isinstance(policy, TorchPolicy):
+        raise ConfigError(
+            f"{type(policy).__name__} does not consist of torch modules, so it cannot be exported"
+        )
     make = _onnx_file if path.suffix == ".onnx" else _numpy_file
     memory_size = _memory_size(policy.model)
     size = _CHECKED_REMEMBERING if memory_size else _CHECKED
@@ -83,6 +92,8 @@ def export_policy(policy: TorchPolicy, spec: EnvSpec, path: Path) -> None:
         content, exported = make(network, fields, said | {"any_batch": rows > 1})
         if _acts_alike(exported, spec, play):
             _write(path, content)
+            if make is _numpy_file:
+                shutil.copyfile(policy_numpy.__file__, path.with_name("policy_numpy.py"))
             return
     raise ConfigError(
         f"{type(policy).__name__} does not derive actions from its network's output as exported "

@@ -14,6 +14,7 @@ from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.recorder import Record
+from asyncrl.core.types import ModelVersion
 from asyncrl.metrics.metrics import METRICS, describe
 
 logger = logging.getLogger(__name__)
@@ -25,6 +26,15 @@ _SPELLING = re.compile(r"(?:(min|max):)?(.+)")
 _OF_EVALUATIONS = "eval/"
 _MEANS = {"episode/return_mean", "episode/length_mean", "episode/success_rate"}
 _PREFIXES = {name.partition("/")[0] for name in METRICS if "/" in name}
+
+
+def model_in(checkpoint: Checkpoint) -> ModelInfo:
+    """Return the model of a checkpoint."""
+    return ModelInfo(
+        version=ModelVersion(checkpoint.count("opt_steps")),
+        params=checkpoint.group("model"),
+        env_steps=checkpoint.count("env_steps"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +89,8 @@ class BestModel:
         self.by = by
         self.score: float | None = None
         self.opt_steps: int | None = None
+        self.model: ModelInfo | None = None
+        """The model itself; None if it is not known any more."""
         self._warned = False
         self._episodes = _Episodes()
 
@@ -104,7 +116,7 @@ class BestModel:
             return None
         if self.score is not None and not self.by.is_better(value, self.score):
             return None
-        info = model()
+        self.model = info = model()
         self.score, self.opt_steps = value, int(info.version)
         return info
 
@@ -168,6 +180,8 @@ class BestModel:
         score = kept.number("score")
         if self.score is None or self.by.is_better(score, self.score):
             self.score, self.opt_steps = score, kept.count("opt_steps")
+        if self.opt_steps == kept.count("opt_steps"):
+            self.model = model_in(kept)
 
 
 class _Episodes:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, partial
 from typing import Annotated, SupportsFloat
 
 import numpy as np
@@ -28,7 +29,7 @@ from asyncrl.learner.best_model import BestBy, BestModel
 from asyncrl.learner.evaluation import EvaluationSite, Scored
 from asyncrl.learner.progress import Counts, Every, EverySeconds, Pace
 from asyncrl.learner.stop_conditions import AnyOf, StopCondition, StopFunction
-from asyncrl.learner.train_result import TrainResult
+from asyncrl.learner.train_result import PolicyMaker, TrainResult
 from asyncrl.metrics.stopwatch import Stopwatch
 from asyncrl.metrics.system import SystemMeter
 from asyncrl.metrics.verdict import Setup
@@ -48,6 +49,9 @@ def take_snapshot(agent: SyncModel, *, opt_steps: int, env_steps: int) -> ModelI
 
 
 logger = logging.getLogger(__name__)
+
+POLICY = "policy"
+"""Name of what is needed to load the policy in the manifest of a checkpoint: agent and spaces."""
 
 _POLL_S = 0.005
 
@@ -148,6 +152,7 @@ class RunServices:
         checkpointer: Checkpointer | None = None,
         stop: StopCondition | StopFunction | None = None,
         setup: Setup | None = None,
+        make_policy: PolicyMaker | None = None,
         state: Callable[[], RunState] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -162,6 +167,8 @@ class RunServices:
         self._state = state or (lambda: RunState({}, {}))
         self._stop = None if stop is None else AnyOf(stop)  # gives reasons in words
         self._setup = setup or Setup()
+        self._make_policy = make_policy
+        self._policy_meta = {POLICY: make_policy.description} if make_policy else {}
         self._clock = clock
         self.note: Callable[..., None] = lambda *_: None
         """Called with the name of an event and its values; see `Callbacks.note`."""
@@ -275,6 +282,7 @@ class RunServices:
             "wall_s": self._pace.wall_s,
             "train_s": self._pace.train_s,
             **self._best.meta(),
+            **self._policy_meta,
             "config": self._run_config,
             "run": dict(state.numbers),
         }
@@ -347,6 +355,13 @@ class RunServices:
 
     def result(self) -> TrainResult:
         """Return a summary of the run, as far as the learner knows it."""
+        counts, make, model = self.counts, self._make_policy, self._best.model
+        if make is not None and model is None:
+            model = replace(
+                self._agent.model_info(),
+                version=ModelVersion(counts.opt_steps),
+                env_steps=counts.env_steps,
+            )
         return TrainResult(
             stop_reason=self._interrupter.reason or "the loop ended",
             env_steps=self.counts.env_steps,
@@ -361,6 +376,7 @@ class RunServices:
             **self._system.usage()._asdict(),
             **self._pace.run_times()._asdict(),
             setup=self._setup,
+            make_policy=cache(partial(make, model)) if make and model else None,
         )
 
     def _evaluate(self, site: EvaluationSite) -> None:
@@ -421,7 +437,7 @@ class RunServices:
         if best is not None and self._saver:
             axes = {"opt_steps": int(best.version), "env_steps": best.env_steps}
             metrics = {"best_by": str(self._best.by), "score": self._best.score}
-            self._saver.save("best", {"model": best.params}, axes | metrics)
+            self._saver.save("best", {"model": best.params}, axes | metrics | self._policy_meta)
             self.watch.lap("save")
 
     def _check_stop(self, record: Record) -> bool:

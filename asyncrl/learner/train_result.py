@@ -2,13 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from os import PathLike
+from typing import Any, Protocol
 
+from asyncrl.core.agent import Policy
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.messages import ModelInfo
 from asyncrl.metrics.curves import draw
 from asyncrl.metrics.verdict import Facts, Setup, Verdict, judge
+
+
+class TrainedPolicy(Policy, Protocol):
+    """Acts with a model of a run, and explores only after `train()`."""
+
+    info: ModelInfo
+    """The model's parameters, and the steps of the run when it was taken."""
+
+    def save(self, directory: str | PathLike[str]) -> None:
+        """Save it for `load_policy(directory)`, in place of an earlier one there."""
+        ...
+
+    def export(self, path: str | PathLike[str]) -> None:
+        """Write it as a file that acts without asyncrl, as `asyncrl export` does.
+
+        `.onnx` is an ONNX model; a file of any other name is for `policy_numpy.py`, which is
+        written beside it.
+        """
+        ...
+
+
+class PolicyMaker(Protocol):
+    """Makes policies of the models of a run."""
+
+    @property
+    def description(self) -> Mapping[str, Any]:
+        """Agent and spaces as plain values; each checkpoint holds them."""
+        ...
+
+    def __call__(self, model: ModelInfo) -> TrainedPolicy:
+        """Return a policy with this model."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +126,19 @@ class TrainResult:
     agent: Mapping[str, float] = field(default_factory=dict)
     """The agent's numbers in the last record with an optimisation step, as under `agent/`."""
 
+    make_policy: Callable[[], TrainedPolicy] | None = field(default=None, compare=False)
+    """Returns `policy`; None for a trainer that was built without its spaces."""
+
+    @property
+    def policy(self) -> TrainedPolicy:
+        """The best model, or the last one if none was evaluated: acts, is saved and exported."""
+        if self.make_policy is None:
+            raise ConfigError(
+                "this trainer does not know its spaces, so it makes no policy; make it by "
+                "build_async_trainer, build_sync_trainer or build_offline_trainer"
+            )
+        return self.make_policy()
+
     def __repr__(self) -> str:
         """Return the headline; `summary()` has all values."""
         best = "not evaluated"
@@ -149,7 +197,9 @@ class TrainResult:
 
     def summary(self) -> dict[str, Any]:
         """Return plain values, including rates and verdict."""
-        return asdict(self) | {
+        values = asdict(replace(self, make_policy=None))
+        del values["make_policy"]
+        return values | {
             "env_steps_per_s": self.env_steps_per_s,
             "opt_steps_per_s": self.opt_steps_per_s,
             "verdict": self.verdict._asdict(),

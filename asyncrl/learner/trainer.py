@@ -38,12 +38,9 @@ from asyncrl.learner.learner_threads import LearnerThreads, RoomMeter, alike, mo
 from asyncrl.learner.run_services import RunServices, RunServicesConfig, take_snapshot
 from asyncrl.learner.step_metrics import StepMetrics
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction
-from asyncrl.learner.train_result import TrainResult
+from asyncrl.learner.train_result import PolicyMaker, TrainResult
 from asyncrl.metrics.metrics import describe
 from asyncrl.metrics.verdict import Setup
-
-SPACES = "spaces"
-"""Name of the environments' spaces in a checkpoint's description of the run."""
 
 
 class EvaluateApart(Protocol):
@@ -87,9 +84,9 @@ class TrainerParts(CommonParts, total=False):
     evaluate_apart: EvaluateApart | None
     """Evaluates otherwise than the run does. None: `evaluate` takes no other arguments."""
 
-    spaces: Mapping[str, Any]
-    """The environments' spaces as plain values, for checkpoints: what learns from their replay need
-    not build an environment."""
+    make_policy: PolicyMaker
+    """Makes the policy of the result. Its description goes into checkpoints: what acts as they do,
+    or learns from their replay, need not build an environment."""
 
     before_env_change: Callable[[Mapping[str, Any]], object]
     """Called with the keyword arguments that actors are about to get by `set_env_kwargs`, and
@@ -158,8 +155,7 @@ class BaseTrainer(ABC):
         self.agent = agent
         services = parts.get("services") or RunServicesConfig()
         self.interrupter = interrupter or Interrupter()
-        self._run_config = parts.get("run_config") or {}
-        self._recorder, self._spaces = parts.get("recorder"), parts.get("spaces")
+        self._recorder, self._run_config = parts.get("recorder"), parts.get("run_config") or {}
         self._scheduled = agent if isinstance(agent, CountsEnvSteps) else None
         self._step_metrics = StepMetrics()
         self._has_begun = self._runs = self._has_learned = False
@@ -174,6 +170,7 @@ class BaseTrainer(ABC):
             checkpointer=parts.get("checkpointer"),
             stop=parts.get("stop"),
             setup=setup,
+            make_policy=parts.get("make_policy"),
             state=lambda: self._whole_state(save_replay=services.save.replay),
         )
         self._threads = LearnerThreads(
@@ -484,8 +481,7 @@ class BaseTrainer(ABC):
     def _whole_state(self, *, save_replay: bool) -> RunState:
         groups, numbers = self._state(save_replay=save_replay)
         change = {"env_change": asdict(self.env_change)} if self.env_change.number else {}
-        spaces = {SPACES: self._spaces} if self._spaces else {}
-        return RunState(groups, {**numbers, **change, **spaces, **self._callbacks.state()})
+        return RunState(groups, {**numbers, **change, **self._callbacks.state()})
 
     def _loop(self) -> None:
         for batch in self.batches():

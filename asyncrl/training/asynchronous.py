@@ -62,6 +62,7 @@ from asyncrl.training.plan import HELPERS, RunPlan, check_run, evaluator_maker
 from asyncrl.training.ranks import joined_share
 from asyncrl.training.recorded import check_order_path, order_of
 from asyncrl.training.signals import answering_signals
+from asyncrl.training.trained_policy import PolicyOf
 from asyncrl.transport.zeromq import ZmqTransport
 
 
@@ -228,7 +229,7 @@ def build_async_trainer(
             setup=plan.setup,
             services=config,
             checkpoint=checkpoint,
-            spaces=plain_spec(seen.spec),
+            make_policy=PolicyOf(agent, seen.spec),
             before_env_change=partial(_follow_goals, proxy, make_env, config, starts, interrupter),
             evaluate_apart=apart_unless(
                 make_evaluator, agent, make_eval_env or make_env, config.evaluate

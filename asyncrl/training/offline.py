@@ -50,10 +50,10 @@ from asyncrl.core.torch_threads import are_adaptive
 from asyncrl.core.types import Columns
 from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.lockstep import refuse_several
-from asyncrl.learner.run_services import RecordConfig, SaveConfig
+from asyncrl.learner.run_services import POLICY, RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction, check_can_hold
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.learner.trainer import SPACES, BaseTrainer, CommonParts, TrainerParts, check_parts
+from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts, check_parts
 from asyncrl.replay.files import read_saved, replay_of
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import (
@@ -65,11 +65,12 @@ from asyncrl.training.common_config import (
     config_or_default,
     open_env,
 )
-from asyncrl.training.describe_env import plain_spec, spec_of
+from asyncrl.training.describe_env import spec_of
 from asyncrl.training.evaluate_apart import EvaluateApart, apart_unless
 from asyncrl.training.filming import custom_evaluator
 from asyncrl.training.parts import OfflineParts
 from asyncrl.training.signals import answering_signals
+from asyncrl.training.trained_policy import PolicyOf
 
 
 class OfflineTrainer(BaseTrainer):
@@ -217,7 +218,7 @@ def build_offline_trainer(
             stop=stop,
             interrupter=interrupter,
             checkpoint=checkpoint,
-            spaces=plain_spec(place.spec),
+            make_policy=PolicyOf(agent, place.spec),
             evaluate_apart=place.evaluate_apart,
             adaptive_threads=are_adaptive(agent, learner),
             closing=closing,
@@ -260,8 +261,8 @@ def _place(
     saved = None
     if custom_evaluator(make_evaluator) or not evaluates:
         saved = _read(data)
-        if spaces := saved.meta.get("run", {}).get(SPACES) if isinstance(saved, Checkpoint) else {}:
-            return _Place(saved, spec_of(spaces), evaluator=own, evaluate_apart=apart)
+        if known := saved.meta.get(POLICY) if isinstance(saved, Checkpoint) else {}:
+            return _Place(saved, spec_of(known["spaces"]), evaluator=own, evaluate_apart=apart)
     env = open_env(make_env, closing)  # before the data is read, which may take long
     saved = _read(data) if saved is None else saved
     return _Place(saved, env.spec, env.n_envs, own or _make_evaluator(config, env), apart)

@@ -59,6 +59,7 @@ from asyncrl.training.describe_env import description_of
 from asyncrl.training.plan import RunPlan
 from asyncrl.training.recorded import ORDER_FILE
 from asyncrl.training.run_config import RunConfig
+from asyncrl.training.trained_policy import PolicyOf
 
 logger = logging.getLogger(__name__)
 
@@ -289,7 +290,10 @@ def build_replay_trainer(
             "these settings give; pass the agent and the config of that run"
         )
     learner, batch_size = plan.build_learner(), config.trainer.batch_size
-    return ReplayedTrainer(learner, plan.build_buffer, log, batch_size=batch_size, **parts)
+    make_policy = PolicyOf(agent, seen.spec)
+    return ReplayedTrainer(
+        learner, plan.build_buffer, log, batch_size=batch_size, make_policy=make_policy, **parts
+    )
 
 
 def _no_env() -> Any:  # noqa: ANN401  # for a plan, which builds none itself

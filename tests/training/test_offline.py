@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from asyncrl import load_policy
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents.bc import BCConfig
 from asyncrl.agents.dqn import DQNConfig
@@ -82,7 +83,8 @@ def test_data_of_a_run_needs_no_environment_unless_it_evaluates(run: Path, tmp_p
     never, once = replace(CONFIG, evaluate=NEVER), MaxOptSteps(3)
     train_from_data(AGENT, run, _no_simulator, never, stop=once, checkpoint_dir=tmp_path)
     again = train_from_data(AGENT, run, MAKE_ENV, never, stop=once, checkpoint_dir=tmp_path / "2")
-    assert again.opt_steps == 3
+    assert again.opt_steps == again.policy.info.version == 3
+    assert load_policy(tmp_path).info.version == 3  # nor does what it has saved
     first, second = (Checkpointer(p).load("3").groups["model"] for p in (tmp_path, tmp_path / "2"))
     assert all(np.array_equal(first[name], second[name]) for name in first)
     with pytest.raises(RuntimeError, match="no simulator"):

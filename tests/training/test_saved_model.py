@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -17,17 +18,24 @@ from asyncrl.agents.discrete_sac import DiscreteSACConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.cli.main import main
 from asyncrl.core.agent import Policy, PolicyContext, forget
 from asyncrl.core.env import PackedSpec, describe_env
 from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.types import Array, ModelVersion
 from asyncrl.envs.gym import EnvConfig, make_batch
+from asyncrl.export import policy_numpy as exported
+from asyncrl.export.export import export_policy
+from asyncrl.learner.run_services import POLICY
 from asyncrl.learner.stop_conditions import MaxOptSteps
+from asyncrl.learner.train_result import TrainResult
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.run_config import RunConfig, save_yaml
 from asyncrl.training.saved_model import SavedModel
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
+from asyncrl.training.trained_policy import PolicyOf
 from tests.support.fakes import ConstantConfig, CountingBatch
 
 AGENT = DQNConfig(hidden=(8,), device="cpu")
@@ -36,9 +44,12 @@ OBS = np.random.default_rng(0).uniform(-1, 1, (40, 4)).astype(np.float32)
 FEW = np.zeros((3, 4), np.float32)
 
 
+POLICY_META = PolicyOf(ConstantConfig(), describe_env(MAKE_ENV).spec).description
+
+
 def save(run_dir: Path, name: str, action: int, **meta: Any) -> None:
     model = {"model": {"action": np.array(action)}}
-    meta = {"opt_steps": 20, "env_steps": 0} | meta
+    meta = {"opt_steps": 20, "env_steps": 0, POLICY: POLICY_META} | meta
     Checkpointer(run_dir / "checkpoints").save(name, model, meta)
 
 
@@ -115,8 +126,9 @@ def test_newest_model_that_is_whole_is_taken(
     assert "manifest.json is missing" in caplog.text
 
 
-def test_run_from_python_must_name_its_environment(tmp_path: Path) -> None:
-    train_sync(
+def test_run_from_python_acts_and_is_saved_and_exported_by_what_it_knows(tmp_path: Path) -> None:
+    models = tmp_path / "mine"
+    result = train_sync(
         AGENT,
         MAKE_ENV,
         SyncConfig(
@@ -124,15 +136,60 @@ def test_run_from_python_must_name_its_environment(tmp_path: Path) -> None:
             evaluate=EvaluationConfig(play=EpisodeEvaluatorConfig(episodes=1)),
         ),
         stop=MaxOptSteps(20),
-        checkpoint_dir=tmp_path,
+        checkpoint_dir=models,
     )
-    policy = load_policy(tmp_path, agent=AGENT, make_env=MAKE_ENV)
+    policy = load_policy(models)
     same = AGENT.build_policy(describe_env(MAKE_ENV).spec, PolicyContext(seed=5))
-    params = Checkpointer(tmp_path).load("best").group("model")
+    params = Checkpointer(models).load("best").group("model")
     same.sync_model(ModelInfo(version=ModelVersion(20), params=params))
     same.train(False)
-    assert np.array_equal(policy.act(OBS).action, same.act(OBS).action)
-    assert load_policy(tmp_path, 20, agent=AGENT, make_env=MAKE_ENV)
+    expected = same.act(OBS).action.tolist()
+    assert result.policy is result.policy
+    result.policy.save(tmp_path / "kept")
+    result.policy.export(tmp_path / "there" / "policy.npz")
+    export_policy(policy, describe_env(MAKE_ENV).spec, tmp_path / "again.npz")
+    for acting in (
+        policy,
+        result.policy,
+        load_policy(models, 20),
+        load_policy(models, agent=AGENT, make_env=MAKE_ENV),
+        load_policy(tmp_path / "kept"),
+    ):
+        assert acting.act(OBS).action.tolist() == expected
+        assert not acting.training
+    for file in ("there/policy.npz", "again.npz"):
+        assert exported.Policy(tmp_path / file).act(OBS).tolist() == expected
+    assert (tmp_path / "there/policy_numpy.py").is_file()
+    with pytest.raises(ConfigError, match=f"{models} holds the checkpoints of a run"):
+        result.policy.save(models)
+    with pytest.raises(CheckpointError, match=f"{models} has no checkpoint 7;"):
+        load_policy(models, 7)
+    assert main(["export", str(models), "--to", str(tmp_path / "by_command.npz")]) == 0
+    assert exported.Policy(tmp_path / "by_command.npz").act(OBS).tolist() == expected
+
+
+def test_result_without_a_directory_has_its_best_model_or_else_its_last_one() -> None:
+    class Falls:
+        score = 0.0
+
+        def evaluate(self, policy: Policy) -> Evaluation:
+            self.score -= 1.0
+            return Evaluation(self.score, {})
+
+        def close(self) -> None: ...
+
+    def trained(where: Literal["inline", "off"]) -> TrainResult:
+        config = SyncConfig(
+            trainer=TrainerConfig(batch_size=8, warmup_env_steps=20),
+            evaluate=EvaluationConfig(where=where, interval_opt_steps=5),
+        )
+        return train_sync(AGENT, MAKE_ENV, config, stop=MaxOptSteps(20), make_evaluator=Falls)
+
+    best, last = trained("inline"), trained("off")
+    assert best.policy.info.version == best.best_opt_steps == 5
+    assert last.policy.info.version == 20
+    assert "make_policy" not in last.summary()
+    json.dumps(last.summary())
 
 
 def test_policy_explores_again_if_asked(tmp_path: Path) -> None:
@@ -270,12 +327,12 @@ def test_fields_of_different_numbers_of_rows_are_refused(tmp_path: Path) -> None
 
 
 def test_what_is_not_known_is_asked_for(run_dir: Path) -> None:
-    config = run_dir / "config.yaml"
-    config.write_text("")
-    for parts in ({}, {"agent": ConstantConfig()}, {"make_env": CountingBatch}):
-        with pytest.raises(
-            ConfigError, match=rf"{config}, which asyncrl train writes, is missing; give agent="
-        ):
+    (run_dir / "config.yaml").write_text("")
+    with pytest.raises(ConfigError, match=r"names tests.support.fakes:ConstantConfig, .* agent="):
+        load_policy(run_dir)
+    save(run_dir, "best", 4, **{POLICY: {}})
+    for parts, asked in (({}, "agent="), ({"agent": ConstantConfig()}, "make_env=")):
+        with pytest.raises(ConfigError, match=f"give {asked}"):
             load_policy(run_dir, **parts)
     policy = load_policy(run_dir, agent=ConstantConfig(), make_env=CountingBatch)
     assert policy.act(FEW[:, :2]).action.tolist() == [4] * 3
@@ -324,5 +381,5 @@ def test_model_of_another_agent_is_refused_with_where_its_settings_came_from(
     with pytest.raises(CheckpointError, match=r"does not fit.*environment that are given must be"):
         load_policy(run_dir, agent=AGENT, make_env=MAKE_ENV)
     save_yaml(RunConfig(agent=AGENT), run_dir / "config.yaml")
-    with pytest.raises(CheckpointError, match=rf"environment in {run_dir}/config.yaml must be"):
+    with pytest.raises(CheckpointError, match=rf"environment of {run_dir} must be"):
         load_policy(run_dir)
