@@ -46,6 +46,7 @@ IMAGE = box(np.zeros((2, 40, 36)), np.full((2, 40, 36), 255), "uint8")
 CHOICES = box([0, 1], [3, 2], "int64", categorical=True)
 BYTE_CHOICES = box([0, 1], [3, 2], "uint8", categorical=True)
 MANY = box([5, 0], [3000, 3], "int64", categorical=True)
+CHANNELS_LAST = box(np.zeros((36, 40, 2)), np.ones((36, 40, 2)))
 BOARD = box(np.zeros(3), [3, 3, 200], "uint8")
 FIELDS = PackedSpec((("camera/left", IMAGE), ("place", VECTOR), ("gear", CHOICES)))
 BOUNDED = box([-1, -2, 0], [1, 5, 3])
@@ -58,6 +59,7 @@ CASES: dict[str, tuple[Any, EnvSpec]] = {
     "dqn, images": (DQNConfig(), EnvSpec(IMAGE, FOUR)),
     "dqn, board in bytes": (DQNConfig(), EnvSpec(BOARD, FOUR)),
     "dqn, board, normalised": (DQNConfig(normalize_obs=True), EnvSpec(BOARD, FOUR)),
+    "dqn, channels last": (DQNConfig(), EnvSpec(CHANNELS_LAST, FOUR)),
     "dqn, fields": (DQNConfig(normalize_obs=True), EnvSpec(FIELDS, FOUR)),
     "dqn, choices": (DQNConfig(), EnvSpec(CHOICES, FOUR)),
     "dqn, many choices": (DQNConfig(), EnvSpec(MANY, FOUR)),

@@ -53,6 +53,7 @@ FAMILIES = [
     "dqn, dueling, noisy",
     "dqn, choices in bytes",
     "dqn, many choices",
+    "dqn, channels last",
     "dqn, board, normalised",
     "c51",
     "crossq",

@@ -286,6 +286,14 @@ def nature_cnn(n_channels: int) -> nn.Sequential:
     )
 
 
+class ChannelsFirst(nn.Module):
+    """Transposes images (B, height, width, channels)."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return (B, channels, height, width)."""
+        return images.permute(0, 3, 1, 2)
+
+
 class DuelingHead(nn.Module):
     """Q(s, a) = V(s) + A(s, a) - mean over a' of A(s, a'); equation 9 of Wang et al. (2016).
 
@@ -396,7 +404,7 @@ class FieldsEncoder(nn.Module):
 def encoder_layers(observation: BoxSpec | PackedSpec) -> list[nn.Module]:
     """Return the layers from observations to (B, features), without hidden layers.
 
-    Images (uint8, channels first) go through `nature_cnn` unless they are small. Discrete
+    Images, of any dtype, go through `nature_cnn` unless they are small. Discrete
     observations become `OneHot`, or an `Embedding` of more than 1024 choices. Several fields are
     encoded separately. Anything else is flattened.
     """
@@ -406,8 +414,8 @@ def encoder_layers(observation: BoxSpec | PackedSpec) -> list[nn.Module]:
     if observation.categorical:
         many = _n_choices(observation).sum() > _MAX_CHOICES
         return [Embedding(observation) if many else OneHot(observation)]
-    if _is_large_image(observation):
-        return [*nature_cnn(shape[0])]
+    if layers := _image_layers(observation):
+        return layers
     if not shape:
         return [nn.Unflatten(0, (-1, 1))]
     return [nn.Flatten()] if len(shape) > 1 else []
@@ -509,18 +517,20 @@ def _n_choices(spec: BoxSpec) -> Array:
     )
 
 
-def _is_large_image(spec: BoxSpec) -> bool:
-    """Whether convolutions pay off; raises for a large image that does not fit them."""
-    if len(spec.shape) != 3 or spec.dtype != "uint8":
-        return False
+def _image_layers(spec: BoxSpec) -> list[nn.Module]:
+    """Return convolutions if they pay off; raise for bytes of a large image that fit none."""
+    if len(spec.shape) != 3:
+        return []
     if min(spec.shape[1:]) >= _MIN_IMAGE_SIDE:
-        return True
-    if sorted(spec.shape)[1] < _MIN_IMAGE_SIDE:
-        return False
+        return [*nature_cnn(spec.shape[0])]
+    if min(spec.shape[:2]) >= _MIN_IMAGE_SIDE:
+        return [ChannelsFirst(), *nature_cnn(spec.shape[2])]
+    if sorted(spec.shape)[1] < _MIN_IMAGE_SIDE or spec.dtype != "uint8":
+        return []
     raise ConfigError(
         f"images of shape {spec.shape} do not fit the default network, which needs (channels, "
-        f"height, width) of at least {_MIN_IMAGE_SIDE}x{_MIN_IMAGE_SIDE} pixels; transpose them, "
-        "or set a custom network"
+        f"height, width) or (height, width, channels) of at least {_MIN_IMAGE_SIDE}x"
+        f"{_MIN_IMAGE_SIDE} pixels; transpose them, or set a custom network"
     )
 
 

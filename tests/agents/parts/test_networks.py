@@ -143,8 +143,10 @@ def test_head_takes_features_of_any_leading_shape(dueling: bool) -> None:
     assert torch.allclose(q[1], head(features[1]), atol=1e-6)
 
 
-def test_images_go_through_the_convolutions_of_2015() -> None:
-    network = q_network(box((4, 84, 84), "uint8"), (512,), 6)
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64", "int16"])
+@pytest.mark.parametrize("shape", [(4, 84, 84), (84, 84, 4)])
+def test_images_go_through_the_convolutions_of_2015(shape: tuple[int, ...], dtype: str) -> None:
+    network = q_network(box(shape, dtype), (512,), 6)
     assert [m.out_channels for m in network if isinstance(m, nn.Conv2d)] == [32, 64, 64]
     assert linear_sizes(network) == [(7 * 7 * 64, 512), (512, 6)]
 
@@ -197,7 +199,16 @@ def test_parameters_of_the_convolutions_are_named_as_those_of_plain_ones() -> No
     assert shapes == {name: value.shape for name, value in plain(network).state_dict().items()}
 
 
-@pytest.mark.parametrize("shape", [(84, 84, 3), (36, 36, 1)])
+def test_images_with_channels_last_are_transposed() -> None:
+    torch.manual_seed(0)
+    first = q_network(box((3, 40, 36), "uint8"), (8,), 2)
+    torch.manual_seed(0)
+    last = q_network(box((40, 36, 3), "uint8"), (8,), 2)
+    images = torch.rand(2, 40, 36, 3)
+    torch.testing.assert_close(last(images), first(images.permute(0, 3, 1, 2)))
+
+
+@pytest.mark.parametrize("shape", [(84, 3, 84), (36, 1, 36)])
 def test_images_that_do_not_fit_are_refused_with_the_shape_that_would(
     shape: tuple[int, ...],
 ) -> None:
@@ -408,8 +419,8 @@ def test_standard_critics_of_any_observation(
 
 
 def test_field_with_an_image_that_does_not_fit_is_refused() -> None:
-    spec = PackedSpec((("camera", box((84, 84, 3), "uint8")),))
-    with pytest.raises(ConfigError, match=r"\(84, 84, 3\).*channels, height, width"):
+    spec = PackedSpec((("camera", box((84, 3, 84), "uint8")),))
+    with pytest.raises(ConfigError, match=r"\(84, 3, 84\).*channels, height, width"):
         q_network(spec, (16,), 2)
 
 
