@@ -179,7 +179,7 @@ class Actor:
             pass
 
     def start(self, seed: int) -> None:
-        """Wait for the first model, then reset the environments. No action is taken before."""
+        """Wait for the first model, then reset the environments, unless it must finish."""
         self._watch.start()
         self._policy.train()
         while self._model.version < 0 and not self._must_finish():
@@ -187,6 +187,8 @@ class Actor:
             self._model.sync(timeout_s=_WAIT_S)
         self._progress.waiting(False)
         self._watch.lap("wait")
+        if self._must_finish():  # a slow reset would delay the end of the run
+            return
         self._obs = self._env.reset(seed)
         forget(self._policy, np.ones(self._env.n_envs, np.bool_))
         self._watch.lap("env")

@@ -43,7 +43,7 @@ from asyncrl.core.inference import (
     InferenceClient,
     compute_fast,
 )
-from asyncrl.core.launcher import Progress
+from asyncrl.core.launcher import Killed, Progress
 from asyncrl.core.messages import EnvChange, EvaluationReport, Hello, Peer
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
@@ -191,6 +191,8 @@ class _Environments:
 
     def allow(self, error: BaseException, *, env_steps: int) -> float:
         """Close the failed environments and return the backoff, or raise to end the actor."""
+        if isinstance(error, Killed):
+            raise error
         how = describe_error(error)
         decision = self._policy.on_failure(now=time.monotonic(), env_steps=env_steps)
         if isinstance(decision, GiveUp):

@@ -31,6 +31,10 @@ class Progress(Protocol):
         ...
 
 
+class Killed(SystemExit):
+    """Raised in the thread of an actor that is killed, in its next instruction of Python."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProgressReport:
     """The heartbeats of an actor, readable even after it was killed."""

@@ -27,7 +27,7 @@ from typing import Self
 
 from asyncrl.core.errors import describe_error
 from asyncrl.core.interrupter import start_thread
-from asyncrl.core.launcher import ActorBody, ActorExit, Place, ProgressReport
+from asyncrl.core.launcher import ActorBody, ActorExit, Killed, Place, ProgressReport
 from asyncrl.core.messages import Peer
 from asyncrl.core.torch_threads import share_torch_threads
 from asyncrl.core.types import ActorId
@@ -37,10 +37,6 @@ _logger = logging.getLogger(__name__)
 
 _CLOSE_S = 2.0
 """Seconds for killed threads to end before they are abandoned."""
-
-
-class _Killed(SystemExit):
-    """Raised in a thread that is killed, in its next instruction of Python."""
 
 
 @dataclass(slots=True)
@@ -203,7 +199,7 @@ def _stack_of(thread: threading.Thread) -> str:
 
 
 def _raise_in(thread: threading.Thread) -> None:
-    """Raise `_Killed` in another thread; it has no effect on one that has ended."""
+    """Raise `Killed` in another thread; it has no effect on one that has ended."""
     if thread.ident is not None and thread.is_alive():
-        ident, kind = ctypes.c_ulong(thread.ident), ctypes.py_object(_Killed)
+        ident, kind = ctypes.c_ulong(thread.ident), ctypes.py_object(Killed)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, kind)

@@ -288,7 +288,7 @@ def test_actor_that_is_to_finish_before_its_first_model_does_nothing() -> None:
     stage = Stage()
     stage.link.stop = True
     stage.actor.run(HELLO, seed=1)
-    assert stage.env.actions == []
+    assert stage.env.seeds == stage.env.actions == []
     assert stage.link.calls == ["hello", "final report", "drain"]
     (report,) = stage.link.reports
     assert (report.produced, report.env_steps, report.final) == (0, 0, True)

@@ -19,6 +19,7 @@ from asyncrl.core.launcher import Progress
 from asyncrl.core.types import Array
 from asyncrl.learner.stop_conditions import MaxSeconds
 from asyncrl.supervision.actor_manager import ActorManagerConfig
+from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.supervision.threads import ThreadLauncher
 from tests.integration.test_train_async import config, run
 from tests.support.fakes import CountingBatch
@@ -69,15 +70,20 @@ class Hanging(CountingBatch):
 
 
 def test_actor_that_hangs_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    """Also where it could go on in new environments."""
+
     class Replaced(Callback):
         def actor_restarted(self, trainer: Training, actor_id: int) -> None:
             trainer.interrupter.stop(f"actor {actor_id} is replaced")
 
     Hanging.made = 0
-    cfg = threads(actors=1, supervision=ActorManagerConfig(step_timeout_s=0.2))
+    restart = RestartPolicyConfig(on_exception="restart_env")
+    supervision = ActorManagerConfig(step_timeout_s=0.2, restart=restart)
+    cfg = threads(actors=1, supervision=supervision)
     result, _ = run(cfg, make_env=Hanging, stop=MaxSeconds(60), callbacks=[Replaced()])
     assert result.stop_reason == "actor 0 is replaced"
     assert "time.sleep(0.01)" in caplog.text, "the stack"
+    assert "the environments failed" not in caplog.text
 
 
 def test_error_in_an_actor_is_the_runs() -> None:
