@@ -35,6 +35,7 @@ from asyncrl.learner.stop_conditions import StopCondition, StopFunction, check_c
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import CommonParts, check_parts
 from asyncrl.supervision.actor_manager import ActorManager, MakeBody
+from asyncrl.supervision.host_launcher import HostLauncher
 from asyncrl.supervision.threads import ThreadLauncher
 from asyncrl.training.actor_plan import plan_actor
 from asyncrl.training.common_config import (
@@ -189,17 +190,6 @@ def build_async_trainer(
                 actors=lambda: trainer.actors,
             )
             proxy.actors.hosts, proxy.network_s = fleet.hosts, fleet.network_s
-            usual = not (actor_agents or make_processor)
-            publish(
-                key,
-                key_file,
-                closing,
-                partial(plan_actor, agent, config, seen.spec, facts, usual=usual),
-            )
-            host = partial(
-                serve_run, key, agent, make_env, config, actor_agents, make_processor=make_processor
-            )
-            start_on_ray(places, fleet, host, interrupter, closing)
         bodies = plan.bodies(admission(link, config), evaluate, address)
         trainer = AsyncTrainer(
             learner,
@@ -242,6 +232,19 @@ def build_async_trainer(
             **parts,
         )
         plan.env_change = lambda: trainer.env_change
+        if isinstance(fleet, HostLauncher):
+            # Last: hosts wait a minute for answers, and a checkpoint may take longer to load.
+            usual = not (actor_agents or make_processor)
+            publish(
+                key,
+                key_file,
+                closing,
+                partial(plan_actor, agent, config, seen.spec, facts, usual=usual),
+            )
+            host = partial(
+                serve_run, key, agent, make_env, config, actor_agents, make_processor=make_processor
+            )
+            start_on_ray(places, fleet, host, interrupter, closing)
         undo.pop_all()
     return trainer
 

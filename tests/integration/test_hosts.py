@@ -20,6 +20,7 @@ from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.errors import ConfigError, Refused
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.learner.async_trainer import AsyncTrainer
+from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.supervision.host_launcher import HostsConfig
@@ -355,8 +356,17 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("F21")
-def test_hosts_join_a_resumed_run_with_its_new_key(tmp_path: Path) -> None:
+def test_hosts_join_a_resumed_run_with_its_new_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key, kept = tmp_path / "join.key", tmp_path / "of_the_first_part.key"
+    restore = ReplayBufferProxy.restore
+
+    def spied(proxy: ReplayBufferProxy, *args: Any, **options: Any) -> None:
+        assert not key.exists(), "hosts would wait for answers while a checkpoint is loaded"
+        restore(proxy, *args, **options)
+
+    monkeypatch.setattr(ReplayBufferProxy, "restore", spied)
     with hosts_of(key) as hosts:
         trainer = built(key, opt_steps=100, checkpoint_dir=tmp_path / "checkpoints")
         kept.write_bytes(key.read_bytes())
