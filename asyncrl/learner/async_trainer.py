@@ -464,7 +464,11 @@ _ROUND_WAIT_S = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectThenTrain:
-    """A `Strategy` that learns in rounds, each from experience collected since the last round."""
+    """A `Strategy` that alternates between collecting experience and learning from the replay.
+
+    Each round learns from the whole replay. With `TrajectoryQueueConfig` that is what was collected
+    since the last round, and what that round left.
+    """
 
     env_steps: Count
     """Environment steps of all actors between two rounds of learning. Fewer only if the rate
