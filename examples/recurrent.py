@@ -52,7 +52,7 @@ def main(max_opt_steps: int = 20_000) -> TrainResult:
                 sequence_length=16, burn_in=BURN_IN, stride=8, n_step=3
             ),
             # With a replay of sequences, these settings count sequences.
-            limiter=RateLimiterConfig(samples_per_insert=16.0, min_size=200),
+            limiter=RateLimiterConfig(samples_per_insert=128.0, min_size=25),
             trainer=AsyncTrainerConfig(
                 batch_size=32,
                 sync_interval_opt_steps=20,

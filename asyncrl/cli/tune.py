@@ -19,6 +19,7 @@ from asyncrl.cli.parser import parsed
 from asyncrl.core.declared import Positive, check_declared
 from asyncrl.core.env import DiscreteSpec
 from asyncrl.core.errors import AsyncRLError, ConfigError
+from asyncrl.core.replay_buffer import transitions_per_sample
 from asyncrl.metrics import limits
 from asyncrl.metrics.system import Cores
 from asyncrl.replay.sequences import SequenceReplayConfig
@@ -152,7 +153,8 @@ def tune(
         task=Task(
             cores=Cores().share,
             batch_size=config.trainer.batch_size,
-            samples_per_insert=config.limiter.samples_per_insert,
+            samples_per_insert=config.limiter.samples_per_insert
+            / transitions_per_sample(config.replay),
         ),
         start=Plan(
             actors=actors,

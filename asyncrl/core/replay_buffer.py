@@ -192,6 +192,12 @@ def check_agent_and_replay(agent: object, replay: ReplayBufferConfig) -> None:
         )
 
 
+def transitions_per_sample(config: ReplayBufferConfig) -> int:
+    """Return how many transitions bring one more item to sample: the stride of sequences, or 1."""
+    stride: int = getattr(config, "stride", 1)
+    return stride
+
+
 def replay_groups(
     buffer: ReplayBuffer, *, save: bool, room_bytes: int | None = None
 ) -> dict[str, Arrays]:

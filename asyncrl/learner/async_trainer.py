@@ -365,7 +365,7 @@ class AsyncTrainer(BaseTrainer):
             incarnation=self._manager.next_incarnation
             - (self._first_incarnation if self.rank else 0),
             replay_size=len(proxy.buffer),
-            inserted=proxy.limiter.inserted,
+            inserted=proxy.limiter.inserted // proxy.limiter.stride,
             sampled=proxy.limiter.sampled,
         )
 

@@ -29,11 +29,12 @@ class RateLimiterConfig:
 
     samples_per_insert: Annotated[PositiveOrOff, COMMON] = 8.0
     """Samples per inserted transition. 0 disables the limiter: both sides run as fast as they can.
-    Divided by `trainer.batch_size`, it is the number of updates per environment step."""
+    Divided by `trainer.batch_size`, it is the number of updates per environment step. With a replay
+    of sequences, samples per sequence: `replay.stride` transitions."""
 
     min_size: Annotated[Count, COMMON] = 1000
-    """Warm-up: transitions in replay before the first sample. No effect where each transition is
-    sampled once."""
+    """Warm-up: transitions in replay, or sequences, before the first sample. No effect where each
+    transition is sampled once."""
 
     band_transitions: Annotated[int, Within("[0, inf)", zero="automatic")] = 0
     """Transitions that inserts may run ahead or behind. 0 chooses the smallest band that runs
@@ -42,29 +43,39 @@ class RateLimiterConfig:
     def __post_init__(self) -> None:
         check_declared(self, "limiter")
 
-    def build(self, *, max_insert: int, batch_size: int, once: bool = False) -> RateLimiter:
+    def build(
+        self, *, max_insert: int, batch_size: int, once: bool = False, stride: int = 1
+    ) -> RateLimiter:
         """Build the limiter for messages of up to `max_insert` transitions and for a batch size.
 
-        `once` is for a replay that returns each transition once.
+        `once` is for a replay that returns each transition once, `stride` for one of sequences: the
+        transitions for each. Only the replay knows how many sequences a message brings, and only
+        when it is stored. So all counts are in transitions.
         """
         if once:
             return self._build_once(max_insert, batch_size)
-        needed = max_insert * self.samples_per_insert + batch_size
+        ratio, min_size = self.samples_per_insert / stride, self.min_size * stride
+        needed = max_insert * ratio + batch_size
         if not self.band_transitions:
             # Twice the minimum lets one side work while the other side's message is in flight.
-            band = max(needed, 0.1 * self.samples_per_insert * self.min_size)
+            band = max(needed, 0.1 * ratio * min_size)
         else:
-            band = self.band_transitions * self.samples_per_insert
-            if self.samples_per_insert and 2 * band < needed:
-                least = -(-needed // (2 * self.samples_per_insert))
+            band = self.band_transitions * ratio
+            if ratio and 2 * band < needed:
+                least = -(-needed // (2 * ratio))
                 raise ConfigError(
                     f"limiter.band_transitions={self.band_transitions} would deadlock: with "
                     f"messages of up to {max_insert} transitions, batches of {batch_size} and "
                     f"samples_per_insert={self.samples_per_insert:g} actors and learner could wait "
                     f"for each other; set it to at least {least:.0f}, or to 0 for automatic"
                 )
-        middle = self.samples_per_insert * self.min_size
-        return RateLimiter(self, max_insert=max_insert, lowest=middle - band, highest=middle + band)
+        return RateLimiter(
+            replace(self, samples_per_insert=ratio, min_size=min_size),
+            max_insert=max_insert,
+            lowest=ratio * min_size - band,
+            highest=ratio * min_size + band,
+            stride=stride,
+        )
 
     def _build_once(self, max_insert: int, batch_size: int) -> RateLimiter:
         """Build a limiter that never allows more samples than inserts."""
@@ -89,10 +100,18 @@ class RateLimiter:
     """Counts inserts and samples, and says whether more of them are allowed."""
 
     def __init__(
-        self, config: RateLimiterConfig, *, max_insert: int, lowest: float, highest: float
+        self,
+        config: RateLimiterConfig,
+        *,
+        max_insert: int,
+        lowest: float,
+        highest: float,
+        stride: int = 1,
     ) -> None:
         self.max_insert = max_insert
         """Transitions of a full message."""
+        self.stride = stride
+        """Transitions for each sequence, 1 where no sequences are sampled."""
         self._ratio = config.samples_per_insert
         self._min_size = config.min_size
         self._lowest = lowest
@@ -101,7 +120,7 @@ class RateLimiter:
         self.inserted = 0
         """Transitions inserted so far."""
         self.sampled = 0
-        """Transitions sampled so far."""
+        """Transitions, or sequences, sampled so far."""
 
     def may_insert(self, count: int) -> bool:
         """Whether `count` more transitions may be inserted now."""
@@ -161,7 +180,7 @@ class RateLimiter:
         self.inserted += count
 
     def on_sample(self, count: int) -> None:
-        """Count sampled transitions."""
+        """Count samples."""
         self.sampled += count
 
     def _settings(self) -> dict[str, float]:

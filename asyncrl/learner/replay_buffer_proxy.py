@@ -229,7 +229,7 @@ class ReplayBufferProxy:
     def record(self) -> Record:
         """Return ledger, replay, link and receiving metrics; times are since the last call."""
         balance = self.ledger.balance()
-        inserted, sampled = self.limiter.inserted, self.limiter.sampled
+        inserted, sampled = self.limiter.inserted / self.limiter.stride, self.limiter.sampled
         record = {
             "samples_total": float(balance.stored),
             "samples_per_insert": sampled / inserted if inserted else 0.0,

@@ -58,10 +58,10 @@ from asyncrl.replay.uniform import Chooser, RingReplay, Uniformly
 class SequenceReplayConfig(RingConfig):
     """Size of the replay, and how sequences are cut out of it.
 
-    Batch sizes count sequences, but inserts count transitions: the rate limiter lets each
-    transition be learned from `samples_per_insert * sequence_length` times. Every segment carries
-    the rows of one whole sequence beyond its own rows, so make segments several times as long as a
-    sequence.
+    Capacity counts transitions; batch sizes and the rate limiter count sequences, of which `stride`
+    transitions bring one. So each transition is learned from `samples_per_insert * sequence_length
+    / stride` times. Every segment carries the rows of one whole sequence beyond its own rows, so
+    make segments several times as long as a sequence.
     """
 
     sequence_length: Count = 32

@@ -35,7 +35,11 @@ from asyncrl.core.inference import InferenceAddress
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorBody
 from asyncrl.core.messages import EnvChange, Peer
-from asyncrl.core.replay_buffer import ReplayBuffer, check_agent_and_replay
+from asyncrl.core.replay_buffer import (
+    ReplayBuffer,
+    check_agent_and_replay,
+    transitions_per_sample,
+)
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.transport import Transport
@@ -242,12 +246,14 @@ class RunPlan:
     def _build_limiter(self) -> RateLimiter:
         """Build the limiter, checking messages and batches against the buffer's size."""
         config, batch_size = self._config, self._config.trainer.batch_size
+        stride = transitions_per_sample(config.replay)
+        min_size = config.limiter.min_size * stride
         message = config.segment.length * segments_per_message(
             config.segment, self.schema, self._n_envs
         )
         for name, size in (
             ("trainer.batch_size", batch_size),
-            ("limiter.min_size", config.limiter.min_size),
+            ("limiter.min_size" + " * replay.stride" * (stride > 1), min_size),
             ("one message (segment.length times environments per actor)", message),
         ):
             if size > config.replay.capacity:
@@ -256,7 +262,9 @@ class RunPlan:
                     "transitions; raise replay.capacity"
                 )
         once = config.replay.once
-        return config.limiter.build(max_insert=message, batch_size=batch_size, once=once)
+        return config.limiter.build(
+            max_insert=message, batch_size=batch_size, once=once, stride=stride
+        )
 
 
 def _server_body(

@@ -292,7 +292,7 @@ def r2d2() -> RunConfig:
         replay=PrioritizedSequenceReplayConfig(
             capacity=100_000, sequence_length=16, burn_in=_R2D2_BURN_IN, stride=8, n_step=3
         ),
-        limiter=RateLimiterConfig(samples_per_insert=1.0),
+        limiter=RateLimiterConfig(samples_per_insert=8.0, min_size=125),
         trainer=AsyncTrainerConfig(batch_size=32, sync_interval_opt_steps=20),
         evaluate=EvaluationConfig(interval_opt_steps=200),
     )

@@ -17,6 +17,7 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.declared import COMMON, Count, CountOrOff, Finite, PositiveOrOff
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.replay_buffer import transitions_per_sample
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import T, from_plain, to_plain
 from asyncrl.envs.gym import EnvConfig
@@ -31,7 +32,6 @@ from asyncrl.learner.stop_conditions import (
     check_can_hold,
 )
 from asyncrl.replay.hindsight import HindsightReplayConfig
-from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.named_parts import NamedParts
 from asyncrl.training.offline import OfflineConfig
@@ -194,8 +194,7 @@ class RunConfig(AsyncConfig):
                 "limiter.samples_per_insert is off, which does not define how often mode=sync "
                 "learns; set it"
             )
-        # A replay of sequences holds one sequence per this number of environment steps.
-        stride = self.replay.stride if isinstance(self.replay, SequenceReplayConfig) else 1
+        stride = transitions_per_sample(self.replay)
         per_env_step = Fraction(samples / batch_size).limit_denominator(100_000) / stride
         single = stride == 1 and self.segment.frame_stack == 1
         # A segment of one row would repeat all rows that it looks ahead to.

@@ -31,6 +31,7 @@ from asyncrl.training.asynchronous import train_async
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.plan import RunPlan, check_run
+from asyncrl.training.run_config import RunConfig
 from asyncrl.training.synchronous import SyncConfig, train_sync
 from tests.support.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch
 from tests.support.local_transport import LocalTransport
@@ -165,6 +166,28 @@ def test_learner_and_buffer_are_the_configs() -> None:
     assert one.build_buffer().capacity == 100
 
 
+def test_sequences_are_learned_from_as_often_in_both_modes() -> None:
+    config = RunConfig(
+        segment=SegmentConfig(length=8),
+        replay=SequenceReplayConfig(capacity=2000, sequence_length=4, stride=8),
+        limiter=RateLimiterConfig(samples_per_insert=2.0, min_size=10),
+        trainer=AsyncTrainerConfig(batch_size=16),
+    )
+    rounds, limiter = config.sync_config().trainer, plan(config).limiter
+    assert (rounds.opt_interval_env_steps, rounds.opt_steps_per_interval) == (64, 1)
+    while limiter.is_warming_up():
+        limiter.on_insert(1)
+    assert limiter.inserted == rounds.warmup_env_steps == 80
+    opts: list[int] = []
+    for env_step in range(64 * 30):
+        limiter.on_insert(1)
+        while limiter.may_sample(16):
+            limiter.on_sample(16)
+            opts.append(env_step)
+    assert np.all(np.diff(opts[-20:]) == 64)
+    assert limiter.stride == 8
+
+
 def test_what_is_handed_out_once_needs_no_warm_up() -> None:
     limiter = plan(ONCE).limiter
     assert not limiter.may_sample(8)
@@ -178,6 +201,11 @@ def test_what_is_handed_out_once_needs_no_warm_up() -> None:
         (CONFIG, {"actor_agents": [ConstantConfig()] * 2}, "2 actor_agents were given for 3"),
         (replace(CONFIG, trainer=AsyncTrainerConfig(batch_size=101)), {}, "trainer.batch_size of"),
         (replace(CONFIG, limiter=RateLimiterConfig(min_size=101)), {}, "limiter.min_size of 101"),
+        (
+            replace(CONFIG, replay=SequenceReplayConfig(capacity=100)),
+            {},
+            r"limiter.min_size \* replay.stride of 160",
+        ),
         (replace(CONFIG, segment=SegmentConfig(length=60)), {}, "one message .* of 120"),
         (replace(ONCE, limiter=RateLimiterConfig()), {}, "samples_per_insert must be 1"),
         (

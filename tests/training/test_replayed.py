@@ -126,6 +126,7 @@ CASES = [
         config_of(
             R2D2Config(hidden=(8,), memory_units=4, device="cpu"),
             PrioritizedSequenceReplayConfig(capacity=400, sequence_length=4),
+            limiter=RateLimiterConfig(samples_per_insert=128.0, min_size=4),
             trainer=AsyncTrainerConfig(batch_size=4, sync_interval_opt_steps=5),
         ),
         id="r2d2",
