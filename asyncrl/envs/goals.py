@@ -44,8 +44,14 @@ def goal_reward_of(env: gym.Env[Any, Any]) -> GoalReward | None:
 
 
 def _owner(env: Any) -> Any:  # noqa: ANN401  # an environment or a wrapper
-    """Return the outermost layer of an environment that has the method, or else None."""
+    """Return whose method the outermost layer of an environment with one has, or else None.
+
+    Of an attribute of the instance, such as `self.compute_reward = self.task.compute_reward`, that
+    is the object it is bound to.
+    """
     while not hasattr(type(env), "compute_reward"):
+        if "compute_reward" in vars(env):
+            return getattr(env.compute_reward, "__self__", env)
         if not isinstance(env, gym.Wrapper):
             return None
         env = env.env
@@ -57,7 +63,7 @@ def _try_out(env: gym.Env[Any, Any], owner: Any, found: GoalReward) -> None:  # 
     # Half of the pairs are of a goal with itself, so that successes are among them.
     achieved, desired = np.concatenate([achieved, achieved]), np.concatenate([desired, achieved])
     pairs = zip(achieved, desired, strict=True)
-    real = np.array([owner.compute_reward(a, d, {}) for a, d in pairs], np.float32)
+    real = np.array([_one_reward(owner, a, d, {}) for a, d in pairs], np.float32)
     here = rewards_of(without_env(found), achieved, desired)
     if not np.allclose(here, real, rtol=1e-4, atol=1e-6):
         raise ConfigError(
@@ -74,10 +80,15 @@ def _goals(env: gym.Env[Any, Any], owner: Any) -> tuple[Array, Array]:  # noqa: 
     for _ in range(_STEPS):
         obs, reward, terminated, truncated, info = env.step(env.action_space.sample())
         goals.append((np.array(obs[ACHIEVED_GOAL]), np.array(obs[DESIRED_GOAL])))
-        computed = float(owner.compute_reward(*goals[-1], info))
+        computed = _one_reward(owner, *goals[-1], info)
         if not np.isclose(computed, float(reward), rtol=1e-4, atol=1e-6):
             raise ConfigError(f"step gave the reward {reward:g}, and compute_reward {computed:g}")
         if terminated or truncated:
             env.reset()
     achieved, desired = zip(*goals, strict=True)
     return np.stack(achieved), np.stack(desired)
+
+
+def _one_reward(owner: Any, achieved: Array, desired: Array, info: Any) -> float:  # noqa: ANN401
+    """Return the reward of one pair of goals, which may come as an array of one."""
+    return float(np.asarray(owner.compute_reward(achieved, desired, info)).item())

@@ -61,8 +61,32 @@ class ReadsInfo(BitFlip):
         return super().compute_reward(achieved, desired, info) + 0 * info["is_success"]
 
 
-def test_reward_is_computed_without_an_environment() -> None:
-    env = Tolerant()
+class OfItsTask(gym.Env[Any, Any]):
+    """Its method is an attribute of the instance, and another object's."""
+
+    def __init__(self) -> None:
+        self.task = Tolerant()
+        self.observation_space = self.task.observation_space
+        self.action_space = self.task.action_space
+        self.reset, self.step = self.task.reset, self.task.step  # type: ignore[method-assign]
+        self.compute_reward = self.task.compute_reward
+
+
+class OneRowEach(Tolerant):
+    """The reward of one pair is an array of one."""
+
+    def compute_reward(self, achieved: Array, desired: Array, info: Mapping[str, Any]) -> Any:
+        return super().compute_reward(np.atleast_2d(achieved), desired, info)
+
+    def step(self, action: int) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
+        obs, _, *others = BitFlip.step(self, action)
+        reward = self.compute_reward(obs["achieved_goal"], obs["desired_goal"], {})
+        return (obs, reward.item(), *others)
+
+
+@pytest.mark.parametrize("make", [Tolerant, OfItsTask, OneRowEach])
+def test_reward_is_computed_without_an_environment(make: Callable[[], Any]) -> None:
+    env = make()
     found = goal_reward_of(TimeLimit(env, 3))
     assert found is not None
     assert found["problem"] == ""
