@@ -33,7 +33,7 @@ from asyncrl.cli.output import (
     take_standard_output,
 )
 from asyncrl.cli.signals import end_at_signals, raise_again, raise_at_signals
-from asyncrl.core.errors import AsyncRLError, ConfigError
+from asyncrl.core.errors import AsyncRLError, ConfigError, places_of
 from asyncrl.core.recorder import CLOCK_TIME
 from asyncrl.supervision.process_name import set_name
 
@@ -294,8 +294,7 @@ def _sentence(error: Exception, args: Sequence[str] | None) -> str:
     """Return what went wrong and where, without tracebacks, also without the actor's."""
     first, _, more = str(error).partition("\n\n")
     ours = isinstance(error, AsyncRLError)
-    notes = [n for n in getattr(error, "__notes__", ()) if n.startswith("asyncrl: ")]
-    details = [note.removeprefix("asyncrl: ") for note in notes]
+    details = places_of(error)
     if (more or not ours) and not any("traceback" in detail for detail in details):
         details.append("--debug shows the traceback")
     text = first if ours else f"{type(error).__name__}: {error}"

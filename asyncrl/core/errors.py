@@ -16,14 +16,46 @@
 
 from __future__ import annotations
 
+import sysconfig
+import traceback
+from pathlib import Path
+
+OURS = f"{Path(__file__).parents[1]}/"
+"""Prefix of the file names of asyncrl."""
+
+NOT_THEIRS = (
+    "<",
+    OURS,
+    *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
+"""Prefixes of file names that are not the user's own code."""
+
 
 def describe_error(error: BaseException) -> str:
-    """Return class and message of an exception in one line."""
+    """Return class and message of an exception in one line, and where user code raised it."""
     try:
         words = f"{type(error).__name__}: {error}"
     except BaseException:  # the `__str__` of a custom class may raise anything
         words = type(error).__name__
-    return " ".join(words.split()).removesuffix(":")  # an `AssertionError` often has no message
+    line = " ".join(words.split()).removesuffix(":")  # an `AssertionError` often has no message
+    return f"{line} ({'; '.join(where)})" if (where := places_of(error)) else line
+
+
+def places_of(error: BaseException) -> list[str]:
+    """Return asyncrl's notes on an exception, and the line of the user's code that raised it.
+
+    Errors of asyncrl need no line: their message is enough.
+    """
+    found = [note for note in getattr(error, "__notes__", ()) if note.startswith("asyncrl: ")]
+    lines = [] if isinstance(error, AsyncRLError) else lines_of(error)
+    theirs = [line for line in lines if not line.startswith(NOT_THEIRS)]
+    return [*(note.removeprefix("asyncrl: ") for note in found), *(f"at {x}" for x in theirs[-1:])]
+
+
+def lines_of(error: BaseException) -> list[str]:
+    """Return the frames of a traceback as `file:line in function`; the newest comes last."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return [f"{f.f_code.co_filename}:{line} in {f.f_code.co_name}" for f, line in frames]
 
 
 class AsyncRLError(Exception):

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import math
 import re
-import sysconfig
 import time
-import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.core.errors import AsyncRLError
+from asyncrl.core.errors import NOT_THEIRS, OURS, AsyncRLError, lines_of, places_of
 from asyncrl.doctor.probe import Answer, Experience, Probe, kept, same
 
 Level = Literal["ok", "warn", "fail"]
@@ -28,14 +25,6 @@ Level = Literal["ok", "warn", "fail"]
 
 _LARGE_REWARD = 100.0
 _STALL_S = 0.05
-
-_OURS = f"{Path(__file__).parents[1]}/"
-_NOT_THEIRS = (
-    "<",
-    _OURS,
-    *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-)
-"""Prefixes of file names that are not the user's own code."""
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 """A frame in faulthandler's format; the newest comes first."""
@@ -79,29 +68,18 @@ def fail(check: str, seen: str, advice: str = "") -> Finding:
 
 def raised(check: str, error: Exception, advice: str) -> Finding:
     """Return what foreign code raised, and where. Errors of asyncrl contain their own advice."""
-    notes = [n.removeprefix("asyncrl: ") for n in getattr(error, "__notes__", ())]
     own = isinstance(error, AsyncRLError)
-    seen = str(error) if own else f"{type(error).__name__}: {error}"
-    return fail(check, "; ".join([seen, *notes, *_place(error)]), "" if own else advice)
-
-
-def _place(error: Exception) -> list[str]:
-    """Return the line of the user's code that raised an error.
-
-    If no user code raised it, return the line of asyncrl that failed on the user's values. Errors
-    of asyncrl need no line: their message is enough.
-    """
-    frames = traceback.extract_tb(error.__traceback__)
-    found = [frame for frame in frames if not frame.filename.startswith(_NOT_THEIRS)]
-    if not found and not isinstance(error, AsyncRLError):
-        found = [frame for frame in frames if frame.filename.startswith(_OURS)]
-    return [f"at {found[-1].filename}:{found[-1].lineno} in {found[-1].name}"] if found else []
+    seen, places = str(error) if own else f"{type(error).__name__}: {error}", places_of(error)
+    if not own and not any(where.startswith("at ") for where in places):
+        # The line of asyncrl that failed on the user's values.
+        places += [f"at {line}" for line in lines_of(error) if line.startswith(OURS)][-1:]
+    return fail(check, "; ".join([seen, *places]), "" if own else advice)
 
 
 def place_in(stacks: str) -> str:
     """Return the newest line of the user's code in a faulthandler dump."""
     for name, line, function in _FRAME.findall(stacks):
-        if not name.startswith(_NOT_THEIRS):
+        if not name.startswith(NOT_THEIRS):
             return f"; at {name}:{line} in {function}"
     return ""
 

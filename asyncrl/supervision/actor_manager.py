@@ -346,7 +346,9 @@ class ActorManager:
         who = self._name(ended.peer.actor_id)
         killed_because = slot.killed_because if ended.code < 0 else None  # else it exited first
         cause = killed_because or cause_of(ended)
-        text = f"\n\n{ended.text}" if ended.text else ""
+        # After the first error, another exception is one line; stacks of a crash are shown.
+        seen = ended.error and self._interrupter.error is not None
+        text = f"\n\n{ended.text}" if ended.text and not seen else ""
         now = self._clock()
         if (ends := self._ends_well()) or slot.leaves or not slot.wanted:
             if ended.code and not (ended.by_signal_to_job and self._interrupter.urgent):

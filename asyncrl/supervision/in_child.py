@@ -173,12 +173,10 @@ def _read(path: Path, ended: ActorExit, what: str) -> Any:  # noqa: ANN401
 
 
 def _error_of(reply: dict[str, Any], what: str) -> AsyncRLError:
-    error: AsyncRLError
     if reply["ours"]:
-        error = getattr(errors, reply["ours"])(reply["message"])
+        error: AsyncRLError = getattr(errors, reply["ours"])(reply["message"])
         error.add_note(f"{what}, in a separate process:\n{reply['text']}")
-    else:
-        error = ActorFailed(f"{what} failed: {reply['error'].rstrip('.')}\n\n{reply['text']}")
-    for note in reply["notes"]:
-        error.add_note(note)
-    return error
+        for note in reply["notes"]:
+            error.add_note(note)
+        return error
+    return ActorFailed(f"{what} failed: {reply['error'].rstrip('.')}\n\n{reply['text']}")

@@ -282,7 +282,9 @@ def test_run_fails_when_the_budget_of_restarts_is_spent() -> None:
 
 
 @pytest.mark.fault("F4")
-def test_exception_in_an_actor_fails_the_run_with_the_actors_traceback() -> None:
+def test_exception_in_an_actor_fails_the_run_with_the_actors_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with started() as stage:
         stage.all_work()
         text = "Traceback (most recent call last):\n  ...\nValueError: no such joint"
@@ -298,6 +300,11 @@ def test_exception_in_an_actor_fails_the_run_with_the_actors_traceback() -> None
         stage.clock.now += 100.0
         stage.launcher.wait_rounds()
         assert stage.launcher.launched == [peer(0), peer(1)], "a failed run starts no actor"
+        stage.manager.expect_ends()
+        stage.launcher.end(peer(0), RAISED, text=text, error="ValueError: no such joint")
+        wait_until(lambda: caplog.messages, DEADLINE_S, "the other actor's failure")
+        assert "actor 0 failed: ValueError: no such joint" in caplog.text
+        assert "Traceback" not in caplog.text, "it would hide the first error"
 
 
 @pytest.mark.fault("F4")
