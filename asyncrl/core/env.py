@@ -117,9 +117,12 @@ class PackedSpec:
 
 @dataclass(frozen=True, slots=True)
 class DiscreteSpec:
-    """One of `n` choices. Policies count from 0; `envs/` adds an environment's own `start`."""
+    """One of `n` choices. Agents count from 0; environments and trained policies add `start`."""
 
     n: int
+
+    start: int = 0
+    """The environment's own first choice."""
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -60,7 +60,7 @@ def _action_spec(space: Space[Any]) -> BoxSpec | DiscreteSpec:
     if isinstance(space, Box) and not space.dtype.hasobject:
         return _box_spec(space)
     if isinstance(space, Discrete):
-        return DiscreteSpec(int(space.n))
+        return DiscreteSpec(int(space.n), int(space.start))
     if isinstance(space, MultiDiscrete | MultiBinary):
         return replace(_array_spec(space, f"action space {space}"), categorical=True)
     raise ConfigError(

@@ -65,8 +65,7 @@ def export_policy(policy: object, spec: EnvSpec, path: Path) -> None:
 
     A file that ends in .onnx is a model as described in `onnx_policy.py`; any other is for
     `policy_numpy.py`, which is copied beside it. The policy's evaluation memory is lost. Raises
-    `ConfigError` for a network with operations that numpy has no equivalent for. Actions of a
-    `DiscreteSpec` count from 0.
+    `ConfigError` for a network with operations that numpy has no equivalent for.
     """
     while isinstance(policy, PolicyWrapper):
         policy = policy.wrapped
@@ -77,7 +76,7 @@ def export_policy(policy: object, spec: EnvSpec, path: Path) -> None:
     make = _onnx_file if path.suffix == ".onnx" else _numpy_file
     memory_size = _memory_size(policy.model)
     size = _CHECKED_REMEMBERING if memory_size else _CHECKED
-    play = _played(policy, spec.observation, *size)
+    play = _played(policy, spec, *size)
     said: dict[str, Any] = {
         "format": FORMAT,
         "observation": _observation(spec.observation),
@@ -165,20 +164,19 @@ def _acts_alike(exported: _Exported, spec: EnvSpec, play: _Play) -> bool:
     return True
 
 
-def _played(
-    policy: TorchPolicy, observation: BoxSpec | PackedSpec, n_steps: int, n_rows: int
-) -> _Play:
+def _played(policy: TorchPolicy, spec: EnvSpec, n_steps: int, n_rows: int) -> _Play:
     """Let a policy act on random observations of a space, over several episodes."""
     random = np.random.default_rng(0)
     begins = [random.random(n_rows) < _BEGIN_SHARE for _ in range(n_steps)]
     begins[0][:] = True
-    obs = [some_observations(observation, n_rows, random) for _ in begins]
+    obs = [some_observations(spec.observation, n_rows, random) for _ in begins]
+    first = spec.action.start if isinstance(spec.action, DiscreteSpec) else 0
     actions = []
     acting = cast(ActingPolicy, policy)
     with evaluation_mode(acting):
         for seen, where in zip(obs, begins, strict=True):
             forget(acting, where)
-            actions.append(acting.act(seen).action)
+            actions.append(acting.act(seen).action + first)
         forget(acting, np.ones_like(begins[0]))
     return _Play(obs, begins, actions)
 
@@ -204,7 +202,12 @@ def _observation(observation: BoxSpec | PackedSpec) -> dict[str, Any]:
 def _action(action: BoxSpec | DiscreteSpec, *, squashed: bool) -> dict[str, Any]:
     said = {"dtype": action.dtype, "shape": action.shape}
     if isinstance(action, DiscreteSpec):
-        return {**said, "kind": "choices", "low": [0], "high": [action.n - 1]}
+        return {
+            **said,
+            "kind": "choices",
+            "low": [action.start],
+            "high": [action.start + action.n - 1],
+        }
     low, high = action.low.ravel().tolist(), action.high.ravel().tolist()
     kind = "choices" if action.categorical else "quantities"
     return {**said, "kind": kind, "low": low, "high": high, "squashed": squashed}

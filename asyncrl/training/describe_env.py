@@ -105,8 +105,8 @@ def spec_of(plain: Mapping[str, Any]) -> EnvSpec:
 
 def _plain_space(space: BoxSpec | PackedSpec | DiscreteSpec) -> Plain:
     match space:
-        case DiscreteSpec(n):
-            return {"n": int(n)}
+        case DiscreteSpec(n, start):
+            return {"n": int(n), "start": int(start)}
         case PackedSpec(fields):
             return {"fields": [[name, _plain_space(box)] for name, box in fields]}
         case BoxSpec():
@@ -121,8 +121,8 @@ def _plain_space(space: BoxSpec | PackedSpec | DiscreteSpec) -> Plain:
 
 def _space_of(plain: Plain) -> Any:  # noqa: ANN401  # of any kind
     match plain:
-        case {"n": n}:
-            return DiscreteSpec(n)
+        case {"n": n, "start": start}:
+            return DiscreteSpec(n, start)
         case {"fields": fields}:
             return PackedSpec(tuple((name, _space_of(box)) for name, box in fields))
         case _:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.checkpoint.resume import plain_config
 from asyncrl.core.agent import Act, AgentConfig, Policy, PolicyContext, PolicyWrapper
-from asyncrl.core.env import EnvSpec, PackedSpec
+from asyncrl.core.env import DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.settings import to_parameters
@@ -90,7 +90,9 @@ class _TakesRows(PolicyWrapper):
                 f"expected observations as rows of shape ({sizes}{'' if self._shape else ','}), "
                 f"got {rows.shape}{hint}"
             )
-        return super().act(rows)
+        act, action = super().act(rows), self._maker.spec.action
+        first = action.start if isinstance(action, DiscreteSpec) else 0
+        return replace(act, action=act.action + first) if first else act
 
 
 class _TakesFields(_TakesRows):

@@ -180,7 +180,7 @@ def test_fields_ends_and_choices_are_unchanged(
 ) -> None:
     collect(Corridor(terminates=terminates), "test/corridor-v0")
     buffer, spec = load_minari("test/corridor-v0", UniformReplayConfig(capacity=3000), seed=0)
-    assert spec.action == DiscreteSpec(3)
+    assert spec.action == DiscreteSpec(3, start=2)
     assert len(buffer) == 20
     batch = buffer.sample(400)
     obs, next_obs = at(spec, batch["obs"]), at(spec, batch["next_obs"])

@@ -96,8 +96,8 @@ def test_discrete_observation_is_one_number_between_bounds(n: int, start: int) -
 
 
 @pytest.mark.parametrize("start", [0, 5])
-def test_discrete_action_counts_from_0(start: int) -> None:
-    assert spec_from_spaces(ANY, Discrete(4, start=start)).action == DiscreteSpec(4)
+def test_discrete_action_keeps_its_start(start: int) -> None:
+    assert spec_from_spaces(ANY, Discrete(4, start=start)).action == DiscreteSpec(4, start)
 
 
 def test_multi_discrete_observation_is_as_many_choices() -> None:

@@ -297,7 +297,7 @@ def test_actions_are_converted_for_the_space() -> None:
 def test_discrete_actions_are_counted_from_the_start_of_the_space() -> None:
     env = SyncVectorEnv([lambda: ActedEnv(Discrete(3, start=5))] * 2)
     batch = VectorBatch(env)
-    assert batch.spec.action == DiscreteSpec(3)
+    assert batch.spec.action == DiscreteSpec(3, start=5)
     batch.reset(0)
     batch.step(np.array([0, 2]))
     assert [int(one.acted[0]) for one in env.envs] == [5, 7]  # type: ignore[attr-defined]

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.impala import IMPALAConfig
 from asyncrl.core.agent import PolicyContext
-from asyncrl.core.env import EnvSpec, PackedSpec
+from asyncrl.core.env import DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.export.export import export_policy
 from asyncrl.export.onnx_policy import onnx_model
+from asyncrl.export.policy_numpy import Policy
 from tests.export.test_export import (
     BOUNDED,
     CASES,
@@ -72,6 +73,17 @@ def test_actions_are_those_of_torch(case: str, tmp_path: Path) -> None:
         expected = policy.act(rows).action
         assert (action.dtype, action.shape) == (expected.dtype, expected.shape)
         np.testing.assert_allclose(action, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_discrete_actions_are_those_of_the_environment(tmp_path: Path) -> None:
+    spec = EnvSpec(VECTOR, DiscreteSpec(4, start=-1))
+    policy = trained_and_exported(DQNConfig(), spec, tmp_path / "p.onnx")
+    export_policy(policy, spec, tmp_path / "p.npz")
+    obs = observations(VECTOR)
+    right = policy.act(obs).action - 1
+    (action,) = session_of(tmp_path / "p.onnx").run(None, {"obs": obs})
+    assert np.array_equal(action, right)
+    assert np.array_equal(Policy(tmp_path / "p.npz").act(obs), right)
 
 
 @pytest.mark.parametrize("case", ["ppo gru, several choices", "r2d2 lstm"])

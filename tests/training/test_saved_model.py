@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +37,7 @@ from asyncrl.training.run_config import RunConfig, save_yaml
 from asyncrl.training.saved_model import SavedModel
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 from asyncrl.training.trained_policy import PolicyOf
+from tests.support.fake_envs import ActedEnv
 from tests.support.fakes import ConstantConfig, CountingBatch
 
 AGENT = DQNConfig(hidden=(8,), device="cpu")
@@ -72,6 +74,12 @@ def test_best_model_of_a_run_acts_on_any_number_of_rows(run_dir: Path) -> None:
     assert not policy.training
     assert done_by(policy).tolist() == [4, 4, 4]
     assert policy.act(FEW[:1]).action.tolist() == [4]
+
+
+def test_actions_are_those_of_the_environment(run_dir: Path) -> None:
+    make_env = make_batch(partial(ActedEnv, Discrete(5, start=-1)), n_envs=1)
+    policy = load_policy(run_dir, agent=ConstantConfig(), make_env=make_env)
+    assert done_by(policy).tolist() == [3, 3, 3]
 
 
 @pytest.mark.parametrize(
