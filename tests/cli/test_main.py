@@ -219,7 +219,6 @@ def test_debug_shows_the_traceback(tmp_path: Path, capsys: pytest.CaptureFixture
 
 FAKE_COMMAND = """
 import os
-import re
 from asyncrl.cli.output import show
 from asyncrl.core.errors import ActorFailed, ConfigError, NonFiniteModel
 
