@@ -16,7 +16,7 @@ import math
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -97,7 +97,7 @@ def check_declared(config: object, group: str = "", *, flags: bool = False) -> N
     """Raise for values that fields do not declare: wrong kinds, NaN, unknown words, out of range.
 
     Messages name a setting as `group.name`, or as its flag. Fields that may hold neither numbers
-    nor choices are not checked.
+    nor choices nor settings are not checked.
     """
     cls: Hint = type(config)  # mypy thinks that it may not be hashable
     for name, members in declared(cls).items():
@@ -107,7 +107,8 @@ def check_declared(config: object, group: str = "", *, flags: bool = False) -> N
         if not fitting:
             kinds = (_words(member.kind) or _class_name(member.kind) for member in members)
             words = " or ".join(filter(None, kinds))
-            raise ConfigError(f"{shown} must be {words}, got {value!r}")
+            brackets = f"; write {value.__name__}()" if isinstance(value, type) else ""
+            raise ConfigError(f"{shown} must be {words}, got {value!r}{brackets}")
         for subject, number in _numbers(shown, value):
             within = fitting[0].within
             if within is not None and number not in within:
@@ -118,11 +119,13 @@ def check_declared(config: object, group: str = "", *, flags: bool = False) -> N
 
 @cache
 def declared(cls: Hint) -> Mapping[str, tuple[Member, ...]]:
-    """Return the fields of a dataclass that declare numbers or choices, with what each may be."""
+    """Return the fields of a dataclass that declare numbers, choices or settings, with kinds."""
     hints = _hints(cls)
     found = {f.name: tuple(_members(hints[f.name])) for f in fields(cls) if f.name in hints}
     return {
-        name: several for name, several in found.items() if any(_words(m.kind) for m in several)
+        name: several
+        for name, several in found.items()
+        if any(_words(m.kind) or is_dataclass(m.kind) or methods_of(m.kind) for m in several)
     }
 
 
@@ -174,11 +177,12 @@ def _fits(value: object, kind: Hint) -> bool:
         return isinstance(value, Real) and is_number and not math.isnan(value)
     if _origin(kind) is Literal:
         return value in typing.get_args(kind)
-    if kind is NoneType:
-        return value is None
     if _is_tuple_of_ints(kind):
         return isinstance(value, Sequence) and all(_fits(item, int) for item in value)
-    return isinstance(value, kind) if _class_name(kind) else not isinstance(value, Real)
+    if methods := methods_of(kind):
+        return not isinstance(value, type) and all(hasattr(value, name) for name in methods)
+    is_class = kind is NoneType or _class_name(kind)
+    return isinstance(value, kind) if is_class else not isinstance(value, Real)
 
 
 def _words(kind: Hint) -> str:
@@ -191,11 +195,22 @@ def _words(kind: Hint) -> str:
 
 
 def _class_name(kind: Hint) -> str:
-    """Return the name of a class that is no type of Python and no protocol, as of schedules."""
-    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+    """Return the name of a class that is no type of Python, as of schedules and nested settings."""
+    if not isinstance(kind, type) or kind is Any or typing.is_typeddict(kind):
         return ""
-    no_instances = kind is Any or typing.is_typeddict(kind)
-    return "" if no_instances or kind.__module__ == "builtins" else f"a {kind.__name__}"
+    if kind.__module__ == "builtins" or (_is_protocol(kind) and not methods_of(kind)):
+        return ""
+    return f"{'an' if kind.__name__[0] in 'AEIO' else 'a'} {kind.__name__}"
+
+
+def _is_protocol(kind: Hint) -> bool:
+    return isinstance(kind, type) and getattr(kind, "_is_protocol", False)
+
+
+def methods_of(kind: Hint) -> set[str]:
+    """Return the public names of a protocol; none for other kinds, and if it is only called."""
+    bases = kind.__mro__[:-1] if _is_protocol(kind) else ()
+    return {name for base in bases for name in vars(base) if not name.startswith("_")}
 
 
 def _is_tuple_of_ints(kind: Hint) -> bool:

@@ -23,6 +23,7 @@ from pathlib import PurePath
 from types import NoneType, UnionType
 from typing import Any, Literal, NewType, TypeVar, Union
 
+from asyncrl.core.declared import methods_of
 from asyncrl.core.errors import ConfigError
 
 T = TypeVar("T")
@@ -328,8 +329,7 @@ def _load_open(data: Value, hint: Hint, path: str) -> Any:
         wanted = "module:name, or " if named else ""
         raise _Misfit(path, data, f"{_name(hint)} ({wanted}settings with `type: module:Class`)")
     if getattr(kind, "_is_protocol", False):
-        names = {n for base in kind.__mro__[:-1] for n in vars(base) if not n.startswith("_")}
-        if lacking := sorted(name for name in names if not hasattr(loaded, name)):
+        if lacking := sorted(name for name in methods_of(kind) if not hasattr(loaded, name)):
             raise _Misfit(path, loaded, f"{_name(hint)}, which has {', '.join(lacking)}")
     elif isinstance(kind, type) and not isinstance(loaded, kind):
         raise _Misfit(path, loaded, _name(hint))

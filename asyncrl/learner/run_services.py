@@ -130,6 +130,7 @@ class RunServicesConfig:
     """When checkpoints are saved, and which are kept."""
 
     def __post_init__(self) -> None:
+        check_declared(self)
         by_evaluations = BestBy.parse(self.save.best_by).of_evaluations
         if not (by_evaluations or self.record.interval_s or self.record.interval_opt_steps):
             raise ConfigError(

@@ -99,15 +99,20 @@ class TrainerParts(CommonParts, total=False):
     """What the trainer closes when its run is over."""
 
 
-def check_parts(parts: CommonParts, taken: Iterable[str]) -> None:
+def check_parts(parts: CommonParts, taken: Iterable[str], **own: object) -> None:
     """Refuse unknown arguments, which Python accepts in `**parts`.
 
-    Also refuse a recorder or callbacks of the wrong type, before anything starts.
+    Also refuse a recorder, callbacks or `own` parts of the wrong type, before anything starts.
     """
     known = sorted({*taken, *TrainerParts.__optional_keys__})
     for name in parts:
         if name not in known:
             raise ConfigError(f"there is no argument {name}{did_you_mean(name, known)}")
+    for name, part in own.items():
+        is_loop = name == "strategy"
+        if part is not None and not (has_methods(part, "run") if is_loop else callable(part)):
+            what = "an object with a method run" if is_loop else "a function or a class"
+            raise ConfigError(f"{name} must be {what}, got {part!r:.80}")
     recorder, callbacks = parts.get("recorder"), parts.get("callbacks", ())
     if recorder is not None and not has_methods(recorder, "start", "write", "close"):
         raise ConfigError(

@@ -133,7 +133,13 @@ def build_async_trainer(
             `callbacks`, called during the run, see `core/callback.py`;
             `run_config`, plain values that the recorder stores beside its metrics.
     """
-    check_parts(parts, signature(build_async_trainer).parameters)
+    check_parts(
+        parts,
+        signature(build_async_trainer).parameters,
+        strategy=strategy,
+        make_evaluator=make_evaluator,
+        make_processor=make_processor,
+    )
     config, launcher = placed(config_or_default(config, AsyncConfig), launcher)
     complete_parts(parts, agent, make_env, config)
     check_can_hold(stop, config.evaluations_off)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.agent import PolicyContext
-from asyncrl.core.declared import COMMON, Natural, check_declared
+from asyncrl.core.declared import COMMON, Natural
 from asyncrl.core.env import BatchEnv, MakeBatchEnv, make_batch_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.seeding import Role, derive_seed
@@ -62,10 +62,6 @@ class CommonConfig(RunServicesConfig):
     def context(self, n_envs: int) -> PolicyContext:
         """Return the seed and the number of environments of the learner's agent."""
         return PolicyContext(seed=derive_seed(self.seed, Role.LEARNER), n_envs=n_envs)
-
-    def __post_init__(self) -> None:
-        RunServicesConfig.__post_init__(self)
-        check_declared(self)
 
 
 C = TypeVar("C", bound=CommonConfig)

@@ -197,7 +197,7 @@ def build_offline_trainer(
     data: bit by bit if it holds the replay, else batches are sampled with another seed. Raises
     `ConfigError` for data that does not fit, `CheckpointError` for a damaged file.
     """
-    check_parts(parts, signature(build_offline_trainer).parameters)
+    check_parts(parts, signature(build_offline_trainer).parameters, make_evaluator=make_evaluator)
     require_agent_config(agent)
     config = config_or_default(config, OfflineConfig)
     complete_parts(parts, agent, make_env, config)

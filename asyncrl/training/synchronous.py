@@ -298,7 +298,7 @@ def build_sync_trainer(
     **parts: Unpack[CommonParts],
 ) -> Trainer:
     """Build a synchronous run from the arguments of `build_async_trainer` that apply to it."""
-    check_parts(parts, signature(build_sync_trainer).parameters)
+    check_parts(parts, signature(build_sync_trainer).parameters, make_evaluator=make_evaluator)
     refuse_several("train_sync")
     config = config_or_default(config, SyncConfig)
     complete_parts(parts, agent, make_env, config)

@@ -25,7 +25,7 @@ from asyncrl.cli.join import JoinArguments
 from asyncrl.cli.play import PlayArguments
 from asyncrl.cli.replay import ReplayArguments
 from asyncrl.cli.report import ReportArguments
-from asyncrl.core.declared import Member, declared
+from asyncrl.core.declared import Member, declared, methods_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.envs.gym import EnvConfig
@@ -115,6 +115,8 @@ def wrong_kinds(members: tuple[Member, ...]) -> Iterator[object]:
         yield "offf"
     if tuple[int, ...] in kinds:
         yield from (64, (64, 2.5))
+    if all(dataclasses.is_dataclass(kind) or methods_of(kind) for kind in kinds):
+        yield from (*kinds, False, None, 1, object())
 
 
 def outside(members: tuple[Member, ...]) -> Iterator[object]:
