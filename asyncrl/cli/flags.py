@@ -38,10 +38,15 @@ _NO_FLAGS = (".network", "_network")
 """Suffixes of settings that no flag can set."""
 
 _SETTING = re.compile(rf"(?<![\w.\-/])({'|'.join(_GROUPS)})((?:\.[a-z][a-z0-9_]*)+)\b(?![(:/])")
+_FLAG = re.compile(r"--?[a-zA-Z]")
 _OTHER_NAMES = {
+    "-f": "config",
     "buffer-size": "capacity",
     "discount": "gamma",
     "env-id": "env",
+    "eval-freq": "evaluate.interval-opt-steps",
+    "exp-name": "run-dir",
+    "experiment-name": "mlflow",
     "gradient-steps": "samples-per-insert",
     "learning-starts": "min-size",
     "lr": "learning-rate",
@@ -50,11 +55,14 @@ _OTHER_NAMES = {
     "num-envs": "envs-per-actor",
     "num-workers": "actors",
     "policy-kwargs": "hidden",
+    "save": "save.interval-opt-steps",
+    "save-freq": "save.interval-opt-steps",
+    "steps-per-eval": "evaluate.interval-opt-steps",
     "total-timesteps": "max-env-steps",
     "train-freq": "samples-per-insert",
     "train-frequency": "samples-per-insert",
 }
-"""Names of settings in other libraries -> the end of their names here."""
+"""Flags of other libraries -> names here, or their ends."""
 
 _ALIKE, _NEAR, _MOST = 0.85, 0.65, 3
 """Similarity above which flags are suggested for an unknown one, 1 being equal; that for flags if
@@ -68,7 +76,7 @@ def as_flags(text: str) -> str:
         for group, rest in _SETTING.findall(text)
         if not rest.endswith((".py", ".yaml", *_NO_FLAGS))
     ]
-    flags = [f"--{name.replace('_', '-')}" for name in dict.fromkeys(found)]
+    flags = [flag_of(name) for name in dict.fromkeys(found)]
     if not flags:
         return ""
     return f"as {'a flag' if len(flags) == 1 else 'flags'}: {', '.join(flags)}"
@@ -80,7 +88,7 @@ def unknown_flags(words: Sequence[str], settings: Sequence[Hint], prog: str, lis
     `lists` is the flag that shows all of them.
     """
     known = _flags_of(settings)
-    flags = dict.fromkeys(word.partition("=")[0] for word in words if word[:2] == "--")
+    flags = dict.fromkeys(word.partition("=")[0] for word in words if _FLAG.match(word))
     unknown = ", ".join(flag + _meant(flag, known) for flag in flags)
     what = f"flag{'s' * (len(flags) > 1)} {unknown}" if flags else f"argument {words[0]!r}"
     return f"unknown {what}; {prog} {lists} shows all flags"
@@ -100,7 +108,15 @@ def unknown_in(words: Sequence[str], settings: Sequence[Hint]) -> list[str]:
 
 
 def _flags_of(settings: Sequence[Hint]) -> list[str]:
-    return [f"--{name.replace('_', '-')}" for part in settings for name in _names(part)]
+    return [flag_of(name) for part in settings for name in _names(part)]
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of a setting, or the usual form of a flag; `lambda_` keeps its end."""
+    return "--" + _WITHIN.sub("-", name.removeprefix("--"))
+
+
+_WITHIN = re.compile(r"(?<=\w)_(?=\w)")
 
 
 def _meant(flag: str, known: Sequence[str]) -> str:
@@ -109,7 +125,9 @@ def _meant(flag: str, known: Sequence[str]) -> str:
         return ", which follows --"
     word = _last_word(flag)
     other = _OTHER_NAMES.get(word, word)
-    meant = _flag_for(flag) or [k for k in known if _last_word(k) in {word, other}]
+    meant = _flag_for(flag) or [
+        k for k in known if _last_word(k) in {word, other} or k == f"--{other}"
+    ]
     if not meant and other != word:  # as SAC, which has a learning rate for each network
         meant = [k for k in known if k.endswith(f"-{other}")]
     if not meant:
@@ -145,7 +163,7 @@ def dashed(argv: Sequence[str]) -> list[str]:
     words = []
     for word in argv:
         name, *value = word.split("=", 1)
-        words.append("=".join([name.replace("_", "-"), *value]) if name[:2] == "--" else word)
+        words.append("=".join([flag_of(name), *value]) if name[:2] == "--" else word)
     return words
 
 
@@ -157,7 +175,7 @@ def value_of(flag: str, argv: Sequence[str]) -> str | None:
             found = word.partition("=")[2]
         elif word == flag and after:
             found = after
-    return found
+    return None if found == "None" else found
 
 
 def for_hosts(words: list[str]) -> list[str]:
@@ -240,7 +258,7 @@ def _names(settings: Hint) -> Iterator[str]:
 def _flag_for(flag: str) -> list[str]:
     """Return the flag for a setting that has another name in Python."""
     asked = flag.removeprefix("--").replace("-", "_")
-    return [f"--{ALSO_CALLED[asked]}".replace("_", "-")] if asked in ALSO_CALLED else []
+    return [flag_of(ALSO_CALLED[asked])] if asked in ALSO_CALLED else []
 
 
 def _last_word(flag: str) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from dataclasses import dataclass, field
 
 import pytest
 
+from asyncrl.cli import train
 from asyncrl.cli.parser import parsed
 from asyncrl.core.errors import ConfigError
+from asyncrl.training.presets import preset, preset_lines
 
 
 @dataclass(frozen=True)
@@ -73,3 +77,23 @@ def test_what_is_said_meanwhile_is_shown(capsys: pytest.CaptureFixture[str]) -> 
 def test_arguments_are_parsed_as_before() -> None:
     form = parsed(Form, prog="it", args=["--seconds", "5", "--inner.speed", "2.5"])
     assert form == Form(5, Inner(2.5))
+
+
+AGENTS = {type(preset(name).agent): name for name in preset_lines()}
+
+
+@pytest.mark.parametrize("name", [n for n in AGENTS.values() if preset(n).mode == "async"])
+def test_every_flag_that_help_shows_takes_its_own_default(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        train.parse([name, "--help-all"])
+    words = []
+    for block in re.split(r"\n  (?=--)", capsys.readouterr().out)[1:]:
+        text = " ".join(block.partition(" ---")[0].split())
+        flag, _, no = re.match(r"(--[\w.-]+)(, (--[\w.-]+))?", text).groups()  # type: ignore[union-attr]
+        for default in re.findall(r".*\(default: (.*?)\)", text):
+            words += [no if default == "False" else flag] if no else [flag, *shlex.split(default)]
+    assert len(words) > 200
+    assert train.parse([name, *words]).config == preset(name)

@@ -14,6 +14,7 @@ from asyncrl.core.callback import Callback
 from asyncrl.core.env import describe_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig, make_batch
+from asyncrl.learner.async_trainer import CollectThenTrain
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.config import AsyncConfig
@@ -130,6 +131,7 @@ BUILDERS = pytest.mark.parametrize("build", [build_async_trainer, build_sync_tra
         ({"callbacks": Callback}, r"callbacks must be a list, got .*: callbacks=\[Callback\(\)\]"),
         ({"callbacks": [3]}, "callbacks must be instances of classes derived .*, got 3"),
         ({"callbacks": [Hiding()]}, "attribute `step` = 0 of callback Hiding hides the method"),
+        ({"make_evaluator": object()}, "make_evaluator must be a function or a class, got <object"),
         ({"checkpoint_dir": 3}, "checkpoint_dir must be the path of a directory, got 3"),
         ({"config": 3}, r"config must be \w+Config\(\.\.\.\) here, got 3; .* takes SyncConfig"),
     ],
@@ -140,6 +142,12 @@ def test_part_that_is_none_is_refused_before_anything_starts(
     with pytest.raises(ConfigError, match=words):
         build(ConstantConfig(), CountingBatch, **{"checkpoint_dir": tmp_path / "none", **given})
     assert not (tmp_path / "none").exists(), "nothing has begun"
+
+
+@pytest.mark.parametrize("strategy", [object(), CollectThenTrain])
+def test_strategy_that_is_none_is_refused_before_anything_starts(strategy: Any) -> None:
+    with pytest.raises(ConfigError, match="strategy must be an object with a method run, got <"):
+        build_async_trainer(ConstantConfig(), CountingBatch, strategy=strategy)
 
 
 @pytest.mark.parametrize(
