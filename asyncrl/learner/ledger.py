@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from asyncrl.core.messages import Peer
 
@@ -31,31 +31,35 @@ class _Account:
     env_steps: int = 0
     ended: bool = False
 
+    @property
+    def lost(self) -> int:
+        return self.produced - self.received if self.ended else 0
+
 
 class Ledger:
-    """Keeps one account per incarnation of each actor. Safe to use from several threads."""
+    """Keeps one account per incarnation of each actor. Safe to use from several threads.
+
+    The sums are kept up to date, since each optimisation step reads them.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._accounts: dict[Peer, _Account] = {}
         self._dropped: Counter[str] = Counter()
-        self._stored = 0
-        self._before = Balance(produced=0, stored=0, dropped=0, lost=0)
-        self._env_steps_before = 0
+        self._dropped_before = 0
+        self._produced = self._stored = self._lost = self._env_steps = 0
 
     def resume_at(self, before: Balance, *, env_steps: int) -> None:
         """Continue from the balance of a saved run; what was in flight there is lost."""
         with self._lock:
-            self._before = replace(before, lost=before.lost + before.in_flight)
-            self._env_steps_before = env_steps
+            self._produced, self._stored = before.produced, before.stored
+            self._dropped_before = before.dropped
+            self._lost = before.lost + before.in_flight
+            self._env_steps = env_steps
 
     def on_received(self, peer: Peer, *, transitions: int, produced: int, env_steps: int) -> None:
         """Count a message on arrival, before it is stored or dropped."""
-        with self._lock:
-            account = self._accounts.setdefault(peer, _Account())
-            account.received += transitions
-            account.produced = max(account.produced, produced)
-            account.env_steps = max(account.env_steps, env_steps)
+        self._update(peer, transitions=transitions, produced=produced, env_steps=env_steps)
 
     def on_produced(self, peer: Peer, *, produced: int, env_steps: int = 0) -> None:
         """Count what an actor has produced, sent or not."""
@@ -76,10 +80,7 @@ class Ledger:
 
         Messages of a dead actor may still be in flight. On arrival they no longer count as lost.
         """
-        with self._lock:
-            account = self._accounts.setdefault(peer, _Account())
-            account.produced = max(account.produced, produced)
-            account.ended = True
+        self._update(peer, produced=produced, ended=True)
 
     def has_ended(self, peer: Peer) -> bool:
         """Whether an actor's account is closed."""
@@ -90,9 +91,7 @@ class Ledger:
     @property
     def env_steps(self) -> int:
         """Environment steps of all actors, as far as they have reported."""
-        with self._lock:
-            own = sum(account.env_steps for account in self._accounts.values())
-            return self._env_steps_before + own
+        return self._env_steps
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -103,10 +102,29 @@ class Ledger:
     def balance(self) -> Balance:
         """Return the sums over all accounts."""
         with self._lock:
-            accounts, before = self._accounts.values(), self._before
             return Balance(
-                produced=before.produced + sum(a.produced for a in accounts),
-                stored=before.stored + self._stored,
-                dropped=before.dropped + sum(self._dropped.values()),
-                lost=before.lost + sum(a.produced - a.received for a in accounts if a.ended),
+                produced=self._produced,
+                stored=self._stored,
+                dropped=self._dropped_before + sum(self._dropped.values()),
+                lost=self._lost,
             )
+
+    def _update(
+        self,
+        peer: Peer,
+        *,
+        transitions: int = 0,
+        produced: int = 0,
+        env_steps: int = 0,
+        ended: bool = False,
+    ) -> None:
+        with self._lock:
+            account = self._accounts.setdefault(peer, _Account())
+            had = account.produced, account.env_steps, account.lost
+            account.received += transitions
+            account.produced = max(account.produced, produced)
+            account.env_steps = max(account.env_steps, env_steps)
+            account.ended |= ended
+            self._produced += account.produced - had[0]
+            self._env_steps += account.env_steps - had[1]
+            self._lost += account.lost - had[2]
