@@ -45,6 +45,7 @@ def test_usage_and_contents_fit_the_project(path: Path) -> None:
     assert [name for names in copied for name in names if not (ROOT / name).exists()] == []
 
 
+OLDEST_KUBERNETES = "1.29"  # the first with backoffLimitPerIndex without a feature gate
 KUBERNETES, COMPOSE, SLURM = (ROOT / "docker" / f"join.{kind}" for kind in KINDS)
 
 
@@ -94,11 +95,17 @@ def test_manifests_are_valid() -> None:
     kinds = {one["kind"] for one in kubernetes()}
     assert kinds == {"Job", "NetworkPolicy", "PersistentVolumeClaim", "Service"}, "built in"
     assert all(one["apiVersion"] and one["metadata"]["name"] for one in kubernetes())
+    (hosts,) = (one for one in kubernetes() if "podFailurePolicy" in one.get("spec", {}))
+    rules = hosts["spec"]["podFailurePolicy"]["rules"]
+    assert all(one["status"] for rule in rules for one in rule["onPodConditions"]), "before 1.35"
+    assert f"Kubernetes {OLDEST_KUBERNETES} or newer" in KUBERNETES.read_text()
     if importlib.util.find_spec("kubernetes_validate") is None:
         pytest.skip("kubernetes-validate is not installed: pip install kubernetes-validate")
-    check = [sys.executable, "-m", "kubernetes_validate", "--strict", str(KUBERNETES)]
-    done = subprocess.run(check, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    check = [sys.executable, "-m", "kubernetes_validate", "--strict"]
+    for version in ([], ["-k", OLDEST_KUBERNETES]):
+        command = [*check, *version, str(KUBERNETES)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 CHECKS = [
