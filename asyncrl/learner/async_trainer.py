@@ -455,8 +455,9 @@ class AsyncTrainer(BaseTrainer):
             yield self._inference.stop
 
     def _stop_actors(self) -> None:
-        """Wait for actors to exit, unless that wait is interrupted, too."""
-        self._manager.stop(timeout_s=0.0 if self.interrupter.hurry else None)
+        """Wait for actors to exit, unless the wait is interrupted, or none hears that it must."""
+        waits = self.proxy.receives and not self.interrupter.hurry
+        self._manager.stop(timeout_s=None if waits else 0.0)
 
 
 _ROUND_WAIT_S = 0.01

@@ -76,6 +76,9 @@ class ReplayBufferProxy:
     (backpressure). With `overflow=drop` it is discarded instead. This bounds memory.
     """
 
+    receives = False
+    """Whether its thread runs. It alone passes orders to actors, such as to finish."""
+
     def __init__(
         self,
         link: LearnerLink,
@@ -110,7 +113,7 @@ class ReplayBufferProxy:
         self._watch = Stopwatch()
         self._draining = False
         self._closing = threading.Event()
-        self._thread = CrashForwardingThread(interrupter, self._run, name="asyncrl-proxy")
+        self._thread = CrashForwardingThread(interrupter, self._receive, name="asyncrl-proxy")
         self.ledger = Ledger()
         self.actors = ActorTable()
         self.hangs = False
@@ -129,6 +132,7 @@ class ReplayBufferProxy:
 
     def start(self) -> None:
         """Start receiving."""
+        self.receives = True
         start_thread(self._thread)
 
     def wait_may_sample(self, batch_size: int, timeout_s: float) -> bool:
@@ -265,6 +269,12 @@ class ReplayBufferProxy:
             return "nothing any more"
         code = frame.f_code
         return f"{code.co_qualname}, {code.co_filename}:{frame.f_lineno}"
+
+    def _receive(self) -> None:
+        try:
+            self._run()
+        finally:
+            self.receives = False
 
     def _run(self) -> None:
         self._watch.start()

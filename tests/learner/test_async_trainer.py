@@ -711,6 +711,18 @@ def test_error_of_the_learner_is_raised_after_a_last_checkpoint() -> None:
     assert stage.recorder.failed is True
 
 
+@pytest.mark.fault("F10")
+def test_actors_are_not_waited_for_once_nothing_is_received() -> None:
+    def fails(*_: object) -> Any:
+        raise OSError("no descriptor is left")
+
+    stage = Stage()
+    stage.manager.at_start = lambda: setattr(stage.link, "poll", fails)
+    with pytest.raises(OSError, match="no descriptor is left"):
+        stage.trainer.train()
+    assert stage.manager.waited_s == 0.0
+
+
 @pytest.mark.fault("F12")
 def test_run_that_is_interrupted_ends_well_and_in_a_hurry() -> None:
     stage = Stage(
