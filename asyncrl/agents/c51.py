@@ -53,7 +53,8 @@ class C51Config(QConfig):
     """Number of atoms of the return distribution."""
 
     v_min: Finite = -10.0
-    """Smallest atom. Lower returns count as this value."""
+    """Smallest atom. Lower returns count as this value. With `normalize_reward`, both atoms are in
+    standard deviations of the return: keep -10 and 10."""
 
     v_max: Finite = 10.0
     """Largest atom. Higher returns count as this value."""
