@@ -124,6 +124,8 @@ def observations(seen: Experience) -> Iterator[Finding]:
         "structure": "Return what the space declares, or correct the space.",
         "dtype": "asyncrl converts at each step what it can without loss: declare in the space "
         "what `step` returns, preferably float32 or uint8.",
+        "precision": "Observations reach networks and agent.normalize_obs as float32: subtract an "
+        "offset in the environment, such as the time at which the episode began.",
         "bounds": "Correct the bounds, or clip; networks may rely on them.",
     }
     for kind, found in seen.misfits.items():

@@ -114,6 +114,8 @@ def _mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode | None:
         return None
 
 
+_EXACT_IN_FLOAT32 = 2**24
+
 _ALL_CHECKED = 2000
 """Number of observations that are all checked; later, every tenth is."""
 
@@ -224,6 +226,11 @@ def _look(seen: Experience, probe: Probe, rows: list[Any]) -> None:
     for row in rows:
         if not seen.not_finite and not all(_finite(leaf) for leaf in _leaves(row)):
             seen.not_finite = f"{shown(row)} after {seen.env_steps} steps"
+        for leaf in (leaf for leaf in _leaves(row) if leaf.dtype.kind in "iuf"):
+            rounded = leaf[(np.abs(leaf) > _EXACT_IN_FLOAT32) & (leaf.astype(np.float32) != leaf)]
+            if rounded.size:
+                text = f"{rounded[0]!r} becomes {float(np.float32(rounded[0]))!r} in float32"
+                seen.misfits.setdefault("precision", Misfit("precision", text))
         found = None if seen.not_finite else misfit(probe.observation_space, row)
         if found is not None:
             seen.misfits.setdefault(found.kind, found)

@@ -87,6 +87,17 @@ def test_nothing_is_wrong_with_a_good_plain_environment() -> None:
 
 
 @pytest.mark.parametrize(
+    ("number", "text"), [(1.7e9 + 1, "1700000001.0.* becomes 1700000000.0"), (1.7e9, ""), (0.1, "")]
+)
+def test_numbers_that_float32_rounds_by_whole_units_are_shown(number: float, text: str) -> None:
+    probe = Probe(make(obs=np.array([number, 0.0])))
+    probe.observation_space = Box(-np.inf, np.inf, (2,), np.float64)
+    findings = [*judge.observations(play(probe, seconds=20.0, max_steps=20))]
+    assert [f.level for f in findings] == ["warn" if text else "ok"]
+    assert re.search(text, findings[0].seen)
+
+
+@pytest.mark.parametrize(
     ("flaws", "expected", "seen"),
     [
         ({"obs": np.zeros(3, np.float32)}, ("fail", "observations"), r"\(3,\) .* says \(2,\)"),
