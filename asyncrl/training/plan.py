@@ -262,6 +262,14 @@ class RunPlan:
                     "transitions; raise replay.capacity"
                 )
         once = config.replay.once
+        if once and batch_size < config.segment.length:
+            learner = f" for each of {self._world} learners" if self._world > 1 else ""
+            raise ConfigError(
+                f"trainer.batch_size of {batch_size}{learner} counts transitions, and is less than "
+                f"segment.length={config.segment.length}, but {type(config.replay).__name__} "
+                "returns whole segments, so that actors and learner would wait for each other; "
+                "raise trainer.batch_size, or lower segment.length"
+            )
         return config.limiter.build(
             max_insert=message, batch_size=batch_size, once=once, stride=stride
         )

@@ -57,8 +57,9 @@ def plan(config: AsyncConfig = CONFIG, **parts: Any) -> RunPlan:
         "config": config,
         "actor_agents": None,
     } | parts
+    world = values.pop("world", 1)
     check_run(**values)
-    return RunPlan(**values, seen=describe_env(values["make_env"]))
+    return RunPlan(**values, world=world, seen=describe_env(values["make_env"]))
 
 
 def test_segments_are_those_that_the_replay_reads() -> None:
@@ -208,6 +209,8 @@ def test_what_is_handed_out_once_needs_no_warm_up() -> None:
         ),
         (replace(CONFIG, segment=SegmentConfig(length=60)), {}, "one message .* of 120"),
         (replace(ONCE, limiter=RateLimiterConfig()), {}, "samples_per_insert must be 1"),
+        (replace(ONCE, segment=SegmentConfig(length=9)), {}, "trainer.batch_size of 8 .*length=9"),
+        (replace(ONCE, segment=SegmentConfig(length=9)), {"world": 2}, "8 for each of 2 learners"),
         (
             replace(CONFIG, limiter=RateLimiterConfig(min_size=10, band_transitions=1)),
             {},
