@@ -140,7 +140,7 @@ class Trajectories:
     """Holds rows back until their trajectory is complete, and stores it as `TrajectoryConfig` says.
 
     Stores whole observations: `segment.frame_stack` must be 1. Where a synchronous run cuts
-    segments before each update (`cut_before_opt`), it cuts trajectories, too.
+    segments before each round, as for on-policy agents, it cuts trajectories, too.
     """
 
     def __init__(

@@ -153,7 +153,7 @@ def tune(
         task=Task(
             cores=Cores().share,
             batch_size=config.trainer.batch_size,
-            samples_per_insert=config.limiter.samples_per_insert
+            samples_per_insert=config.for_agent(config.agent).limiter.ratio
             / transitions_per_sample(config.replay),
         ),
         start=Plan(

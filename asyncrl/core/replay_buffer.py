@@ -198,6 +198,19 @@ def transitions_per_sample(config: ReplayBufferConfig) -> int:
     return stride
 
 
+SAMPLES_PER_INSERT = 8.0
+"""How often a transition is sampled by default: as in DQN, batches of 32 in every fourth step."""
+
+
+def usual_samples_per_insert(agent: object, replay: ReplayBufferConfig, batch_size: int) -> float:
+    """Return how often each transition is sampled where the settings of a run do not say it.
+
+    An agent's config may declare its number of optimisation steps per environment step.
+    """
+    opt_steps = getattr(agent, "opt_steps_per_env_step", SAMPLES_PER_INSERT / batch_size)
+    return 1.0 if replay.once else float(opt_steps) * batch_size
+
+
 def replay_groups(
     buffer: ReplayBuffer, *, save: bool, room_bytes: int | None = None
 ) -> dict[str, Arrays]:

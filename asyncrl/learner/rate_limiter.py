@@ -21,16 +21,19 @@ from typing import Annotated
 
 from asyncrl.core.declared import COMMON, Count, PositiveOrOff, Within, check_declared
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.replay_buffer import SAMPLES_PER_INSERT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimiterConfig:
     """How often each stored transition is sampled, on average."""
 
-    samples_per_insert: Annotated[PositiveOrOff, COMMON] = 8.0
+    samples_per_insert: Annotated[PositiveOrOff | None, COMMON] = None
     """Samples per inserted transition. 0 disables the limiter: both sides run as fast as they can.
     Divided by `trainer.batch_size`, it is the number of updates per environment step. With a replay
-    of sequences, samples per sequence: `replay.stride` transitions."""
+    of sequences, samples per sequence: `replay.stride` transitions. None: 1 where each transition
+    is sampled once; one update per environment step for agents of continuous actions such as SAC,
+    and for AWAC and IQL; else 8."""
 
     min_size: Annotated[Count, COMMON] = 1000
     """Warm-up: transitions in replay, or sequences, before the first sample. No effect where each
@@ -43,6 +46,11 @@ class RateLimiterConfig:
     def __post_init__(self) -> None:
         check_declared(self, "limiter")
 
+    @property
+    def ratio(self) -> float:
+        """Samples per insert; the usual ones if the agent was not asked."""
+        return SAMPLES_PER_INSERT if self.samples_per_insert is None else self.samples_per_insert
+
     def build(
         self, *, max_insert: int, batch_size: int, once: bool = False, stride: int = 1
     ) -> RateLimiter:
@@ -54,7 +62,7 @@ class RateLimiterConfig:
         """
         if once:
             return self._build_once(max_insert, batch_size)
-        ratio, min_size = self.samples_per_insert / stride, self.min_size * stride
+        ratio, min_size = self.ratio / stride, self.min_size * stride
         needed = max_insert * ratio + batch_size
         if not self.band_transitions:
             # Twice the minimum lets one side work while the other side's message is in flight.
@@ -66,7 +74,7 @@ class RateLimiterConfig:
                 raise ConfigError(
                     f"limiter.band_transitions={self.band_transitions} would deadlock: with "
                     f"messages of up to {max_insert} transitions, batches of {batch_size} and "
-                    f"samples_per_insert={self.samples_per_insert:g} actors and learner could wait "
+                    f"samples_per_insert={self.ratio:g} actors and learner could wait "
                     f"for each other; set it to at least {least:.0f}, or to 0 for automatic"
                 )
         return RateLimiter(
@@ -80,7 +88,7 @@ class RateLimiterConfig:
     def _build_once(self, max_insert: int, batch_size: int) -> RateLimiter:
         """Build a limiter that never allows more samples than inserts."""
         needed = max_insert + batch_size
-        if self.samples_per_insert != 1.0:
+        if self.samples_per_insert not in {None, 1.0}:
             raise ConfigError(
                 "limiter.samples_per_insert must be 1 with a replay that returns each transition "
                 f"once, got {self.samples_per_insert:g}"
@@ -92,7 +100,10 @@ class RateLimiterConfig:
                 f"are {needed} transitions; set it to at least this number, or to 0 for automatic"
             )
         return RateLimiter(
-            replace(self, min_size=1), max_insert=max_insert, lowest=0.0, highest=float(ahead)
+            replace(self, samples_per_insert=1.0, min_size=1),
+            max_insert=max_insert,
+            lowest=0.0,
+            highest=float(ahead),
         )
 
 
@@ -112,7 +123,7 @@ class RateLimiter:
         """Transitions of a full message."""
         self.stride = stride
         """Transitions for each sequence, 1 where no sequences are sampled."""
-        self._ratio = config.samples_per_insert
+        self._ratio = config.ratio
         self._min_size = config.min_size
         self._lowest = lowest
         self._highest = highest

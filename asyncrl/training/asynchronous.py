@@ -140,7 +140,7 @@ def build_async_trainer(
         make_evaluator=make_evaluator,
         make_processor=make_processor,
     )
-    config, launcher = placed(config_or_default(config, AsyncConfig), launcher)
+    config, launcher = placed(config_or_default(config, AsyncConfig).for_agent(agent), launcher)
     complete_parts(parts, agent, make_env, config)
     check_can_hold(stop, config.evaluations_off)
     check_order_path(record_order)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal, Self
 
 from asyncrl.actor.batcher import ServingConfig
 from asyncrl.core.declared import COMMON, Count
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.replay_buffer import ReplayBufferConfig
+from asyncrl.core.replay_buffer import ReplayBufferConfig, usual_samples_per_insert
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import MOST_ACTORS
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
@@ -111,6 +111,13 @@ class AsyncConfig(CommonConfig):
         Hosts are asked for as many as declared, and each declared agent has one actor.
         """
         return self.actors if actor_agents or self.elsewhere else MOST_ACTORS
+
+    def for_agent(self, agent: object) -> Self:
+        """Return these settings, with the agent's usual samples per insert if none are set."""
+        if self.limiter.samples_per_insert is not None:
+            return self
+        ratio = usual_samples_per_insert(agent, self.replay, self.trainer.batch_size)
+        return replace(self, limiter=replace(self.limiter, samples_per_insert=ratio))
 
     def _check_hosts(self) -> None:
         """Raise if actors on other machines cannot work with the other settings."""

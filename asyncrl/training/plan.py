@@ -133,7 +133,7 @@ class RunPlan:
         self.setup = Setup(
             actors=n_actors,
             envs_per_actor=self._n_envs,
-            samples_per_insert=config.limiter.samples_per_insert,
+            samples_per_insert=config.limiter.ratio,
             elsewhere=config.elsewhere,
             most_actors=config.most_actors(actor_agents),
             learners=world,

@@ -177,7 +177,7 @@ class RunConfig(AsyncConfig):
         return SyncConfig(
             seed=self.seed,
             replay=self.replay,
-            trainer=self._sync_trainer_once() if self.replay.once else self._sync_trainer(),
+            trainer=self._sync_trainer(),
             evaluate=self.evaluate,
             record=self.record,
             save=self.save,
@@ -188,7 +188,9 @@ class RunConfig(AsyncConfig):
         return replace(self.env_config(), n_envs=self.actors * self.envs_per_actor)
 
     def _sync_trainer(self) -> TrainerConfig:
-        samples, batch_size = self.limiter.samples_per_insert, self.trainer.batch_size
+        samples, batch_size = self.for_agent(self.agent).limiter.ratio, self.trainer.batch_size
+        if self.replay.once:
+            return TrainerConfig(batch_size=batch_size, segment=self.segment)
         if not samples:
             raise ConfigError(
                 "limiter.samples_per_insert is off, which does not define how often mode=sync "
@@ -205,19 +207,6 @@ class RunConfig(AsyncConfig):
             opt_steps_per_interval=per_env_step.numerator,
             warmup_env_steps=self.limiter.min_size * stride,
             segment=SegmentConfig(length=1) if single else self.segment,
-        )
-
-    def _sync_trainer_once(self) -> TrainerConfig:
-        """Return rounds that learn from everything collected since the round before."""
-        batch_size, n_envs = self.trainer.batch_size, self.actors * self.envs_per_actor
-        # A quarter more rows than transitions, for the ends of episodes.
-        rows = -(-batch_size * 5 // (4 * n_envs)) + 1
-        return TrainerConfig(
-            batch_size=batch_size,
-            opt_interval_env_steps=batch_size,
-            warmup_env_steps=0,
-            cut_before_opt=True,
-            segment=replace(self.segment, length=rows),
         )
 
     def offline_config(self) -> tuple[Path, OfflineConfig]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import signature
 from os import PathLike
@@ -31,6 +31,8 @@ from asyncrl.core.replay_buffer import (
     check_priorities,
     replay_groups,
     restore_replay,
+    transitions_per_sample,
+    usual_samples_per_insert,
 )
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
@@ -67,23 +69,21 @@ class TrainerConfig:
     batch_size: Count = 128
     """Transitions per batch."""
 
-    opt_interval_env_steps: Count = 1
-    """Environment steps between two rounds of optimisation."""
+    opt_interval_env_steps: Count | None = None
+    """Environment steps between two rounds of optimisation. None: as many as give the samples per
+    insert that are the agent's default, see `limiter.samples_per_insert`."""
 
     opt_steps_per_interval: Count = 1
     """Optimisation steps per round."""
 
     warmup_env_steps: Natural = 1000
     """Warm-up: environment steps before the first round. Until then nothing is optimised or
-    evaluated."""
-
-    cut_before_opt: bool = False
-    """Cut all segments before each round, so that it learns from all experience so far. On-policy
-    agents need it. `segment.length` must then be at least the steps that a round collects from one
-    environment, plus one for each episode that ends in the round."""
+    evaluated. No effect where each transition is sampled once."""
 
     segment: SegmentConfig = field(default_factory=lambda: SegmentConfig(length=1))
-    """Segments of one row insert each step into replay as soon as its successors are known."""
+    """Segments of one row insert each step into replay as soon as its successors are known. Where
+    each transition is sampled once, all segments are cut before each round, which so learns from
+    all that the newest model collected, and their length is that of a round."""
 
     def __post_init__(self) -> None:
         check_declared(self, "trainer")
@@ -115,6 +115,7 @@ class Trainer(BaseTrainer):
         _check(agent, buffer, config)
         self.buffer = buffer
         self.config = config
+        self._interval = config.opt_interval_env_steps or 1
         self._opt_rounds = 0
         self._opts_owed = 0
         self._warm_at = config.warmup_env_steps  # environment steps at the end of the warm-up
@@ -179,7 +180,7 @@ class Trainer(BaseTrainer):
     def _opts_due(self) -> int:
         """Return the optimisation steps due now; none before the warm-up is over."""
         rounds = self._rounds()
-        if rounds > self._opt_rounds and self.config.cut_before_opt:
+        if rounds > self._opt_rounds and self.buffer.once:
             self._actor.cut()
         if len(self.buffer) == 0:
             return 0
@@ -191,7 +192,7 @@ class Trainer(BaseTrainer):
     def _rounds(self) -> int:
         """Return the number of rounds that belong to the environment steps so far."""
         done = self._actor.env_steps - self.config.warmup_env_steps
-        return max(0, done) // self.config.opt_interval_env_steps
+        return max(0, done) // self._interval
 
     def _begin(self) -> None:
         self._actor.begin_incarnation()
@@ -303,7 +304,6 @@ def build_sync_trainer(
     config = config_or_default(config, SyncConfig)
     complete_parts(parts, agent, make_env, config)
     check_agent_and_replay(agent, config.replay)
-    _check_rounds(config)
     check_can_hold(stop, config.evaluations_off)
     make_eval_env = make_eval_env or make_env
     checkpointer, checkpoint = open_checkpoints(
@@ -311,6 +311,7 @@ def build_sync_trainer(
     )
     with building(checkpointer) as closing:
         env = open_env(make_env, closing)
+        config = replace(config, trainer=_rounds(agent, config, env.n_envs))
         layout = _layout(agent, env, config, make_processor)
         return Trainer(
             learner := build_agent(agent, env.spec, config.context(env.n_envs)),
@@ -335,17 +336,23 @@ def build_sync_trainer(
         )
 
 
-def _check_rounds(config: SyncConfig) -> None:
-    """Raise if rounds need more, or fewer, transitions than a replay has that returns each once."""
-    rounds = config.trainer
+def _rounds(agent: AgentConfig, config: SyncConfig, n_envs: int) -> TrainerConfig:
+    """Return the rounds, with what is not set derived from the samples per insert."""
+    rounds, replay = config.trainer, config.replay
     needed = rounds.opt_steps_per_interval * rounds.batch_size
-    if config.replay.once and needed != rounds.opt_interval_env_steps:
+    samples = usual_samples_per_insert(agent, replay, rounds.batch_size)
+    every = max(1, round(needed / samples * transitions_per_sample(replay)))
+    interval = rounds.opt_interval_env_steps or every
+    if not replay.once:
+        return replace(rounds, opt_interval_env_steps=interval)
+    if interval != needed:
         raise ConfigError(
-            f"{type(config.replay).__name__} returns each transition once, but a round collects "
-            f"{rounds.opt_interval_env_steps} and learns from {needed}; set "
-            "trainer.opt_interval_env_steps to opt_steps_per_interval * batch_size, and for an "
-            "on-policy agent cut_before_opt, too"
+            f"{type(replay).__name__} returns each transition once, but a round collects "
+            f"{interval} and learns from {needed}; leave trainer.opt_interval_env_steps out"
         )
+    # A quarter more rows than transitions, for the ends of episodes.
+    segment = replace(rounds.segment, length=-(-needed * 5 // (4 * n_envs)) + 1)
+    return replace(rounds, opt_interval_env_steps=needed, warmup_env_steps=0, segment=segment)
 
 
 def _layout(

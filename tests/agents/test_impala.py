@@ -18,7 +18,6 @@ from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep, PackedSpec
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.run_services import RecordConfig
@@ -266,13 +265,7 @@ def rounds(
         env,
         SyncConfig(
             replay=TrajectoryQueueConfig(gamma=GAMMA),
-            trainer=TrainerConfig(
-                batch_size=size,
-                opt_interval_env_steps=size,
-                warmup_env_steps=0,
-                cut_before_opt=True,
-                segment=SegmentConfig(length=2 * n_steps),
-            ),
+            trainer=TrainerConfig(batch_size=size),
             record=RecordConfig(interval_opt_steps=1, interval_s=0.0),
             evaluate=EvaluationConfig(interval_opt_steps=eval_interval, **evaluation),
         ),

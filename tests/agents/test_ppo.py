@@ -32,7 +32,6 @@ from asyncrl.agents.ppo import (
 )
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.run_services import RecordConfig
@@ -505,13 +504,7 @@ def train(
         partial(EnvConfig(id=env, n_envs=n_envs).build),
         SyncConfig(
             replay=TrajectoryQueueConfig(),
-            trainer=TrainerConfig(
-                batch_size=n,
-                opt_interval_env_steps=n,
-                warmup_env_steps=0,
-                cut_before_opt=True,
-                segment=SegmentConfig(length=2 * n_steps),
-            ),
+            trainer=TrainerConfig(batch_size=n),
             record=RecordConfig(interval_s=0.0, interval_opt_steps=1),
             evaluate=evaluate,
         ),

@@ -158,15 +158,6 @@ def test_synchronous_run_of_sequences_counts_them_as_its_limiter_does() -> None:
     assert (trainer.warmup_env_steps, trainer.segment) == (250, config.segment)
 
 
-def test_synchronous_round_of_an_on_policy_agent_fits_into_one_segment_an_environment() -> None:
-    config = parse(["ppo", "--actors", "2", "--envs-per-actor", "4"]).config
-    trainer = config.sync_config().trainer
-    assert trainer.cut_before_opt
-    assert trainer.opt_interval_env_steps == trainer.batch_size == config.trainer.batch_size
-    assert trainer.segment.length > trainer.batch_size / 8
-    assert config.sync_env_config().n_envs == 8
-
-
 # --- a file that says which agent -----------------------------------------------------------------
 
 

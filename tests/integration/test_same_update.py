@@ -28,7 +28,6 @@ from tests.support.helpers import copied
 SEED = 3
 N_BATCHES = 4
 ONCE: dict[str, Any] = {
-    "cut_before_opt": True,
     "opt_interval_env_steps": 64,
     "segment": SegmentConfig(length=64),
 }

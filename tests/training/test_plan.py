@@ -208,7 +208,11 @@ def test_what_is_handed_out_once_needs_no_warm_up() -> None:
             r"limiter.min_size \* replay.stride of 160",
         ),
         (replace(CONFIG, segment=SegmentConfig(length=60)), {}, "one message .* of 120"),
-        (replace(ONCE, limiter=RateLimiterConfig()), {}, "samples_per_insert must be 1"),
+        (
+            replace(ONCE, limiter=RateLimiterConfig(samples_per_insert=8.0)),
+            {},
+            "samples_per_insert must be 1",
+        ),
         (replace(ONCE, segment=SegmentConfig(length=9)), {}, "trainer.batch_size of 8 .*length=9"),
         (replace(ONCE, segment=SegmentConfig(length=9)), {"world": 2}, "8 for each of 2 learners"),
         (

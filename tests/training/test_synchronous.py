@@ -17,23 +17,28 @@ from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.actor.step_processor import OneStep, StepProcessor
 from asyncrl.actor.trajectory_processor import ReturnToGo, Trajectories
 from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.iql import IQLConfig
 from asyncrl.agents.ppo import PPOConfig
+from asyncrl.agents.r2d2 import R2D2Config
+from asyncrl.agents.sac import SACConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.checkpoint.resume import Resume
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.recorder import Record
-from asyncrl.core.segment import DISCOUNTED_RETURN
+from asyncrl.core.segment import DISCOUNTED_RETURN, SegmentConfig
 from asyncrl.core.settings import flatten
 from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner import trainer
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
+from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
@@ -210,10 +215,44 @@ def test_change_of_how_often_a_run_learns_applies_from_its_resume_on(
 
 
 def test_rounds_that_need_other_numbers_of_transitions_than_there_are_are_refused() -> None:
-    for settings in ({}, {"opt_interval_env_steps": 128, "opt_steps_per_interval": 2}):
-        config = SyncConfig(replay=TrajectoryQueueConfig(), trainer=TrainerConfig(**settings))
-        with pytest.raises(ConfigError, match=r"each transition once.* learns from (128|256);"):
-            build_sync_trainer(PPOConfig(), MAKE_ENV, config)
+    rounds = TrainerConfig(opt_interval_env_steps=128, opt_steps_per_interval=2)
+    config = SyncConfig(replay=TrajectoryQueueConfig(), trainer=rounds)
+    with pytest.raises(ConfigError, match=r"each transition once.* learns from 256;"):
+        build_sync_trainer(PPOConfig(), MAKE_ENV, config)
+
+
+@pytest.mark.parametrize(
+    ("agent", "env_id", "replay", "every"),
+    [
+        (AGENT, "CartPole-v1", UniformReplayConfig(), 16),
+        (SACConfig(hidden=(8,), device="cpu"), "Pendulum-v1", UniformReplayConfig(), 1),
+        (IQLConfig(hidden=(8,), device="cpu"), "CartPole-v1", UniformReplayConfig(), 1),
+        (R2D2Config(hidden=(8,), device="cpu"), "CartPole-v1", SequenceReplayConfig(), 16 * 16),
+    ],
+)
+def test_both_modes_learn_equally_often_by_default(
+    agent: Any, env_id: str, replay: Any, every: int
+) -> None:
+    """As often as the agent's class says, unless the settings do."""
+    make_env = EnvConfig(id=env_id, n_envs=2).build
+    settings = SyncConfig(replay=replay, trainer=TrainerConfig(segment=SegmentConfig(length=16)))
+    with closing(build_sync_trainer(agent, make_env, settings)) as trainer:
+        assert trainer.config.opt_interval_env_steps == every
+    config = AsyncConfig(replay=replay)
+    per_insert = config.for_agent(agent).limiter.samples_per_insert
+    assert per_insert == config.trainer.batch_size * getattr(replay, "stride", 1) / every
+    own = replace(config, limiter=RateLimiterConfig(samples_per_insert=3.0))
+    assert own.for_agent(agent) == own
+
+
+def test_rounds_of_an_on_policy_agent_follow_from_the_batch() -> None:
+    config = SyncConfig(replay=TrajectoryQueueConfig(), trainer=TrainerConfig(batch_size=256))
+    make_env = EnvConfig(id="CartPole-v1", n_envs=4).build
+    with closing(build_sync_trainer(PPOConfig(device="cpu"), make_env, config)) as trainer:
+        rounds = trainer.config
+    assert (rounds.opt_interval_env_steps, rounds.warmup_env_steps) == (256, 0)
+    assert rounds.segment.length > 256 / 4, "a segment for each environment"
+    assert AsyncConfig(replay=config.replay).for_agent(PPOConfig()).limiter.samples_per_insert == 1
 
 
 def test_branch_has_a_best_model_of_its_own(tmp_path: Path) -> None:

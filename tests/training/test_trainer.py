@@ -87,7 +87,6 @@ def test_a_step_is_in_replay_as_soon_as_its_successors_are_known() -> None:
 def build_on_policy(agent: ConstantAgent, n_envs: int, **settings: int) -> Trainer:
     config = TrainerConfig(
         warmup_env_steps=0,
-        cut_before_opt=True,
         segment=SegmentConfig(length=6),
         **settings,
     )

@@ -68,6 +68,8 @@ class ActorCriticConfig(TorchConfig):
     """Maximum gradient norm, of the actor and of the critics separately. Larger gradients are
     scaled down to it; 0 disables clipping."""
 
+    opt_steps_per_env_step: ClassVar[float] = 1.0
+
     @property
     def algorithm(self) -> str:
         """The name that errors give the algorithm."""

@@ -247,6 +247,8 @@ class WeightedCloningConfig(CloningConfig):
     """Polyak factor of the target networks: the share of the critics that enters them in each
     optimisation step."""
 
+    opt_steps_per_env_step: ClassVar[float] = 1.0
+
 
 class WeightedCloning(CloningAgent, ABC):
     """Cloning with critics and target networks; a subclass calls `equip_critics`."""
