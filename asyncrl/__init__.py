@@ -20,7 +20,7 @@ __version__ = "0.1.0"
 def _homes() -> dict[str, str]:
     """Return the module in which each public name lives."""
     listed = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
-    lines = re.findall(r"^from (\S+) import (\w+) as \2$", listed, re.MULTILINE)
+    lines = re.findall(r"^from (\S+) import [(\s]*(\w+) as \2\b", listed, re.MULTILINE)
     return {name: module for module, name in lines}
 
 

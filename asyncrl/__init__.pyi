@@ -9,6 +9,7 @@ from asyncrl.core.agent import Act as Act
 from asyncrl.core.agent import Agent as Agent
 from asyncrl.core.agent import Policy as Policy
 from asyncrl.core.agent import PolicyContext as PolicyContext
+from asyncrl.core.agent import SyncModel as SyncModel
 from asyncrl.core.callback import Callback as Callback
 from asyncrl.core.callback import Training as Training
 from asyncrl.core.env import EnvSpec as EnvSpec
@@ -18,7 +19,9 @@ from asyncrl.core.errors import CheckpointError as CheckpointError
 from asyncrl.core.errors import ConfigError as ConfigError
 from asyncrl.core.errors import EnvironmentFault as EnvironmentFault
 from asyncrl.core.evaluator import Evaluation as Evaluation
+from asyncrl.core.evaluator import Evaluator as Evaluator
 from asyncrl.core.messages import ModelInfo as ModelInfo
+from asyncrl.core.recorder import Recorder as Recorder
 from asyncrl.core.segment import ColumnSpec as ColumnSpec
 from asyncrl.core.segment import SegmentConfig as SegmentConfig
 from asyncrl.envs.gym import EnvConfig as EnvConfig
@@ -26,13 +29,27 @@ from asyncrl.envs.gym import make_batch as make_batch
 from asyncrl.learner.async_trainer import AsyncTrainer as AsyncTrainer
 from asyncrl.learner.async_trainer import AsyncTrainerConfig as AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig as RateLimiterConfig
+from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy as ReplayBufferProxy
 from asyncrl.learner.run_services import RecordConfig as RecordConfig
 from asyncrl.learner.run_services import SaveConfig as SaveConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps as MaxEnvSteps
 from asyncrl.learner.stop_conditions import MaxOptSteps as MaxOptSteps
 from asyncrl.learner.stop_conditions import MaxSeconds as MaxSeconds
 from asyncrl.learner.stop_conditions import ReachesUpperBound as ReachesUpperBound
+from asyncrl.learner.stop_conditions import StopsRising as StopsRising
+from asyncrl.learner.train_result import TrainedPolicy as TrainedPolicy
 from asyncrl.learner.train_result import TrainResult as TrainResult
+from asyncrl.recorders.memory import MemoryRecorder as MemoryRecorder
+from asyncrl.replay.hindsight import HindsightReplayConfig as HindsightReplayConfig
+from asyncrl.replay.prioritized import PrioritizedReplayConfig as PrioritizedReplayConfig
+from asyncrl.replay.sequences import (
+    PrioritizedSequenceReplayConfig as PrioritizedSequenceReplayConfig,
+)
+from asyncrl.replay.sequences import SequenceReplayConfig as SequenceReplayConfig
+from asyncrl.replay.trajectories import TrajectoryQueueConfig as TrajectoryQueueConfig
+from asyncrl.replay.uniform import UniformReplayConfig as UniformReplayConfig
+from asyncrl.supervision.actor_manager import ActorManager as ActorManager
+from asyncrl.supervision.actor_manager import ActorManagerConfig as ActorManagerConfig
 from asyncrl.supervision.host_launcher import HostsConfig as HostsConfig
 from asyncrl.supervision.ray import RayConfig as RayConfig
 from asyncrl.training.asynchronous import build_async_trainer as build_async_trainer

@@ -26,9 +26,9 @@ class Improvement(Callback):
     def step(self, trainer: Training) -> None:
         """Evaluate the current model after each `every` optimisation steps."""
         if trainer.opt_steps >= self.every * len(self.scores):
-            score = trainer.evaluate(timeout_s=60.0)
-            self.scores.append(self.scores[-1] if score is None else score)
-            print(f"{score} after {trainer.opt_steps} optimisation steps")
+            evaluation = trainer.evaluate(timeout_s=60.0)
+            self.scores.append(evaluation.score if evaluation else self.scores[-1])
+            print(f"{self.scores[-1]} after {trainer.opt_steps} optimisation steps")
 
     def record(self, trainer: Training) -> Record:
         """Return the gain as a metric that stop conditions and `best_by` can use."""

@@ -208,6 +208,7 @@ class SACAgent(SACPolicy, ActorCritic):
             critics = make_critics(spec, config.hidden, config.n_critics, config.critic_network)
         target_network = TargetNetwork(critics.to(device), config.tau)
         self.targets = target_network.network
+        self.config = config
         self.equip(config, critics, [target_network], context.seed)
         self.temperature = config.temperature(self.bounds.size, device)
         self.parts |= {"targets": self.targets, **self.temperature.parts}

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, SupportsFloat
 
 from asyncrl.core.agent import Agent
+from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Record
 from asyncrl.core.types import Array
@@ -48,8 +49,17 @@ class Training(Protocol):
         *,
         env_kwargs: Mapping[str, Any] | None = None,
         greedy: bool | None = None,
-    ) -> float | None:
-        """Evaluate the current model; return its score, or None after `timeout_s`."""
+    ) -> Evaluation | None:
+        """Evaluate the current model; return None if that takes longer than `timeout_s`."""
+        ...
+
+    @property
+    def last_record(self) -> Record:
+        """The newest record of training, such as `agent/loss`; empty before the first one."""
+        ...
+
+    def summary(self) -> dict[str, Any]:
+        """Return the numbers of the run so far, those of `summary.json`."""
         ...
 
     def save(self) -> None:
@@ -89,8 +99,8 @@ class Callback:
         """
         return {}
 
-    def evaluated(self, trainer: Training, evaluation: Record) -> None:
-        """Act on an evaluation: `eval_reward`, `eval/model_version` and its other numbers."""
+    def evaluated(self, trainer: Training, evaluation: Evaluation) -> None:
+        """Act on an evaluation; its record also has `eval/model_version`."""
 
     def saved(self, trainer: Training, opt_steps: int) -> None:
         """Act after a checkpoint was copied, to be written in the background.
@@ -126,6 +136,8 @@ class Callback:
 
     def end(self, trainer: Training) -> None:
         """Called after learning and the last evaluation, before the last model is saved.
+
+        `trainer.summary()` has the numbers of the run.
 
         Not called if there is no time for it: after a failure or a signal.
         """

@@ -19,6 +19,7 @@ from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent
 from asyncrl.core.declared import COMMON, Count, CountOrOff, PositiveOrOff, Within, check_declared
 from asyncrl.core.errors import ConfigError, RankFailed
+from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import EnvChange, Experience
 from asyncrl.core.ranks import LearnsInRanks, join
@@ -330,7 +331,7 @@ class AsyncTrainer(BaseTrainer):
             self._at_once = self.config.draw_at_once(together)
         return iter([together])
 
-    def _own_score(self, timeout_s: float) -> float | None:
+    def _own_score(self, timeout_s: float) -> Evaluation | None:
         """Of several learners, only the first evaluates."""
         return None if self.rank else super()._own_score(timeout_s)
 

@@ -21,6 +21,7 @@ from asyncrl.checkpoint.saver import RunState, Saver
 from asyncrl.core.agent import Agent, SyncModel, as_number
 from asyncrl.core.declared import COMMON, CountOrOff, PositiveOrOff, check_declared
 from asyncrl.core.errors import ConfigError, NonFiniteModel
+from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.recorder import Record, Recorder, ResumableRecorder
@@ -184,10 +185,10 @@ class RunServices:
         self._run_config: Mapping[str, object] = {}
         self._set_intervals(start=0)
         self._best = BestModel(BestBy.parse(config.save.best_by))
-        self._last_score: float | None = None
+        self._last: Evaluation | None = None
+        self.last_record: Record = {}
         self._evaluations: list[Mapping[str, float]] = []
-        self._evaluated_opt_steps = -1
-        self._eval_due = False
+        self._evaluated_opt_steps, self._eval_due = -1, False
         self._stop_bar_s: float | None = None
         self._samples_per_insert = 0.0
         self._sources: Sequence[Callable[[], Record]] = ()
@@ -256,8 +257,8 @@ class RunServices:
             )
         self.watch.lap("eval")
 
-    def evaluate(self, timeout_s: float) -> float | None:
-        """Evaluate the newest model; return its score, or None after the timeout."""
+    def evaluate(self, timeout_s: float) -> Evaluation | None:
+        """Evaluate the newest model; return the evaluation, or None after the timeout."""
         site, deadline = self._evaluation, self._clock() + timeout_s
         if site is None:
             raise ConfigError(
@@ -270,7 +271,7 @@ class RunServices:
                 return None
             time.sleep(_POLL_S)
             self._evaluate(site)
-        return self._last_score
+        return self._last
 
     def save(self) -> bool:
         """Save a checkpoint to resume from; return False if the run saves no checkpoints."""
@@ -370,7 +371,7 @@ class RunServices:
             best_by=str(self._best.by),
             best_score=self._best.score,
             best_opt_steps=self._best.opt_steps,
-            last_score=self._last_score,
+            last_score=None if self._last is None else self._last.score,
             evaluations=tuple(self._evaluations),
             seconds_to_stop_bar=self._stop_bar_s,
             samples_per_insert=self._samples_per_insert,
@@ -404,7 +405,6 @@ class RunServices:
             self._take_score(scored)
 
     def _take_score(self, scored: Scored) -> None:
-        self._last_score = scored.score
         self._evaluations.append(
             {
                 **self._pace.axes(),
@@ -415,9 +415,10 @@ class RunServices:
         )
         metrics = dict(scored.record) | {"eval_reward": scored.score}
         metrics["eval/model_version"] = float(scored.model.version)
+        self._last = Evaluation(scored.score, metrics)
         self._best.expect(metrics)
         self._keep_if_best(metrics, lambda: scored.model)
-        self.note("evaluated", metrics)
+        self.note("evaluated", self._last)
         record = self._pace.axes() | metrics
         if self._best.score is not None and self._best.by == BestBy("eval_reward"):
             record["eval/best"] = self._best.score
@@ -465,6 +466,7 @@ class RunServices:
         record |= self._system.record(among=record)
         record |= self._pace.record(record.get("samples_total", 0.0))
         record |= {name: as_number(name, value) for name, value in agent_record.items()}
+        self.last_record = record
         self._write(record)
         self._check_stop(record)
         return record

@@ -26,6 +26,7 @@ from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent, CountsEnvSteps, as_number, optimised
 from asyncrl.core.callback import Callback
 from asyncrl.core.errors import ConfigError, NonFiniteModel
+from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import EnvChange, ModelInfo
 from asyncrl.core.recorder import BufferingRecorder, Record, Recorder
@@ -48,8 +49,8 @@ class EvaluateApart(Protocol):
 
     def __call__(
         self, model: ModelInfo, env_kwargs: Mapping[str, Any], greedy: bool | None
-    ) -> float:
-        """Return the score. `greedy` is None to act as in the run's evaluations."""
+    ) -> Evaluation:
+        """Return the evaluation. `greedy` is None to act as in the run's evaluations."""
         ...
 
 
@@ -333,8 +334,8 @@ class BaseTrainer(ABC):
         self.interrupter.raise_if_failed()
         return self._take(turns_left)
 
-    def learn(self, batch: Columns) -> None:
-        """Do one optimisation step and count it."""
+    def learn(self, batch: Columns) -> Mapping[str, SupportsFloat]:
+        """Do one optimisation step and count it; return what the agent's `opt` returns."""
         self._prepare_step()
         if self.repeats and self._threads.most > 1 and not self._has_learned:
             self._threads.most = alike(self.agent, batch, self._threads.most)
@@ -342,6 +343,7 @@ class BaseTrainer(ABC):
         metrics = optimised(self.agent, batch)
         pass_priorities_on(self.agent, batch, self._priorities)
         self._count_step(metrics)
+        return metrics
 
     def _prepare_step(self) -> None:
         env_steps = self.env_steps
@@ -370,8 +372,10 @@ class BaseTrainer(ABC):
         *,
         env_kwargs: Mapping[str, Any] | None = None,
         greedy: bool | None = None,
-    ) -> float | None:
-        """Evaluate the current model; return its score, which may make it the best one.
+    ) -> Evaluation | None:
+        """Evaluate the current model; its score may make it the best one.
+
+        The score is the mean return. The record has the others: `eval/return_min`, `_max`, `_std`.
 
         With an evaluating process the score comes later. Wait up to `timeout_s` seconds for it, and
         return None if it has not arrived by then. It is still recorded, and may still make the
@@ -380,12 +384,12 @@ class BaseTrainer(ABC):
         `env_kwargs` are laid over the keyword arguments of the environment in evaluations.
         `greedy=False` acts as in training, `greedy=True` takes the best actions. With either,
         this process plays at once, while learning waits; the score is not comparable with those of
-        the run, so it is only returned.
+        the run, so it is only returned. So it is before the run begins and after it has ended.
         """
-        self._check_runs()
-        if env_kwargs is None and greedy is None:
+        if self._runs and env_kwargs is None and greedy is None:
             return self._own_score(timeout_s)
         if self._evaluate_apart is None:
+            self._check_runs()
             raise ConfigError(
                 "evaluate(env_kwargs=..., greedy=...) needs the functions that build environments "
                 "and policies; make the trainer by build_async_trainer, build_sync_trainer or "
@@ -397,7 +401,7 @@ class BaseTrainer(ABC):
         self.services.watch.lap("eval")
         return score
 
-    def _own_score(self, timeout_s: float) -> float | None:
+    def _own_score(self, timeout_s: float) -> Evaluation | None:
         """Evaluate as the run does at intervals."""
         return self.services.evaluate(timeout_s)
 
@@ -461,6 +465,15 @@ class BaseTrainer(ABC):
     def result(self) -> TrainResult:
         """Return a summary of the run."""
         return replace(self.services.result(), agent=self._step_metrics.last)
+
+    @property
+    def last_record(self) -> Record:
+        """The newest record of training, such as `agent/loss`; empty before the first one."""
+        return self.services.last_record
+
+    def summary(self) -> dict[str, Any]:
+        """Return the plain values of `result()`."""
+        return self.result().summary()
 
     def close(self) -> None:
         """Release the resources of a trainer that will not train; without effect after a run."""

@@ -11,6 +11,7 @@ from asyncrl.actor.evaluator import EpisodeEvaluator
 from asyncrl.actor.process import MakeEvaluator
 from asyncrl.core.agent import AgentConfig, CountsEnvSteps, PolicyContext
 from asyncrl.core.env import MakeBatchEnv, make_batch_env
+from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.training.common_config import EvaluationConfig, with_env_kwargs
@@ -30,8 +31,8 @@ class EvaluateApart:
 
     def __call__(
         self, model: ModelInfo, env_kwargs: Mapping[str, Any], greedy: bool | None
-    ) -> float:
-        """Return the mean return of the run's evaluation episodes, played as asked."""
+    ) -> Evaluation:
+        """Play the run's evaluation episodes as asked."""
         play, seed = self.config.play, self.config.seed
         if greedy is not None:
             play = replace(play, stochastic=not greedy)
@@ -45,9 +46,7 @@ class EvaluateApart:
             policy.sync_model(model)
             if isinstance(policy, CountsEnvSteps):
                 policy.env_steps = model.env_steps
-            return EpisodeEvaluator(env, play, derive_seed(seed, Role.EVALUATION)).evaluate(policy)[
-                0
-            ]
+            return EpisodeEvaluator(env, play, derive_seed(seed, Role.EVALUATION)).evaluate(policy)
 
 
 def apart_unless(

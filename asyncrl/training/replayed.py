@@ -25,6 +25,7 @@ from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent, AgentConfig
 from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.goals import ComputesRewards
 from asyncrl.core.measured import assume
 from asyncrl.core.messages import EnvChange
@@ -118,7 +119,7 @@ class ReplayedTrainer(BaseTrainer):
         *,
         env_kwargs: Mapping[str, Any] | None = None,
         greedy: bool | None = None,
-    ) -> float | None:
+    ) -> Evaluation | None:
         """Return None, as if the score had not arrived yet; a callback of the run may ask."""
         return None
 

@@ -168,7 +168,8 @@ def test_evaluation_on_demand_waits_for_the_process_that_evaluates() -> None:
 
         def step(self, trainer: Training) -> None:
             if trainer.opt_steps == 7 and not self.scores:
-                self.scores.append(trainer.evaluate(timeout_s=60.0))
+                evaluation = trainer.evaluate(timeout_s=60.0)
+                self.scores.append(evaluation.score if evaluation else None)
 
     quiet = dataclasses.replace(config().evaluate, interval_opt_steps=0)
     result, _ = run(

@@ -903,9 +903,9 @@ def test_evaluation_on_demand_waits_for_the_one_before_and_for_its_own_score() -
         return original()
 
     run.site.take = take  # type: ignore[method-assign]
-    assert run.services.evaluate(30.0) == 2.0
+    assert run.services.evaluate(30.0)[0] == 2.0  # type: ignore[index]
     assert run.site.requested == [2, 3]
-    assert run.services.evaluate(30.0) == 2.0, "of the same model"
+    assert run.services.evaluate(30.0)[0] == 2.0, "of the same model"  # type: ignore[index]
     assert run.site.requested == [2, 3]
 
 

@@ -41,15 +41,27 @@ class Paying(CountingBatch):
 
 def test_plain_one_counts_for_the_best_model_and_one_elsewhere_is_only_returned() -> None:
     trainer = build_sync_trainer(ConstantConfig(), Paying, CONFIG, stop=MaxEnvSteps(20))
+
+    def score(**how: Any) -> float:
+        evaluation = trainer.evaluate(**how)
+        assert evaluation is not None
+        least, most, deviation = (
+            evaluation.record[f"eval/return_{n}"] for n in ("min", "max", "std")
+        )
+        assert (least, most, deviation) == (evaluation.score, evaluation.score, 0.0)
+        return evaluation.score
+
+    assert score() == 3.0, "before the run begins"
     with trainer:
         for batch in trainer.batches():
             trainer.learn(batch)
-        assert trainer.evaluate(env_kwargs={"wage": 9.0}) == 27.0
+        assert score(env_kwargs={"wage": 9.0}) == 27.0
         assert trainer.result().best_score is None
-        assert trainer.evaluate() == 3.0
+        assert score() == 3.0
         with pytest.raises(TypeError, match="unexpected keyword argument 'pay'"):
             trainer.evaluate(env_kwargs={"pay": 1.0})
     assert trainer.result().best_score == trainer.result().last_score == 3.0
+    assert score(env_kwargs={"wage": 2.0}) == 6.0, "after the run has ended"
 
 
 def test_run_is_the_same_whatever_is_evaluated_meanwhile_and_exploring_differs() -> None:
@@ -64,7 +76,8 @@ def test_run_is_the_same_whatever_is_evaluated_meanwhile_and_exploring_differs()
             for batch in trainer.batches():
                 trainer.learn(batch)
                 for greedy in (False, True) if evaluates else ():
-                    scores[greedy].add(trainer.evaluate(greedy=greedy))
+                    evaluation = trainer.evaluate(greedy=greedy)
+                    scores[greedy].add(evaluation.score if evaluation else None)
         return trainer.agent.model_info().params
 
     before, after = train(False), train(True)
