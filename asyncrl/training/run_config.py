@@ -18,7 +18,6 @@ from asyncrl.core.agent import AgentConfig
 from asyncrl.core.declared import COMMON, Count, CountOrOff, Finite, PositiveOrOff
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.replay_buffer import transitions_per_sample
-from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import T, from_plain, to_plain
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.stop_conditions import (
@@ -31,7 +30,6 @@ from asyncrl.learner.stop_conditions import (
     StopFunction,
     check_can_hold,
 )
-from asyncrl.replay.hindsight import HindsightReplayConfig
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.named_parts import NamedParts
 from asyncrl.training.offline import OfflineConfig
@@ -198,15 +196,13 @@ class RunConfig(AsyncConfig):
             )
         stride = transitions_per_sample(self.replay)
         per_env_step = Fraction(samples / batch_size).limit_denominator(100_000) / stride
-        single = stride == 1 and self.segment.frame_stack == 1
-        # A segment of one row would repeat all rows that it looks ahead to.
-        single = single and not isinstance(self.replay, HindsightReplayConfig)
+        single = self.replay.lookahead == self.segment.frame_stack == 1
         return TrainerConfig(
             batch_size=batch_size,
             opt_interval_env_steps=per_env_step.denominator,
             opt_steps_per_interval=per_env_step.numerator,
             warmup_env_steps=self.limiter.min_size * stride,
-            segment=SegmentConfig(length=1) if single else self.segment,
+            segment=None if single else self.segment,
         )
 
     def offline_config(self) -> tuple[Path, OfflineConfig]:

@@ -80,10 +80,12 @@ class TrainerConfig:
     """Warm-up: environment steps before the first round. Until then nothing is optimised or
     evaluated. No effect where each transition is sampled once."""
 
-    segment: SegmentConfig = field(default_factory=lambda: SegmentConfig(length=1))
-    """Segments of one row insert each step into replay as soon as its successors are known. Where
-    each transition is sampled once, all segments are cut before each round, which so learns from
-    all that the newest model collected, and their length is that of a round."""
+    segment: SegmentConfig | None = None
+    """Segments of one row insert each step into replay as soon as its successors are known, but
+    each repeats all rows that it looks ahead to. None: one row where the replay looks only one
+    ahead, else as many as it looks ahead, and at least 32. Where each transition is sampled once,
+    all segments are cut before each round, which so learns from all that the newest model
+    collected, and their length is that of a round."""
 
     def __post_init__(self) -> None:
         check_declared(self, "trainer")
@@ -124,7 +126,7 @@ class Trainer(BaseTrainer):
             env,
             buffer,
             schema=schema,
-            segment=config.segment,
+            segment=config.segment or SegmentConfig(),
             processor=processor,
             seed=seed,
             change_env=change_env,
@@ -351,7 +353,7 @@ def _rounds(agent: AgentConfig, config: SyncConfig, n_envs: int) -> TrainerConfi
             f"{interval} and learns from {needed}; leave trainer.opt_interval_env_steps out"
         )
     # A quarter more rows than transitions, for the ends of episodes.
-    segment = replace(rounds.segment, length=-(-needed * 5 // (4 * n_envs)) + 1)
+    segment = replace(_segment(config), length=-(-needed * 5 // (4 * n_envs)) + 1)
     return replace(rounds, opt_interval_env_steps=needed, warmup_env_steps=0, segment=segment)
 
 
@@ -365,10 +367,15 @@ def _layout(
         agent,
         env.spec,
         config.replay,
-        config.trainer.segment,
+        _segment(config),
         make_processor,
         goal_reward=lambda: getattr(env, "goal_reward", None),
     )
+
+
+def _segment(config: SyncConfig) -> SegmentConfig:
+    ahead = config.replay.lookahead
+    return config.trainer.segment or SegmentConfig(length=1 if ahead == 1 else max(32, ahead))
 
 
 def _make_evaluator(

@@ -38,7 +38,7 @@ def command(*words: object) -> None:
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_dir = tmp_path_factory.mktemp("sync") / "run"
-    flags = ["--mode", "sync", "--max-opt-steps", "30", "--run-dir", str(run_dir)]
+    flags = ["--mode=sync", "--actors=1", "--max-opt-steps=30", "--run-dir", str(run_dir)]
     command("train", "dqn", *FLAGS, *flags)
     return run_dir
 
@@ -78,7 +78,16 @@ def test_live_view_knows_how_many_actors_hosts_may_run() -> None:
 
 def test_synchronous_run_is_the_same_twice_and_continues(run_dir: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
-    command("train", "dqn", *FLAGS, "--mode=sync", "--max-opt-steps", 20, "--run-dir", again)
+    command(
+        "train",
+        "dqn",
+        *FLAGS,
+        "--mode=sync",
+        "--actors=1",
+        "--max-opt-steps=20",
+        "--run-dir",
+        again,
+    )
     command("resume", again, "--max-opt-steps", 30, "--quiet")
     models = [
         Checkpointer(one / "checkpoints").load("30").groups["model"] for one in (run_dir, again)
@@ -146,7 +155,9 @@ def test_synchronous_run_takes_as_many_samples_per_insert(
     samples: float, batch_size: int, every: int, steps: int
 ) -> None:
     flags = ["--limiter.samples-per-insert", str(samples), "--trainer.batch-size", str(batch_size)]
-    trainer = parse(["dqn", *flags]).config.sync_config().trainer
+    config = parse(["dqn", *flags]).config
+    trainer = config.sync_config().trainer
+    assert trainer.segment == config.segment, "a row alone would repeat those of its n steps"
     assert (trainer.opt_interval_env_steps, trainer.opt_steps_per_interval) == (every, steps)
 
 

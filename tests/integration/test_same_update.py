@@ -102,8 +102,9 @@ def build(agent_config: Any, replay: Any, env_id: str, buffer: ReplayBuffer | No
     env = EnvConfig(id=env_id, n_envs=4).build()
     extras = agent_config.extra_columns(env.spec)
     config = TrainerConfig(batch_size=32, warmup_env_steps=64, **(ONCE if replay.once else {}))
-    processor = make_one_step(config.segment, extras)
-    schema = schema_of(processor, env.spec, extras, config.segment, lookahead=replay.lookahead)
+    segment = config.segment or SegmentConfig(length=1)
+    processor = make_one_step(segment, extras)
+    schema = schema_of(processor, env.spec, extras, segment, lookahead=replay.lookahead)
     made = replay.build(schema, SEED)
     recording: Any = (
         RecordingPriorities(made) if isinstance(made, AcceptsPriorities) else Recording(made)

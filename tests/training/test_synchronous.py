@@ -139,7 +139,7 @@ def test_run_whose_settings_are_infinite_is_saved_and_resumed(
 def test_saved_replay_can_be_left_out(tmp_path: Path) -> None:
     rounds = replace(UNSCORED.trainer, opt_steps_per_interval=3)
     first = replace(UNSCORED, trainer=rounds, replay=UniformReplayConfig(capacity=500))
-    other = replace(first, replay=UniformReplayConfig(capacity=50, n_step=3))
+    other = replace(first, replay=UniformReplayConfig(capacity=50))
 
     def train(config: SyncConfig, opt_steps: int, **parts: Any) -> TrainResult:
         stop = MaxOptSteps(opt_steps)
@@ -154,6 +154,24 @@ def test_saved_replay_can_be_left_out(tmp_path: Path) -> None:
         train(other, 34, resume=True)
     after = train(other, 34, resume="without replay")
     assert after.env_steps == 84 + 40, "the next round comes after a warm-up"
+
+
+@pytest.mark.parametrize(
+    ("replay", "length"),
+    [
+        (UniformReplayConfig(), 1),
+        (UniformReplayConfig(n_step=5), 32),
+        (SequenceReplayConfig(sequence_length=40), 41),
+    ],
+)
+def test_usual_segments_repeat_each_row_once_at_most(
+    replay: UniformReplayConfig | SequenceReplayConfig, length: int
+) -> None:
+    config = replace(UNSCORED, replay=replay, trainer=TrainerConfig())
+    with closing(build_sync_trainer(ConstantConfig(), CountingBatch, config)) as trainer:
+        buffer: Any = trainer.buffer
+        assert buffer.schema.length == length
+        assert buffer.schema.rows <= 2 * length
 
 
 def test_resets_count_as_no_steps_of_the_schedules_either() -> None:

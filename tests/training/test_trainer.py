@@ -31,7 +31,7 @@ def build(
     config = TrainerConfig(**settings)
     schema = make_schema(
         OneStep().columns(COUNTING_SPEC, ()),
-        length=config.segment.length,
+        length=1,
         lookahead=replay.lookahead,
     )
     parts = {"stop": MaxEnvSteps(100)} | parts
