@@ -108,6 +108,8 @@ def action_bounds(spec: EnvSpec) -> Finding:
             "SAC scales its actions to the bounds: make the Box finite, in the environment or "
             "with gymnasium.wrappers.RescaleAction.",
         )
+    if np.dtype(action.dtype).kind != "f" and not action.categorical:
+        return fail("actions", seen, "Agents give a Box floats: make it float32, or MultiDiscrete.")
     if (action.low >= action.high).any():
         return warn(
             "actions",
@@ -194,6 +196,9 @@ def endings(seen: Experience) -> Iterator[Finding]:
     if seen.bad_flag:
         yield warn("flags", f"`terminated` or `truncated` was {seen.bad_flag}", "Return bools.")
     ended = seen.episodes
+    if not ended and seen.time_limit is not None:
+        yield ok("episodes", f"none ended; the longest lasted {seen.longest} steps")
+        return
     if not ended:
         yield warn(
             "episodes",
@@ -460,9 +465,7 @@ def _another(probe: Probe, action: Any) -> Any:  # noqa: ANN401  # of any space
 
 def _same_answers(x: Answer, y: Answer) -> bool:
     flags = ((x.terminated, y.terminated), (x.truncated, y.truncated), (x.rewards, y.rewards))
-    return _alike(x.rows, y.rows) and all(
-        np.array_equal(np.asarray(p, float), np.asarray(q, float), equal_nan=True) for p, q in flags
-    )
+    return _alike(x.rows, y.rows) and all(_alike(p, q) for p, q in flags)
 
 
 def _alike(a: list[Any], b: list[Any]) -> bool:

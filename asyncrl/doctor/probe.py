@@ -1,6 +1,6 @@
 """Steps one plain or vector environment by hand and records each answer unchanged.
 
-Shares no code with the batches used in training: it checks what they rely on.
+Shares only the checks of Gymnasium's API with the batches used in training.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from asyncrl.core.env import ACTION_MASK
 from asyncrl.core.env_checks import shown
 from asyncrl.core.types import BoolArray
+from asyncrl.envs.checks import first_obs, flags_of, of_api, space_of
 
 Row = Any  # an observation of one environment; Python has no common type for these
 
@@ -46,10 +47,11 @@ class Probe:
     def __init__(self, env: Any, seed: int = 0) -> None:  # noqa: ANN401  # plain or vector
         self.env = env
         self.vector = isinstance(env, VectorEnv)
+        self._name = type(env.unwrapped).__name__
         self.n_envs: int = env.num_envs if self.vector else 1
         prefix = "single_" if self.vector else ""
-        self.observation_space: Space[Any] = getattr(env, f"{prefix}observation_space")
-        self._action_space: Space[Any] = getattr(env, f"{prefix}action_space")
+        self.observation_space: Space[Any] = space_of(env, f"{prefix}observation_space")
+        self._action_space: Space[Any] = space_of(env, f"{prefix}action_space")
         spaces = self.observation_space.spaces if isinstance(self.observation_space, Dict) else {}
         self.masked = ACTION_MASK in spaces
         """Whether observations hold an action mask."""
@@ -66,7 +68,7 @@ class Probe:
     def reset(self, seed: int | None = None) -> list[Row]:
         """Reset all environments."""
         self._resetting = self.ended = np.zeros(self.n_envs, bool)
-        self.rows = self._rows(self.env.reset(seed=seed)[0])
+        self.rows = self._rows(first_obs(self.env, self._name, seed=seed))
         return self.rows
 
     def sample(self) -> list[Any]:
@@ -79,13 +81,15 @@ class Probe:
         if self.vector:
             batch: Any = create_empty_array(self._action_space, self.n_envs)
             answer = self.env.step(concatenate(self._action_space, actions, batch))
-            obs, rewards, terminated, truncated, infos = answer
         else:
-            obs, *flat, infos = self.env.step(actions[0])
-            rewards, terminated, truncated = ([value] for value in flat)
+            answer = self.env.step(actions[0])
+        obs, *each, infos = of_api("step", answer, self._name)
+        rewards, terminated, truncated = each if self.vector else ([value] for value in each)
         self.rows = self._rows(obs)
         stepped = ~self._resetting
-        self.ended = (np.asarray(terminated, bool) | np.asarray(truncated, bool)) & stepped
+        self.ended = stepped & (
+            self._flags("terminated", terminated) | self._flags("truncated", truncated)
+        )
         if self.mode is AutoresetMode.NEXT_STEP:
             self._resetting = self.ended
         return Answer(self.rows, [*rewards], [*terminated], [*truncated], stepped, infos)
@@ -95,7 +99,10 @@ class Probe:
         if self.mode is not AutoresetMode.DISABLED or not self.ended.any():
             return
         options = {"options": {"reset_mask": self.ended.copy()}} if self.vector else {}
-        self.rows = self._rows(self.env.reset(**options)[0])
+        self.rows = self._rows(first_obs(self.env, self._name, **options))
+
+    def _flags(self, what: str, flags: Any) -> BoolArray:  # noqa: ANN401  # from foreign code
+        return flags_of(what, flags, self.n_envs, self._name)
 
     def _sample(self, row: Row | None) -> Any:  # noqa: ANN401  # of any space
         """Return a random action; one that the observation allows, if it has an action mask."""
@@ -173,7 +180,7 @@ def play(probe: Probe, seconds: float, *, seed: int = 0, max_steps: int = 100_00
         copies = [kept(row) for row in before]
         answer = probe.step(probe.sample())
         seen.reuses_arrays |= not all(map(same, before, copies))
-        seen.unused_mask |= ACTION_MASK in answer.infos and not probe.masked
+        seen.unused_mask |= ACTION_MASK in (answer.infos or {}) and not probe.masked
         _look(seen, probe, answer.rows)
         _count(seen, answer, lengths)
         _take_ends(seen, answer, lengths, probe.ended)

@@ -6,7 +6,7 @@ Ended episodes are reset at once, so no step is wasted. Starts no processes and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from operator import attrgetter, length_hint
 from typing import Any
 
@@ -16,10 +16,10 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from asyncrl.core.env import DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.core.env_checks import shown
-from asyncrl.core.errors import ConfigError, EnvironmentFault
+from asyncrl.core.errors import ConfigError
 from asyncrl.core.goals import GoalReward
 from asyncrl.core.types import Array, BoolArray
-from asyncrl.envs.checks import Checks
+from asyncrl.envs.checks import Checks, first_obs, of_api, space_of
 from asyncrl.envs.goals import goal_reward_of
 from asyncrl.envs.infos import EpisodeInfo
 from asyncrl.envs.spaces import ActionEncoder, Parts, spec_from_spaces
@@ -119,9 +119,8 @@ class PlainBatch:
         first = self._envs[0]
         with ExitStack() as undo:
             undo.callback(self.close)
-            for name in ("observation_space", "action_space"):
-                _require_space(first, name)
-            self._spec = spec_from_spaces(first.observation_space, first.action_space)
+            spaces = space_of(first, "observation_space"), space_of(first, "action_space")
+            self._spec = spec_from_spaces(*spaces)
             _require_one_kind(self._envs)
             undo.pop_all()
         self._limits = TimeLimits(self._envs)
@@ -162,14 +161,16 @@ class PlainBatch:
         answers = self._step_all(self._encode(action))
         try:
             rows, rewards, terminations, truncations, infos = zip(*answers, strict=True)
-        except (TypeError, ValueError) as error:
-            raise self._wrong_api(answers) from error
+        except (TypeError, ValueError):
+            for i, answer in enumerate(answers):
+                of_api("step", answer, self._checks.place(i))
+            raise  # a bug of asyncrl, not of the environment
         final_obs = self._checks.stack(rows, self._all_envs, action)
         self._checks.sound_obs("observation", final_obs, action)
         reward = self._checks.reward(rewards, action)
         self._checks.finite_reward(rewards, reward, action)
-        terminated = self._flags(terminations)
-        truncated = self._limits.cut(self._flags(truncations))
+        terminated = self._flags("terminated", terminations)
+        truncated = self._limits.cut(self._flags("truncated", truncations))
         over = terminated | truncated
         if self._info.every_step:
             self._info.add(infos, infos, over)
@@ -203,34 +204,18 @@ class PlainBatch:
             )
             raise
 
-    def _wrong_api(self, answers: Sequence[Any]) -> EnvironmentFault:
-        env_id = next(i for i, answer in enumerate(answers) if not _holds(answer, 5))
-        return EnvironmentFault(
-            f"step of {self._checks.place(env_id)} returned {_count_of(answers[env_id])}; "
-            "Gymnasium's API requires 5: observation, reward, terminated, truncated, info. Return "
-            "`terminated` and `truncated` separately."
-        )
-
-    def _flags(self, flags: Sequence[Any]) -> BoolArray:
+    def _flags(self, what: str, flags: Sequence[Any]) -> BoolArray:
         # Mostly no episode ends, and then the array need not be filled item by item.
-        return (
-            np.fromiter(flags, bool, self._n_envs) if any(flags) else np.zeros(self._n_envs, bool)
-        )
+        with suppress(ValueError):  # arrays of several flags, which are refused
+            if not any(flags):
+                return np.zeros(self._n_envs, bool)
+        return self._checks.flags(what, flags)
 
     def _reset(self, env_ids: Sequence[int], seed: int | None) -> Array:
         rows = []
         for i in env_ids:
-            try:
-                answer: Any = self._envs[i].reset(seed=None if seed is None else seed + i)
-            except Exception as error:
-                _note(error, f"in reset of {self._checks.place(i)}")
-                raise
-            if not _holds(answer, 2):
-                raise EnvironmentFault(
-                    f"reset of {self._checks.place(i)} returned {_count_of(answer)}; Gymnasium's "
-                    "API requires 2: observation and info. Return `observation, {}`."
-                )
-            rows.append(answer[0])
+            seed_i = None if seed is None else seed + i
+            rows.append(first_obs(self._envs[i], self._checks.place(i), seed=seed_i))
         self._limits.begin(env_ids)
         obs = self._checks.stack(rows, env_ids, None)
         self._checks.sound_obs("first observation of an episode", obs, None, np.asarray(env_ids))
@@ -255,15 +240,6 @@ def _make_all(makers: Iterable[MakeEnv]) -> list[gym.Env[Any, Any]]:
     return envs
 
 
-def _require_space(env: gym.Env[Any, Any], name: str) -> None:
-    space = getattr(env, name, None)
-    if not isinstance(space, gym.Space):
-        raise ConfigError(
-            f"{_name(env)} has {name} {space!r:.80}, which is not a space of gymnasium.spaces; set "
-            f"self.{name} when the environment is made"
-        )
-
-
 def _require_one_kind(envs: Sequence[gym.Env[Any, Any]]) -> None:
     first = envs[0].observation_space, envs[0].action_space
     for i, env in enumerate(envs):
@@ -277,17 +253,6 @@ def _require_one_kind(envs: Sequence[gym.Env[Any, Any]]) -> None:
 
 def _name(env: gym.Env[Any, Any]) -> str:
     return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-
-
-def _holds(answer: object, count: int) -> bool:
-    return isinstance(answer, tuple | list) and len(answer) == count
-
-
-def _count_of(answer: object) -> str:
-    """Return what an environment answered, in words."""
-    if isinstance(answer, tuple | list):
-        return f"{len(answer)} {'value' if len(answer) == 1 else 'values'}"
-    return f"a single value, {shown(answer)}"
 
 
 def _note(error: Exception, where: str) -> None:

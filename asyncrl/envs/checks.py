@@ -6,12 +6,73 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Space
 
 from asyncrl.core.env import BoxSpec, PackedSpec
 from asyncrl.core.env_checks import ValueChecks, after, as_array, shown
-from asyncrl.core.errors import EnvironmentFault
+from asyncrl.core.errors import ConfigError, EnvironmentFault
 from asyncrl.core.types import Array, BoolArray
 from asyncrl.envs.spaces import Parts
+
+
+def of_api(method: str, answer: Any, where: str) -> Any:  # noqa: ANN401  # from foreign code
+    """Return an environment's answer; raise if it does not hold what Gymnasium's API requires."""
+    names, advice = _API[method]
+    is_row = isinstance(answer, tuple | list)
+    if is_row and len(answer) == len(names):
+        return answer
+    count = f"{len(answer)} values" if is_row else f"a single value, {shown(answer)}"
+    raise EnvironmentFault(
+        f"{method} of {where} returned {count.replace('1 values', '1 value')}; Gymnasium's API "
+        f"requires {len(names)}: {', '.join(names)}. {advice}"
+    )
+
+
+_API = {
+    "reset": (("observation", "info"), "Return `observation, {}`."),
+    "step": (
+        ("observation", "reward", "terminated", "truncated", "info"),
+        "Return `terminated` and `truncated` separately.",
+    ),
+}
+"""What the methods of an environment return, and what to do if they do not."""
+
+
+def first_obs(env: Any, where: str, **how: Any) -> Any:  # noqa: ANN401  # from foreign code
+    """Reset an environment, and return its first observation; raise if that breaks the API."""
+    try:
+        answer = env.reset(**how)
+    except Exception as error:
+        if isinstance(error, TypeError) and "reset() got an unexpected keyword" in str(error):
+            raise EnvironmentFault(
+                f"reset of {where} failed: {error}; Gymnasium's API requires `def reset(self, *, "
+                "seed=None, options=None)`"
+            ) from error
+        error.add_note(f"asyncrl: in reset of {where}")
+        raise
+    return of_api("reset", answer, where)[0]
+
+
+def flags_of(what: str, flags: Any, n_envs: int, name: str) -> BoolArray:  # noqa: ANN401
+    """Return flags as a new array; raise if they are not one for each environment."""
+    array = as_array(flags)
+    if array.shape != (n_envs,) or array.dtype.kind not in "biuf":
+        raise EnvironmentFault(
+            f"{name} returned `{what}` of shape {array.shape}, {shown(flags)}; it must have shape "
+            f"{(n_envs,)}, one bool for each environment."
+        )
+    return array.astype(bool)
+
+
+def space_of(env: Any, name: str) -> Space[Any]:  # noqa: ANN401  # of either kind
+    """Return a space of an environment; raise if it has none."""
+    space = getattr(env, name, None)
+    if not isinstance(space, Space):
+        raise ConfigError(
+            f"{type(env.unwrapped).__name__} has {name} {space!r:.80}, which is not a space of "
+            f"gymnasium.spaces; set self.{name} when the environment is made"
+        )
+    return space
 
 
 class Checks(ValueChecks):
@@ -57,7 +118,8 @@ class Checks(ValueChecks):
     def reward(self, reward: Any, action: Array) -> Array:  # noqa: ANN401  # from foreign code
         """Return rewards as a new float32 array; raise if they are not one number each."""
         try:
-            array = np.array(reward, np.float32)
+            raw = np.asarray(reward)
+            array = np.array(() if raw.dtype.kind in "USc" else raw, np.float32)
         except (TypeError, ValueError):
             array = np.empty(0, np.float32)
         if array.shape != (self._n_envs,):
@@ -82,13 +144,7 @@ class Checks(ValueChecks):
 
     def flags(self, what: str, flags: Any) -> BoolArray:  # noqa: ANN401  # from foreign code
         """Return flags as a new array; raise if they are not one for each environment."""
-        array = np.array(flags, bool)
-        if array.shape != (self._n_envs,):
-            raise EnvironmentFault(
-                f"{self._name} returned `{what}` of shape {array.shape}, {shown(flags)}; it must "
-                f"have shape {(self._n_envs,)}, one flag for each environment."
-            )
-        return array
+        return flags_of(what, flags, self._n_envs, self._name)
 
     def _problem(self, obs: Any, lead: tuple[int, ...], action: Any) -> str | None:  # noqa: ANN401
         """Describe what is wrong with an observation, or with a batch, and how to fix it.

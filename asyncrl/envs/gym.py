@@ -55,6 +55,8 @@ def _forward(text: str) -> None:
 PlainOrVectorEnv = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 """What a user's factory may return."""
 
+_RETURN = "let it return a gymnasium.Env or a gymnasium.vector.VectorEnv"
+
 ATARI = "ALE/"
 """Prefix of the ids of Atari games."""
 
@@ -209,9 +211,7 @@ def as_batch_env(
     """
     with ExitStack() as undo:
         if not isinstance(env, gymnasium.Env | VectorEnv):
-            raise ConfigError(
-                f"expected a gymnasium.Env or a gymnasium.vector.VectorEnv, got {_shown(env)}"
-            )
+            raise ConfigError(f"the factory returned {env!r:.80}; {_RETURN}")
         undo.callback(env.close)
         count = env.num_envs if isinstance(env, VectorEnv) else 1
         if n_envs not in {None, count}:
@@ -348,8 +348,8 @@ def _call_factory(path: str, kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401 
     forward_warnings(path)
     with _noting(path):
         env = factory(**kwargs)
-    if env is None:
-        raise ConfigError(f"{path!r} returned None; let it return the environment that it makes")
+    if not isinstance(env, gymnasium.Env | VectorEnv):
+        raise ConfigError(f"{path!r} returned {env!r:.80}; {_RETURN}")
     return env
 
 

@@ -25,7 +25,7 @@ from asyncrl.core.env import EnvSpec, EnvStep, PackedSpec
 from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import ConfigError, EnvironmentFault
 from asyncrl.core.types import Array, BoolArray
-from asyncrl.envs.checks import Checks
+from asyncrl.envs.checks import Checks, first_obs, of_api, space_of
 from asyncrl.envs.infos import EpisodeInfo
 from asyncrl.envs.spaces import ActionEncoder, Parts, spec_from_spaces
 
@@ -43,7 +43,8 @@ class VectorBatch:
         self._env = vector_env
         self._n_envs = vector_env.num_envs
         self._mode = _autoreset_mode(vector_env)
-        spaces = vector_env.single_observation_space, vector_env.single_action_space
+        names = "single_observation_space", "single_action_space"
+        spaces = space_of(vector_env, names[0]), space_of(vector_env, names[1])
         self._spec = spec_from_spaces(*spaces)
         self._structured = isinstance(self._spec.observation, PackedSpec)
         self._encode = ActionEncoder(spaces[1], self._n_envs)
@@ -66,7 +67,7 @@ class VectorBatch:
     def reset(self, seed: int) -> Array:
         """Reset all environments; the vector environment derives their seeds from this one."""
         self._resetting = None
-        obs, _ = self._env.reset(seed=seed)
+        obs = first_obs(self._env, self._name, seed=seed)
         self._info.begin()
         return self._first_obs(obs)
 
@@ -74,10 +75,11 @@ class VectorBatch:
         """Step all environments."""
         encoded = self._encode(action)
         try:
-            raw_obs, raw_reward, terminations, truncations, infos = self._env.step(encoded)
+            answer = self._env.step(encoded)
         except Exception as error:
             error.add_note(f"asyncrl: in step of {self._name}, actions {shown(encoded)}")
             raise
+        raw_obs, raw_reward, terminations, truncations, infos = of_api("step", answer, self._name)
         obs = self._checks.own(raw_obs, action)
         self._checks.sound_obs("observation", obs, action)
         reward = self._checks.reward(raw_reward, action)
@@ -142,7 +144,7 @@ class VectorBatch:
 
     def _with_first_obs(self, final_obs: Array, ended: BoolArray) -> Array:
         """Reset ended episodes; return `final_obs` with the new observations in their places."""
-        raw_obs, _ = self._env.reset(options={"reset_mask": ended.copy()})
+        raw_obs = first_obs(self._env, self._name, options={"reset_mask": ended.copy()})
         obs = final_obs.copy()
         obs[ended] = self._first_obs(raw_obs)[ended]
         return obs

@@ -358,7 +358,8 @@ def test_actors_own_error_ends_the_run(debug: bool, tmp_path: Path) -> None:
         assert f"asyncrl.core.errors.ActorFailed: {sentence}" in done.stderr
     else:
         hint = f"the traceback is in {tmp_path}/x/error.txt"
-        assert done.stderr.startswith(f"asyncrl: error: {sentence}; the run ends. Fix what ")
+        assert done.stderr.startswith(f"asyncrl: error: {sentence} (in step of environment 0 of ")
+        assert re.search(r"; at \S+\.py:\d+ in \w+\); the run ends. Fix what ", done.stderr)
         assert done.stderr.endswith(f" ({hint})\n")
         assert done.stderr.count("\n") == 1
     written = (tmp_path / "x/error.txt").read_text("utf-8")

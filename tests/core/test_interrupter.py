@@ -96,7 +96,7 @@ def test_steps_continue_after_an_error_that_cannot_say_what_it_is() -> None:
     taken: list[int] = []
     interrupter.take_steps(fail, lambda: taken.append(2))
     assert taken == [2]
-    assert interrupter.reason == "Speechless"
+    assert interrupter.reason.partition(" (at ")[0] == "Speechless"
     with pytest.raises(Speechless):
         interrupter.raise_if_failed()
 

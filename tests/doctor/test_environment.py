@@ -11,7 +11,8 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.vector import AutoresetMode
 
-from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.env import BatchEnv, BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.errors import AsyncRLError
 from asyncrl.doctor import findings as judge
 from asyncrl.doctor.environment import diagnose
 from asyncrl.doctor.findings import Finding, action_bounds, reward_scale, spaces, speed, time_limit
@@ -197,6 +198,8 @@ def test_time_limit_reported_as_termination_is_suspected() -> None:
 
 def test_time_limit_that_does_not_hold_is_a_failure() -> None:
     assert time_limit(Experience(longest=12, time_limit=10)).level == "fail"
+    within = Experience(longest=7, time_limit=1000)
+    assert [f.level for f in judge.endings(within)] == ["ok"], "no limit is missing"
     assert time_limit(Experience(longest=10, time_limit=10)).level == "ok"
     known = EnvConfig(id="tests.envs.broken_envs:make_limited", n_envs=2)
     (found,) = [f for f in diagnose(known, seconds=0.3) if f.check == "make"]
@@ -210,6 +213,7 @@ def test_time_limit_that_does_not_hold_is_a_failure() -> None:
         (BoxSpec((2,), "float32", np.full(2, -1), np.full(2, 1)), "ok", "within [-1, 1]"),
         (BoxSpec((2,), "float32", np.full(2, -1), np.full(2, np.inf)), "fail", "within [-1, inf]"),
         (BoxSpec((2,), "float32", np.array([0, 1]), np.array([1, 1])), "warn", "1 of them"),
+        (BoxSpec((2,), "int64", np.zeros(2), np.ones(2)), "fail", "int64"),
         (BoxSpec((2,), "float32", np.array([0, -1]), np.array([1, 1])), "ok", "different bounds"),
     ],
 )
@@ -274,6 +278,40 @@ def test_unsupported_spaces_end_the_examination() -> None:
     assert wrong(findings) == [("fail", "make")]
     assert "Tuple(Discrete(2), Discrete(2))" in findings[0].seen
     assert [f.check for f in findings] == ["make", "close"]
+
+
+@pytest.mark.parametrize(
+    ("how", "named"),
+    [
+        ("class", "Patient'>"),
+        ("no spaces", "observation_space None"),
+        ("old reset", "unexpected keyword argument 'seed'"),
+        ("reset without info", "2: observation, info"),
+        ("4 values", "step of UnlikeApi returned 4 values"),
+        ("None", "step of UnlikeApi returned a single value, None"),
+        ("flag of text", "UnlikeApi returned `terminated` of shape"),
+        ("flags", "UnlikeApi returned `terminated` of shape"),
+    ],
+)
+def test_answers_unlike_the_api_are_refused_as_in_training(how: str, named: str) -> None:
+    config = EnvConfig(id="tests.envs.broken_envs:make_unlike_api", kwargs={"how": how})
+    (found,) = [f for f in diagnose(config, seconds=0.2) if f.level == "fail"]
+    assert named in found.seen
+    with pytest.raises(AsyncRLError) as caught:
+        play_batch(config.build())
+    words = re.sub(r"environment 0 of 1 \((\w+)\)", r"\1", str(caught.value))
+    assert words.replace("('won',)", "['won']") == found.seen
+
+
+@pytest.mark.parametrize("reward", ["good", 1j])
+def test_reward_that_is_no_number_is_named(reward: Any) -> None:
+    assert wrong(examined(reward=reward))[0] == ("fail", "rewards")
+
+
+def play_batch(batch: BatchEnv) -> None:
+    batch.reset(0)
+    for _ in range(20):
+        batch.step(np.zeros(1, np.int64))
 
 
 def test_error_of_the_environment_ends_the_examination_with_its_place() -> None:

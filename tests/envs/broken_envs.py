@@ -104,6 +104,43 @@ def make(**flaws: Any) -> gym.Env[Any, Any]:
     return Patient(**flaws)
 
 
+def make_unlike_api(how: str) -> Any:
+    """Make an environment that breaks Gymnasium's API in one way."""
+    return Patient if how == "class" else OldReset() if how == "old reset" else UnlikeApi(how)
+
+
+class UnlikeApi(Patient):
+    """Answers otherwise than Gymnasium's API requires."""
+
+    def __init__(self, how: str = "") -> None:
+        super().__init__()
+        self._how = how
+        if how == "no spaces":
+            del self.observation_space
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        obs, info = super().reset(seed=seed)
+        return obs if self._how == "reset without info" else (obs, info)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        ended = terminated or truncated
+        flags = {"flag of text": "won" if ended else False, "flags": np.array([ended] * 2)}
+        match self._how:
+            case "4 values":
+                return obs, reward, ended, info
+            case "None":
+                return None
+        return obs, reward, flags.get(self._how, terminated), truncated, info
+
+
+class OldReset(Patient):
+    """Its `reset` is of the time before seeds."""
+
+    def reset(self) -> Any:  # type: ignore[override]
+        return super().reset()
+
+
 def make_limited(limit: int = LENGTH) -> gym.Env[Any, Any]:
     """Make one whose time limit Gymnasium knows of."""
     return TimeLimit(Patient(time_limit=None), limit)

@@ -161,6 +161,8 @@ def test_error_in_a_reset_after_an_end_names_the_environment() -> None:
             {"reward": [1.0, 2.0]},
             r"the rewards of 3 environments must be one number each, got \(\d.*\[1.0, 2.0\]",
         ),
+        ({"reward": "1.5"}, "must be one number each, got .*1.5"),
+        ({"reward": np.complex64(1)}, "must be one number each"),
         ({"reward": "much"}, "the rewards of 3 environments must be one number each, got .*much"),
         ({"reward": np.zeros((1, 1))}, "must be one number each"),
     ],
