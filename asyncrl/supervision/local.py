@@ -108,6 +108,8 @@ class LocalLauncher:
         self._children: dict[str, _Child] = {}
         self._never_begun: list[ActorExit] = []
         self._pending = b""
+        self._arrived: list[dict[str, object]] = []
+        """Messages that arrived while an order was sent; for `exits`."""
         self._printed = ""
         self._launched = False
         with ExitStack() as undo:
@@ -119,6 +121,8 @@ class LocalLauncher:
             undo.callback(self._control.close)
             self._news = select.poll()  # `select` accepts no descriptor above 1023
             self._news.register(self._control, select.POLLIN)
+            self._both = select.poll()
+            self._both.register(self._control, select.POLLIN | select.POLLOUT)
             with theirs, uninterrupted():  # a signal could kill it until it ignores them
                 self._server = _start_server(
                     theirs, self._alive, self._directory, start_method, preload
@@ -172,9 +176,10 @@ class LocalLauncher:
             child.pass_log_on()
         while not ended:
             left = max(0.0, deadline - time.monotonic())
-            if not self._news.poll(1000 * left):
+            if not self._arrived and not self._news.poll(1000 * left):
                 break
-            for message in self._receive():
+            arrived, self._arrived = self._arrived or self._receive(), []
+            for message in arrived:
                 ended += self._take(message)
             self._print()
         return ended
@@ -244,6 +249,9 @@ class LocalLauncher:
 
     def _order(self, order: dict[str, object], *descriptors: int) -> None:
         data = json.dumps(order).encode() + b"\n"
+        # The helper reads no orders while it waits for its answers to be read.
+        while not self._both.poll()[0][1] & select.POLLOUT:
+            self._arrived += self._receive()
         try:
             sent = socket.send_fds(self._control, [data], descriptors)
             self._control.sendall(data[sent:])

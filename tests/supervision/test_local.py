@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import psutil
 import pytest
 
 from asyncrl.core.errors import ActorFailed, ConfigError
+from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
 from asyncrl.supervision import local
 from asyncrl.supervision.local import LocalLauncher, StartMethod
@@ -236,6 +238,24 @@ def test_one_slot_has_one_incarnation() -> None:
         launcher.launch(peer(), bodies.waits)
         with pytest.raises(ValueError, match="is running already"):
             launcher.launch(peer(), bodies.waits)
+
+
+@pytest.mark.timeout(120)
+def test_many_orders_at_once_wait_for_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = socket.socketpair()
+    for end in pair:  # the smallest that the system allows: a few messages
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    monkeypatch.setattr(local.socket, "socketpair", lambda: pair)
+    with LocalLauncher() as launcher:
+        peers = {peer(actor_id) for actor_id in range(30)}
+        for one in peers:
+            launcher.launch(one, bodies.waits)
+        for one in peers:
+            launcher.kill(one)
+        ended = set[Peer]()
+        while len(ended) < len(peers):
+            ended |= {one.peer for one in launcher.exits(DEADLINE_S)}
+        assert ended == peers
 
 
 def test_a_module_that_cannot_be_preloaded_does_not_keep_actors_from_starting() -> None:
