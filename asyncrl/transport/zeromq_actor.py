@@ -71,7 +71,7 @@ class ZmqActorLink:
         self._clock = clock
         self._pid = os.getpid()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        name = routing_id(routing_prefix(wire.run_id), peer)
+        name = routing_id(routing_prefix(wire.run_id), peer, curve.public if curve else b"")
         self._endpoint = endpoint
         self._socket = make_actor_socket(self._context, endpoint, name, config, curve)
         self._connections = ConnectionLog(self._socket)

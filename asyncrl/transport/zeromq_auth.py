@@ -71,7 +71,7 @@ class Authenticator:
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], server: bytes) -> None:
-        self._server = server
+        self.server = server
         self.socket = open_zap_socket(context)
         """Readable when a connection waits for an answer."""
         self._lock = threading.Lock()
@@ -79,7 +79,7 @@ class Authenticator:
 
     def admit(self, user: str) -> Curve:
         """Make a key for a user; it replaces any earlier one. Any thread."""
-        curve = Curve.make(self._server)
+        curve = Curve.make(self.server)
         self.allow(curve.public, user)
         return curve
 
@@ -100,7 +100,7 @@ class Authenticator:
             is_key = False
         if not is_key:
             return f"a public key has 40 letters of the encoding Z85, got {key!r:.60}"
-        if key.encode() == self._server:
+        if key.encode() == self.server:
             return f"the public key {key} is the learner's"
         with self._lock:
             taken = key.encode() in self._users

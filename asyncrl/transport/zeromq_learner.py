@@ -106,7 +106,7 @@ class ZmqLearnerLink:
         self._has_new_models = False
         self._asked_to_finish: set[Peer] = set()
         self._leaving: set[bytes] = set()  # or have exited: they need no answers
-        self._fenced, self._admitted = set[bytes](), set[bytes]()
+        self._fenced, self._admitted, self._names = set[bytes](), set[Peer](), dict[Peer, bytes]()
         self.traffic_bytes = Counter[Peer]()
         """Content of experience and models exchanged with each admitted incarnation."""
 
@@ -122,12 +122,15 @@ class ZmqLearnerLink:
         """
         if evaluates:
             self._table.evaluators.add(peer.actor_id)
-        name = self._name(peer)
-        self._admitted.add(name)
-        if key and self._auth:
-            self._auth.allow(key.encode(), name.hex())
-            return self.address
-        return self._make_address(self._auth.admit(name.hex()) if self._auth else None)
+        self._admitted.add(peer)
+        if self._auth is None:
+            return self._make_address(None)
+        self._auth.revoke(self._name(peer).hex())
+        made = None if key else Curve.make(self._auth.server)
+        public = made.public if made else key.encode()
+        self._names[peer] = name = routing_id(self._prefix, peer, public)
+        self._auth.allow(public, name.hex())
+        return self._make_address(made) if made else self.address
 
     def revoke(self, peer: Peer, *, fence: bool = False) -> None:
         """Note that this incarnation has ended: its key opens no further connection. Any thread.
@@ -136,7 +139,7 @@ class ZmqLearnerLink:
         """
         name = self._name(peer)
         self._leaving.add(name)
-        self._admitted.discard(name)
+        self._admitted.discard(peer)
         self.traffic_bytes.pop(peer, None)
         if fence:
             self._fenced.add(name)
@@ -385,11 +388,11 @@ class ZmqLearnerLink:
                 self._table.counters["undelivered"] += 1
 
     def _count(self, peer: Peer, frames: Sequence[Frame | zmq.Frame]) -> None:
-        if self._name(peer) in self._admitted:
+        if peer in self._admitted:
             self.traffic_bytes[peer] += sum(map(len, frames))
 
     def _name(self, peer: Peer) -> bytes:
-        return routing_id(self._prefix, peer)
+        return self._names.get(peer) or routing_id(self._prefix, peer)
 
 
 _FENCED = "the learner had lost this actor with its host, and no longer hears it"

@@ -197,9 +197,14 @@ def routing_prefix(run_id: str) -> bytes:
     return b"\x01" + sha256(run_id.encode()).digest()[:8]
 
 
-def routing_id(prefix: bytes, peer: Peer) -> bytes:
-    """Return the name of a peer in the learner's socket."""
-    return prefix + pack(">qq", peer.actor_id, peer.incarnation)
+def routing_id(prefix: bytes, peer: Peer, key: bytes = b"") -> bytes:
+    """Return the name of a peer in the learner's socket; `key` is its public key, if it has one.
+
+    The learner's socket sends to the last connection of a name, so other peers must not guess it.
+    They do not learn the public key, which is only sent encrypted.
+    """
+    secret = sha256(key).digest()[:16] if key else b""
+    return prefix + pack(">qq", peer.actor_id, peer.incarnation) + secret
 
 
 def make_learner_socket(

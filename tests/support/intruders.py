@@ -41,12 +41,14 @@ def turned_away(learner: ZmqLearnerLink) -> int:
 class Intruder:
     """Says what an actor would say, with the keys it has."""
 
-    def __init__(self, to: ZmqTransport, set_keys: SetKeys, messages: int = 2) -> None:
-        """Connect, and send a `Hello` and then experience."""
+    def __init__(
+        self, to: ZmqTransport, set_keys: SetKeys, messages: int = 2, key: bytes = b""
+    ) -> None:
+        """Connect, and send a `Hello` and then experience. `key` is a part of the name."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.ROUTING_ID, routing_id(routing_prefix(to.run_id), NAME))
+        self._socket.setsockopt(zmq.ROUTING_ID, routing_id(routing_prefix(to.run_id), NAME, key))
         set_keys(self._socket)
         self._socket.connect(to.endpoint)
         with suppress(zmq.Again):  # it may have been refused before it has said all

@@ -38,7 +38,13 @@ from tests.support.intruders import (
     turned_away,
     wrong_keys,
 )
-from tests.support.sample_messages import PEER, SCHEMA, make_experience, make_hello, make_peer
+from tests.support.sample_messages import (
+    PEER,
+    SCHEMA,
+    make_experience,
+    make_hello,
+    make_peer,
+)
 
 CONFIG = ZmqTransportConfig(
     max_message_bytes=1 << 16, request_interval_s=0.05, silence_warning_s=1.0
@@ -140,7 +146,8 @@ def test_actor_that_dies_while_it_connects_is_no_intruder(
 
 def test_with_the_right_key_an_intruder_of_the_test_would_get_in(learner: ZmqLearnerLink) -> None:
     good = keys_of(admitted(learner, NAME))
-    intruder = Intruder(learner.address, curve(good.server, good.public, good.secret))  # type: ignore[arg-type]
+    set_keys = curve(good.server, good.public, good.secret)
+    intruder = Intruder(learner.address, set_keys, key=good.public)  # type: ignore[arg-type]
     received = until(learner, lambda: len(learner._table.peers) == 1)
     received += until(learner, lambda: learner._table._states[NAME.actor_id].received)
     assert [type(message).__name__ for message in received] == ["Hello", "Experience"]

@@ -15,8 +15,15 @@ from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport, ZmqTransportC
 from asyncrl.transport.zeromq_hosts import MAX_BYTES, HostMailbox, ZmqHostLine
 from asyncrl.transport.zeromq_socket import Curve, advertised
 from tests.support.helpers import wait_until
-from tests.support.intruders import Intruder, admitted, curve, keys_of
-from tests.support.sample_messages import PEER, SCHEMA, make_experience, make_hello, make_peer
+from tests.support.intruders import NAME, Intruder, admitted, curve, keys_of
+from tests.support.sample_messages import (
+    PEER,
+    SCHEMA,
+    make_experience,
+    make_hello,
+    make_model,
+    make_peer,
+)
 
 CONFIG = ZmqTransportConfig(request_interval_s=0.05)
 DEADLINE_S = 30.0
@@ -115,6 +122,20 @@ def test_the_joining_key_is_no_actors_key(site: Site) -> None:
     impostor = Intruder(site.address, key)
     site.until(lambda: site.learner.counters.get("impostor"), "a rejection")
     assert site.messages == []
+    impostor.close()
+    actor.close()
+
+
+def test_the_joining_key_cannot_take_the_place_of_an_actor(site: Site) -> None:
+    actor = admitted(site.learner, NAME).connect(NAME)
+    site.until(lambda: actor.hello(make_hello(NAME)), "a welcome")
+    key = curve(site.key.server, site.key.public, site.key.secret)
+    impostor = Intruder(site.address, key)
+    site.until(lambda: site.learner.counters.get("impostor"), "a rejection")
+    site.learner.publish(make_model(1), "act")
+    site.until(lambda: actor.latest_model("act", -1), "its model")
+    assert not impostor._socket.poll(0), "it has heard nothing"
+    assert not site.learner._connections.counts["disconnected"]
     impostor.close()
     actor.close()
 
