@@ -38,8 +38,6 @@ from asyncrl.transport.zeromq_socket import (
 
 _log = logging.getLogger(__name__)
 _MOST_AT_ONCE = 1024
-_ENCRYPTION_BYTES = 64
-"""Encryption makes a frame 33 bytes larger, as its limit counts it."""
 
 _ACTORS = "actors"
 """All actors of a run have the same key: they learn nothing from each other's answers."""
@@ -137,7 +135,7 @@ class ZmqInferenceListener:
             self._auth = Authenticator(self._context, curve.server) if curve else None
             if self._auth and actors:
                 self._auth.allow(actors.public, _ACTORS)
-            most = self._wire.max_body_bytes + _ENCRYPTION_BYTES
+            most = self._wire.max_body_bytes
             self._socket = make_learner_socket(
                 self._context,
                 address.endpoint,

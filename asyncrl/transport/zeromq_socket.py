@@ -34,6 +34,9 @@ _HANDSHAKE_MS, _CONNECT_MS, _LEARNER_LINGER_MS = 3000, 2000, 200
 _HIGH_WATER_MARK = 1000
 # sun_path has 104 bytes on the BSDs and macOS, 108 on Linux, including the final zero.
 _MAX_IPC_PATH = 103
+_ENCRYPTION_BYTES = 64
+"""Encryption makes a frame 33 bytes larger, as its limit counts it."""
+
 # Limit of unread events. Beyond it libzmq blocks, which is better than unbounded memory.
 _MAX_EVENTS = 20_000
 _SPARE_DESCRIPTORS = 16
@@ -218,7 +221,7 @@ def make_learner_socket(
     path = ipc_path(endpoint)
     if path is not None:
         _check_private(path)
-    socket = _make_socket(context, zmq.ROUTER, config.max_message_bytes)
+    socket = _make_socket(context, zmq.ROUTER, config.max_message_bytes, curve)
     if curve is not None:
         _encrypt(socket, curve, config)
         socket.setsockopt(zmq.CURVE_SERVER, 1)
@@ -267,7 +270,7 @@ def make_actor_socket(
     curve: Curve | None = None,
 ) -> zmq.Socket[bytes]:
     """Make an actor's socket; the caller connects it to `endpoint`."""
-    socket = _make_socket(context, zmq.DEALER, config.max_model_bytes)
+    socket = _make_socket(context, zmq.DEALER, config.max_model_bytes, curve)
     socket.setsockopt(zmq.IPV6, "[" in endpoint)
     socket.setsockopt(zmq.ROUTING_ID, name)
     if curve is not None:
@@ -344,12 +347,12 @@ def ipc_path(endpoint: str) -> Path | None:
 
 
 def _make_socket(
-    context: zmq.Context[zmq.Socket[bytes]], kind: int, max_frame_bytes: int
+    context: zmq.Context[zmq.Socket[bytes]], kind: int, max_frame_bytes: int, curve: Curve | None
 ) -> zmq.Socket[bytes]:
     """Create a socket with the options of both sides; most have no effect after bind."""
     socket = context.socket(kind)
     socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
+    socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes + (_ENCRYPTION_BYTES if curve else 0))
     socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
     # Credit bounds memory; this only stops a peer that ignores it.
     socket.setsockopt(zmq.SNDHWM, _HIGH_WATER_MARK)

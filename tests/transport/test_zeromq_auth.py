@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import zmq
@@ -43,6 +44,7 @@ from tests.support.sample_messages import (
     SCHEMA,
     make_experience,
     make_hello,
+    make_model,
     make_peer,
 )
 
@@ -216,6 +218,18 @@ def test_a_second_key_replaces_the_first(learner: ZmqLearnerLink) -> None:
     serve_one(learner, actor)
     for link in (old, actor):
         link.close()
+
+
+def test_a_model_of_exactly_the_largest_size_arrives() -> None:
+    model = replace(make_model(1), params={"w": np.zeros(1 << 16, np.uint8)})
+    config = replace(CONFIG, max_model_bytes=1 << 16)
+    learner = ZmqTransport.tcp("tcp://127.0.0.1", schema=SCHEMA, config=config).listen()
+    actor = admitted(learner, PEER).connect(PEER)
+    actor.hello(make_hello())
+    learner.publish(model, "act")
+    until(learner, lambda: actor.latest_model("act", -1))
+    actor.close()
+    learner.close()
 
 
 # --- what is said --------------------------------------------------------------------------------
