@@ -271,7 +271,7 @@ def make_actor_socket(
 ) -> zmq.Socket[bytes]:
     """Make an actor's socket; the caller connects it to `endpoint`."""
     socket = _make_socket(context, zmq.DEALER, config.max_model_bytes, curve)
-    socket.setsockopt(zmq.IPV6, "[" in endpoint)
+    socket.setsockopt(zmq.IPV6, _connects_by_ipv6(endpoint, config.bind))
     socket.setsockopt(zmq.ROUTING_ID, name)
     if curve is not None:
         _encrypt(socket, curve, config)
@@ -281,6 +281,23 @@ def make_actor_socket(
         # s.
         socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_MS)
     return socket
+
+
+def _connects_by_ipv6(endpoint: str, bind: str) -> bool:
+    """Whether to look an endpoint's name up as IPv6: libzmq uses one address, of one family.
+
+    A learner that binds to an IPv4 address does not listen on IPv6, nor the reverse.
+    """
+    if "[" in endpoint or not endpoint.startswith("tcp://"):
+        return "[" in endpoint
+    host = endpoint.removeprefix("tcp://").rpartition(":")[0]
+    try:
+        found = [one[0] for one in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+    except OSError:  # libzmq tries again
+        found = []
+    if bind.startswith("tcp://[::]"):  # it listens on both
+        return found[:1] == [socket.AF_INET6]
+    return "[" in bind or set(found) == {socket.AF_INET6}
 
 
 def open_zap_socket(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import zmq
 
 from asyncrl.core.errors import ConfigError, Refused, TransportError
 from asyncrl.core.messages import Experience, Hello, Peer
@@ -113,6 +114,40 @@ def test_a_name_serves_as_an_address(site: Site) -> None:
     line = site.line(f"tcp://localhost:{port}")
     line.send(b"here")
     site.until(lambda: site.arrived, "a host that knows a name only")
+    line.close()
+
+
+V4, V6 = socket.AF_INET, socket.AF_INET6
+
+
+@pytest.mark.parametrize(
+    ("bind", "found", "by_ipv6"),
+    [
+        ("tcp://10.0.0.5", [V4], False),
+        ("tcp://10.0.0.5", [V6, V4], False),
+        ("tcp://10.0.0.5", [V6], True),  # behind address translation
+        ("tcp://[fd00::5]:7777", [V6, V4], True),
+        ("tcp://[fd00::5]:7777", [V4, V6], True),
+        ("tcp://[::]:7777", [V6, V4], True),
+        ("tcp://[::]:7777", [V4, V6], False),  # as the system prefers it
+        ("tcp://10.0.0.5", [], False),
+        ("tcp://[fd00::5]", [], True),
+    ],
+)
+def test_a_name_is_looked_up_in_the_family_that_the_learner_listens_in(
+    bind: str, found: list[int], by_ipv6: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def getaddrinfo(host: str, *_: object, **__: object) -> list[tuple[int]]:
+        assert host == "learner.example.org"
+        if not found:
+            raise socket.gaierror
+        return [(family,) for family in found]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    every = "[::]" in bind
+    config = ZmqTransportConfig(bind=bind, bind_every_interface=every)
+    line = ZmqHostLine("tcp://learner.example.org:7777", Curve.make(Curve.make().public), config)
+    assert line._socket.getsockopt(zmq.IPV6) == by_ipv6
     line.close()
 
 
