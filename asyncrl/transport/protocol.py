@@ -21,9 +21,10 @@ from asyncrl.core.messages import (
     fits,
 )
 from asyncrl.core.transport import Topic
-from asyncrl.core.types import ActorId
+from asyncrl.core.types import MOST_ACTORS, ActorId
 
-_MOST_PEERS = 4096
+_MOST_PEERS = MOST_ACTORS + 2
+"""With the evaluator and the server of inference."""
 
 
 def newest_with_credit(granted: int, acknowledged: int, window: int) -> int:

@@ -8,6 +8,7 @@ import torch
 
 import asyncrl
 from asyncrl.core.messages import SOFTWARE, Hello, Peer
+from asyncrl.core.types import MOST_ACTORS
 from asyncrl.transport.protocol import _MOST_PEERS, Ack, ModelRequest, PeerTable, Resend, Sync
 from tests.support.sample_messages import (
     PEER,
@@ -234,7 +235,7 @@ def test_a_peer_without_torch_is_admitted(table: PeerTable) -> None:
 def test_a_crowd_of_names_takes_no_memory(table: PeerTable) -> None:
     for actor_id in range(2 * _MOST_PEERS):
         table.admits(make_hello(make_peer(actor_id)))
-    assert len(table.peers) == _MOST_PEERS
+    assert len(table.peers) == MOST_ACTORS + 2, "with the evaluator and the server of inference"
     assert "already" in table.refusals[-1][1]
     for actor_id in range(2 * _MOST_PEERS):
         table.refuse(make_peer(actor_id), "why")
