@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from asyncrl.core.errors import WireError
@@ -20,8 +21,12 @@ Plain = Mapping[str, Any]
 
 _MOST = 2**53
 _MOST_BYTES = 1 << 20
-_MOST_TEXT = 64 << 10
+_MOST_TEXT = 32 << 10
+"""Of an exit; escaped it may take six times as many bytes, and there are two."""
+
 _MOST_ITEMS = 64
+_MOST_ITEM_BYTES = 1 << 18
+"""Of all items of a message, unless the first one is larger; the rest is left for heartbeats."""
 
 
 class Conversation:
@@ -29,7 +34,8 @@ class Conversation:
 
     def __init__(self) -> None:
         self._number = 0
-        self._said: deque[tuple[int, Plain]] = deque()
+        self._said: deque[tuple[int, Plain, int]] = deque()
+        """Number, content and size of each item that may not have arrived."""
         self._heard = 0
         self._unsaid = False
 
@@ -46,13 +52,19 @@ class Conversation:
     def say(self, **item: Any) -> None:  # noqa: ANN401  # whatever JSON can represent
         """Add an item, which must arrive."""
         self._number += 1
-        self._said.append((self._number, item))
+        self._said.append((self._number, item, len(encode(item))))
         self._unsaid = True
 
     def message(self, **more: Any) -> bytes:  # noqa: ANN401
         """Return the next message: the items that may not have arrived, and what may be lost."""
-        self._unsaid = len(self._said) > _MOST_ITEMS
-        items = [list(pair) for pair in list(self._said)[:_MOST_ITEMS]]
+        items: list[Any] = []
+        size = 0
+        for number, item, size_bytes in islice(self._said, _MOST_ITEMS):
+            size += size_bytes
+            if items and size > _MOST_ITEM_BYTES:
+                break
+            items.append([number, item])
+        self._unsaid = len(self._said) > len(items)
         return encode({"heard": self._heard, "items": items, **more})
 
     def take(self, message: Plain) -> list[Plain]:

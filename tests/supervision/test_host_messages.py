@@ -20,6 +20,7 @@ from asyncrl.supervision.host_messages import (
     plain_exit,
     report_of,
 )
+from asyncrl.transport.zeromq_hosts import MAX_BYTES
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -108,6 +109,23 @@ def test_fields_of_another_kind_are_refused() -> None:
         exit_of({"ended": [0, 0], "code": 0})
     with pytest.raises(WireError, match="lacks"):
         Conversation().take({"heard": 0})
+
+
+def test_exits_with_long_texts_take_several_messages() -> None:
+    one, other = Conversation(), Conversation()
+    peers = [Peer(actor_id=ActorId(i), incarnation=0) for i in range(16)]
+    for peer in peers:
+        one.say(**plain_exit(ActorExit(peer=peer, code=1, text="\0" * 99_999, error="\0" * 99_999)))
+    reports = [[[4095, 1 << 40], [1 << 50] * 4, 1 << 40, 1 << 22]] * 4096
+    heard: list[Peer] = []
+    while not one.is_acknowledged:
+        message = one.message(actors=reports)
+        assert len(message) <= MAX_BYTES
+        assert one.has_news or len(heard) == 15
+        ended = [exit_of(item) for item in other.take(decode(message))]
+        heard += [exit.peer for exit in ended]
+        one.take(decode(other.message()))
+    assert heard == peers
 
 
 def test_many_items_take_several_messages() -> None:
