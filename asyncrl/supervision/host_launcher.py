@@ -33,6 +33,7 @@ from asyncrl.supervision.host_messages import (
     plain_peer,
     report_of,
 )
+from asyncrl.supervision.local_output import CONTROLS
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +53,11 @@ _MOST_WAITED = 1 / 3
 """Share of a round trip above which a wait in this process hides the part of the network."""
 _MOST_HOSTS = 4096
 _MOST_ROOM = 4096
+
+
+def _one_line(text: str, most: int | None = None) -> str:
+    """Return what may be logged and shown of a host's words."""
+    return " ".join(CONTROLS.sub("", text).split())[:most]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,15 +333,15 @@ class HostLauncher:
             case _:
                 self._port.send(who, encode({"lost": "the learner does not know this host"}))
                 return None
-        why = self._objection(facts)
+        name, why = _one_line(name, 80), _one_line(self._objection(facts))
         if not 0 < room <= _MOST_ROOM or len(self._hosts) >= _MOST_HOSTS:
             why = f"{room} actors on one host, or {len(self._hosts)} hosts, are too many"
         if why:
-            _log.warning("host %s is refused: %s", name[:80], why)
+            _log.warning("host %s is refused: %s", name, why)
             self._port.send(who, encode({"refused": why}))
             return None
         program = facts.get("program") is True
-        host = self._hosts[who] = _Host(self._free_name(name[:80]), room, is_program=program)
+        host = self._hosts[who] = _Host(self._free_name(name), room, is_program=program)
         before = self._summary.get(host.name, {})  # it was lost, and is back
         host.started = int(before.get("started", 0))
         host.traffic_bytes = int(before.get("traffic_bytes", 0))
@@ -360,7 +366,7 @@ class HostLauncher:
                 for key in keys:
                     self._on_key(host, key)
             case {"leaves": str(why)}:
-                host.leaves = f"leaves the run: {why[:200]}"
+                host.leaves = f"leaves the run: {_one_line(why, 200)}"
                 level = logging.INFO if host.is_program else logging.WARNING
                 self._log_loss(host, host.leaves, level)
 

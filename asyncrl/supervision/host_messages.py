@@ -16,6 +16,7 @@ from asyncrl.core.errors import WireError
 from asyncrl.core.launcher import ActorExit, ProgressReport
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
+from asyncrl.supervision.local_output import CONTROLS
 
 Plain = Mapping[str, Any]
 
@@ -167,8 +168,8 @@ def exit_of(plain: Plain) -> ActorExit:
             return ActorExit(
                 peer=peer_of(peer),
                 code=code,
-                text=text,
-                error=error,
+                text=CONTROLS.sub("", text),
+                error=CONTROLS.sub("", error),
                 began=began,
                 last=report_of(last),
                 peak_bytes=peak,

@@ -39,7 +39,7 @@ _MOST_READS = 16
 _PAUSE_S = 0.01
 """Pause between two reads, so that many short lines are read at once."""
 
-_CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
+CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Colours, cursor movements and other control codes; the live view is on the same terminal."""
 
 
@@ -104,7 +104,7 @@ class Lines:
 
 
 def _text(line: bytes) -> str:
-    text = _CONTROLS.sub("", line.decode("utf-8", "backslashreplace")).rstrip()
+    text = CONTROLS.sub("", line.decode("utf-8", "backslashreplace")).rstrip()
     return text if len(text) <= _MOST_CHARS else f"{text[:_MOST_CHARS]}..."
 
 

@@ -333,7 +333,7 @@ def test_a_host_that_leaves_takes_no_further_actor() -> None:
     stage = Stage()
     host = HostSide(stage)
     stage.launcher.launch(peer(), body)
-    host.talk.say(leaves="interrupted by SIGTERM")
+    host.talk.say(leaves="interrupted by \x1b[2J\nSIGTERM")
     host.say()
     assert not stage.launcher.has_room(ActorId(1))
     host.talk.say(**plain_exit(ActorExit(peer=peer(), code=0)))
@@ -403,9 +403,9 @@ def test_a_run_with_fewer_actors_than_declared_waits_for_no_more() -> None:
 
 def test_a_host_that_does_not_fit_is_refused_in_words(caplog: pytest.LogCaptureFixture) -> None:
     stage = Stage()
-    stage.objection = "it runs another version"
-    host = HostSide(stage)
-    assert host.words == [{"refused": "it runs another version"}]
+    stage.objection = "it runs\n \x1b[2Janother version\x9b0m"
+    host = HostSide(stage, "\x07n1")
+    assert host.words == [{"refused": "it runs another version0m"}]
     assert "host n1 is refused: it runs another version" in caplog.text
     assert not stage.launcher.has_room(ActorId(0))
 

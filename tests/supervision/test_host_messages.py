@@ -123,7 +123,8 @@ def test_exits_with_long_texts_take_several_messages() -> None:
         assert len(message) <= MAX_BYTES
         assert one.has_news or len(heard) == 15
         ended = [exit_of(item) for item in other.take(decode(message))]
-        heard += [exit.peer for exit in ended]
+        assert not any(each.text or each.error for each in ended), "no control characters"
+        heard += [each.peer for each in ended]
         one.take(decode(other.message()))
     assert heard == peers
 
