@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 
@@ -11,6 +12,8 @@ from asyncrl.core.env import EnvSpec
 from asyncrl.core.goals import GoalReward, with_goals
 from asyncrl.core.replay_buffer import ReplayBufferConfig, with_start_columns
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
+
+logger = logging.getLogger(__name__)
 
 
 class Layout:
@@ -25,11 +28,19 @@ class Layout:
         make_processor: Callable[[], StepProcessor] | None = None,
         *,
         goal_reward: Callable[[], GoalReward | None] = lambda: None,
+        n_frames: int = 1,
     ) -> None:
         """Derive the layout; raise `ConfigError` if the parts do not fit together.
 
-        `goal_reward` is called if the replay relabels goals.
+        `goal_reward` is called if the replay relabels goals. `n_frames` is the number of frames
+        that an environment stacks.
         """
+        if n_frames > segment.frame_stack == 1 and make_processor is None:
+            logger.warning(
+                "observations are stacks of %d frames, each of which is sent and stored %d times; "
+                "set segment.frame_stack=%d to send and store it once",
+                *[n_frames] * 3,
+            )
         extras = agent.extra_columns(spec)
         make_processor = make_processor or partial(make_one_step, segment, extras)
         self.replay = with_goals(with_start_columns(replay, extras), spec, goal_reward)

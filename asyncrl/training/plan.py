@@ -125,6 +125,7 @@ class RunPlan:
             config.segment,
             make_processor,
             goal_reward=lambda: seen.goal_reward,
+            n_frames=seen.n_frames,
         )
         self.schema: SegmentSchema = self._layout.schema
         self.limiter = self._build_limiter()

@@ -370,6 +370,7 @@ def _layout(
         _segment(config),
         make_processor,
         goal_reward=lambda: getattr(env, "goal_reward", None),
+        n_frames=getattr(env, "n_frames", 1),
     )
 
 

@@ -32,7 +32,7 @@ from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.plan import RunPlan, check_run
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import SyncConfig, train_sync
+from asyncrl.training.synchronous import SyncConfig, build_sync_trainer, train_sync
 from tests.support.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch
 from tests.support.local_transport import LocalTransport
 from tests.support.sample_messages import make_peer
@@ -60,6 +60,24 @@ def plan(config: AsyncConfig = CONFIG, **parts: Any) -> RunPlan:
     world = values.pop("world", 1)
     check_run(**values)
     return RunPlan(**values, world=world, seen=describe_env(values["make_env"]))
+
+
+class StackingBatch(CountingBatch):
+    """Declares that each observation holds two frames."""
+
+    n_frames = 2
+
+
+def test_stacks_of_frames_are_suggested_where_they_are_stored_whole(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    plan()
+    assert not caplog.messages
+    plan(make_env=StackingBatch)
+    config = SyncConfig(evaluate=EvaluationConfig(where="off"))
+    build_sync_trainer(ConstantConfig(), StackingBatch, config).close()
+    plan(make_env=StackingBatch, make_processor=OneStep)
+    assert ["segment.frame_stack=2" in text for text in caplog.messages] == [True, True]
 
 
 def test_segments_are_those_that_the_replay_reads() -> None:
