@@ -106,6 +106,11 @@ class OfflineTrainer(BaseTrainer):
     def _priorities(self) -> ReplayBuffer:
         return self.buffer
 
+    def _learns(self, env_steps: int) -> None:
+        """Let schedules count optimisation steps."""
+        if self._scheduled is not None:
+            self._scheduled.env_steps = self.opt_steps
+
     def _take(self, turns_left: int | None) -> Columns:
         batch = self.buffer.sample(self.batch_size)
         self.services.watch.lap("sample")

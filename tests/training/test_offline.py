@@ -16,6 +16,7 @@ from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents.bc import BCConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.iql import IQLConfig
+from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.checkpoint.resume import Resume
@@ -93,6 +94,15 @@ def test_data_of_a_run_needs_no_environment_unless_it_evaluates(run: Path, tmp_p
         AGENT, run, _no_simulator, CONFIG, stop=MaxOptSteps(10), make_evaluator=ConstantEvaluator
     )
     assert scored.best_score == 4.5
+
+
+def test_schedules_count_optimisation_steps(run: Path) -> None:
+    agent = replace(AGENT, learning_rate=Schedule.linear(1e-3, 0.0, env_steps=20))
+    recorder = MemoryRecorder()
+    each = RecordConfig(interval_s=0.0, interval_opt_steps=1)
+    config = replace(CONFIG, evaluate=NEVER, record=each)
+    train_from_data(agent, run, MAKE_ENV, config, stop=MaxOptSteps(11), recorder=recorder)
+    assert recorder.last("agent/learning_rate") == pytest.approx(0.5e-3)
 
 
 def _no_simulator() -> PlainBatch:

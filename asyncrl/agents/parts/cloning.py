@@ -66,8 +66,8 @@ class CloningConfig(TorchConfig):
     """Initial log standard deviation. No effect for discrete actions."""
 
     learning_rate: Annotated[Rate, COMMON] = 3e-4
-    """Learning rate of Adam, for all networks. A schedule counts environment steps, and offline
-    training makes none."""
+    """Learning rate of Adam, for all networks. A schedule counts environment steps, in offline
+    training optimisation steps."""
 
     max_grad_norm: PositiveOrOff = 0.0
     """Maximum gradient norm, of the policy and of each other network separately. Larger gradients
