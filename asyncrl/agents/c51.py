@@ -18,13 +18,15 @@ Deviations, on purpose:
 
 * Those of DQN, see `dqn.py`.
 * The atoms span `agent.v_min` to `agent.v_max`, in units of rewards; returns beyond are clipped.
+  `clipped_share` is the share of targets that is beyond them by more than half an atom spacing.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +40,11 @@ from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import Finite, Within
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Columns
+
+logger = logging.getLogger(__name__)
+
+_LOOKS_AFTER_OPT_STEPS = 500  # a network that has learned nothing gives all atoms some probability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +69,8 @@ class C51Config(QConfig):
     double: bool = False
     """Double Q-learning: the online network chooses the next action, the target network provides
     its distribution."""
+
+    wants_priorities: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         QConfig.__post_init__(self)
@@ -131,24 +140,52 @@ class C51Agent(C51Policy, QAgent):
     config: C51Config
     net: C51Network
     target: C51Network
+    warned = False
+
+    def opt(self, batch: Columns) -> Mapping[str, Tensor]:
+        """Take one step; warn once if returns do not fit the atoms."""
+        if self.config.wants_priorities and not self.version and "weight" not in batch:
+            logger.warning(
+                "%s is made for returns of several steps from prioritized replay, but this replay "
+                "has no priorities; set replay to PrioritizedReplayConfig(n_step=3)",
+                type(self.config).__name__,
+            )
+        metrics = super().opt(batch)
+        if self.version % _LOOKS_AFTER_OPT_STEPS == 0 and not self.warned:
+            self.warned = (share := float(metrics["clipped_share"])) > 0.05
+            if self.warned:
+                logger.warning(
+                    "%.0f %% of what the targets predict is below agent.v_min=%g or above "
+                    "agent.v_max=%g and is clipped; set both to the range of discounted returns",
+                    100 * share,
+                    self.config.v_min,
+                    self.config.v_max,
+                )
+        return metrics
 
     def loss(
         self, obs: NetworkInput, next_obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        target = self.targets(next_obs, reward, data["discount"])
+        target, clipped = self.targets(next_obs, reward, data["discount"])
         logits = _of(self.updater(self.net.logits, obs), data["action"])
         loss = -(target * logits.log_softmax(dim=1)).sum(dim=1)
         with torch.no_grad():
             metrics = {"q_mean": self.net.mean(logits).mean(), "priority": loss.detach()}
+            metrics["clipped_share"] = clipped
         return (data["weight"] * loss if "weight" in data else loss).mean(), metrics
 
     @torch.no_grad()
-    def targets(self, next_obs: NetworkInput, reward: Tensor, discount: Tensor) -> Tensor:
-        """Return m (B, atoms): the target distribution on the atoms."""
+    def targets(
+        self, next_obs: NetworkInput, reward: Tensor, discount: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return m (B, atoms), the target distribution on the atoms, and the share beyond them."""
         logits = self.updater(self.target.logits, next_obs)
         choosing = self.updater(self.net.logits, next_obs) if self.config.double else logits
         best = allowed_only(self.net.mean(choosing), next_obs).argmax(dim=1)
-        return project(_of(logits, best).softmax(dim=1), self.net.atoms, reward, discount)
+        probs, atoms = _of(logits, best).softmax(dim=1), self.net.atoms
+        moved, spacing = reward[:, None] + discount[:, None] * atoms, atoms[1] - atoms[0]
+        beyond = (moved < atoms[0] - spacing / 2) | (moved > atoms[-1] + spacing / 2)
+        return project(probs, atoms, reward, discount), (probs * beyond).sum(dim=1).mean()
 
 
 def project(probs: Tensor, atoms: Tensor, reward: Tensor, discount: Tensor) -> Tensor:

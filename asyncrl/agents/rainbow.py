@@ -35,6 +35,7 @@ Deviations, on purpose:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from asyncrl.agents.c51 import C51Config
 from asyncrl.agents.parts.exploration import Exploration
@@ -58,3 +59,5 @@ class RainbowConfig(C51Config):
 
     exploration: Exploration | None = None
     """Exploration in addition to noisy layers. None relies on noisy layers alone."""
+
+    wants_priorities: ClassVar[bool] = True

@@ -236,7 +236,7 @@ METRICS: dict[str, Metric] = {
         "mean of what `Agent.opt` returned: `loss`, `q_mean`, `actor_loss`, ...; `grad_norm`, or "
         "`actor_grad_norm`, `critic_grad_norm`, `value_grad_norm`, is the gradient norm before "
         "clipping; `learning_rate`, with the same prefixes; `entropy`, with its weight `alpha` or "
-        "`entropy_weight`",
+        "`entropy_weight`; `clipped_share` is the probability in C51's targets beyond its atoms",
     ),
     "record/dropped": Metric("records", "not written, because a recorder was too slow"),
 }

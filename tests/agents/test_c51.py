@@ -254,6 +254,22 @@ def test_distribution_is_learned_and_not_just_its_mean() -> None:
     assert probs[1] == pytest.approx([0, 0, 1, 0, 0], abs=0.05)
 
 
+@pytest.mark.parametrize(("reward", "clips"), [(2.0, False), (-3.0, True), (7.0, True)])
+def test_returns_that_the_atoms_do_not_reach_are_reported(
+    reward: float, clips: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = C51Config(hidden=(), n_atoms=5, v_min=0.0, v_max=4.0, device="cpu")
+    agent = config.build(spec((1,), 2), CONTEXT)
+    ones, zeros = np.ones((4, 1), np.float32), np.zeros(4, np.float32)
+    batch = {"obs": ones, "next_obs": ones, "action": zeros.astype(np.int64), "discount": zeros}
+    for _ in range(1000):
+        metrics = agent.opt(batch | {"reward": zeros + np.float32(reward)})
+    assert float(metrics["clipped_share"]) == pytest.approx(float(clips))
+    warnings = [record.getMessage() for record in caplog.records]
+    assert len(warnings) == clips, "once"
+    assert all("agent.v_min=0 " in line and "agent.v_max=4 " in line for line in warnings)
+
+
 @pytest.mark.parametrize("double", [False, True])
 def test_chain_is_solved_to_its_known_values(double: bool) -> None:
     config = C51Config(

@@ -133,3 +133,15 @@ def test_chain_is_solved_from_prioritized_replay() -> None:
         agent.opt(batch)
         replay.update_priorities(batch["index"], agent.priorities())
     check_chain(agent, abs=0.05)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_replay_without_priorities_is_reported(
+    weighted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = RAINBOW.build(TWO_STATES, CONTEXT)
+    weight = {"weight": np.ones(8, np.float32)} if weighted else {}
+    for seed in range(2):
+        agent.opt(random_batch(seed=seed, size=8) | weight)
+    warned = ["PrioritizedReplayConfig" in record.getMessage() for record in caplog.records]
+    assert warned == [True] * (not weighted)
