@@ -261,6 +261,9 @@ def write_yaml(plain: object, path: Path) -> None:
     path.write_text(yaml.safe_dump(plain, sort_keys=False), encoding="ascii")
 
 
+_MERGE = "tag:yaml.org,2002:merge"
+
+
 class _Strict(yaml.SafeLoader):
     def compose_mapping_node(self, anchor: Anchor) -> yaml.MappingNode:
         # Checked here, because later the keys that `<<` merges in are among the others.
@@ -275,3 +278,15 @@ class _Strict(yaml.SafeLoader):
                     "two"
                 )
         return node
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        # PyYAML 6.0.4 lets the last mapping of `<<: [*a, *b]` win, not the first one.
+        merges = [value for key, value in node.value if key.tag == _MERGE]
+        node.value = [pair for pair in node.value if pair[0].tag != _MERGE]
+        super().flatten_mapping(node)
+        for value in merges:
+            for one in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                if not isinstance(one, yaml.MappingNode):
+                    raise ConfigError(f"line {one.start_mark.line + 1}: << needs a mapping")
+                self.flatten_mapping(one)
+                node.value = one.value + node.value

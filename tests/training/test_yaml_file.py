@@ -23,10 +23,7 @@ def test_what_was_written_comes_back_in_its_order(path: Path) -> None:
     assert isinstance(back, dict)
     assert list(back) == ["b", "a"]
     assert path.read_bytes().isascii()
-
-
-def test_empty_file_holds_nothing(path: Path) -> None:
-    path.write_text("# nothing yet\n")
+    path.write_text("# nothing\n")
     assert read_yaml(path) is None
 
 
@@ -35,30 +32,33 @@ def test_empty_file_holds_nothing(path: Path) -> None:
     [
         ("replay:\n  n_step: 5\nactors: 3\nreplay:\n  gamma: 0.9\n", "'replay'.* lines 1 and 4"),
         ("replay:\n  n_step: 5\n  gamma: 0.9\n  n_step: 3\n", "'n_step'.* lines 2 and 4"),
-        ("[{a: 1, 'a': 2}]", "'a' is given twice, in lines 1 and 1"),
+        ("[{a: 1, 'a': 2}]", "'a'.* lines 1 and 1"),
+        ("a: 1\nb: {<<: [1]}", "line 2.* mapping"),
+        ("a: [1,", "line 1"),
+        ("a: 1\n b: 2\n", "line 2"),
+        ("!!python/object:os.system {}", "python/object:os.system"),
     ],
 )
-def test_key_that_is_given_twice_is_refused(path: Path, text: str, sentence: str) -> None:
+def test_what_is_no_plain_yaml_is_refused(path: Path, text: str, sentence: str) -> None:
     path.write_text(text)
     with pytest.raises(ConfigError, match=sentence):
         read_yaml(path)
 
 
 def test_what_is_merged_in_may_be_given_otherwise(path: Path) -> None:
-    path.write_text("a: &a {x: 1, y: 2}\nb: &b {<<: *a, y: 3}\nc: {<<: *b, x: 4}\nd: *b\n")
+    """Written out in full, as versions of PyYAML resolve some of these differently."""
+    path.write_text(
+        "a: &a {x: 1, gamma: 2}\nb: &b {<<: *a, x: 3}\nc: {<<: *b, gamma: 4}\nd: *b\n"
+        "e: {<<: [*b, *a]}\nf: {<<: [*a, *b], z: 5}\n"
+    )
     assert read_yaml(path) == {
-        "a": {"x": 1, "y": 2},
-        "b": {"x": 1, "y": 3},
-        "c": {"x": 4, "y": 3},
-        "d": {"x": 1, "y": 3},
+        "a": {"x": 1, "gamma": 2},
+        "b": {"x": 3, "gamma": 2},
+        "c": {"x": 3, "gamma": 4},
+        "d": {"x": 3, "gamma": 2},
+        "e": {"x": 3, "gamma": 2},
+        "f": {"x": 1, "gamma": 2, "z": 5},
     }
-
-
-@pytest.mark.parametrize("text", ["a: [1,", "a: 1\n b: 2\n", "!!python/object:os.system {}"])
-def test_what_is_no_plain_yaml_is_refused(path: Path, text: str) -> None:
-    path.write_text(text)
-    with pytest.raises(ConfigError):
-        read_yaml(path)
 
 
 def test_file_that_is_not_there_is_named(path: Path) -> None:
