@@ -1,40 +1,104 @@
 """Asynchronous actor-learner training of PyTorch agents on Gymnasium environments.
 
 The public names, each loaded when it is first used: `import asyncrl` itself loads neither torch
-nor zmq nor gymnasium. `__init__.pyi` lists them, once for type checkers, editors and what is here.
-Everything else is imported from where it lives, for instance
-`from asyncrl.agents.dqn import DQNConfig`.
+nor zmq nor gymnasium. `__init__.pyi` says the same to type checkers and editors. Everything else is
+imported from where it lives, for instance `from asyncrl.agents.dqn import DQNConfig`.
 """
 
 from __future__ import annotations
 
 import importlib
-import re
-from functools import cache
-from pathlib import Path
 
 __version__ = "0.1.0"
 
+_HOMES = {
+    "Act": "asyncrl.core.agent",
+    "ActorFailed": "asyncrl.core.errors",
+    "ActorManager": "asyncrl.supervision.actor_manager",
+    "ActorManagerConfig": "asyncrl.supervision.actor_manager",
+    "Agent": "asyncrl.core.agent",
+    "AsyncConfig": "asyncrl.training.config",
+    "AsyncRLError": "asyncrl.core.errors",
+    "AsyncTrainer": "asyncrl.learner.async_trainer",
+    "AsyncTrainerConfig": "asyncrl.learner.async_trainer",
+    "Callback": "asyncrl.core.callback",
+    "CheckpointError": "asyncrl.core.errors",
+    "ColumnSpec": "asyncrl.core.segment",
+    "ConfigError": "asyncrl.core.errors",
+    "EnvConfig": "asyncrl.envs.gym",
+    "EnvSpec": "asyncrl.core.env",
+    "EnvironmentFault": "asyncrl.core.errors",
+    "EpisodeEvaluatorConfig": "asyncrl.actor.evaluator",
+    "EpsilonLadder": "asyncrl.agents.parts.exploration",
+    "Evaluation": "asyncrl.core.evaluator",
+    "EvaluationConfig": "asyncrl.training.common_config",
+    "Evaluator": "asyncrl.core.evaluator",
+    "HindsightReplayConfig": "asyncrl.replay.hindsight",
+    "HostsConfig": "asyncrl.supervision.host_launcher",
+    "MaxEnvSteps": "asyncrl.learner.stop_conditions",
+    "MaxOptSteps": "asyncrl.learner.stop_conditions",
+    "MaxSeconds": "asyncrl.learner.stop_conditions",
+    "MemoryRecorder": "asyncrl.recorders.memory",
+    "ModelInfo": "asyncrl.core.messages",
+    "OfflineConfig": "asyncrl.training.offline",
+    "OfflineTrainer": "asyncrl.training.offline",
+    "Policy": "asyncrl.core.agent",
+    "PolicyContext": "asyncrl.core.agent",
+    "PrioritizedReplayConfig": "asyncrl.replay.prioritized",
+    "PrioritizedSequenceReplayConfig": "asyncrl.replay.sequences",
+    "RateLimiterConfig": "asyncrl.learner.rate_limiter",
+    "RayConfig": "asyncrl.supervision.ray",
+    "ReachesUpperBound": "asyncrl.learner.stop_conditions",
+    "RecordConfig": "asyncrl.learner.run_services",
+    "Recorder": "asyncrl.core.recorder",
+    "ReplayBufferProxy": "asyncrl.learner.replay_buffer_proxy",
+    "ReplayedTrainer": "asyncrl.training.replayed",
+    "RunConfig": "asyncrl.training.run_config",
+    "SaveConfig": "asyncrl.learner.run_services",
+    "Schedule": "asyncrl.agents.parts.schedules",
+    "SegmentConfig": "asyncrl.core.segment",
+    "SequenceReplayConfig": "asyncrl.replay.sequences",
+    "StopsRising": "asyncrl.learner.stop_conditions",
+    "SyncConfig": "asyncrl.training.synchronous",
+    "SyncModel": "asyncrl.core.agent",
+    "TorchAgent": "asyncrl.agents.parts.torch_agent",
+    "TorchPolicy": "asyncrl.agents.parts.torch_agent",
+    "TrainResult": "asyncrl.learner.train_result",
+    "TrainedPolicy": "asyncrl.learner.train_result",
+    "Trainer": "asyncrl.training.synchronous",
+    "TrainerConfig": "asyncrl.training.synchronous",
+    "Training": "asyncrl.core.callback",
+    "TrajectoryQueueConfig": "asyncrl.replay.trajectories",
+    "UniformReplayConfig": "asyncrl.replay.uniform",
+    "build_async_trainer": "asyncrl.training.asynchronous",
+    "build_offline_trainer": "asyncrl.training.offline",
+    "build_replay_trainer": "asyncrl.training.replayed",
+    "build_sync_trainer": "asyncrl.training.synchronous",
+    "build_trainer": "asyncrl.training.run",
+    "connect": "asyncrl.training.connect",
+    "join_run": "asyncrl.training.join",
+    "load_policy": "asyncrl.training.saved_model",
+    "make_batch": "asyncrl.envs.gym",
+    "preset": "asyncrl.training.presets",
+    "replay_run": "asyncrl.training.replayed",
+    "train_async": "asyncrl.training.asynchronous",
+    "train_from_data": "asyncrl.training.offline",
+    "train_sync": "asyncrl.training.synchronous",
+}
+"""Public name -> the module in which it lives."""
 
-@cache
-def _homes() -> dict[str, str]:
-    """Return the module in which each public name lives."""
-    listed = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
-    lines = re.findall(r"^from (\S+) import [(\s]*(\w+) as \2\b", listed, re.MULTILINE)
-    return {name: module for module, name in lines}
+__all__ = sorted(_HOMES)  # noqa: PLE0605  # names of the dictionary
 
 
 def __getattr__(name: str) -> object:
     """Load the home of a public name and keep the name here (PEP 562)."""
-    if name == "__all__":
-        return sorted(_homes())
-    if name not in _homes():
+    if name not in _HOMES:
         raise AttributeError(f"module 'asyncrl' has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(_homes()[name]), name)
+    value: object = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
     """List the names that are loaded and those that are not yet."""
-    return sorted({*globals(), *_homes()})
+    return sorted({*globals(), *_HOMES})

@@ -1,4 +1,4 @@
-# What `from asyncrl import ...` gives, one name a line; `__init__.py` reads the lines as well.
+# What `from asyncrl import ...` gives, one name a line; `__init__.py` has the same names.
 
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig as EpisodeEvaluatorConfig
 from asyncrl.agents.parts.exploration import EpsilonLadder as EpsilonLadder

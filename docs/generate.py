@@ -402,14 +402,15 @@ API_TITLES = {
     "learner": "The learner",
     "actor": "Actors",
     "supervision": "Hosts",
+    "replay": "Replay",
+    "recorders": "Recorders",
     "core": "Contracts and errors",
 }
 
 
 def public_names() -> dict[str, str]:
     """Return the public names of the package, each with the module where it lives."""
-    names: list[str] = getattr(asyncrl, "__all__")  # noqa: B009
-    return {name: getattr(asyncrl, name).__module__ for name in names}
+    return {name: getattr(asyncrl, name).__module__ for name in getattr(asyncrl, "__all__")}  # noqa: B009
 
 
 def api_page() -> str:
