@@ -23,7 +23,9 @@ def make_directory(directory: Path, *, new: bool = False) -> None:
     An existing directory is left unchanged; with `new` it raises `FileExistsError`.
     """
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
-    directory.mkdir(mode=0o700, parents=True, exist_ok=not new)
+    for path in reversed(missing[1:]):
+        path.mkdir(mode=0o700, exist_ok=True)  # `parents` would make them for others, too
+    directory.mkdir(mode=0o700, exist_ok=not new)
     for path in missing:
         with suppress(PermissionError):  # a parent may be writable but not readable
             sync(path.parent)

@@ -42,10 +42,15 @@ def save(directory: Path) -> None:
 def test_names_of_new_directories_are_on_disk(
     make: Callable[[Path], None], tmp_path: Path, synced: list[int]
 ) -> None:
-    make(tmp_path / "runs/x/checkpoints")
+    before = os.umask(0)
+    try:
+        make(tmp_path / "runs/x/checkpoints")
+    finally:
+        os.umask(before)
     names = [tmp_path, tmp_path / "runs", tmp_path / "runs/x"]
     assert {path.stat().st_ino for path in names} <= set(synced)
-    assert S_IMODE((tmp_path / "runs/x/checkpoints").stat().st_mode) == 0o700
+    made = [*names[1:], tmp_path / "runs/x/checkpoints"]
+    assert {S_IMODE(path.stat().st_mode) for path in made} == {0o700}
 
 
 def test_existing_directory_stays_unchanged(tmp_path: Path, synced: list[int]) -> None:
