@@ -12,16 +12,18 @@ such as the best model, is retried. Does not know what the arrays are.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.agent import Agent, ReusesStateArrays
 from asyncrl.core.errors import CheckpointError
-from asyncrl.core.interrupter import CrashForwardingThread, Interrupter
+from asyncrl.core.interrupter import CrashForwardingThread, Interrupter, waited
 from asyncrl.core.recorder import Record
 from asyncrl.core.types import Arrays
 
@@ -116,13 +118,20 @@ class Saver:
             return None
 
     def close(self, timeout_s: float) -> None:
-        """Wait until all is on disk, and allow other runs to write there.
+        """Wait until all is on disk, and allow other runs to write there. 0 waits without limit.
 
-        Raises if the newest checkpoint of a kind could not be written.
+        Raises if the newest checkpoint of a kind could not be written. In a hurry it is written in
+        the background while the process runs.
         """
-        self.leave()
         with self._changed:
-            in_time = self._changed.wait_for(lambda: not self._running, timeout_s)
+            self._closing = True
+            self._changed.notify_all()
+            if not self._running:
+                self._checkpointer.unlock()
+            written = partial(self._changed.wait_for, lambda: not self._running)
+            in_time = waited(self._interrupter, written, timeout_s or math.inf)
+        if self._interrupter.hurry:
+            return
         if not in_time:
             raise CheckpointError(
                 f"the last checkpoint was not on disk after {timeout_s:g} s and was abandoned; "
@@ -130,14 +139,6 @@ class Saver:
             )
         for error in self._errors.values():
             raise error
-
-    def leave(self) -> None:
-        """Return without waiting; once all is on disk, other runs may write there."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-            if not self._running:
-                self._checkpointer.unlock()
 
     def record(self) -> Record:
         """Return the number of failed saves, and how long the newest checkpoint took to write."""

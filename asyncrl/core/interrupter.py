@@ -6,6 +6,7 @@ Ends nothing itself: loops check `is_set`, and their caller calls `raise_if_fail
 from __future__ import annotations
 
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +14,7 @@ from contextlib import suppress
 from asyncrl.core.errors import describe_error
 
 _MAX_NOTES = 8
+_LOOK_S = 0.1
 
 
 class Interrupter:
@@ -120,6 +122,18 @@ class Interrupter:
     def _open(self) -> None:
         with suppress(RuntimeError):  # it is open
             self._gate.release()
+
+
+def waited(interrupter: Interrupter, wait: Callable[[float], bool], timeout_s: float) -> bool:
+    """Repeat a wait that takes a timeout and returns whether it is over, and return that.
+
+    It ends without that after `timeout_s`, or soon after `hurry` is set.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not (over := wait(min(_LOOK_S, timeout_s))):
+        if interrupter.hurry or time.monotonic() >= deadline:
+            break
+    return over
 
 
 def start_thread(thread: threading.Thread) -> None:

@@ -456,9 +456,8 @@ class AsyncTrainer(BaseTrainer):
             yield self._inference.stop
 
     def _stop_actors(self) -> None:
-        """Wait for actors to exit, unless the wait is interrupted, or none hears that it must."""
-        waits = self.proxy.receives and not self.interrupter.hurry
-        self._manager.stop(timeout_s=None if waits else 0.0)
+        """Wait for actors to exit, unless none hears that it must."""
+        self._manager.stop(timeout_s=None if self.proxy.receives else 0.0)
 
 
 _ROUND_WAIT_S = 0.01

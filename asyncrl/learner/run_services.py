@@ -110,7 +110,7 @@ class SaveConfig:
 
     timeout_s: PositiveOrOff = 60.0
     """Timeout for writing the last checkpoint at the end of a run, in seconds. After it the run
-    ends with an error."""
+    ends with an error. 0 waits without limit."""
 
     def __post_init__(self) -> None:
         check_declared(self, "save")
@@ -345,15 +345,10 @@ class RunServices:
                     failed=not all(isinstance(error, KeyboardInterrupt) for error in errors)
                 )
 
-    def close_saver(self, *, wait: bool = True) -> None:
-        """Wait until the last checkpoint is on disk; raise if it could not be written.
-
-        Without `wait` it is written in the background while the process runs.
-        """
-        if self._saver and wait:
+    def close_saver(self) -> None:
+        """Wait until the last checkpoint is on disk; raise if it could not be written."""
+        if self._saver:
             self._saver.close(self._config.save.timeout_s)
-        elif self._saver:
-            self._saver.leave()
 
     def result(self) -> TrainResult:
         """Return a summary of the run, as far as the learner knows it."""

@@ -516,7 +516,7 @@ class BaseTrainer(ABC):
             *self._ends(),
             self._close_services,
             *self._callbacks.closing(),
-            self._close_saver,
+            self.services.close_saver,
             self._closing.close,
         )
         try:
@@ -544,10 +544,6 @@ class BaseTrainer(ABC):
     def _close_services(self) -> None:
         self.services.counts.env_steps = self.env_steps
         self.services.close(self._numbers)
-
-    def _close_saver(self) -> None:
-        """Wait until the last checkpoint is on disk; no incomplete one is ever visible."""
-        self.services.close_saver(wait=not self.interrupter.hurry)
 
 
 def _ignored(_: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from asyncrl.core.declared import CountOrOff, Positive, PositiveOrOff, check_declared
 from asyncrl.core.errors import ActorFailed, ConfigError
-from asyncrl.core.interrupter import CrashForwardingThread, Interrupter, start_thread
+from asyncrl.core.interrupter import CrashForwardingThread, Interrupter, start_thread, waited
 from asyncrl.core.launcher import ActorBody, ActorExit, Launcher, Place
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import MOST_ACTORS, ActorId
@@ -239,16 +239,18 @@ class ActorManager:
     def stop(self, timeout_s: float | None = None) -> None:
         """Wait until all actors have exited; kill the rest after the timeout; may be called again.
 
+        A second signal ends the wait.
+
         Raises `ActorFailed` if a launcher is stuck and does not release them.
         """
         self.expect_ends()
         if self._thread.ident is None:
             self._launcher.close()
         wait_s = self._config.stop_timeout_s if timeout_s is None else timeout_s
-        self._kills &= wait_s > 0
         try:
             if self._thread.is_alive():
-                self._thread.join(wait_s)
+                waited(self._interrupter, self._thread.has_ended, wait_s)
+            self._kills &= wait_s > 0 and not self._interrupter.hurry
         except BaseException:  # a second signal: actors killed now have not failed
             self._kills = False
             raise

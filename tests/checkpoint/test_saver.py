@@ -111,9 +111,11 @@ def test_background_checkpoint_is_written_before_others(
 ) -> None:
     checkpointer, other = Checkpointer(tmp_path), Checkpointer(tmp_path)
     checkpointer.lock()
-    saver = Saver(checkpointer, Interrupter())
+    interrupter = Interrupter()
+    interrupter.hurry = True
+    saver = Saver(checkpointer, interrupter)
     saver.save("7", GROUPS, {})
-    saver.leave()
+    saver.close(20)
 
     def taken() -> bool:
         with suppress(ConfigError):
@@ -123,17 +125,6 @@ def test_background_checkpoint_is_written_before_others(
 
     wait_until(taken, 20, "the lock")
     assert other.names() == ["7"]
-    other.unlock()
-
-
-@pytest.mark.fault("F13", "F36")
-def test_saver_that_is_left_without_anything_to_write_lets_others_write_at_once(
-    tmp_path: Path,
-) -> None:
-    checkpointer, other = Checkpointer(tmp_path), Checkpointer(tmp_path)
-    checkpointer.lock()
-    Saver(checkpointer, Interrupter()).leave()
-    other.lock()
     other.unlock()
 
 
@@ -297,6 +288,25 @@ def test_disk_that_never_answers_does_not_hold_the_end_up(stage: Stage) -> None:
     stage.save("1")
     with pytest.raises(CheckpointError, match=r"not on disk after 0\.05 s"):
         stage.saver.close(0.05)
+
+
+@pytest.mark.parametrize("how", ["on disk", "second signal"])
+def test_wait_without_a_limit_lasts_until_the_disk_or_a_second_signal(
+    stage: Stage, how: str
+) -> None:
+    stage.save("1")
+    ended = threading.Event()
+    closing = threading.Thread(target=lambda: (stage.saver.close(0.0), ended.set()))
+    closing.start()
+    wait_until(lambda: stage.saver._closing, 20, "the end")
+    assert not ended.is_set()
+    if how == "on disk":
+        stage.checkpointer.may_write.set()
+    else:
+        stage.interrupter.hurry = True
+    assert ended.wait(20)
+    closing.join(20)
+    assert stage.checkpointer.written == (["1"] if how == "on disk" else [])
 
 
 def test_without_a_thread_the_caller_writes(

@@ -700,10 +700,25 @@ def test_actors_that_a_second_signal_kills_are_not_blamed(
     interrupted = Mock(side_effect=KeyboardInterrupt)
     with started() as stage:
         with monkeypatch.context() as patch:
-            patch.setattr(stage.manager._thread, "join", interrupted)
+            patch.setattr(stage.manager._thread, "has_ended", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 stage.manager.stop()
         stage.manager.stop()
+        assert [who for who, _ in stage.launcher.killed] == [peer(0), peer(1)]
+        assert not caplog.records
+
+
+def test_second_signal_that_raises_nothing_ends_the_wait_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with started() as stage:
+        stopping = threading.Thread(target=stage.manager.stop)
+        stopping.start()
+        wait_until(stage.manager._finishing.is_set, DEADLINE_S, "the order to finish")
+        stage.launcher.wait_rounds()
+        assert stopping.is_alive()
+        stage.interrupter.hurry = True
+        stopping.join(DEADLINE_S)
         assert [who for who, _ in stage.launcher.killed] == [peer(0), peer(1)]
         assert not caplog.records
 

@@ -146,9 +146,6 @@ class DirectSaver(Saver):
     def close(self, timeout_s: float) -> None:
         pass
 
-    def leave(self) -> None:
-        pass
-
 
 class NoProgress:
     """Do nothing: no supervisor watches."""
