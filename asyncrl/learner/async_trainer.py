@@ -178,7 +178,8 @@ class AsyncTrainer(BaseTrainer):
     @property
     def should_stop(self) -> bool:
         """As in each trainer; with several learners, whether all have agreed to stop."""
-        return super().should_stop if self._lockstep is None else self._lockstep.stopped
+        together = self._lockstep if self._runs else None
+        return super().should_stop if together is None else together.stopped
 
     @property
     def rank(self) -> int:

@@ -31,11 +31,13 @@ from asyncrl.learner.evaluation import Scored
 from asyncrl.learner.progress import Counts
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
+from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.actor_manager import ActorStatus
+from tests.learner.test_lockstep import lockstep
 from tests.support.fakes import ConstantAgent, DirectSaver
 from tests.support.helpers import wait_until
 from tests.support.local_transport import LocalLearnerLink, LocalTransport
@@ -783,6 +785,16 @@ def test_own_loop_may_use_the_parts_by_hand() -> None:
     assert stage.link.published == [(0, "act"), (1, "act"), (2, "act"), (3, "act")]
     assert result.stop_reason == "the loop ended"
     assert result.opt_steps == 3
+
+
+def test_own_loop_of_several_learners_takes_no_step_if_the_resumed_run_is_at_its_limit() -> None:
+    stage = Stage(stop=MaxOptSteps(3))
+    stage.trainer.services.counts.opt_steps = 3
+    stage.trainer._lockstep = lockstep()[0]
+    with stage.trainer as trainer:
+        assert list(trainer.batches()) == []
+    assert trainer.should_stop
+    assert "start actors" not in stage.log
 
 
 def interrupt() -> None:
