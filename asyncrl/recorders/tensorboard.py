@@ -61,7 +61,11 @@ class TensorBoardRecorder:
         self._path = self._directory
         self._writer: Any = None
         self._started = False
+        self._at: Record = {}
         self._described: set[str] = set()
+
+    def resume_at(self, *, env_steps: int, opt_steps: int) -> None:
+        self._at = {"env_steps": env_steps, "opt_steps": opt_steps}
 
     def start(self, config: Mapping[str, object]) -> None:
         # `EventFileWriter`, which wraps this one, would load TensorFlow if it is installed, and
@@ -93,7 +97,8 @@ class TensorBoardRecorder:
         step = int(record.get(axis_of(record), 0))
         if step and not self._started:
             # Makes TensorBoard hide the events of earlier files from this step on.
-            self._add(step=step, session_log=SessionLog(status=SessionLog.START))
+            first = int(self._at.get(axis_of(record), step - 1)) + 1
+            self._add(step=first, session_log=SessionLog(status=SessionLog.START))
         self._started = True
         scalars, histograms = split(record)
         values = [

@@ -22,8 +22,12 @@ from asyncrl.recorders.tensorboard import TensorBoardRecorder
 CONFIG = {"seed": 3, "trainer": {"batch_size": 128, "layers": [64, 64], "eps": None}}
 
 
-def record_run(directory: Path, steps: range, *, failed: bool = False) -> None:
+def record_run(
+    directory: Path, steps: range, *, failed: bool = False, resumed_at: int | None = None
+) -> None:
     recorder = TensorBoardRecorder(directory)
+    if resumed_at is not None:
+        recorder.resume_at(env_steps=resumed_at, opt_steps=7)
     recorder.start(CONFIG)
     for step in steps:
         recorder.write({"env_steps": float(step), "fps": step / 2})
@@ -115,11 +119,21 @@ def test_record_is_readable_before_the_run_has_ended(tmp_path: Path) -> None:
     recorder.close(failed=False)
 
 
-def test_resumed_run_hides_what_was_beyond_its_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("resumed_at", "shown"),
+    [
+        (None, [100, 200, 300, 400]),
+        (300, [100, 200, 300, 300, 400]),
+        (100, [100, 300, 400]),
+    ],
+)
+def test_resumed_run_hides_what_was_beyond_its_checkpoint(
+    resumed_at: int | None, shown: list[int], tmp_path: Path
+) -> None:
     record_run(tmp_path, range(100, 600, 100))
-    record_run(tmp_path, range(300, 500, 100))
+    record_run(tmp_path, range(300, 500, 100), resumed_at=resumed_at)
     events = load(tmp_path)
-    assert [s.step for s in events.Scalars("fps")] == [100, 200, 300, 400]
+    assert [s.step for s in events.Scalars("fps")] == shown
     assert "config" in events.Tags()["tensors"]
 
 
