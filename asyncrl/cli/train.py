@@ -498,8 +498,10 @@ def _trained(
     if dashboard:
         dashboard.serve()
         show(f"dashboard: {dashboard.url}")
+    silent = arguments.output.quiet or results().isatty()  # where a display is shown
     try:
-        return trainer.train()
+        with printing_log(*(() if silent else ("asyncrl.learner.run_services",))):
+            return trainer.train()
     except Exception as error:
         save_error(error, run_dir)
         raise

@@ -157,6 +157,7 @@ class AsyncTrainer(BaseTrainer):
             setup=setup,
             parts=parts,
         )
+        self.services.warm_up_left = proxy.limiter.warm_up_left
         proxy.actors.note = self._callbacks.note
         proxy.actors.away = lambda: {s.actor_id for s in manager.fleet() if s.state == "left"}
 

@@ -135,7 +135,7 @@ class RateLimiter:
 
     def may_insert(self, count: int) -> bool:
         """Whether `count` more transitions may be inserted now."""
-        if self._ratio == 0 or self.is_warming_up():
+        if self._ratio == 0 or self.warm_up_left():
             return True
         return self._difference(inserts=count) <= self._highest
 
@@ -155,13 +155,13 @@ class RateLimiter:
         """Return how many transitions' worth of samples there were."""
         return self.sampled / self._ratio if self._ratio else 0.0
 
-    def is_warming_up(self) -> bool:
-        """Whether there are too few transitions for a first sample."""
-        return self.inserted < self._min_size
+    def warm_up_left(self) -> int:
+        """Return how many more transitions a first sample needs."""
+        return max(0, self._min_size - self.inserted)
 
     def may_sample(self, count: int) -> bool:
         """Whether `count` more transitions may be sampled now."""
-        if self.is_warming_up():
+        if self.warm_up_left():
             return False
         if self._ratio == 0:
             return True
@@ -183,7 +183,7 @@ class RateLimiter:
         settings = self._settings()
         if any(saved[name] != value for name, value in settings.items()):
             self._offset = 0.0
-            left = max(0, self._min_size - self.inserted)
+            left = self.warm_up_left()
             self._offset = self._difference(inserts=left) - (self._lowest + self._highest) / 2
 
     def on_insert(self, count: int) -> None:

@@ -322,7 +322,7 @@ class ReplayBufferProxy:
         with self._changed:
             fits = not self._held and self.limiter.may_insert(message.transitions)
             fits = fits and not too_old
-            at_once = None if self.limiter.is_warming_up() else fits
+            at_once = None if self.limiter.warm_up_left() else fits
         peer, network_s = message.peer, self.network_s(message.peer)
         self._grants.on_received(
             peer, message.seq, at_once=at_once, now_s=time.monotonic(), network_s=network_s
@@ -373,7 +373,7 @@ class ReplayBufferProxy:
 
     def _is_starved(self) -> bool:
         waits = self._waits_for > 0 and not self._may_sample(self._waits_for)
-        return waits or self.limiter.is_warming_up()
+        return waits or self.limiter.warm_up_left() > 0
 
     def _store(self, message: Experience) -> None:
         """Push a message in parts; between parts other threads may sample or save."""

@@ -174,9 +174,8 @@ class RunServices:
         self._clock = clock
         self.note: Callable[..., None] = lambda *_: None
         """Called with the name of an event and its values; see `Callbacks.note`."""
-        self.saves_agent = True
-        """Whether checkpoints hold the agent, and the best model is kept: of several learners, the
-        first one does it for all."""
+        self.warm_up_left: Callable[[], int] = lambda: 0
+        """Returns how many transitions the warm-up still needs."""
         self.take_save_request: Callable[[], bool] = self._take_save_request
         """Returns whether a checkpoint was asked for since the last call."""
         self.watch = Stopwatch()
@@ -242,8 +241,10 @@ class RunServices:
         if not site or not wanted or self._interrupter.urgent:
             return
         deadline = self._clock() + timeout_s
-        logger.info("waiting for the evaluation of the last model, at most %.0f s", timeout_s)
-        if self._evaluated_opt_steps != self.counts.opt_steps and self.counts.opt_steps:
+        is_due = self._evaluated_opt_steps != self.counts.opt_steps and self.counts.opt_steps
+        if is_due or site.busy:
+            logger.info("waiting for the evaluation of the last model, at most %g s", timeout_s)
+        if is_due:
             self._wait_until_free(site, deadline)
             if not site.busy:
                 self._request(site)
@@ -331,12 +332,15 @@ class RunServices:
                 self._judge(record)
                 self._best.conclude()
             if not self.counts.opt_steps and not self._interrupter.urgent:
+                steps, left = self.counts.env_steps, max(0, self.warm_up_left())
+                left_s = left * self._pace.train_s / max(1, steps)
                 logger.warning(
                     "the run has learned nothing: %s, and %d environment steps were too few for "
-                    "an optimisation step. Raise that limit, or start learning earlier: lower "
+                    "an optimisation step%s. Raise that limit, or start learning earlier: lower "
                     "limiter.min_size, or trainer.warmup_env_steps of a synchronous run",
                     self._interrupter.reason or "the loop ended",
-                    self.counts.env_steps,
+                    steps,
+                    f": the warm-up needs {left} more, about {left_s:.0f} s" if left else "",
                 )
         finally:
             if self._recorder:

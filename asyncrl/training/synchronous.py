@@ -138,6 +138,7 @@ class Trainer(BaseTrainer):
             evaluation=InlineEvaluation(evaluator, agent) if evaluator else None,
             parts={"services": RunServicesConfig(record=BY_STEPS), **parts},
         )
+        self.services.warm_up_left = lambda: self._warm_at - self._actor.env_steps
         self._actor.table.note = self._callbacks.note
         if change_env is not None:
             self._closing.callback(self._actor.envs.close)

@@ -287,4 +287,5 @@ def test_run_that_has_learned_nothing_fails(
     flags = ["--mode", "sync", "--max-env-steps", "32", "--run-dir", str(tmp_path / "run")]
     assert main(["train", "dqn", *FLAGS, *flags]) == 1
     assert "the run has learned nothing: 32 environment steps are done, and 32" in caplog.text
+    assert "the warm-up needs 32 more, about" in caplog.text
     assert summary(tmp_path / "run")["opt_steps"] == 0

@@ -100,7 +100,7 @@ def test_a_warm_up_that_is_left_ends_in_the_middle_of_the_band(min_size: int) ->
     old.on_insert(300)
     limiter = RateLimiterConfig(min_size=min_size).build(max_insert=10, batch_size=32)
     limiter.resume_at(old.state())
-    assert limiter.is_warming_up()
+    assert limiter.warm_up_left()
     limiter.on_insert(min_size - 300)
     assert limiter.may_sample(32)
     assert limiter.room() == pytest.approx(limiter.stock())
@@ -122,7 +122,7 @@ def test_room_is_what_may_be_inserted_and_stock_what_may_be_sampled() -> None:
     )
     full = limiter.room()
     while limiter.may_insert(1):
-        assert limiter.is_warming_up() is (limiter.inserted < 100)
+        assert limiter.warm_up_left() == max(0, 100 - limiter.inserted)
         limiter.on_insert(1)
     assert limiter.inserted == full
     assert limiter.room() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -799,9 +800,11 @@ def test_run_without_an_optimisation_step_was_all_start_up(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     run = Run()
+    run.services.warm_up_left = lambda: 40
     run.turn(0, seconds=2.0)
     result = run.finish()
     assert "the run has learned nothing: the loop ended, and 0 environment steps" in caplog.text
+    assert "the warm-up needs 40 more" in caplog.text
     assert result.start_up_s == result.wall_s == 2.0
     assert result.verdict.kind == "too-early"
 
@@ -832,11 +835,17 @@ def test_first_reason_stays() -> None:
     assert result.seconds_to_stop_bar is None
 
 
-def test_last_model_is_not_evaluated_twice() -> None:
-    run = Run(1.0, evaluate_interval_opt_steps=4)
+@pytest.mark.parametrize("more", [0, 1])
+def test_last_model_is_evaluated_once_and_the_wait_is_logged(
+    more: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    run = Run(1.0, evaluate_interval_opt_steps=4, evaluate_final_timeout_s=7.0)
     run.turn(4)
+    run.turn(more)
     run.finish()
-    assert run.site.requested == [4]
+    assert run.site.requested == [4, 5][: 1 + more]
+    assert ("evaluation of the last model, at most 7 s" in caplog.text) == bool(more)
 
 
 @pytest.mark.parametrize("config", [{"evaluate_final_timeout_s": 0}, {}])
