@@ -44,7 +44,7 @@ from asyncrl.cli.signals import interrupting
 from asyncrl.cli.tune import tune
 from asyncrl.core.callback import Callback
 from asyncrl.core.declared import COMMON, Count, CountOrOff, NotNegative, Port, check_declared
-from asyncrl.core.errors import ConfigError
+from asyncrl.core.errors import AsyncRLError, ConfigError
 from asyncrl.core.evaluator import VIDEOS
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Recorder
@@ -500,8 +500,14 @@ def _trained(
         show(f"dashboard: {dashboard.url}")
     silent = arguments.output.quiet or results().isatty()  # where a display is shown
     try:
-        with printing_log(*(() if silent else ("asyncrl.learner.run_services",))):
-            return trainer.train()
+        try:
+            with printing_log(*(() if silent else ("asyncrl.learner.run_services",))):
+                return trainer.train()
+        except SystemExit as error:  # would end this process without a word
+            raise AsyncRLError(
+                "the environment, or other code in the learner's process, called "
+                f"sys.exit({error.code!r}); raise an exception, or end the episode, instead"
+            ) from error
     except Exception as error:
         save_error(error, run_dir)
         raise

@@ -16,6 +16,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.metrics.verdict import Facts, judge
 from asyncrl.training.presets import preset
 from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
+from tests.cli.console import misbehaving_env
 from tests.support.fakes import ConstantConfig
 from tests.test_readme import SITE
 
@@ -289,3 +290,12 @@ def test_run_that_has_learned_nothing_fails(
     assert "the run has learned nothing: 32 environment steps are done, and 32" in caplog.text
     assert "the warm-up needs 32 more, about" in caplog.text
     assert summary(tmp_path / "run")["opt_steps"] == 0
+
+
+def test_environment_that_exits_fails_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [*misbehaving_env("sys-exit", after=20), "--run-dir", str(tmp_path)]
+    assert main(["train", "dqn", *FLAGS, "--mode", "sync", *flags]) == 1
+    assert "sys.exit(0)" in capsys.readouterr().err
+    assert "SystemExit: 0" in (tmp_path / "error.txt").read_text()
