@@ -187,9 +187,9 @@ class RunServices:
         self._last: Evaluation | None = None
         self.last_record: Record = {}
         self._evaluations: list[Mapping[str, float]] = []
-        self._evaluated_opt_steps, self._eval_due = -1, False
-        self._stop_bar_s: float | None = None
-        self._samples_per_insert = 0.0
+        self.last_record: Record = {}
+        self._stop_bar: Record = {}
+        """The evaluation that has reached the bar of the stop condition."""
         self._sources: Sequence[Callable[[], Record]] = ()
         self._system = SystemMeter()
 
@@ -286,6 +286,8 @@ class RunServices:
             "train_s": self._pace.train_s,
             **self._best.meta(),
             **self._policy_meta,
+            **({PASSING: True} if self.is_passing else {}),
+            "stop_bar": self._stop_bar,
             "config": self._run_config,
             "run": dict(state.numbers),
         }
@@ -303,6 +305,7 @@ class RunServices:
         self.counts.opt_steps = checkpoint.count("opt_steps")
         self._pace.resume_at(checkpoint.number("wall_s"), checkpoint.number("train_s"))
         self._best.restore(checkpoint)
+        self._stop_bar = checkpoint.meta.get("stop_bar", {})
         if self._saver:
             self._best.keep(self._saver.best())
         self._agent.load_state(checkpoint.group("agent"))
@@ -313,7 +316,9 @@ class RunServices:
 
         `metrics` are those of the sources.
         """
-        if not self.counts.opt_steps or not self._check_stop({**metrics, **self._pace.axes()}):
+        now = {**self._stop_bar, **metrics, **self._pace.axes()}
+        if not self.counts.opt_steps or not self._check_stop(now):
+            self._stop_bar = {}
             return False
         logger.warning(
             "nothing is left to train: %s; raise that limit to continue", self._interrupter.reason
@@ -372,7 +377,7 @@ class RunServices:
             best_opt_steps=self._best.opt_steps,
             last_score=None if self._last is None else self._last.score,
             evaluations=tuple(self._evaluations),
-            seconds_to_stop_bar=self._stop_bar_s,
+            seconds_to_stop_bar=self._stop_bar.get("wall_s"),
             samples_per_insert=self._samples_per_insert,
             **self._system.usage()._asdict(),
             **self._pace.run_times()._asdict(),
@@ -424,7 +429,7 @@ class RunServices:
         self._write(record)
         self._check_stop(self._pace.axes())  # a limit reached meanwhile is not the bar
         if self._check_stop(record):
-            self._stop_bar_s = self._pace.wall_s
+            self._stop_bar = {n: float(v) for n, v in record.items() if np.isfinite(v)}
 
     def _judge(self, record: Record) -> None:
         """Keep the learner's model if this training record shows that it is the best."""

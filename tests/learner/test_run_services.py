@@ -437,6 +437,7 @@ def test_checkpoints_are_saved_at_their_intervals_with_what_is_needed_to_continu
         "best_by": "eval_reward",
         "best_score": 3.0,
         "best_opt_steps": 4,
+        "stop_bar": {},
         "config": {"seed": 1},
         "run": {},
     }
@@ -569,6 +570,21 @@ def test_run_that_is_resumed_at_its_end_has_ended(
     assert resumed.services.has_ended({"samples_total": 60.0}) == ended
     assert resumed.interrupter.is_set == ended
     assert ("nothing is left to train: " in caplog.text) == ended
+
+
+def test_run_that_has_reached_the_bar_has_ended_until_the_bar_is_raised() -> None:
+    stop = AnyOf(ReachesUpperBound("eval_reward", 10.0), MaxOptSteps(9))
+    run = Run(12.0, 3.0, stop=stop, evaluate_interval_opt_steps=3)
+    for _ in range(4):
+        run.turn(seconds=5.0)
+    assert run.finish().last_score == 3.0, "the last model is worse"
+    run.services.save()
+    _, groups, meta = run.checkpointer.saved[-1]
+    for bound, ended in ((10.0, True), (13.0, False)):
+        resumed = Run(stop=AnyOf(ReachesUpperBound("eval_reward", bound), MaxOptSteps(9)))
+        resumed.services.restore(Checkpoint(groups, meta))
+        assert resumed.services.has_ended({}) == ended
+        assert resumed.services.result().seconds_to_stop_bar == (15.0 if ended else None)
 
 
 def test_run_that_begins_has_not_ended() -> None:
