@@ -177,5 +177,5 @@ def _quick(config: AsyncConfig, limited: bool) -> AsyncConfig:
         limiter=limiter,
         evaluate=EvaluationConfig(where="off"),
         record=RecordConfig(interval_s=0.0),
-        save=SaveConfig(interval_opt_steps=0),
+        save=SaveConfig(interval_opt_steps=0, interval_s=0.0),
     )

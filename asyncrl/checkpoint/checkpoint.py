@@ -19,7 +19,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,9 @@ from asyncrl.core.types import Arrays, Params
 
 MANIFEST = "manifest.json"
 """Its file."""
+
+PASSING = "passing"
+"""Name of a plain value: the next numbered checkpoint replaces this one."""
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", re.ASCII)
 """Valid names of checkpoints and files. They cannot lead to another directory."""
@@ -168,6 +171,8 @@ class Checkpointer:
         self._lock: DirectoryLock | None = None
         self._found: os.stat_result | None = None
         """The directory when it was locked."""
+        self._passing: str | None = None
+        """The checkpoint that the next one replaces."""
 
     def lock(self) -> None:
         """Prevent other runs from writing here, until `unlock`.
@@ -193,6 +198,8 @@ class Checkpointer:
     def save(self, name: str, groups: Mapping[str, Arrays], meta: Mapping[str, Any]) -> Path:
         """Save under `name`, a number of optimisation steps or a word such as `best`.
 
+        The next numbered checkpoint replaces one whose `meta` contains `PASSING`.
+
         If this raises, earlier checkpoints, including one of the same name, are still complete.
         Takes the lock for the call if it is not held. A directory that was removed or renamed since
         it was locked is created again.
@@ -206,8 +213,9 @@ class Checkpointer:
         try:
             with self._locked():
                 self._sweep()
+                is_new = name == self._passing or not path.exists()
                 self._write(files, meta, path)
-                self._prune(name)
+                self._prune(name, passing=is_new and PASSING in meta)
                 self._sweep()
         except (OSError, ConfigError) as error:
             reason = getattr(error, "strerror", None) or error
@@ -215,6 +223,11 @@ class Checkpointer:
                 f"cannot save checkpoint {path}: {reason}; {self._kept()}"
             ) from error
         return path
+
+    def discard(self, name: str) -> None:
+        """Delete a checkpoint if it is there. Takes the lock if it is not held."""
+        with self._locked(), suppress(FileNotFoundError):
+            _remove(self._directory / name)
 
     def load(self, name: str, *, mapped: Collection[str] = ()) -> Checkpoint:
         """Load a checkpoint if it is complete and undamaged; raise `CheckpointError` otherwise.
@@ -338,9 +351,13 @@ class Checkpointer:
                 shutil.rmtree(data, ignore_errors=True)
             raise
 
-    def _prune(self, saved: str) -> None:
-        surplus = self._numbered()[: -self._keep_last] if self._keep_last else []
-        if surplus := [name for name in surplus if name != saved]:
+    def _prune(self, saved: str, *, passing: bool) -> None:
+        kept = numbered = self._numbered()
+        if saved in numbered:
+            kept = [name for name in numbered if name == saved or name != self._passing]
+            self._passing = saved if passing else None
+        kept = [saved, *kept[-self._keep_last :]]
+        if surplus := [name for name in numbered if name not in kept]:
             sync(self._directory)
         for name in surplus:
             _remove(self._directory / name)

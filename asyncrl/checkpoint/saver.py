@@ -83,6 +83,8 @@ class Saver:
         self._logged: tuple[object, ...] | None = None
         """The kind of error whose traceback was logged; None after a successful write."""
         self._write_s = 0.0
+        self.took_s = 0.0
+        """Seconds that the newest numbered checkpoint took to write."""
 
     def make_room(self) -> None:
         """Allocate memory for a copy of the agent's state, so that no checkpoint waits for it."""
@@ -189,6 +191,8 @@ class Saver:
                 self._end(job)
         with self._changed:
             self._write_s = time.monotonic() - began
+            if job.kind == "numbered":
+                self.took_s = self._write_s
         return True
 
     def _next(self) -> _Job | None:

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asyncrl.checkpoint.checkpoint import Checkpointer
-from asyncrl.checkpoint.resume import shard_dir
 from asyncrl.cli.run_directory import load_starts
 from asyncrl.cli.signals import Interrupted, interrupting
 from asyncrl.core.errors import ConfigError
@@ -179,9 +178,15 @@ def after_restart(group: Group | None, arguments: TrainArguments) -> TrainArgume
     if Checkpointer(checkpoints).latest():
         return replace(arguments, resume=True)
     logger.warning("torchrun has restarted a run without a checkpoint; it begins again")
-    for rank in range(1, place.world):  # they may have saved shortly before rank 0 would have
-        shutil.rmtree(shard_dir(checkpoints, rank), ignore_errors=True)
+    clear_for_restart(checkpoints)
     return arguments
+
+
+def clear_for_restart(checkpoints: Path) -> None:
+    """Delete what a run without a checkpoint may have left, before it begins again."""
+    Checkpointer(checkpoints).discard("best")
+    for shard in checkpoints.glob("rank-*"):  # saved shortly before rank 0 would have
+        shutil.rmtree(shard, ignore_errors=True)
 
 
 def started_by() -> dict[str, str]:

@@ -9,7 +9,7 @@ from shlex import quote
 from asyncrl.checkpoint.checkpoint import MANIFEST, Checkpointer
 from asyncrl.checkpoint.resume import Resume
 from asyncrl.cli.flags import dashed, for_hosts, value_of
-from asyncrl.cli.learners import follow, group_of
+from asyncrl.cli.learners import clear_for_restart, follow, group_of
 from asyncrl.cli.output import show
 from asyncrl.cli.run_directory import check_run_dir, has_summary, run_dir_made
 from asyncrl.cli.train import TrainArguments, parse_flags, train_in
@@ -98,13 +98,14 @@ def _resume_in(run_dir: Path, arguments: TrainArguments, launcher: RunLauncher |
         with run_dir_made(run_dir):
             return train_in(run_dir, arguments, launcher)
     if not _has_begun(run_dir):
+        clear_for_restart(run_dir / "checkpoints")
         arguments = replace(arguments, resume=False)
         if not arguments.output.quiet:
-            show(f"{run_dir} holds no checkpoint, so the run starts again")
+            show(f"{run_dir} holds no checkpoint to resume from, so the run starts again")
     return train_in(run_dir, arguments, launcher)
 
 
 def _has_begun(run_dir: Path) -> bool:
-    """Whether a model has been saved, even if its checkpoint is gone."""
+    """Whether a checkpoint has been saved, even if it is gone; the best model is none."""
     has_learned = (run_dir / "summary.json").exists() and not has_summary(run_dir, 0)
-    return has_learned or bool(Checkpointer(run_dir / "checkpoints").names())
+    return has_learned or Checkpointer(run_dir / "checkpoints").names() not in ([], ["best"])

@@ -151,11 +151,7 @@ class AsyncTrainer(BaseTrainer):
         self._at_once = 1
         self._singly = drawn_singly(proxy.buffer)
         super().__init__(
-            agent,
-            interrupter=interrupter,
-            evaluation=evaluation,
-            setup=setup,
-            parts=parts,
+            agent, interrupter=interrupter, evaluation=evaluation, setup=setup, parts=parts
         )
         self.services.warm_up_left = proxy.limiter.warm_up_left
         proxy.actors.note = self._callbacks.note

@@ -7,6 +7,7 @@ train.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -15,7 +16,7 @@ from typing import Annotated, SupportsFloat
 
 import numpy as np
 
-from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.checkpoint import PASSING, Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import plain_config
 from asyncrl.checkpoint.saver import RunState, Saver
 from asyncrl.core.agent import Agent, SyncModel, as_number
@@ -55,6 +56,11 @@ POLICY = "policy"
 """Name of what is needed to load the policy in the manifest of a checkpoint: agent and spaces."""
 
 _POLL_S = 0.005
+_WRITE_SHARE = 0.02
+"""Maximum share of the time in which checkpoints by time are written."""
+
+_FIRST = 1 / 6
+"""When the first one is due, as a share of the interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +98,12 @@ class SaveConfig:
     """When a run saves checkpoints, and which it keeps."""
 
     interval_opt_steps: CountOrOff = 10_000
-    """Optimisation steps between two checkpoints; 0 saves none during the run. One more is saved at
-    the end."""
+    """Optimisation steps between two checkpoints. 0 disables. One more is saved at the end."""
+
+    interval_s: PositiveOrOff = 60.0
+    """Seconds between two checkpoints from which a run that is killed can be resumed; the first one
+    after a sixth of that. The next checkpoint replaces it. The interval is longer if a checkpoint
+    takes more than a fiftieth of it to write. 0 disables."""
 
     keep: CountOrOff = 3
     """Number of newest checkpoints to keep. 0 keeps all. The best model is always kept."""
@@ -143,6 +153,20 @@ class RunServicesConfig:
 class RunServices:
     """Evaluates, records and saves at intervals, and stops the run when a condition holds."""
 
+    saves_agent = True
+    """Whether checkpoints hold the agent, and the best model is kept: of several learners, the
+    first one does it for all."""
+
+    is_passing = False
+    """Whether the checkpoint that is being saved is one by time, which the next one replaces. It
+    must not change what the run computes."""
+
+    _saved_at = math.inf
+    _by_time = False
+    _evaluated_opt_steps = -1
+    _eval_due = False
+    _samples_per_insert = 0.0
+
     def __init__(
         self,
         agent: Agent,
@@ -185,7 +209,6 @@ class RunServices:
         self._set_intervals(start=0)
         self._best = BestModel(BestBy.parse(config.save.best_by))
         self._last: Evaluation | None = None
-        self.last_record: Record = {}
         self._evaluations: list[Mapping[str, float]] = []
         self.last_record: Record = {}
         self._stop_bar: Record = {}
@@ -211,20 +234,32 @@ class RunServices:
     def turn(self, agent_record: Callable[[], Mapping[str, SupportsFloat]]) -> None:
         """Do what is due; `agent_record` returns the agent's newest metrics."""
         opt_steps = self.counts.opt_steps
+        now = self._clock()
         if self._pace.turn() and self._saver:
+            self._saved_at = now - (1 - _FIRST) * self._config.save.interval_s
             self._saver.make_room()
             self.watch.lap("other")
         if self._evaluation:
             self._evaluate(self._evaluation)
         by_steps = self._record_every.due(opt_steps)
-        if self._record_every_s.due(self._clock()) or by_steps:
+        if self._record_every_s.due(now) or by_steps:
             record = self._record(agent_record())
             self.watch.lap("record")
             self._judge(record)
-        asked = self.take_save_request()
-        if self._save_every.due(opt_steps) or asked:
-            self.save()
+        self._save_if_due(now)
         self._check_stop(self._pace.axes())
+
+    def _save_if_due(self, now: float) -> None:
+        by_steps, asked = self._save_every.due(self.counts.opt_steps), self.take_save_request()
+        if by_steps or asked:
+            # Other learners receive the request without its reason.
+            self.is_passing = not by_steps and (self._by_time or not self.saves_agent)
+            self.save()
+            self.is_passing = self._by_time = False
+        elif self._saver and self.saves_agent:
+            passed_s, interval_s = now - self._saved_at, self._config.save.interval_s
+            if 0 < interval_s <= passed_s and self._saver.took_s <= _WRITE_SHARE * passed_s:
+                self._by_time = self._interrupter.save_requested = True
 
     def _take_save_request(self) -> bool:
         asked, self._interrupter.save_requested = self._interrupter.save_requested, False
@@ -295,6 +330,7 @@ class RunServices:
         if self.saves_agent:
             groups = {"model": self._snapshot().params, "agent": self._agent.state()}
         self._saver.save(str(counts.opt_steps), {**groups, **state.groups}, meta)
+        self._saved_at = self._clock()
         self.note("saved", counts.opt_steps)
         self.watch.lap("save")
         return True

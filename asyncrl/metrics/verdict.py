@@ -214,7 +214,7 @@ _SERVICES = {
         "evaluate in the background or raise evaluate.interval_opt_steps",
     ),
     "record": ("making records", "raise record.interval_s"),
-    "save": ("saving checkpoints", "raise save.interval_opt_steps"),
+    "save": ("saving checkpoints", "raise save.interval_opt_steps and save.interval_s"),
     "callback": ("calling callbacks", "call them less often"),
     "publish": ("publishing models", "raise trainer.sync_interval_opt_steps"),
 }

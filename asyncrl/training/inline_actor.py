@@ -101,13 +101,17 @@ class InlineActor:
         """Cut all streams for good, and return what `restore` needs to begin the next one alike."""
         if self._actor.env_steps:  # a callback may save before the first step
             self._actor.finish_streams()
-        self.table.on_report(self._actor.report())
-        self._env_steps_before = self.env_steps
-        self._incarnation += 1
+        state = self.next_incarnation()
+        self._incarnation, self._env_steps_before = state["incarnation"], state["env_steps"]
         self._actor = self._started()
+        return state
+
+    def next_incarnation(self) -> dict[str, int]:
+        """Return what `restore` needs to begin the next incarnation; this one continues."""
+        self.table.on_report(self._actor.report())
         return {
-            "incarnation": self._incarnation,
-            "env_steps": self._env_steps_before,
+            "incarnation": self._incarnation + 1,
+            "env_steps": self.env_steps,
             "stored": self._link.stored,
             "episodes": self.table.episodes,
         }

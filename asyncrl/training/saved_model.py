@@ -153,8 +153,8 @@ class SavedModel:
         checkpointer = Checkpointer(self.checkpoints)
         if not (names := checkpointer.names()):
             why = (
-                "its run has saved none; the first is saved after save.interval_opt_steps, or at "
-                "the end once it has learned"
+                "its run has saved none; the first is saved after a sixth of save.interval_s, or "
+                "at the end once it has learned"
                 if self.run_dir.is_dir()
                 else "the directory does not exist"
             )

@@ -214,13 +214,16 @@ class Trainer(BaseTrainer):
         """End the actor's incarnation and begin another, since environments cannot be saved.
 
         So a checkpoint ends the current episodes, and what follows depends on the checkpoint only.
+        One by time ends none, since the clock must not change what the run computes.
         """
-        actor = self._actor.end_incarnation()
+        cut = not self.services.is_passing
+        actor = self._actor.end_incarnation() if cut else self._actor.next_incarnation()
         # Not how many were done: a run may be resumed with another interval or warm-up.
         rounds_due = self._rounds() - self._opt_rounds
         numbers = {"rounds_due": rounds_due, "opts_owed": self._opts_owed, "actor": actor}
         groups = replay_groups(self.buffer, save=save_replay)
-        self._actor.begin_incarnation()
+        if cut:
+            self._actor.begin_incarnation()
         return RunState(groups, numbers)
 
     def _restore(self, checkpoint: Checkpoint) -> None:

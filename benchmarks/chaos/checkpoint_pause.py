@@ -84,7 +84,7 @@ def _configured(config: AsyncConfig) -> AsyncConfig:
         config,
         limiter=RateLimiterConfig(samples_per_insert=0.0, min_size=500),
         trainer=replace(config.trainer, batch_size=8, batches_per_draw=1),
-        save=SaveConfig(interval_opt_steps=0),
+        save=SaveConfig(interval_opt_steps=0, interval_s=0.0),
         record=RecordConfig(interval_s=0.25),
     )
 

@@ -67,7 +67,7 @@ def config_of(case: str, seed: int) -> RunConfig:
         stop_at_return=None,
         trainer=replace(config.trainer, batch_size=_BATCH_SIZES[case]),
         replay=replace(replay, capacity=capacity - capacity % _ACTORS),
-        save=replace(config.save, interval_opt_steps=0, replay=False),
+        save=replace(config.save, interval_opt_steps=0, interval_s=0.0, replay=False),
         record=replace(config.record, interval_s=1.0),
         evaluate=EvaluationConfig(
             interval_opt_steps=opt_steps // _POINTS,

@@ -81,7 +81,7 @@ class Case:
             stop_at_return=task.bar,
             evaluate=replace(start.evaluate, play=play),
             # These runs are never resumed; the checkpoint at the end is for scoring.
-            save=replace(start.save, interval_opt_steps=0, replay=False),
+            save=replace(start.save, interval_opt_steps=0, interval_s=0.0, replay=False),
         )
         return with_settings(config, self.settings)
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.checkpoint import PASSING, Checkpoint, Checkpointer
 from asyncrl.checkpoint.directory import DirectoryLock
 from asyncrl.core.errors import CheckpointError, ConfigError
 
@@ -195,6 +195,20 @@ def test_keep_last_deletes_old_numbers_only(tmp_path: Path) -> None:
     assert checkpointer.names() == ["1", "10", "11", "best"], "what was just saved stays, too"
     with pytest.raises(ConfigError, match=r"keep_last.*-1"):
         Checkpointer(tmp_path, keep_last=-1)
+
+
+def test_passing_checkpoint_is_replaced_by_the_next_one(tmp_path: Path) -> None:
+    checkpointer, passing = Checkpointer(tmp_path, keep_last=3), {PASSING: True}
+    for name in ("10", "20"):
+        checkpointer.save(name, groups(), {})
+    for name in ("22", "22", "best", "25"):
+        checkpointer.save(name, groups(), {} if name == "best" else passing)
+    assert checkpointer.names() == ["10", "20", "25", "best"]
+    checkpointer.save("30", groups(), {})
+    assert checkpointer.names() == ["10", "20", "30", "best"]
+    checkpointer.save("30", groups(), passing)
+    checkpointer.save("31", groups(), passing)
+    assert checkpointer.names() == ["20", "30", "31", "best"], "30 was there to stay"
 
 
 @pytest.mark.fault("F20")

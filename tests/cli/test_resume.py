@@ -184,11 +184,16 @@ def test_run_without_checkpoints_says_so(
 
 @pytest.mark.processes
 def test_run_that_saved_nothing_begins_again_and_later_fills_another_replay(run_dir: Path) -> None:
-    shutil.rmtree(run_dir / "checkpoints")
+    checkpoints = Checkpointer(run_dir / "checkpoints")
+    for name in filter(str.isdigit, checkpoints.names()):
+        checkpoints.discard(name)
+    assert checkpoints.names() == ["best"], "a model was evaluated before the first checkpoint"
+    best = (run_dir / "checkpoints/best").readlink()
     (run_dir / "summary.json").write_text('{"opt_steps": 0}')
     begun = run("resume", "run", cwd=run_dir.parent)
     assert begun.returncode == 0, begun.stderr
-    assert "run holds no checkpoint, so the run starts again" in begun.stdout
+    assert "run holds no checkpoint to resume from, so the run starts again" in begun.stdout
+    assert (run_dir / "checkpoints/best").readlink() != best
     steps = [record["opt_steps"] for record in metrics(run_dir)]
     assert steps == sorted(steps), "the records of the first attempt are gone"
     before = json.loads((run_dir / "summary.json").read_text())

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.checkpoint import PASSING, Checkpoint, Checkpointer
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import ModelInfo
@@ -104,6 +104,7 @@ class Run:
             "evaluate_interval_opt_steps": 0,
             "record_interval_s": 0,
             "save_interval_opt_steps": 0,
+            "save_interval_s": 0,
         }
         self.now_s = 100.0
         self.agent = ThriftyAgent()
@@ -443,6 +444,24 @@ def test_checkpoints_are_saved_at_their_intervals_with_what_is_needed_to_continu
     }
     assert groups["agent"]["opt_steps"] == 8
     assert set(groups["model"]) == {"action"}
+
+
+def test_checkpoints_by_time_come_early_and_take_a_small_part_of_it() -> None:
+    run = Run(save_interval_s=60.0, save_interval_opt_steps=100)
+    saver = run.services._saver
+    assert saver is not None
+    run.turn(opt_steps=0, seconds=500.0)
+    assert run.checkpointer.names() == [], "there is nothing to save yet"
+    for _ in range(8):
+        run.turn(seconds=4.0)
+    assert run.checkpointer.names() == ["5"], "asked for 12 s after the first step, at step 4"
+    run.turn(opt_steps=92)
+    saver.took_s = 2.0
+    for _ in range(40):
+        run.turn(seconds=4.0)
+    assert run.checkpointer.names() == ["5", "100", "126"], "100 s after one that took 2 s"
+    passing = [PASSING in meta for _, _, meta in run.checkpointer.saved]
+    assert passing == [True, False, True]
 
 
 def test_memory_for_a_checkpoint_is_there_before_the_first_is_due() -> None:

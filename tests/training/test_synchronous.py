@@ -24,6 +24,7 @@ from asyncrl.agents.sac import SACConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.checkpoint.resume import Resume
 from asyncrl.core.agent import Act, PolicyContext
+from asyncrl.core.callback import Callback, Training
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.recorder import Record
@@ -52,6 +53,7 @@ from asyncrl.training.synchronous import (
 )
 from tests.support.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch
 from tests.support.helpers import WaitsForSaves
+from tests.support.resumed_runs import same
 from tests.training.test_trainer import ScriptedEvaluator
 
 AGENT = DQNConfig(hidden=(8,), device="cpu")
@@ -382,6 +384,29 @@ def test_checkpoints_stay_where_they_began_if_the_working_directory_changes(
     assert "20" in Checkpointer(tmp_path / "run").names()
     assert not list(elsewhere.iterdir())
     assert not caplog.records
+
+
+def test_checkpoints_by_time_change_nothing_of_what_is_computed(tmp_path: Path) -> None:
+    class Counts(Callback):
+        saves = 0
+
+        def saved(self, trainer: Training, opt_steps: int) -> None:
+            self.saves += 1
+
+    counts = Counts()
+    for interval_s in (0.0, 1e-3):
+        train_sync(
+            AGENT,
+            MAKE_ENV,
+            replace(UNSCORED, save=SaveConfig(interval_opt_steps=100, interval_s=interval_s)),
+            stop=MaxOptSteps(250),
+            checkpoint_dir=tmp_path / f"{interval_s}",
+            callbacks=[counts],
+        )
+    assert counts.saves > 6, "three in each run, and some by time"
+    unsaved, saved = (Checkpointer(tmp_path / run) for run in ("0.0", "0.001"))
+    assert unsaved.names() == saved.names() == ["100", "200", "250"]
+    assert same(unsaved.load("250"), saved.load("250"))
 
 
 def test_run_branches_off_from_a_chosen_checkpoint(tmp_path: Path) -> None:
