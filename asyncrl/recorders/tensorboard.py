@@ -138,12 +138,17 @@ class TensorBoardRecorder:
         """Return a metric's unit and meaning the first time, None later."""
         from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
 
-        metric = None if name in self._described else describe(name)
-        self._described.add(name)
-        if metric is None:
+        if name in self._described:
             return None
-        unit = f" [{metric.unit}]" if metric.unit else ""
-        return SummaryMetadata(summary_description=f"{metric.meaning}{unit}")
+        self._described.add(name)
+        metric = describe(name)
+        unit = f" [{metric.unit}]" if metric and metric.unit else ""
+        return SummaryMetadata(
+            # Without these two, TensorBoard guesses them and loses the description.
+            plugin_data=SummaryMetadata.PluginData(plugin_name="scalars"),
+            data_class="DATA_CLASS_SCALAR",
+            summary_description=f"{metric.meaning}{unit}" if metric else "",
+        )
 
 
 def _hyperparameters(flat: Mapping[str, object]) -> object:
