@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count, permutations
@@ -24,6 +24,9 @@ from asyncrl.report.statistics import (
     on_common_steps,
 )
 
+_NO_GROUP = ("seed", "max_seconds")
+"""Ends of the names of settings that runs of one group may differ in."""
+
 FEWEST_FOR_INTERVAL = 2
 """A group of one run has no interval."""
 
@@ -34,7 +37,7 @@ def report_of_runs(runs: Sequence[RunFiles]) -> str:
     charts = Charts(AXES)
     parts = [
         f"<h1>{len(runs)} runs</h1>",
-        "<p class=faint>Runs of a group differ only in their seed.</p>",
+        "<p class=faint>Runs of a group differ only in seed and max_seconds.</p>",
         axis_switch(AXES, usual_axis(runs)),
         f"<h2>Learning</h2><div class=charts>{''.join(_figures(groups, charts))}</div>",
         f"<h2>Groups</h2>{_groups_table(groups)}{_improvements(groups)}",
@@ -84,18 +87,34 @@ class Group:
 
 
 def grouped(runs: Sequence[RunFiles]) -> list[Group]:
-    """Return the groups, each named by the settings in which it differs from others."""
-    differing = differences([run.config for run in runs])
-    names = [name for name in differing if not name.endswith("seed")]
+    """Return the groups, each named by algorithm, environment and settings, where these differ.
+
+    Settings are compared among runs of one algorithm and environment. Of those that always change
+    together, the name has the first.
+    """
+    agents, envs = {run.agent for run in runs}, {run.env for run in runs}
+    kinds: defaultdict[str, list[RunFiles]] = defaultdict(list)
+    for run in runs:
+        kind = run.agent if len(agents) > 1 else ""
+        kinds[f"{kind} on {run.env}".strip() if len(envs) > 1 else kind].append(run)
     found: defaultdict[str, list[RunFiles]] = defaultdict(list)
-    for k, run in enumerate(runs):
-        values = {name: differing[name][k] for name in names}
-        found[_name(values) or f"{run.agent} on {run.env}"].append(run)
+    for kind, members in kinds.items():
+        for run, values in zip(members, _distinct(members), strict=True):
+            parts = [kind] * bool(kind) + values
+            found[", ".join(parts) or f"{run.agent} on {run.env}"].append(run)
     return [Group(name, members) for name, members in found.items()]
 
 
-def _name(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in values.items())
+def _distinct(runs: Sequence[RunFiles]) -> list[list[str]]:
+    """Return, for each run, the settings by which the groups differ."""
+    kept: list[list[str]] = [[] for _ in runs]
+    for name, values in differences([run.config for run in runs]).items():
+        if name.endswith(_NO_GROUP):
+            continue
+        more = [[*one, f"{name}={value}"] for one, value in zip(kept, values, strict=True)]
+        if len(set(map(str, more))) > len(set(map(str, kept))):
+            kept = more
+    return kept
 
 
 def _figures(groups: Sequence[Group], charts: Charts) -> Iterator[str]:

@@ -54,8 +54,8 @@ def on_common_steps(
 ) -> tuple[Floats, Floats]:
     """Return positions that all curves cover, and the value of each curve at each position.
 
-    Between two of its points, a curve has the value of the earlier one: a model scores as it did
-    until it is evaluated again. Without a common stretch there are no positions.
+    Between its points a curve is linear: steps at other positions in each run would be cliffs of
+    their mean. Without a common stretch there are no positions.
     """
     begin = max(xs[0] for xs, _ in curves)
     end = min(xs[-1] for xs, _ in curves)
@@ -63,5 +63,4 @@ def on_common_steps(
     if len(inside) > most_points:
         inside = list(np.linspace(begin, end, most_points))
     at = np.asarray(inside, np.float64)
-    rows = [np.asarray(ys)[np.searchsorted(xs, at, side="right") - 1] for xs, ys in curves]
-    return at, np.stack(rows).astype(np.float64)
+    return at, np.stack([np.interp(at, xs, ys) for xs, ys in curves])

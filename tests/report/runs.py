@@ -19,11 +19,12 @@ def made_run(
     began: str = "2026-11-23T12:00:00+0000",
     pid: int = 2**30,
     host: str = "",
+    agent: str = "dqn",
 ) -> Path:
     """Make the directory of a run that was started once; by default its process is gone."""
     (path / "checkpoints").mkdir(parents=True)
     save_yaml(config, path / "config.yaml")
-    start = {"time": began, "agent": "dqn", "pid": pid, "host": host or socket.gethostname()}
+    start = {"time": began, "agent": agent, "pid": pid, "host": host or socket.gethostname()}
     (path / "run.json").write_text(json.dumps({"starts": [start]}))
     lines = "".join(json.dumps(record) + "\n" for record in records or [])
     (path / "metrics.jsonl").write_text(lines)
