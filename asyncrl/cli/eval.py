@@ -92,8 +92,9 @@ def line_of(scored: Mapping[str, Any]) -> str:
     """Return a sentence about the scores of one model."""
     rate = scored.get("eval/success_rate")
     return (
-        f"{scored['score']:.1f} mean return over {scored['episodes']} episodes "
-        f"(min {scored['eval/return_min']:.1f}, max {scored['eval/return_max']:.1f}), "
+        f"{scored['score']:.4g} mean return over {scored['episodes']} episodes "
+        f"(min {scored['eval/return_min']:.4g}, max {scored['eval/return_max']:.4g}, deviation "
+        f"{scored['eval/return_std']:.3g}), "
         f"{'' if rate is None else f'success rate {rate:.2f}, '}"
         f"model after {scored['opt_steps']} optimisation steps"
     )

@@ -66,6 +66,8 @@ _EXTRAS = {"/box2d": "box2d", "/mujoco": "mujoco", ATARI: "atari", "envpool:": "
 _PACKAGES = {
     "gymnasium_robotics:": "gymnasium-robotics 'mujoco==3.10.0'",
     "minigrid:": "minigrid",
+    "phys2d/": "'gymnasium[jax]'",
+    "tabular/": "'gymnasium[jax]'",
     "shimmy:dm_control/": "'shimmy[dm-control]' 'dm-control==1.0.43' 'mujoco==3.10.0'",
 }
 """Prefix of ids -> what installs these environments, in versions that fit together."""
@@ -365,7 +367,7 @@ def _make_registered(env_id: str, make: Callable[[], Any]) -> Any:  # noqa: ANN4
     try:
         with _noting(env_id):
             return make()
-    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+    except (gymnasium.error.Error, ImportError) as error:
         hint = _hint(env_id, error)
         raise ConfigError(f"cannot make environment {env_id!r}: {error}{hint}") from error
 
@@ -393,7 +395,7 @@ def _hint(env_id: str, error: Exception) -> str:
             f" If another package registers it, write PACKAGE:{env_id}, which imports that package "
             "first."
         )
-    if not isinstance(error, ModuleNotFoundError | gymnasium.error.DependencyNotInstalled):
+    if not isinstance(error, ImportError | gymnasium.error.DependencyNotInstalled):
         return ""
     code = _code(env_id)
     for part, extra in _EXTRAS.items():

@@ -297,7 +297,7 @@ def test_people_read_a_sentence(trained: Trained, capsys: pytest.CaptureFixture[
     score = evaluated(trained, capsys)["score"]
     assert main(["eval", str(trained.directory)]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith(f"{score:.1f} mean return over 10 episodes (min ")
+    assert shown.startswith(f"{score:.4g} mean return over 10 episodes (min ")
 
 
 def test_checkpoint_that_is_not_there_is_named_with_those_that_are(

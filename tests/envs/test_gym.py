@@ -185,6 +185,7 @@ def test_id_must_name_something() -> None:
         ("CartPol-v1", r"cannot make environment 'CartPol-v1': .*CartPole"),
         ("HalfCheeta-v5", r"cannot make environment 'HalfCheeta-v5': (?!.*pip install)"),
         ("no_such_module:Env-v0", r"cannot make environment 'no_such_module:Env-v0': "),
+        ("GymV21Environment-v0", r"cannot make environment 'GymV21Environment-v0': .*shimmy"),
         ("no_such_module:make", r"no_such_module"),
         ("tests.support.fake_envs:no_such_factory", r"no_such_factory"),
         (
