@@ -27,6 +27,7 @@ Deviations, on purpose:
 
 * Priorities are the loss, a cross-entropy. The paper's are the Kullback-Leibler divergence of
   prediction and target, which is the loss minus the target's entropy.
+* The initial noise of noisy layers is 0.1 (0.5), since a stream of 64 units dies of more.
 * The replay's priority exponent is 0.6 (paper: 0.5), and Adam's epsilon 1e-8 (1.5e-4).
 * The target network follows by Polyak averaging (`tau`) instead of being copied.
 * The preset's returns have 5 steps (3).
@@ -39,6 +40,7 @@ from typing import ClassVar
 
 from asyncrl.agents.c51 import C51Config
 from asyncrl.agents.parts.exploration import Exploration
+from asyncrl.core.declared import PositiveOrOff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,11 @@ class RainbowConfig(C51Config):
     noisy: bool = True
     """Noisy layers after the encoder, with learned noise that is resampled for each act and each
     optimisation step. For a custom network, turn it off and use NoisyLinear in that network."""
+
+    noisy_sigma: PositiveOrOff = 0.1
+    """Initial noise of noisy layers; it is divided by the square root of the layer's inputs. With
+    the paper's 0.5, small networks first learn to suppress the noise of hidden layers: nearly all
+    units of the advantages become negative in all states, and learn no more."""
 
     exploration: Exploration | None = None
     """Exploration in addition to noisy layers. None relies on noisy layers alone."""

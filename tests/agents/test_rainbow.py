@@ -21,7 +21,7 @@ from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array
 from asyncrl.replay.prioritized import PrioritizedReplay, PrioritizedReplayConfig
-from tests.agents.chain import CHAIN, TWO_STATES, chain_replay, check_chain, random_batch
+from tests.agents.chain import CHAIN, TWO_STATES, chain_replay, check_chain, random_batch, spec
 
 CONTEXT = PolicyContext(seed=0, n_envs=8)
 RAINBOW = RainbowConfig(hidden=(16, 16), n_atoms=11, v_min=0.0, v_max=1.0, device="cpu")
@@ -51,7 +51,8 @@ def test_all_parts_are_there() -> None:
 
 def test_noise_explores_by_itself_and_with_something_else() -> None:
     obs = np.ones((8, 2), np.float32)
-    alone = RAINBOW.build_policy(TWO_STATES, CONTEXT)
+    loud = dataclasses.replace(RAINBOW, noisy_sigma=0.5)
+    alone = loud.build_policy(TWO_STATES, CONTEXT)
     assert len({alone.act(obs).action.tobytes() for _ in range(10)}) > 1
     assert alone.record() == {}
     both = dataclasses.replace(RAINBOW, exploration=EpsilonGreedy(epsilon=0.25))
@@ -145,3 +146,24 @@ def test_replay_without_priorities_is_reported(
         agent.opt(random_batch(seed=seed, size=8) | weight)
     warned = ["PrioritizedReplayConfig" in record.getMessage() for record in caplog.records]
     assert warned == [True] * (not weighted)
+
+
+def test_identity_is_learned() -> None:
+    """The action that equals the state pays 1, and the next state is random."""
+    n = 5
+    agent = RainbowConfig(v_min=0.0, v_max=100.0, device="cpu").build(spec((n,), n), CONTEXT)
+    random, states = np.random.default_rng(0), np.eye(n, dtype=np.float32)
+    for _ in range(200):
+        state, action, following = random.integers(n, size=(3, 64))
+        agent.opt(
+            {
+                "obs": states[state],
+                "next_obs": states[following],
+                "action": action,
+                "reward": (action == state).astype(np.float32),
+                "discount": np.full(64, 0.99, np.float32),
+                "weight": np.ones(64, np.float32),
+            }
+        )
+    with evaluation_mode(agent):
+        assert agent.act(states).action.tolist() == list(range(n))
