@@ -47,7 +47,7 @@ def test_environment_itself_opens_one_window(
     assert capsys.readouterr().out.startswith("126 mean return over 3 episodes (min 126, ")
     assert seen.read_text() == "human\n"
     assert main(["play", run_dir, "--all-checkpoints", "--episodes", "1"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["36.0", "126.0"]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["36", "126"]
     assert seen.read_text() == "human\n" * 2
 
 
