@@ -184,7 +184,7 @@ def make_broken():
         ("train dqn --env nowhere:make", "there is no module 'nowhere'"),
         ("train dqn --env envs_of_ours:mak_nothing", "envs_of_ours has no 'mak_nothing'"),
         ("train dqn --env envs_of_ours:__name__", "str, not a function"),
-        ("train dqn --env envs_of_ours:make_nothing", "int"),
+        ("train dqn --env envs_of_ours:make_nothing", "returned 3"),
         ("train dqn --env envs_of_ours:make_broken", "OSError: no such robot"),
         ("train sac --env CartPole-v1", "SAC needs continuous actions"),
         ("train dqn --env Pendulum-v1", "use SAC"),
