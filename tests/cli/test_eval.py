@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Discrete
 
 from asyncrl.actor.evaluator import EpisodeEvaluator
 from asyncrl.agents.dqn import DQNConfig
@@ -20,9 +21,13 @@ from asyncrl.cli.main import main
 from asyncrl.core.agent import Policy, PolicyContext
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.evaluator import Evaluation
+from asyncrl.envs.spaces import spec_from_spaces
+from asyncrl.learner.run_services import POLICY
 from asyncrl.training.run_config import RunConfig, save_yaml
+from asyncrl.training.trained_policy import PolicyOf
 from tests.cli.conftest import Trained
 from tests.cli.console import run
+from tests.support.fake_envs import OBS_SPACE
 from tests.support.fakes import ConstantAgent, ConstantConfig
 
 pytestmark = pytest.mark.processes
@@ -348,13 +353,14 @@ def test_checkpoint_that_cannot_be_used_is_named(
     config = RunConfig(agent=agent, env="tests.support.fake_envs:TellingEnv")
     save_yaml(config, tmp_path / "config.yaml")
     checkpoints = Checkpointer(tmp_path / "checkpoints")
-    checkpoints.save("best", {group: {"action": np.array(1)}}, meta)
+    description = PolicyOf(agent, spec_from_spaces(OBS_SPACE, Discrete(5))).description
+    checkpoints.save("best", {group: {"action": np.array(1)}}, {**meta, POLICY: description})
     for command in ("eval", "export"):
         assert main([command, str(tmp_path)]) == 1
         text = capsys.readouterr().err
         assert said in text
         assert f"cannot use checkpoint {tmp_path}/checkpoints/best: " in text
-        assert f"in {tmp_path}/config.yaml must be those of the training" in text
+        assert "must be those of the training" in text
 
 
 @pytest.mark.fault("F20")

@@ -78,7 +78,8 @@ def test_an_exception_is_reported_with_its_traceback(launcher: Launcher) -> None
     launcher.launch(peer(), bodies.raises)
     ended = end_of(launcher)
     assert ended.code == 1
-    assert ended.error == "ValueError: the lid is shut"
+    assert ended.error.startswith("ValueError: the lid is shut (at ")
+    assert "bodies.py:" in ended.error
     assert 'raise ValueError("the lid\\nis shut")' in ended.text
     assert ended.last.produced == 3
 
@@ -87,7 +88,8 @@ def test_an_exception_is_reported_with_its_traceback(launcher: Launcher) -> None
 def test_sys_exit_is_no_quiet_end(launcher: Launcher) -> None:
     launcher.launch(peer(), bodies.exits_system)
     ended = end_of(launcher)
-    assert (ended.code, ended.error) == (1, "SystemExit: enough")
+    assert ended.code == 1
+    assert ended.error.startswith("SystemExit: enough")
 
 
 @pytest.mark.fault("F2")
