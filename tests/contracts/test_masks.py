@@ -23,7 +23,7 @@ from asyncrl.core.types import Array
 from asyncrl.doctor.agent import Subject, examine_agent
 from asyncrl.export.export import export_policy
 from asyncrl.export.policy_numpy import Policy as NumpyPolicy
-from tests.contracts.test_agent import CASES, OBSERVATION, batch_for, greedy
+from tests.contracts.test_agent import CASES, CHOICES, OBSERVATION, batch_for, greedy
 from tests.contracts.test_agent import Case as AgentCase
 
 N_ACTIONS = 4
@@ -35,7 +35,7 @@ SPEC = EnvSpec(FIELDS, DiscreteSpec(N_ACTIONS))
 MASKED = {
     name: AgentCase(case.config, SPEC)
     for name, case in CASES.items()
-    if isinstance(case.spec.action, DiscreteSpec) and isinstance(case.config, TorchConfig)
+    if name == "iql" or (case.spec == CHOICES and isinstance(case.config, TorchConfig))
 }
 every_agent = pytest.mark.parametrize("case", MASKED.values(), ids=MASKED)
 pytestmark = pytest.mark.learning
@@ -58,25 +58,25 @@ def all_allowed(policy: Policy, calls: int, random: np.random.Generator) -> bool
     return allowed
 
 
-@pytest.mark.parametrize("name", ["dqn-normalized", "r2d2", "discrete-sac", "impala-gru"])
+@pytest.mark.parametrize("name", ["dqn-normalized", "r2d2"])
 def test_keeps_the_contract(name: str) -> None:
     findings = examine_agent(MASKED[name].config, SPEC)
     assert not [finding for finding in findings if finding.level != "ok"]
 
 
 @every_agent
-def test_no_forbidden_action_in_100_000_steps(case: AgentCase) -> None:
+def test_no_forbidden_action_in_30_000_steps(case: AgentCase) -> None:
     random = np.random.default_rng(0)
     context = PolicyContext(seed=5, n_envs=N_ENVS)
     policy: Any = case.config.build_policy(SPEC, context)
-    assert all_allowed(policy, 90, random), "in training"
+    assert all_allowed(policy, 25, random), "in training"
     with evaluation_mode(policy):
-        assert all_allowed(policy, 10, random), "in evaluation"
+        assert all_allowed(policy, 5, random), "in evaluation"
     recipe = getattr(policy, "chooser", None)
     if recipe is not None:  # what an actor has whose networks a server computes
         chooser = recipe(SPEC, context)
         chooser.inference = policy.inference
-        assert all_allowed(chooser, 10, random), "with served inference"
+        assert all_allowed(chooser, 5, random), "with served inference"
 
 
 def masked_batch(case: AgentCase, mask: int | list[int]) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def test_forbidden_actions_of_the_data_are_not_imitated(case: AgentCase) -> None
     assert moved == [False, True]
 
 
-@pytest.mark.parametrize("name", ["dqn", "iqn", "r2d2", "ppo"])
+@pytest.mark.parametrize("name", ["iqn", "r2d2", "ppo"])
 def test_exported_policies_choose_allowed_actions(name: str, tmp_path: Path) -> None:
     random, case = np.random.default_rng(1), MASKED[name]
     policy: Any = case.build_policy()

@@ -28,7 +28,7 @@ from tests.contracts.test_agent import CASES, CHOICES, Case, batch_for
 from tests.support.helpers import copied
 from tests.support.ranks import ThreadRanks
 
-REFUSED = {"crossq", "crossq-normalized", "constant"}
+REFUSED = {"crossq", "constant"}
 TOGETHER = {name: case for name, case in CASES.items() if name not in REFUSED}
 TOGETHER["impala-advantages"] = Case(
     IMPALAConfig(hidden=(16, 16), device="cpu", normalize_advantages=True), CHOICES
@@ -147,8 +147,8 @@ def test_ranks_learn_what_one_learner_does_with_all_rows(case: Case) -> None:
 
 
 def test_difference_between_ranks_is_found() -> None:
-    ranks, agents = joined(CASES["sac-normalized"], 3)
-    parts = [batch_for(CASES["sac-normalized"], number) for number in range(3)]
+    ranks, agents = joined(CASES["td3-ladder"], 3)
+    parts = [batch_for(CASES["td3-ladder"], number) for number in range(3)]
     learn_together(ranks, agents, parts)
     assert ranks.run([agent.differing_ranks for agent in agents]) == [()] * 3
     with torch.no_grad():
