@@ -17,10 +17,8 @@ from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
 
 
 def spec(shape: tuple[int, ...], n_actions: int, dtype: str = "float32") -> EnvSpec:
-    return EnvSpec(
-        BoxSpec(shape, dtype, np.zeros(shape, dtype), np.ones(shape, dtype)),
-        DiscreteSpec(n_actions),
-    )
+    high = np.full(shape, 255 if dtype == "uint8" else 1, dtype)
+    return EnvSpec(BoxSpec(shape, dtype, np.zeros(shape, dtype), high), DiscreteSpec(n_actions))
 
 
 TWO_STATES = spec((2,), 2)

@@ -140,16 +140,14 @@ def check_moves(before: Array, after: Array, slopes: Array) -> None:
     )
 
 
-def check_losses(naive: Any, agent: Any, metrics: Any) -> None:
-    """Check critics and actor against naive equations, and the priorities of the rows."""
+def check_losses_and_steps(naive: Any, agent: Any, metrics: Any) -> None:
+    """Check losses, priorities, and that each network went down its own loss alone."""
     errors = np.array([naive.errors(critic) for critic in naive.critics])
     assert float(metrics["critic_loss"]) == pytest.approx(np.mean(errors**2), rel=1e-4)
     assert float(metrics["actor_loss"]) == pytest.approx(naive.actor_loss(naive.actor), rel=1e-4)
     np.testing.assert_allclose(agent.priorities(), np.abs(errors).mean(axis=0), rtol=1e-4)
-
-
-def check_critics_move(naive: Any, agent: Any) -> None:
-    """Check that each critic went down its own squared errors."""
+    slopes = slope(naive.actor_loss, naive.actor)
+    check_moves(naive.actor, weight_of(agent.actor.network), slopes)
     for before, after in zip(naive.critics, critics_of(agent.critics), strict=True):
         slopes = slope(lambda critic: sum(error**2 for error in naive.errors(critic)), before)
         check_moves(before, after, slopes)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
-from asyncrl.core.types import Array
+from asyncrl.core.types import Array, Columns
 from tests.agents.cloning import LEARNING_RATE, slope
 
 
@@ -72,3 +74,31 @@ def check_step(
             (new - old)[steep], -LEARNING_RATE * np.sign(slopes[steep]), rtol=0.02
         )
     assert steep_ones > sum(old.size for old in before) / 2
+
+
+RATES: dict[str, float] = dict.fromkeys(
+    ("actor_learning_rate", "critic_learning_rate", "alpha_learning_rate"), LEARNING_RATE
+)
+
+
+def check_losses_and_steps(naive: Any, agent: Any, batch: Columns, target_entropy: float) -> None:
+    """Let an agent with a temperature of 0.3 learn, and check it against the equations."""
+    metrics = {name: float(value) for name, value in agent.opt(batch).items()}
+    assert metrics["critic_loss"] == pytest.approx(naive.critic_loss(naive.critics), rel=1e-4)
+    check_step(naive.critics, arrays_of(agent.critics), naive.critic_loss)
+    # The policy climbs the critics as they are by then.
+    critics = arrays_of(agent.critics)
+    assert metrics["actor_loss"] == pytest.approx(naive.actor_loss(naive.actor, critics), rel=1e-4)
+    check_step(naive.actor, arrays_of(agent.model), lambda a: naive.actor_loss(a, critics))
+    log_probs = naive.log_probs(naive.actor)
+    assert metrics["entropy"] == pytest.approx(-np.mean(log_probs), rel=1e-4)
+    # d/dlog_alpha of -log_alpha * (log_prob + target_entropy)
+    slope = -(np.mean(log_probs) + target_entropy)
+    moved = float(agent.state()["log_alpha/value"]) - math.log(0.3)
+    assert moved == pytest.approx(-LEARNING_RATE * np.sign(slope), rel=1e-2)
+
+
+def weighted(batch: Columns) -> Columns:
+    """Give the six rows of a batch discounts and weights of all sizes."""
+    discount = np.array([0.9, 0.0, 0.9, 0.81, 0.9, 0.9], np.float32)
+    return {**batch, "discount": discount, "weight": np.linspace(0.2, 1.0, 6, dtype=np.float32)}

@@ -18,9 +18,7 @@ from tests.agents.cloning import (
     LEARNING_RATE,
     LOG_STD,
     batch_of,
-    check_critics_move,
-    check_losses,
-    check_moves,
+    check_losses_and_steps,
     critics_of,
     every_spec,
     linear_actor,
@@ -29,7 +27,6 @@ from tests.agents.cloning import (
     q_of,
     randomize,
     rows_of,
-    slope,
     weight_of,
 )
 
@@ -100,20 +97,11 @@ class Naive:
 
 
 @every_spec
-def test_losses_are_those_of_naive_equations(spec: EnvSpec) -> None:
+def test_losses_and_steps_are_those_of_naive_equations(spec: EnvSpec) -> None:
     agent, batch = random_agent(spec), batch_of(spec)
     naive = Naive(agent, batch)
     metrics = agent.opt(batch)
-    check_losses(naive, agent, metrics)
-
-
-@every_spec
-def test_each_network_goes_down_its_own_loss_alone(spec: EnvSpec) -> None:
-    agent, batch = random_agent(spec), batch_of(spec)
-    naive = Naive(agent, batch)
-    agent.opt(batch)
-    check_moves(naive.actor, weight_of(agent.actor.network), slope(naive.actor_loss, naive.actor))
-    check_critics_move(naive, agent)
+    check_losses_and_steps(naive, agent, metrics)
 
 
 def test_actions_drawn_differ_from_step_to_step() -> None:

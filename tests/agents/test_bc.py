@@ -11,10 +11,9 @@ import pytest
 
 from asyncrl.agents.bc import BCConfig
 from asyncrl.core.agent import evaluation_mode
-from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
+from asyncrl.core.env import BoxSpec, EnvSpec
 from asyncrl.core.types import Array
 from tests.agents.cloning import (
-    CHOICES,
     CONTEXT,
     CONTINUOUS,
     LEARNING_RATE,
@@ -53,20 +52,6 @@ def test_loss_and_step_are_those_of_naive_likelihood(spec: EnvSpec) -> None:
     check_moves(before, weight_of(actor), slope(loss, before))
 
 
-def test_loss_of_uniform_probabilities_is_the_log_of_their_number() -> None:
-    agent = CONFIG.build(CHOICES, CONTEXT)  # of zeros
-    assert float(agent.opt(batch_of(CHOICES))["loss"]) == pytest.approx(math.log(4))
-
-
-def test_actions_at_the_bounds_have_finite_losses() -> None:
-    agent = CONFIG.build(CONTINUOUS, CONTEXT)
-    batch = {**batch_of(CONTINUOUS)}
-    batch["action"] = np.tile(np.array([1.0, 0.0], np.float32), (5, 1))
-    # (1, -1) in units: each 1 from the mean 0
-    expected = 2 * (0.5 * math.exp(-2 * LOG_STD) + LOG_STD + 0.5 * math.log(2 * math.pi))
-    assert float(agent.opt(batch)["loss"]) == pytest.approx(expected, rel=1e-5)
-
-
 def test_quantity_with_a_single_value_has_a_finite_loss() -> None:
     low, high = np.array([-1.0, 2.0], np.float32), np.array([1.0, 2.0], np.float32)
     spec = EnvSpec(CONTINUOUS.observation, BoxSpec((2,), "float32", low, high))
@@ -91,18 +76,6 @@ def learned(config: BCConfig, spec: EnvSpec, action_of: Any, opt_steps: int = 40
 LEARNS = BCConfig(hidden=(32,), device="cpu", learning_rate=1e-2)
 
 
-def test_learns_which_choice_is_made_where() -> None:
-    def largest(obs: Array) -> Array:
-        choice: Array = obs.argmax(axis=1)
-        return choice
-
-    agent = learned(LEARNS, CHOICES, largest)
-    obs = np.random.default_rng(1).normal(size=(500, 3)).astype(np.float32)
-    with evaluation_mode(agent):
-        right = agent.act(obs).action == largest(obs)
-    assert right.mean() > 0.9
-
-
 def test_learns_quantities_and_their_spread() -> None:
     random = np.random.default_rng(3)
 
@@ -124,26 +97,3 @@ def test_deviations_do_not_vanish_where_data_has_none() -> None:
     entropy_of_one = -5.0 + 0.5 * math.log(2 * math.pi * math.e)
     metrics = agent.opt({**batch_of(CONTINUOUS), "action": np.zeros((5, 2), np.float32)})
     assert float(metrics["entropy"]) >= 2 * entropy_of_one - 1e-4
-
-
-def test_several_choices_at_once_and_fields_are_learned() -> None:
-    low, high = np.array([0, 1]), np.array([2, 2])
-    field = BoxSpec((3,), "float32", np.full(3, -np.inf), np.full(3, np.inf))
-    observation = PackedSpec((("a", field), ("b", BoxSpec((2,), "uint8", low, 9 * high))))
-    spec = EnvSpec(observation, BoxSpec((2,), "int64", low, high, categorical=True))
-    agent = BCConfig(hidden=(16,), device="cpu", learning_rate=1e-2).build(spec, CONTEXT)
-    random = np.random.default_rng(0)
-    fields: dict[str, Array] = {
-        "a": random.normal(size=(64, 3)).astype(np.float32),
-        "b": random.integers(9, size=(64, 2)).astype(np.uint8),
-    }
-    obs = observation.pack(fields)
-    action = np.stack([fields["a"].argmax(axis=1), 1 + (fields["a"][:, 0] > 0)], axis=1)
-    batch = {**batch_of(CHOICES, 64), "obs": obs, "next_obs": obs, "action": action}
-    first = float(agent.opt(batch)["loss"])
-    for _ in range(200):
-        last = float(agent.opt(batch)["loss"])
-    assert first == pytest.approx(math.log(3) + math.log(2), abs=0.3)
-    assert last < 0.3
-    with evaluation_mode(agent):
-        assert (agent.act(obs).action == action).mean() > 0.9

@@ -8,27 +8,29 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from asyncrl.agents.crossq import CrossQAgent, CrossQConfig, in_training_mode
-from asyncrl.agents.parts.batch_renorm import BatchRenorm
-from asyncrl.core.agent import evaluation_mode
+from asyncrl.agents.crossq import CrossQAgent, CrossQConfig
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.types import Array, Columns
-from tests.agents.cloning import LEARNING_RATE
-from tests.agents.squashed import arrays_of, check_step, drawn_noise, randomize, sampled, scaled
+from tests.agents.squashed import (
+    RATES,
+    arrays_of,
+    check_losses_and_steps,
+    drawn_noise,
+    randomize,
+    sampled,
+    scaled,
+    weighted,
+)
 from tests.agents.test_sac import (
     CONTEXT,
     HIGH,
     LOW,
     SPEC,
-    NormalizingCritic,
-    OwnActor,
-    OwnCritic,
     batch_of,
     box,
     observations,
-    spec_with,
 )
 
 EPSILON = 1e-3
@@ -39,38 +41,7 @@ def small(**settings: Any) -> CrossQConfig:
     return CrossQConfig(**sizes | settings)
 
 
-def test_twin_in_training_mode_shares_all_tensors() -> None:
-    network = nn.Sequential(nn.Linear(3, 4), BatchRenorm(4)).eval()
-    twin = in_training_mode(network)
-    assert [m.training for m in (network, *network)] == [False] * 3
-    assert [m.training for m in (twin, *twin)] == [True] * 3
-    theirs = [*twin.parameters(), *twin.buffers()]
-    mine = [*network.parameters(), *network.buffers()]
-    assert all(a is b for a, b in zip(mine, theirs, strict=True))
-
-
 # --- acting --------------------------------------------------------------------------------------
-
-
-def test_what_an_actor_does_depends_on_no_other_row() -> None:
-    agent = small().build(SPEC, CONTEXT)
-    for _ in range(3):
-        agent.opt(batch_of())
-    for mode in (True, False):
-        agent.train(mode)
-        before = agent.model_info().params
-        agent.act(observations(5))
-        after = agent.model_info().params
-        assert all(np.array_equal(before[name], after[name]) for name in before)
-
-
-def test_running_numbers_travel_with_the_model() -> None:
-    agent, policy = small().build(SPEC, CONTEXT), small().build_policy(SPEC, CONTEXT)
-    agent.opt(batch_of())
-    policy.sync_model(agent.model_info())
-    means = {name: v for name, v in policy.model_info().params.items() if name.endswith(".mean")}
-    assert len(means) == 2
-    assert all(mean.any() for mean in means.values())
 
 
 # --- learning ------------------------------------------------------------------------------------
@@ -92,61 +63,6 @@ def each_critic(params: list[Array], n_critics: int) -> list[list[Array]]:
         ]
         for critic in range(n_critics)
     ]
-
-
-def naive_critic(params: list[Array], rows: Array) -> Array:
-    """Normalise, multiply, cut off, layer by layer and unit by unit."""
-    x, params = rows.astype(np.float64), list(params)
-    while params:
-        scale, shift, weight, bias = params[:4]
-        for unit in range(x.shape[1]):
-            column = x[:, unit]
-            spread = math.sqrt(((column - column.mean()) ** 2).mean() + EPSILON)
-            x[:, unit] = (column - column.mean()) / spread * scale[unit] + shift[unit]
-        x = x @ weight.T + bias
-        del params[:4]
-        if params:
-            x = np.maximum(x, 0.0)
-    return x[:, 0]
-
-
-def naive_loss(agent: CrossQAgent, alpha: float) -> float:
-    """Compute the critics' loss of `batch_of(24)` where the policy is certain of its action."""
-    batch = batch_of(24)
-    action = (batch["action"] - np.array([2.0, 2.25])) / np.array([3.0, 0.25])
-    u = 0.3  # the policy's mean, with the least deviation it can have: exp(-5)
-    noise = torch.randn((2, 24, 2), generator=torch.Generator().manual_seed(CONTEXT.seed)).numpy()[
-        0
-    ]
-    pre = u + math.exp(-5.0) * noise.astype(np.float64)
-    normal = -0.5 * noise.astype(np.float64) ** 2 + 5.0 - 0.5 * math.log(2 * math.pi)
-    log_prob = (normal - np.log(1.0 - np.tanh(pre) ** 2)).sum(axis=1)
-    rows = np.concatenate([batch["obs"], batch["next_obs"]])
-    rows = np.concatenate([rows, np.concatenate([action, np.tanh(pre)])], axis=1)
-    critics = each_critic(arrays_of(agent.critics), agent.config.n_critics)
-    both = np.stack([naive_critic(params, rows) for params in critics])
-    q, next_q = both[:, :24], both[:, 24:]
-    target = batch["reward"] + batch["discount"] * (next_q.min(axis=0) - alpha * log_prob)
-    return float(np.mean((q - target) ** 2))
-
-
-class CertainActor(nn.Module):
-    """The same action, almost surely, whatever it sees."""
-
-    def __init__(self, spec: EnvSpec) -> None:
-        super().__init__()
-        self.output = nn.Parameter(torch.tensor([0.3, 0.3, -9.0, -9.0]))
-
-    def forward(self, obs: Tensor) -> Tensor:
-        return self.output.expand(len(obs), -1)
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.5])
-def test_both_halves_of_the_target_are_normalised_together(alpha: float) -> None:
-    config = small(actor_network=CertainActor, alpha=alpha, n_critics=3)
-    agent = config.build(SPEC, CONTEXT)
-    expected = naive_loss(agent, alpha)
-    assert float(agent.opt(batch_of(24))["critic_loss"]) == pytest.approx(expected, rel=1e-4)
 
 
 # --- against the paper's equations ---------------------------------------------------------------
@@ -270,39 +186,17 @@ class NaiveCrossQ:
         q = [naive_pass(params, run, x, learning=False)[0][:, 0] for params, run in pairs]
         return float((self.alpha * log_prob - np.min(q, axis=0)).mean())
 
-    def alpha_loss(self, log_alpha: float, target_entropy: float) -> float:
-        _, log_prob = self.drawn(self.actor, "obs", learning=True)
-        return float(-(log_alpha * (log_prob + target_entropy)).mean())
+    def log_probs(self, actor: list[Array]) -> Array:
+        return self.drawn(actor, "obs", learning=True)[1]
 
 
-@pytest.mark.parametrize("target_entropy", [-2.0, 5.0])
-def test_step_is_that_of_the_papers_equations(target_entropy: float) -> None:
-    rates = ("actor_learning_rate", "critic_learning_rate", "alpha_learning_rate")
-    agent = small(
-        hidden=(5,),
-        critic_hidden=(5,),
-        initial_alpha=0.3,
-        target_entropy=target_entropy,
-        **dict.fromkeys(rates, LEARNING_RATE),
-    ).build(SPEC, CONTEXT)
+def test_step_is_that_of_the_papers_equations() -> None:
+    settings = {"hidden": (5,), "critic_hidden": (5,), "initial_alpha": 0.3, "n_critics": 3}
+    agent = small(target_entropy=5.0, **settings, **RATES).build(SPEC, CONTEXT)
     for seed, network in enumerate((agent.model, agent.critics)):
         randomize(network, seed)
-    discount = np.array([0.9, 0.0, 0.9, 0.81, 0.9, 0.9], np.float32)
-    batch = batch_of(6, discount=discount, weight=np.linspace(0.2, 1.0, 6, dtype=np.float32))
-    naive = NaiveCrossQ(agent, batch, alpha=0.3)
-    metrics = {name: float(value) for name, value in agent.opt(batch).items()}
-
-    assert metrics["critic_loss"] == pytest.approx(naive.critic_loss(naive.critics), rel=1e-4)
-    critics = arrays_of(agent.critics)
-    check_step(naive.critics, critics, naive.critic_loss)
-    assert metrics["actor_loss"] == pytest.approx(naive.actor_loss(naive.actor, critics), rel=1e-4)
-    check_step(naive.actor, arrays_of(agent.model), lambda a: naive.actor_loss(a, critics))
-    _, log_prob = naive.drawn(naive.actor, "obs", learning=True)
-    assert metrics["entropy"] == pytest.approx(-log_prob.mean(), rel=1e-4)
-    at, width = math.log(0.3), 1e-3
-    ahead, behind = (naive.alpha_loss(at + x, target_entropy) for x in (width, -width))
-    log_alpha = float(agent.state()["log_alpha/value"])
-    assert log_alpha - at == pytest.approx(-LEARNING_RATE * np.sign(ahead - behind), rel=1e-2)
+    batch = weighted(batch_of(6))
+    check_losses_and_steps(NaiveCrossQ(agent, batch, alpha=0.3), agent, batch, 5.0)
 
 
 def test_twenty_steps_are_those_of_the_equations() -> None:
@@ -343,14 +237,8 @@ def test_twenty_steps_are_those_of_the_equations() -> None:
     assert {(False, False), (True, False), (True, True)} <= set(was_warm)
 
 
-def test_there_are_no_target_networks() -> None:
-    agent = small().build(SPEC, CONTEXT)
-    modules = [name for name, part in agent.parts.items() if isinstance(part, nn.Module)]
-    assert sorted(modules) == ["critics", "model"]
-
-
-@pytest.mark.parametrize("interval", [1, 3])
-def test_policy_and_temperature_wait_for_their_turn(interval: int) -> None:
+def test_policy_and_temperature_wait_for_their_turn() -> None:
+    interval = 3
     agent = small(policy_interval_opt_steps=interval, alpha_learning_rate=0.1).build(SPEC, CONTEXT)
     moved, alphas = [], []
     for _ in range(6):
@@ -367,47 +255,7 @@ def test_policy_and_temperature_wait_for_their_turn(interval: int) -> None:
     assert [a != b for a, b in zip([0.0, *alphas], alphas, strict=False)] == turns
 
 
-def test_critics_are_normalised_by_running_numbers_where_the_policy_climbs_them() -> None:
-    agent = small().build(SPEC, CONTEXT)
-    agent.opt(batch_of())
-    before = {name: b.clone() for name, b in agent.critics.named_buffers()}
-    agent.improve_policy(torch.from_numpy(observations()), torch.zeros(64, 2), torch.tensor(0.1))
-    assert all(torch.equal(before[name], b) for name, b in agent.critics.named_buffers())
-    assert float(agent.state()["model/0.batches"][0]) == 2
-
-
-def test_learns_a_bandit_between_asymmetric_bounds() -> None:
-    """Of varied observations: normalisation by a batch of two distinct ones learns poorly."""
-    spec = spec_with(box([-1.0], [5.0]), (1,))
-    rates = {"actor_learning_rate": 3e-3, "critic_learning_rate": 3e-3}
-    config = small(hidden=(32, 32), critic_hidden=(32, 32), alpha=0.1, **rates)
-    agent = config.build(spec, CONTEXT)
-    random = np.random.default_rng(0)
-    for _ in range(1000):
-        obs = random.uniform(-1.0, 1.0, (128, 1)).astype(np.float32)
-        action = random.uniform(-1.0, 5.0, (128, 1)).astype(np.float32)
-        reward = -((action[:, 0] - 3.0 - obs[:, 0]) ** 2)  # the best is 3 + obs
-        nothing = np.zeros(128, np.float32)
-        columns = {"obs": obs, "next_obs": obs, "action": action, "reward": reward}
-        agent.opt({**columns, "discount": nothing})
-    obs = np.linspace(-0.9, 0.9, 19, dtype=np.float32)[:, None]
-    with evaluation_mode(agent):
-        acted = agent.act(obs).action
-    np.testing.assert_allclose(acted, 3.0 + obs, atol=0.5)
-
-
 # --- networks ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("critic", [OwnCritic, NormalizingCritic])
-def test_own_networks_learn_and_travel(critic: Any) -> None:
-    config = small(actor_network=OwnActor, critic_network=critic, critic_learning_rate=1e-2)
-    agent, policy = config.build(SPEC, CONTEXT), config.build_policy(SPEC, CONTEXT)
-    batch = batch_of(discount=np.zeros(32, np.float32))
-    losses = [float(agent.opt(batch)["critic_loss"]) for _ in range(50)]
-    assert losses[-1] < 0.95 * losses[0]
-    policy.sync_model(agent.model_info())
-    assert set(policy.model_info().params) == set(OwnActor(SPEC).state_dict())
 
 
 # --- what cannot work ----------------------------------------------------------------------------

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,13 +14,12 @@ from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents.impala import IMPALAAgent, IMPALAConfig
 from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.core.agent import PolicyContext
-from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep, PackedSpec
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.run_services import RecordConfig
-from asyncrl.learner.stop_conditions import AnyOf, MaxOptSteps, ReachesUpperBound
-from asyncrl.learner.train_result import TrainResult
+from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.training.common_config import EvaluationConfig
@@ -167,34 +164,11 @@ def test_losses_and_gradients_are_the_papers(settings: dict[str, Any]) -> None:
         np.testing.assert_allclose(param.grad.numpy(), naive.gradient(numbers), atol=1e-4)
 
 
-def test_one_transition_by_hand() -> None:
-    """Even odds, value 0.5, reward 1 and the end: rho is 1, the advantage 0.5."""
-    agent = linear_agent(entropy_weight=0.1)
-    with torch.no_grad():
-        for param in agent.model.parameters():
-            param.zero_()
-        agent.net.value.bias.fill_(0.5)
-    one = {"action": np.array([[2]]), "log_prob": np.log([[1 / 3]]).astype(np.float32)}
-    row = np.ones((1, 1), np.float32)
-    metrics = agent.opt(
-        one
-        | {"obs": np.zeros((1, 2, 2), np.float32), "mask": row > 0, "reward": row}
-        | {"discount": 0 * row}
-    )
-    assert float(metrics["policy_loss"]) == pytest.approx(0.5 * math.log(3.0))
-    assert float(metrics["value_loss"]) == pytest.approx(0.25)
-    assert float(metrics["entropy"]) == pytest.approx(math.log(3.0))
-    assert float(metrics["loss"]) == pytest.approx(0.4 * math.log(3.0) + 0.125)
-    assert float(metrics["rho_mean"]) == pytest.approx(1.0)
-    assert agent.net.policy.bias[2] > agent.net.policy.bias[0], "a good action becomes likelier"
-    assert agent.net.value.bias > 0.5
-
-
 def metrics_of(agent: IMPALAAgent, batch: Columns) -> dict[str, float]:
     return {name: float(value) for name, value in agent.opt(batch).items()}
 
 
-@pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
+@pytest.mark.parametrize("memory", ["none", "lstm"])
 def test_rows_that_are_no_transitions_do_not_matter(memory: str) -> None:
     config = IMPALAConfig(hidden=(8,), memory=memory, device="cpu")  # type: ignore[arg-type]
     batch = with_memory(config, batch_of())
@@ -247,36 +221,9 @@ def test_gpu_learns_what_a_cpu_learns(memory: Any) -> None:
         assert gpu == pytest.approx(cpu, rel=1e-3, abs=1e-4)
 
 
-def rounds(
-    config: IMPALAConfig,
-    env: Any,
-    *,
-    opt_steps: int,
-    enough: float = 1e9,
-    n_steps: int = 16,
-    eval_interval: int = 10,
-    **evaluation: Any,
-) -> tuple[MemoryRecorder, TrainResult]:
-    """Train up to a score, each time on what `n_steps` steps of each environment have brought."""
-    recorder = MemoryRecorder()
-    size = n_steps * env().n_envs
-    result = train_sync(
-        config,
-        env,
-        SyncConfig(
-            replay=TrajectoryQueueConfig(gamma=GAMMA),
-            trainer=TrainerConfig(batch_size=size),
-            record=RecordConfig(interval_opt_steps=1, interval_s=0.0),
-            evaluate=EvaluationConfig(interval_opt_steps=eval_interval, **evaluation),
-        ),
-        stop=AnyOf(MaxOptSteps(opt_steps), ReachesUpperBound("eval_reward", enough)),
-        recorder=recorder,
-    )
-    return recorder, result
-
-
-@pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize(
+    ("env_id", "memory"), [("CartPole-v1", "lstm"), ("Pendulum-v1", "none"), ("CartPole-v1", "gru")]
+)
 def test_learner_sees_actions_as_likely_as_the_actor_did(env_id: str, memory: str) -> None:
     """Nothing is learned, so that all ratios are 1, also behind episodes and evaluations."""
     config = IMPALAConfig(
@@ -285,9 +232,20 @@ def test_learner_sees_actions_as_likely_as_the_actor_did(env_id: str, memory: st
         learning_rate=0.0,
         device="cpu",
     )
-    make = partial(EnvConfig(id=env_id, n_envs=3).build)
     play = EpisodeEvaluatorConfig(episodes=2, max_episode_steps=30)
-    recorder, _ = rounds(config, make, opt_steps=4, n_steps=40, eval_interval=1, play=play)
+    recorder = MemoryRecorder()
+    train_sync(
+        config,
+        EnvConfig(id=env_id, n_envs=3).build,
+        SyncConfig(
+            replay=TrajectoryQueueConfig(gamma=GAMMA),
+            trainer=TrainerConfig(batch_size=120),
+            record=RecordConfig(interval_opt_steps=1, interval_s=0.0),
+            evaluate=EvaluationConfig(interval_opt_steps=1, play=play),
+        ),
+        stop=MaxOptSteps(4),
+        recorder=recorder,
+    )
     assert sum("eval_reward" in record for record in recorder.records) >= 3
     ratios = [record["agent/rho_mean"] for record in recorder.records if "agent/loss" in record]
     assert len(ratios) >= 4
@@ -329,52 +287,7 @@ def test_clips_that_contradict_each_other_are_refused() -> None:
         IMPALAConfig(clip_c=2.0)
 
 
-SEVERAL = PackedSpec(
-    (
-        ("image", BoxSpec((3, 36, 36), "uint8", np.zeros(()), np.full((), 255))),
-        ("place", BoxSpec((), "float32", np.array(-1.0), np.array(1.0))),
-    )
-)
-ACTIONS: dict[str, BoxSpec | DiscreteSpec] = {
-    "discrete": DiscreteSpec(3),
-    "choices": BoxSpec((2,), "int64", np.array([0, 1]), np.array([1, 3]), categorical=True),
-    "box": BoxSpec((2,), "float32", np.array([0.0, -np.inf]), np.array([1.0, np.inf])),
-}
-
-
-@pytest.mark.parametrize("memory", ["none", "lstm"])
-@pytest.mark.parametrize("action", ACTIONS.values(), ids=ACTIONS)
-@pytest.mark.parametrize(
-    "observation", [OBSERVATION, SEVERAL.fields[0][1], SEVERAL], ids=["vector", "image", "dict"]
-)
-def test_learns_in_all_kinds_of_spaces(
-    observation: BoxSpec | PackedSpec, action: BoxSpec | DiscreteSpec, memory: str
-) -> None:
-    spec = EnvSpec(observation, action)
-    config = IMPALAConfig(
-        hidden=(8,),
-        memory=memory,  # type: ignore[arg-type]
-        normalize_obs=True,
-        precision="bfloat16",
-        device="cpu",
-    )
-    agent = config.build(spec, CONTEXT)
-    nothing = np.zeros((4, 6, *observation.shape), observation.dtype)
-    acts = [agent.act(nothing[:, t]) for t in range(5)]
-    rows = {name: np.stack([act.extras[name] for act in acts], axis=1) for name in acts[0].extras}
-    if "memory" in rows:
-        rows["memory"] = rows["memory"][:, 0]
-    ones = np.ones((4, 5), np.float32)
-    metrics = agent.opt(
-        {"obs": nothing, **rows}
-        | {"action": np.stack([act.action for act in acts], axis=1)}
-        | {"reward": ones, "discount": ones, "mask": ones > 0}
-    )
-    assert all(math.isfinite(float(value)) for value in metrics.values())
-    assert float(metrics["rho_mean"]) == pytest.approx(1.0, abs=0.1)
-
-
-@pytest.mark.parametrize("settings", [{}, {"memory": "gru"}, {"hidden": ()}])
+@pytest.mark.parametrize("settings", [{"memory": "gru"}, {"hidden": ()}])
 def test_heads_answer_in_full_precision_beside_bfloat16(settings: dict[str, Any]) -> None:
     """Whatever their features come in: a memory's are never in less, nor is an observation."""
     config = IMPALAConfig(**{"hidden": (8,), **settings}, precision="bfloat16", device="cpu")
@@ -387,83 +300,3 @@ def test_heads_answer_in_full_precision_beside_bfloat16(settings: dict[str, Any]
     for answer in answers:
         assert answer.dtype == torch.float32
         assert not answer.bfloat16().float().equal(answer), "no more exact than bfloat16"
-
-
-class Recall:
-    """Shows a cue, then nothing for some steps; pays 1 if the last action names the cue."""
-
-    n_envs = 16
-    spec = EnvSpec(OBSERVATION, DiscreteSpec(2))
-
-    def __init__(self, wait: int = 2) -> None:
-        self._wait = wait
-        self._random = np.random.default_rng(0)
-
-    def reset(self, seed: int) -> Array:
-        self._random = np.random.default_rng(seed)
-        self._begin()
-        return self._obs()
-
-    def step(self, action: Array) -> EnvStep:
-        over = self._time == self._wait
-        reward = (over * self._paid(action)).astype(np.float32)
-        self._time += 1
-        final_obs = self._obs()
-        if over.any():  # all of them, since they began together
-            self._begin()
-        return EnvStep(self._obs(), reward, over, np.zeros_like(over), final_obs)
-
-    def close(self) -> None:
-        pass
-
-    def _paid(self, action: Array) -> Array:
-        paid: Array = action == self._cue
-        return paid
-
-    def _begin(self) -> None:
-        self._cue = self._random.integers(2, size=self.n_envs)
-        self._time = np.zeros(self.n_envs, np.int64)
-
-    def _obs(self) -> Array:
-        obs = np.zeros((self.n_envs, 2), np.float32)
-        obs[np.arange(self.n_envs), self._cue] = self._time == 0
-        return obs
-
-
-class Aim(Recall):
-    """Pays less the farther away actions are: from 0.5 for the first cue, 2.5 for the other."""
-
-    spec = EnvSpec(OBSERVATION, BoxSpec((1,), "float32", np.full(1, -1.0), np.full(1, 3.0)))
-
-    def _paid(self, action: Array) -> Array:
-        missed: Array = np.abs(action[:, 0] - np.where(self._cue == 0, 0.5, 2.5))
-        return -missed
-
-
-PLAY = EpisodeEvaluatorConfig(episodes=64)
-QUICK = IMPALAConfig(hidden=(16,), learning_rate=1e-2, device="cpu")
-
-
-@pytest.mark.parametrize("memory", ["gru", "lstm"])
-def test_cue_is_recalled_by_those_who_remember(memory: str) -> None:
-    remembering = dataclasses.replace(QUICK, memory=memory)  # type: ignore[arg-type]
-    _, result = rounds(remembering, Recall, opt_steps=100, enough=1.0, play=PLAY)
-    assert result.best_score == 1.0
-    _, result = rounds(QUICK, Recall, opt_steps=10, play=PLAY)
-    assert result.best_score is not None
-    assert result.best_score < 0.8, "half of the cues can be guessed"
-
-
-@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
-def test_visible_cue_is_named_without_a_memory(optimizer: str) -> None:
-    config = dataclasses.replace(QUICK, optimizer=optimizer)  # type: ignore[arg-type]
-    _, result = rounds(config, partial(Recall, wait=0), opt_steps=30, play=PLAY)
-    assert result.last_score == 1.0
-
-
-def test_continuous_actions_are_found() -> None:
-    """Within 0.1 of what pays best; always acting in between would score -1."""
-    config = dataclasses.replace(QUICK, initial_log_std=-1.0)
-    _, result = rounds(config, partial(Aim, wait=0), opt_steps=200, enough=-0.09, play=PLAY)
-    assert result.best_score is not None
-    assert result.best_score > -0.1

@@ -15,18 +15,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from asyncrl.agents.iqn import IQNAgent, IQNConfig, IQNNetwork, quantile_huber
-from asyncrl.agents.parts.networks import DuelingHead, NoisyLinear
 from asyncrl.core.agent import PolicyContext, evaluation_mode
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.types import Array
 from tests.agents.chain import (
-    CHAIN,
     IMAGES,
     TWO_STATES,
-    chain_replay,
-    check_chain,
     random_batch,
-    spec,
 )
 from tests.support.scale import examples
 
@@ -44,17 +39,6 @@ def loss_by_the_loop(quantiles: Array, target: Array, fractions: Array, kappa: f
             huber = size**2 / 2 if size <= kappa else kappa * (size - kappa / 2)
             total += abs(tau - (1.0 if delta < 0 else 0.0)) * huber / kappa / len(target)
     return total
-
-
-def test_loss_by_hand() -> None:
-    """Quantiles 0 (at 0.25) and 2 (at 0.75), targets 1 and 4, kappa 1.
-
-    delta = 1, 4 for the first: 0.25 * (0.5 + 3.5) / 2 = 0.5. For the second delta = -1, 2:
-    (|0.75 - 1| * 0.5 + 0.75 * 1.5) / 2 = 0.625.
-    """
-    columns = ([0.0, 2.0], [1.0, 4.0], [0.25, 0.75])
-    loss = quantile_huber(*(torch.tensor(c)[:, None] for c in columns), kappa=1.0)
-    assert loss.tolist() == pytest.approx([0.5 + 0.625])
 
 
 @given(
@@ -170,25 +154,6 @@ def test_images_are_encoded_by_convolutions_and_all_hidden_layers_come_after() -
     assert not any(torch.equal(before[name], after[name]) for name in before)
 
 
-@pytest.mark.parametrize(("hidden", "n_features"), [((), 2), ((16,), 16), ((16, 8), 16)])
-def test_first_hidden_layer_encodes_what_is_no_image(
-    hidden: tuple[int, ...], n_features: int
-) -> None:
-    agent = IQNConfig(hidden=hidden, device="cpu").build(TWO_STATES, CONTEXT)
-    assert agent.net.embedding.out_features == n_features
-    assert np.isfinite(float(agent.opt(random_batch())["loss"]))
-
-
-def test_dueling_and_noisy_shape_the_network() -> None:
-    config = dataclasses.replace(SMALL, dueling=True, noisy=True, exploration=None)
-    agent = config.build(TWO_STATES, PolicyContext(seed=0, n_envs=8))
-    kinds = [type(m) for m in agent.model.modules()]
-    assert kinds.count(DuelingHead) == 1
-    assert kinds.count(NoisyLinear) == 1 + 2 * 2
-    assert agent.act(random_batch()["obs"]).action.shape == (8,)
-    assert np.isfinite(float(agent.opt(random_batch())["loss"]))
-
-
 def own_encoder(_: EnvSpec) -> nn.Module:
     return nn.Sequential(nn.Linear(2, 5), nn.Tanh())
 
@@ -198,40 +163,3 @@ def test_custom_encoder_comes_before_all_hidden_layers() -> None:
     assert agent.net.embedding.out_features == 5
     assert [m.out_features for m in agent.net.head if isinstance(m, nn.Linear)] == [8, 8, 2]  # type: ignore[union-attr]
     assert np.isfinite(float(agent.opt(random_batch())["loss"]))
-
-
-def test_quantiles_are_learned_and_not_just_their_mean() -> None:
-    """One state: the first action pays anything from 0 to 1, whose quantile at tau is tau."""
-    one_state = spec((1,), 2)
-    config = IQNConfig(hidden=(32, 32), kappa=0.02, learning_rate=3e-3, device="cpu")
-    agent = config.build(one_state, CONTEXT)
-    random = np.random.default_rng(0)
-    ones = np.ones((128, 1), np.float32)
-    for _ in range(400):
-        action = random.integers(2, size=128)
-        paid = np.where(action == 1, 0.5, random.random(128))
-        agent.opt(
-            {
-                "obs": ones,
-                "next_obs": ones,
-                "action": action,
-                "reward": paid.astype(np.float32),
-                "discount": np.zeros(128, np.float32),
-            }
-        )
-    tau = torch.linspace(0.1, 0.9, 9)[:, None]
-    with torch.no_grad():
-        z = agent.net.quantiles(agent.net.encoder(torch.ones(1, 1)), tau)[:, 0].numpy()
-    assert z[:, 0] == pytest.approx(tau[:, 0].numpy(), abs=0.12)
-    assert z[:, 1] == pytest.approx(np.full(9, 0.5), abs=0.08)
-
-
-@pytest.mark.parametrize("double", [False, True])
-def test_chain_is_solved_to_its_known_values(double: bool) -> None:
-    config = IQNConfig(
-        hidden=(32, 32), n_acting_quantiles=8, double=double, learning_rate=5e-3, device="cpu"
-    )
-    agent, replay = config.build(CHAIN, CONTEXT), chain_replay()
-    for _ in range(800):
-        agent.opt(replay.sample(32))
-    check_chain(agent, abs=0.04)

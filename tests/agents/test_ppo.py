@@ -7,16 +7,13 @@ import math
 from functools import partial
 from typing import Any
 
-import gymnasium as gym
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from torch import nn
 
 from asyncrl.actor import trajectory_processor
-from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents.parts.policy_gradient import Minibatches, TrajectoryBatch
 from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.agents.parts.updater import ChunkedForward
@@ -25,8 +22,6 @@ from asyncrl.agents.ppo import (
     PPOConfig,
     corrected_estimates,
     divergence,
-    explained_variance,
-    plain_estimates,
     surrogate,
     value_errors,
 )
@@ -37,10 +32,8 @@ from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.run_services import RecordConfig
 from asyncrl.learner.stop_conditions import (
     AnyOf,
-    MaxEnvSteps,
     MaxOptSteps,
     MaxSeconds,
-    ReachesUpperBound,
 )
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
@@ -98,13 +91,6 @@ def test_value_error_by_hand(value: float, clip: float, expected: float) -> None
     assert errors.item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_explained_variance() -> None:
-    target = tensor(1.0, 2.0, 6.0)
-    assert explained_variance(target + 7.0, target).item() == pytest.approx(1.0)
-    assert explained_variance(torch.zeros(3), target).item() == pytest.approx(0.0)
-    assert explained_variance(torch.zeros(3), torch.ones(3)).isfinite()
-
-
 def test_divergence_is_that_of_two_known_policies() -> None:
     mu, pi = np.array([0.2, 0.3, 0.5]), np.array([0.5, 0.1, 0.4])
     metrics = divergence(torch.from_numpy(np.log(pi / mu))).numpy()
@@ -129,7 +115,7 @@ def played(draw: st.DrawFn) -> dict[str, Array]:
 
 
 def naive_estimates(
-    data: dict[str, Array], lambda_: float, clip_rho: float, clip_c: float
+    data: Columns, lambda_: float, clip_rho: float, clip_c: float
 ) -> tuple[Array, Array]:
     """Sum up each row's later corrections, one by one; Espeholt et al. (2018), equation 1."""
     mask, value = data["mask"], data["values"]
@@ -169,21 +155,6 @@ def test_corrected_estimates_are_the_sums_of_the_paper(
     assert np.allclose(metrics.advantages, advantages)
 
 
-@given(data=played(), lambda_=st.sampled_from([0.0, 0.7, 1.0]))
-@settings(max_examples=40, deadline=None)
-def test_both_kinds_of_estimates_agree_on_what_the_newest_policy_played(
-    data: dict[str, Array], lambda_: float
-) -> None:
-    tensors = {name: torch.from_numpy(value) for name, value in data.items()}
-    tensors["log_ratio"] = torch.zeros_like(tensors["reward"])
-    corrected = corrected_estimates(**tensors, lambda_=lambda_, clip_rho=1.0, clip_c=1.0)
-    del tensors["log_ratio"]
-    plain = plain_estimates(**tensors, lambda_=lambda_)
-    assert np.allclose(plain.advantages, corrected.advantages)
-    mask = data["mask"]
-    assert np.allclose(plain.targets[mask], corrected.targets[mask])
-
-
 def agent_for(config: PPOConfig = CONFIG, spec: EnvSpec = SPEC, **changes: Any) -> PPOAgent:
     return dataclasses.replace(config, **changes).build(spec, PolicyContext(seed=1, n_envs=4))
 
@@ -213,12 +184,13 @@ def batch_for(agent: PPOAgent, seed: int = 0, n: int = 3, length: int = 6) -> Co
     }
 
 
-MEMORIES: list[dict[str, Any]] = [{}, {"memory": "gru"}, {"memory": "lstm"}]
-with_and_without_memory = pytest.mark.parametrize("memory", MEMORIES, ids=["none", "gru", "lstm"])
+with_and_without_memory = pytest.mark.parametrize(
+    "memory", [{}, {"memory": "gru"}, {"memory": "lstm"}], ids=["none", "gru", "lstm"]
+)
 
 
 @with_and_without_memory
-@pytest.mark.parametrize("parts", [1, 2, 5, 100])
+@pytest.mark.parametrize("parts", [1, 5, 100])
 def test_minibatches_hold_each_transition_once(memory: dict[str, Any], parts: int) -> None:
     agent = agent_for(**memory)
     batch = batch_for(agent)
@@ -266,26 +238,9 @@ def test_network_unrolls_to_the_probabilities_that_were_played(memory: dict[str,
     assert float(metrics["lag_kl"]) == pytest.approx(0.0, abs=1e-9)
 
 
-def naive_gae(batch: Columns, values: Array, lambda_: float) -> Array:
-    """Add up the TD errors of later rows of an episode; Schulman et al. (2016), equation 16."""
-    mask, discount = batch["mask"], batch["discount"]
-    advantages = np.zeros(mask.shape)
-    for b, s in np.argwhere(mask):
-        weight = 1.0
-        for t in range(s, mask.shape[1]):
-            if not mask[b, t]:
-                break
-            error = batch["reward"][b, t] + discount[b, t] * values[b, t + 1] - values[b, t]
-            advantages[b, s] += weight * error
-            weight *= discount[b, t] * lambda_
-    return advantages
-
-
 @with_and_without_memory
-@pytest.mark.parametrize("dual_clip", [0.0, 1.05])
-def test_update_starts_from_the_loss_of_a_naive_implementation(
-    memory: dict[str, Any], dual_clip: float
-) -> None:
+def test_update_starts_from_the_loss_of_a_naive_implementation(memory: dict[str, Any]) -> None:
+    dual_clip = 1.05 if memory else 0.0
     agent = agent_for(**memory, normalize_values=False, clip=0.1, dual_clip=dual_clip)
     batch = batch_for(agent, seed=1, n=4, length=8)
     with torch.no_grad():  # now it is another policy than the one that has played
@@ -298,7 +253,8 @@ def test_update_starts_from_the_loss_of_a_naive_implementation(
     metrics = agent.opt(batch)
 
     values, mask = v.numpy().astype(float), batch["mask"]
-    advantages = naive_gae(batch, values, lambda_=0.95)
+    on_policy = {**batch, "values": values, "log_ratio": np.zeros(mask.shape)}
+    advantages, _ = naive_estimates(on_policy, 0.95, 1.0, 1.0)
     mean, std = advantages[mask].mean(), advantages[mask].std()
     gains, errors, entropies, clipped = [], [], [], []
     for b, t in np.argwhere(mask):
@@ -337,10 +293,6 @@ def test_gpu_learns_what_a_cpu_learns(memory: dict[str, Any], correction: Any) -
     assert metrics[0] == pytest.approx(metrics[1], rel=1e-3, abs=1e-4)
 
 
-def weights(agent: PPOAgent) -> Array:
-    return np.concatenate([p.detach().numpy().ravel() for p in agent.model.parameters()])
-
-
 def test_gradient_steps_are_epochs_times_parts_unless_the_policy_has_gone_far() -> None:
     settings: dict[str, Any] = {"epochs": 5, "minibatches": 3, "learning_rate": 0.05}
     for target_kl, steps in [(0.0, 15), (1e9, 15), (1e-9, 3)]:
@@ -360,19 +312,6 @@ def test_entropy_bonus_keeps_choices_open(weight: float, sign: int) -> None:
     first = float(agent.opt(batch)["entropy"])
     last = float(agent.opt(batch)["entropy"])
     assert (last - first) * sign > 0
-
-
-def test_values_are_learned_in_units_of_rewards() -> None:
-    agent = agent_for(epochs=200, learning_rate=1e-2)
-    batch = batch_for(agent, n=8, length=20)
-    # Each row ends an episode with a reward of about a thousand.
-    reward = (1000.0 + 10.0 * batch["obs"][:, :-1, 0]) * batch["mask"]
-    batch = {**batch, "reward": reward.astype(np.float32), "discount": 0 * batch["discount"]}
-    agent.opt(batch)
-    with torch.no_grad():
-        metrics = agent.in_rewards(agent.net(torch.from_numpy(batch["obs"][:, :-1]))[1])
-    errors = metrics.numpy() - reward
-    assert np.abs(errors[batch["mask"]]).mean() < 2.0
 
 
 def test_rare_values_are_learned_at_their_true_size() -> None:
@@ -413,89 +352,11 @@ def test_networks_start_orthogonal_and_policies_nearly_uniform(memory: dict[str,
     assert entropy == pytest.approx(math.log(2.0), abs=1e-3)
 
 
-def test_policy_moves_towards_what_was_good() -> None:
-    agent = agent_for(epochs=10, learning_rate=1e-2)
-    obs = np.random.default_rng(5).normal(size=(500, 3)).astype(np.float32)
-    for seed in range(6):
-        batch = batch_for(agent, seed, n=8, length=20)
-        good = batch["action"] == (batch["obs"][:, :-1, 0] > 0)
-        reward = np.where(good, 1.0, 0.0).astype(np.float32) * batch["mask"]
-        agent.opt({**batch, "reward": reward, "discount": 0 * batch["discount"]})
-    agent.train(False)
-    assert (agent.act(obs).action == (obs[:, 0] > 0)).mean() > 0.9
-
-
-@pytest.mark.parametrize("memory", MEMORIES[1:], ids=["gru", "lstm"])
-def test_memory_is_stored_and_emptied_where_episodes_begin(memory: dict[str, Any]) -> None:
-    policy = dataclasses.replace(CONFIG, **memory).build_policy(SPEC, PolicyContext(seed=1))
-    obs = np.ones((3, 3), np.float32)
-    assert not policy.act(obs).extras["memory"].any()
-    assert policy.act(obs).extras["memory"].any(axis=1).all()
-    policy.train(False)
-    policy.act(obs)
-    policy.train(True)
-    policy.forget(np.array([True, False, False]))
-    assert policy.act(obs).extras["memory"].any(axis=1).tolist() == [False, True, True]
-
-
-def test_nothing_is_stored_in_evaluation() -> None:
-    agent = agent_for()
-    agent.train(False)
-    assert not agent.act(np.zeros((2, 3), np.float32)).extras
-    assert agent.env_steps == 0
-
-
-class Doubled(nn.Module):
-    """Features of a user's own."""
-
-    def __init__(self, spec: EnvSpec) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(spec.observation.shape))
-
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        return torch.cat([obs * self.scale, 2.0 * obs], dim=1)
-
-
-@with_and_without_memory
-def test_custom_torso(memory: dict[str, Any]) -> None:
-    agent = agent_for(network=Doubled, **memory)
-    assert agent.net.policy.in_features == 6
-    before = weights(agent)
-    agent.opt(batch_for(agent))
-    assert not np.array_equal(before, weights(agent))
-
-
-class Recall(gym.Env[Array, Any]):
-    """Shows a number once, and pays for the action that names it a few steps later."""
-
-    _STEPS = 4
-
-    def __init__(self) -> None:
-        self.observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
-        self.action_space = gym.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Array, Any]:
-        super().reset(seed=seed)
-        self._number, self._step = int(self.np_random.integers(2)), 0
-        return np.array([2.0 * self._number - 1.0, 0.0], np.float32), {}
-
-    def step(self, action: int) -> tuple[Array, float, bool, bool, Any]:
-        self._step += 1
-        over = self._step == self._STEPS
-        last = self._step == self._STEPS - 1
-        return np.array([0.0, last], np.float32), over * (action == self._number), over, False, {}
-
-
-SCORED = EvaluationConfig(interval_opt_steps=5, play=EpisodeEvaluatorConfig(episodes=20))
-UNSCORED = EvaluationConfig(where="off")
-
-
 def train(
     agent: PPOConfig,
     env: str,
     n_envs: int = 8,
     n_steps: int = 128,
-    evaluate: EvaluationConfig = SCORED,
     **parts: Any,
 ) -> TrainResult:
     n = n_envs * n_steps
@@ -506,29 +367,10 @@ def train(
             replay=TrajectoryQueueConfig(),
             trainer=TrainerConfig(batch_size=n),
             record=RecordConfig(interval_s=0.0, interval_opt_steps=1),
-            evaluate=evaluate,
+            evaluate=EvaluationConfig(where="off"),
         ),
         **parts,
     )
-
-
-RECALL = f"{__name__}:Recall"
-
-
-@pytest.mark.parametrize("correction", ["gae", "vtrace"])
-def test_cartpole_is_learned(correction: Any) -> None:
-    # Doing anything at random yields 22.
-    agent = PPOConfig(device="cpu", correction=correction)
-    stop = AnyOf(ReachesUpperBound("eval_reward", 300.0), MaxEnvSteps(60_000))
-    assert (train(agent, "CartPole-v1", stop=stop).best_score or 0.0) >= 300.0
-
-
-@pytest.mark.parametrize(("memory", "recalls"), [("none", False), ("gru", True), ("lstm", True)])
-def test_what_was_seen_earlier_is_used_with_a_memory_alone(memory: Any, recalls: bool) -> None:
-    agent = PPOConfig(device="cpu", hidden=(16,), memory=memory)
-    stop = AnyOf(ReachesUpperBound("eval_reward", 1.0), MaxEnvSteps(40_000 if recalls else 5_000))
-    result = train(agent, RECALL, n_envs=32, n_steps=16, stop=stop)
-    assert (result.best_score == 1.0) is recalls
 
 
 @pytest.mark.parametrize("cut", [{"max_length": 8}, {"clip_length": 5}])
@@ -539,7 +381,6 @@ def test_memory_continues_where_trajectories_are_cut(cut: dict[str, int]) -> Non
         "CartPole-v1",
         n_envs=2,
         n_steps=32,
-        evaluate=UNSCORED,
         make_processor=lambda: trajectory_processor.Trajectories(
             trajectory_processor.TrajectoryConfig(**cut)
         ),
@@ -551,8 +392,7 @@ def test_memory_continues_where_trajectories_are_cut(cut: dict[str, int]) -> Non
     assert len(lags) >= 3
 
 
-@pytest.mark.parametrize("memory", ["none", "lstm"])
-@pytest.mark.parametrize("correction", ["gae", "vtrace"])
+@pytest.mark.parametrize(("memory", "correction"), [("none", "gae"), ("lstm", "vtrace")])
 def test_a_run_with_everything_on(memory: Any, correction: Any) -> None:
     agent = PPOConfig(
         device="cpu",
@@ -580,7 +420,6 @@ def test_a_run_with_everything_on(memory: Any, correction: Any) -> None:
         "Pendulum-v1",
         n_envs=4,
         n_steps=32,
-        evaluate=UNSCORED,
         stop=MaxOptSteps(4),
         recorder=recorder,
     )
@@ -589,16 +428,13 @@ def test_a_run_with_everything_on(memory: Any, correction: Any) -> None:
     assert np.isfinite(list(result.agent.values())).all()
 
 
-@pytest.mark.processes
 def test_two_actors_run_ahead_of_the_learner_and_are_corrected_for() -> None:
     recorder = MemoryRecorder()
     start = preset("appo")
     config = dataclasses.replace(
         start,
-        trainer=dataclasses.replace(
-            start.trainer,
-            batch_size=512,
-        ),
+        launcher="thread",
+        trainer=dataclasses.replace(start.trainer, batch_size=512),
         record=RecordConfig(interval_opt_steps=1),
         evaluate=EvaluationConfig(where="off", interval_opt_steps=0),
     )

@@ -20,8 +20,7 @@ from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, evaluation_mod
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array
-from asyncrl.replay.prioritized import PrioritizedReplay, PrioritizedReplayConfig
-from tests.agents.chain import CHAIN, TWO_STATES, chain_replay, check_chain, random_batch, spec
+from tests.agents.chain import TWO_STATES, random_batch, spec
 
 CONTEXT = PolicyContext(seed=0, n_envs=8)
 RAINBOW = RainbowConfig(hidden=(16, 16), n_atoms=11, v_min=0.0, v_max=1.0, device="cpu")
@@ -59,20 +58,8 @@ def test_noise_explores_by_itself_and_with_something_else() -> None:
     assert both.build_policy(TWO_STATES, CONTEXT).record() == {"exploration_rate": 0.25}
 
 
-def own_network(_: EnvSpec) -> nn.Module:
-    return nn.Sequential(NoisyLinear(2, 8), nn.ReLU(), NoisyLinear(8, 22))
-
-
 def silent_network(_: EnvSpec) -> nn.Module:
     return nn.Linear(2, 22)
-
-
-def test_custom_network_may_have_noisy_layers() -> None:
-    config = dataclasses.replace(RAINBOW, network=own_network, noisy=False, dueling=False)
-    agent = config.build(TWO_STATES, CONTEXT)
-    obs = np.ones((8, 2), np.float32)
-    assert len({agent.act(obs).action.tobytes() for _ in range(10)}) > 1
-    assert np.isfinite(float(agent.opt(random_batch())["loss"]))
 
 
 def test_what_would_not_explore_is_refused() -> None:
@@ -122,18 +109,6 @@ def test_recorded_updates_are_those_of_eager_ones(config: AgentConfig) -> None:
     recorded, metrics_recorded = learned(config, 12, device="cuda", accelerate="graphs")
     assert recorded == pytest.approx(eager, abs=1e-4)
     assert metrics_recorded == pytest.approx(metrics, rel=1e-3, abs=1e-3)
-
-
-def test_chain_is_solved_from_prioritized_replay() -> None:
-    config = dataclasses.replace(RAINBOW, hidden=(32, 32), n_atoms=21, learning_rate=5e-3)
-    agent = config.build(CHAIN, CONTEXT)
-    replay = chain_replay(PrioritizedReplayConfig(capacity=10, gamma=0.9))
-    assert isinstance(replay, PrioritizedReplay)
-    for _ in range(600):
-        batch = replay.sample(32)
-        agent.opt(batch)
-        replay.update_priorities(batch["index"], agent.priorities())
-    check_chain(agent, abs=0.05)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

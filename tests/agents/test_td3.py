@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,32 +11,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents.parts.bounded import LastingNoise
-from asyncrl.agents.parts.networks import MLP
 from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.agents.td3 import TD3Agent, TD3Config
-from asyncrl.core.agent import AgentConfig, PolicyContext, evaluation_mode, forget
+from asyncrl.core.agent import PolicyContext, evaluation_mode, forget
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Columns
-from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.async_trainer import AsyncTrainerConfig
-from asyncrl.learner.rate_limiter import RateLimiterConfig
-from asyncrl.learner.stop_conditions import MaxEnvSteps, ReachesUpperBound
-from asyncrl.training.asynchronous import train_async
-from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.config import AsyncConfig
 from tests.agents.test_sac import (
     CONTEXT,
     HIGH,
     LOW,
     SPEC,
-    ConstantCritic,
-    FlatCritic,
-    NormalizingCritic,
-    OwnCritic,
     batch_of,
     box,
     observations,
@@ -60,22 +45,6 @@ class ConstantActor(nn.Module):
         return self.output.expand(len(obs), -1)
 
 
-def constant_agent(*values: float, **settings: Any) -> TD3Agent:
-    """Build an agent whose critics and target networks have these values."""
-    config = small(
-        actor_network=ConstantActor,
-        critic_network=ConstantCritic,
-        n_critics=len(values),
-        **settings,
-    )
-    agent = config.build(spec_with(box([-1.0], [1.0])), CONTEXT)
-    for critics in (agent.critics, agent.parts["target_critics"]):
-        assert isinstance(critics, nn.Module)
-        for parameter, value in zip(critics.parameters(), values, strict=True):
-            nn.init.constant_(parameter, value)
-    return agent
-
-
 def part(agent: TD3Agent, name: str) -> nn.Module:
     module = agent.parts[name]
     assert isinstance(module, nn.Module)
@@ -83,14 +52,6 @@ def part(agent: TD3Agent, name: str) -> nn.Module:
 
 
 # --- acting --------------------------------------------------------------------------------------
-
-
-def test_action_lies_where_the_bounds_put_it() -> None:
-    policy = small(actor_network=ConstantActor).build_policy(SPEC, CONTEXT).train(False)
-    with torch.no_grad():
-        # atanh(0.5) = 0.5493: three quarters of the way from low to high
-        next(policy.model.parameters()).copy_(torch.tensor([0.5493061, -0.5493061]))
-    np.testing.assert_allclose(policy.act(observations(4)).action, [[3.5, 2.125]] * 4, rtol=1e-6)
 
 
 def test_noise_is_in_halves_of_the_interval() -> None:
@@ -141,7 +102,7 @@ def test_each_environment_has_its_own_noise() -> None:
     assert spread[1] == pytest.approx(0.02, rel=0.05)
 
 
-@pytest.mark.parametrize("correlation", [0.0, 4.0, 30.0])
+@pytest.mark.parametrize("correlation", [0.0, 4.0])
 def test_noise_lasts_as_long_as_it_is_asked_to(correlation: float) -> None:
     noise = LastingNoise(correlation, np.random.default_rng(0))
     x = np.stack([noise.normal((400, 2)) for _ in range(300)]).astype(np.float64)
@@ -190,18 +151,6 @@ def test_random_steps_are_uniform_however_long_they_last(correlation: float) -> 
 
 
 # --- learning ------------------------------------------------------------------------------------
-
-
-def test_critics_learn_the_reward_and_the_least_of_the_slow_values() -> None:
-    agent = constant_agent(1.0, 3.0)
-    rewards, discounts = np.array([1, 2], np.float32), np.array([0.9, 0.0], np.float32)
-    action = np.zeros((2, 1), np.float32)
-    record = agent.opt(batch_of(2, action=action, reward=rewards, discount=discounts))
-    # y = (1 + 0.9 * 1, 2 + 0 * 1): the second transition ended its episode
-    errors = np.array([[1 - 1.9, 1 - 2], [3 - 1.9, 3 - 2]])
-    assert float(record["critic_loss"]) == pytest.approx((errors**2).mean(), rel=1e-6)
-    assert float(record["q_mean"]) == 2.0
-    np.testing.assert_allclose(agent.priorities(), np.abs(errors).mean(axis=0), rtol=1e-6)
 
 
 class LinearCritic(nn.Module):
@@ -277,8 +226,8 @@ def test_policy_climbs_the_first_critic() -> None:
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize("interval", [1, 2, 3])
-def test_policy_and_target_networks_wait_for_their_turn(interval: int) -> None:
+def test_policy_and_target_networks_wait_for_their_turn() -> None:
+    interval = 3
     agent = small(policy_interval_opt_steps=interval).build(SPEC, CONTEXT)
     delayed = (agent.model, part(agent, "target_actor"), part(agent, "target_critics"))
     moved = []
@@ -299,86 +248,27 @@ def test_policy_and_target_networks_wait_for_their_turn(interval: int) -> None:
     assert moved == [step % interval == 0 for step in range(6)]
 
 
-def test_loss_of_the_policy_is_reported_in_each_step() -> None:
-    agent = small().build(SPEC, CONTEXT)
-    metrics = [agent.opt(batch_of()) for _ in range(3)]
-    assert all(
-        {"critic_loss", "actor_loss", "actor_grad_norm"} <= set(record) for record in metrics
-    )
-    losses = [float(record["actor_loss"]) for record in metrics]
-    assert losses[0] == losses[1] != losses[2]
-
-
-def learns_pendulum(agent: AgentConfig) -> Any:
-    """Train a few thousand steps with two actors until an evaluation is far above chance."""
-    config = AsyncConfig(
-        actors=2,
-        segment=SegmentConfig(length=16),
-        limiter=RateLimiterConfig(samples_per_insert=32.0, min_size=512),
-        trainer=AsyncTrainerConfig(sync_interval_opt_steps=20),
-        evaluate=EvaluationConfig(
-            where="inline", play=EpisodeEvaluatorConfig(episodes=5), interval_opt_steps=250
-        ),
-    )
-    make_env = partial(EnvConfig(id="Pendulum-v1", n_envs=8).build)
-    stop = ReachesUpperBound("eval_reward", -450.0) | MaxEnvSteps(60_000)
-    return train_async(agent, make_env, config, stop=stop)
-
-
-@pytest.mark.processes
-def test_learns_pendulum_with_two_actors() -> None:
-    rate = 3e-3
-    config = TD3Config(
-        hidden=(64, 64), actor_learning_rate=rate, critic_learning_rate=rate, tau=0.02, device="cpu"
-    )
-    result = learns_pendulum(config)
-    # Actions at random make -1230, none at all about the same.
-    assert result.last_score >= -450.0, result.stop_reason
-
-
 # --- networks ------------------------------------------------------------------------------------
 
 
-class OwnActor(nn.Module):
-    def __init__(self, spec: EnvSpec) -> None:
-        super().__init__()
-        self.net = MLP(spec.observation.shape[0], (8,), spec.action.shape[0])
-
-    def forward(self, obs: Tensor) -> Tensor:
-        return self.net(obs)
-
-
-@pytest.mark.parametrize("critic", [OwnCritic, FlatCritic, NormalizingCritic])
-def test_own_networks_learn_and_travel(critic: Any) -> None:
-    config = small(
-        actor_network=OwnActor, critic_network=critic, n_critics=3, critic_learning_rate=1e-2
-    )
-    agent, policy = config.build(SPEC, CONTEXT), config.build_policy(SPEC, CONTEXT)
-    losses = [float(agent.opt(batch_of())["critic_loss"]) for _ in range(50)]
-    assert losses[-1] < 0.95 * losses[0]
-    policy.sync_model(agent.model_info())
-    assert set(policy.model_info().params) == set(OwnActor(SPEC).state_dict())
-
-
 class WithStillParts(nn.Module):
-    """Another network behind an encoder without gradients, and beside an unused layer."""
+    """A layer behind an encoder without gradients, and beside an unused layer."""
 
-    def __init__(self, make: Any, spec: EnvSpec) -> None:
+    def __init__(self, n_inputs: int, n_outputs: int) -> None:
         super().__init__()
-        n = spec.observation.shape[0]
-        self.moves = make(spec)
-        self.frozen = nn.Linear(n, n).requires_grad_(False)
-        self.unused = nn.Linear(n, n)
+        self.moves = nn.Linear(n_inputs, n_outputs)
+        self.frozen = nn.Linear(3, 3).requires_grad_(False)
+        self.unused = nn.Linear(3, 3)
 
     def forward(self, obs: Tensor, *action: Tensor) -> Tensor:
-        out: Tensor = self.moves(self.frozen(obs), *action)
+        out: Tensor = self.moves(torch.cat([self.frozen(obs), *action], dim=1))
         return out
 
 
 def test_own_networks_may_have_parts_that_do_not_learn() -> None:
     agent = small(
-        actor_network=partial(WithStillParts, OwnActor),
-        critic_network=partial(WithStillParts, OwnCritic),
+        actor_network=lambda _: WithStillParts(3, 2),
+        critic_network=lambda _: WithStillParts(5, 1),
     ).build(SPEC, CONTEXT)
     networks = agent.model, agent.critics
     before = [copy.deepcopy(network.state_dict()) for network in networks]

@@ -1,0 +1,190 @@
+"""That algorithms learn: values known by hand, and what only a memory can know."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
+from asyncrl.agents.c51 import C51Config
+from asyncrl.agents.discrete_sac import DiscreteSACConfig
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.impala import IMPALAConfig
+from asyncrl.agents.iqn import IQNConfig
+from asyncrl.agents.parts.exploration import EpsilonGreedy
+from asyncrl.agents.parts.schedules import Schedule
+from asyncrl.agents.ppo import PPOConfig
+from asyncrl.agents.r2d2 import R2D2Config
+from asyncrl.agents.rainbow import RainbowConfig
+from asyncrl.agents.td3 import TD3Config
+from asyncrl.core.agent import AgentConfig, PolicyContext
+from asyncrl.core.segment import SegmentConfig
+from asyncrl.core.types import Array
+from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.stop_conditions import MaxEnvSteps, ReachesUpperBound
+from asyncrl.replay.prioritized import PrioritizedReplay, PrioritizedReplayConfig
+from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
+from asyncrl.replay.trajectories import TrajectoryQueueConfig
+from asyncrl.training.asynchronous import train_async
+from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.config import AsyncConfig
+from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
+from tests.agents.chain import CHAIN, chain_replay, check_chain
+
+_NET: dict[str, Any] = {"hidden": (32, 32), "device": "cpu"}
+_ATOMS: dict[str, Any] = {"n_atoms": 21, "v_min": 0.0, "v_max": 1.0, "learning_rate": 5e-3}
+# Steps that stay large jitter around the solution with copies at intervals.
+_COPIED: dict[str, Any] = {
+    "tau": 0.0,
+    "target_interval_opt_steps": 25,
+    "learning_rate": Schedule.linear(3e-3, 1e-5, 1500),
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "opt_steps", "prioritized"),
+    [
+        (DQNConfig(loss="huber", **_COPIED, **_NET), 1500, False),
+        (C51Config(**_ATOMS, **_NET), 600, False),
+        (IQNConfig(n_acting_quantiles=8, learning_rate=5e-3, **_NET), 800, False),
+        pytest.param(RainbowConfig(**_ATOMS, **_NET), 600, True, marks=pytest.mark.slow),
+    ],
+    ids=["dqn", "c51", "iqn", "rainbow"],
+)
+def test_chain_is_solved_to_its_known_values(
+    config: DQNConfig, opt_steps: int, prioritized: bool
+) -> None:
+    agent = config.build(CHAIN, PolicyContext(seed=0, n_envs=8))
+    replay = chain_replay(PrioritizedReplayConfig(capacity=10, gamma=0.9) if prioritized else None)
+    for step in range(opt_steps):
+        agent.env_steps = step
+        batch = replay.sample(32)
+        agent.opt(batch)
+        if isinstance(replay, PrioritizedReplay):
+            replay.update_priorities(batch["index"], agent.priorities())
+    check_chain(agent, abs=0.05)
+
+
+class Recall(gym.Env[Array, Any]):
+    """Shows a number once, and pays for the action that names it a few steps later."""
+
+    _STEPS = 4
+
+    def __init__(self) -> None:
+        self.observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Array, Any]:
+        super().reset(seed=seed)
+        self._number, self._step = int(self.np_random.integers(2)), 0
+        return np.array([2.0 * self._number - 1.0, 0.0], np.float32), {}
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, Any]:
+        self._step += 1
+        over = self._step == self._STEPS
+        last = self._step == self._STEPS - 1
+        return np.array([0.0, last], np.float32), over * (action == self._number), over, False, {}
+
+
+ON_POLICY = SyncConfig(
+    replay=TrajectoryQueueConfig(),
+    trainer=TrainerConfig(batch_size=512),
+    evaluate=EvaluationConfig(interval_opt_steps=5, play=EpisodeEvaluatorConfig(episodes=20)),
+)
+SEQUENCES = SyncConfig(
+    replay=PrioritizedSequenceReplayConfig(sequence_length=4, burn_in=1, stride=2),
+    trainer=TrainerConfig(
+        batch_size=32,
+        opt_interval_env_steps=16,
+        warmup_env_steps=500,
+        segment=SegmentConfig(length=16),
+    ),
+)
+_R2D2 = R2D2Config(
+    hidden=(16,),
+    encoder_hidden=(16,),
+    memory="gru",
+    memory_units=16,
+    burn_in=1,
+    learning_rate=5e-3,
+    device="cpu",
+    exploration=EpsilonGreedy(epsilon=0.3),
+)
+_SMALL: dict[str, Any] = {"hidden": (16,), "device": "cpu"}
+
+
+def best_score(
+    agent: AgentConfig, env: str, config: SyncConfig, *, enough: float, env_steps: int
+) -> float | None:
+    """Train up to a score, or so many steps."""
+    n_envs = 32 if config is ON_POLICY else 8
+    make_env = partial(EnvConfig(id=env, n_envs=n_envs).build)
+    stop = ReachesUpperBound("eval_reward", enough) | MaxEnvSteps(env_steps)
+    return train_sync(agent, make_env, config, stop=stop).best_score
+
+
+@pytest.mark.parametrize(
+    ("agent", "config", "recalls"),
+    [
+        (PPOConfig(**_SMALL), ON_POLICY, False),
+        (PPOConfig(memory="gru", **_SMALL), ON_POLICY, True),
+        (IMPALAConfig(memory="lstm", learning_rate=1e-2, **_SMALL), ON_POLICY, True),
+        pytest.param(_R2D2, SEQUENCES, True, marks=pytest.mark.slow),
+    ],
+    ids=["ppo without one", "ppo", "impala", "r2d2"],
+)
+def test_what_was_seen_earlier_is_used_with_a_memory_alone(
+    agent: AgentConfig, config: SyncConfig, recalls: bool
+) -> None:
+    steps = 60_000 if recalls else 5_000
+    score = best_score(agent, f"{__name__}:Recall", config, enough=1.0, env_steps=steps)
+    assert (score == 1.0) is recalls
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("correction", ["gae", "vtrace"])
+def test_ppo_learns_cartpole(correction: Any) -> None:
+    agent = PPOConfig(device="cpu", correction=correction)
+    score = best_score(agent, "CartPole-v1", ON_POLICY, enough=300.0, env_steps=60_000)
+    assert (score or 0.0) >= 300.0, "chance gets 22"
+
+
+@pytest.mark.slow
+def test_discrete_sac_learns_cartpole() -> None:
+    rates: dict[str, Any] = {"actor_learning_rate": 1e-3, "critic_learning_rate": 1e-3, "tau": 0.02}
+    agent = DiscreteSACConfig(
+        hidden=(64, 64), device="cpu", initial_alpha=0.1, random_env_steps=500, **rates
+    )
+    config = SyncConfig(trainer=TrainerConfig(opt_interval_env_steps=8, warmup_env_steps=500))
+    score = best_score(agent, "CartPole-v1", config, enough=100.0, env_steps=40_000)
+    assert (score or 0.0) >= 100.0
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_td3_learns_pendulum_with_two_actors() -> None:
+    rates: dict[str, Any] = {"actor_learning_rate": 3e-3, "critic_learning_rate": 3e-3, "tau": 0.02}
+    config = AsyncConfig(
+        actors=2,
+        segment=SegmentConfig(length=16),
+        limiter=RateLimiterConfig(samples_per_insert=32.0, min_size=512),
+        trainer=AsyncTrainerConfig(sync_interval_opt_steps=20),
+        evaluate=EvaluationConfig(
+            where="inline", play=EpisodeEvaluatorConfig(episodes=5), interval_opt_steps=250
+        ),
+    )
+    result = train_async(
+        TD3Config(hidden=(64, 64), device="cpu", **rates),
+        partial(EnvConfig(id="Pendulum-v1", n_envs=8).build),
+        config,
+        stop=ReachesUpperBound("eval_reward", -450.0) | MaxEnvSteps(60_000),
+    )
+    # Actions at random make -1230, none at all about the same.
+    assert result.last_score is not None
+    assert result.last_score >= -450.0, result.stop_reason
