@@ -37,17 +37,20 @@ def made(kind: str) -> AbstractContextManager[Launcher]:
             return LocalLauncher(start_method=kind)  # type: ignore[arg-type]
 
 
-@pytest.fixture(params=["forkserver", "spawn", "host", "thread"])
+@pytest.fixture(params=["forkserver", "host", "thread"])
 def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
     with made(request.param) as one:
         yield one
 
 
-@pytest.fixture(params=["forkserver", "spawn", "host"])
+@pytest.fixture(params=["forkserver", "host"])
 def isolating(request: pytest.FixtureRequest) -> Iterator[Launcher]:
     """One whose actors are processes: `supervision/threads.py` names what threads give up."""
     with made(request.param) as one:
         yield one
+
+
+also_spawned = pytest.mark.parametrize("isolating", ["forkserver", "spawn", "host"], indirect=True)
 
 
 def end_of(launcher: Launcher) -> ActorExit:
@@ -98,6 +101,7 @@ def test_an_exit_past_python_reports_its_code(isolating: Launcher) -> None:
     assert end_of(isolating).code == 3
 
 
+@also_spawned
 @pytest.mark.fault("F2")
 def test_a_crash_reports_signal_and_stack(isolating: Launcher) -> None:
     isolating.launch(peer(), bodies.crashes)
@@ -157,6 +161,7 @@ def test_kill_ends_an_actor(launcher: Launcher) -> None:
     _is_killed(launcher, bodies.waits)
 
 
+@also_spawned
 @pytest.mark.fault("F6")
 def test_kill_ends_an_actor_in_native_code(isolating: Launcher) -> None:
     _is_killed(isolating, bodies.holds_the_gil)
@@ -188,6 +193,7 @@ def test_kill_of_one_that_has_ended_does_nothing(launcher: Launcher) -> None:
     assert launcher.exits(0.0) == []
 
 
+@also_spawned
 @pytest.mark.fault("F11")
 def test_close_leaves_no_process_of_any_generation(isolating: Launcher, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
@@ -230,6 +236,7 @@ def test_a_function_defined_on_the_spot_can_be_sent(launcher: Launcher) -> None:
     assert end_of(launcher).last.produced == 11
 
 
+@also_spawned
 def test_surroundings_of_an_actor(isolating: Launcher, tmp_path: Path) -> None:
     isolating.launch(peer(), bodies.NotesSurroundings(tmp_path / "notes"))
     ended = end_of(isolating)
