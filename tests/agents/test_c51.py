@@ -21,6 +21,7 @@ from asyncrl.core.types import Array, Columns
 from tests.agents.chain import (
     TWO_STATES,
     random_batch,
+    spec,
 )
 from tests.support.scale import examples
 

@@ -122,7 +122,7 @@ _SMALL: dict[str, Any] = {"hidden": (16,), "device": "cpu"}
 def best_score(
     agent: AgentConfig, env: str, config: SyncConfig, *, enough: float, env_steps: int
 ) -> float | None:
-    """Train up to a score, or so many steps."""
+    """Train up to a score, or up to a number of steps."""
     n_envs = 32 if config is ON_POLICY else 8
     make_env = partial(EnvConfig(id=env, n_envs=n_envs).build)
     stop = ReachesUpperBound("eval_reward", enough) | MaxEnvSteps(env_steps)
