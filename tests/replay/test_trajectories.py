@@ -60,31 +60,6 @@ def test_each_transition_is_handed_out_once_with_its_successor(
     assert sorted(seen) == sorted(by_obs)
 
 
-@given(streams())
-@settings(max_examples=60, deadline=None)
-def test_sums_run_backwards_without_knowing_episodes(ends: list[list[str]]) -> None:
-    histories, messages = played(ends)
-    buffer = queue()
-    pushed(buffer, messages)
-    batch = buffer.sample(1000)
-    mask, values = batch["mask"], np.sin(batch["obs"][..., 0])
-    delta = batch["reward"] + batch["discount"] * values[:, 1:] - values[:, :-1]
-    sums = np.zeros((len(mask), LENGTH + 1))
-    for t in reversed(range(LENGTH)):
-        sums[:, t] = mask[:, t] * (delta[:, t] + batch["discount"][:, t] * 0.9 * sums[:, t + 1])
-    where = {t.obs: (env, i) for env in histories for i, t in enumerate(env)}
-    for b, t in np.argwhere(mask):
-        env, i = where[float(batch["obs"][b, t, 0])]
-        naive, factor = 0.0, 1.0
-        for step in env[i : i + int(mask[b, t:].sum())]:
-            bootstrap = 0.0 if step.terminated else GAMMA * np.sin(step.next_obs)
-            naive += factor * (step.reward + bootstrap - np.sin(step.obs))
-            if step.terminated or step.truncated:
-                break
-            factor *= GAMMA * 0.9
-        assert sums[b, t] == pytest.approx(naive, rel=1e-4, abs=1e-4)
-
-
 def test_oldest_come_first_and_batches_even_out() -> None:
     histories, messages = played([["", "", "T"] * 20])
     buffer = queue()
@@ -170,7 +145,6 @@ def stream_of(flags: list[int], memory: list[float]) -> tuple[Columns, IntArray]
         ([0, 0, 1, 4, 0, 0, 0], [5, 6, 7, 0, 0, 1, 2], [(5, [0, 1, 2, 4, 5])]),
         # One that continues behind a cut does.
         ([0, 0, 0, 4, 0, 0, 0], [5, 6, 7, 0, 8, 9, 2], [(5, [0, 1, 2]), (8, [4, 5])]),
-        ([4, 0, 4, 0, 4, 0, 0], [0, 8, 0, 9, 0, 3, 4], [(8, [1]), (9, [3]), (3, [5])]),
         ([4, 0, 4, 0, 2, 4, 4], [0, 8, 0, 0, 2, 0, 0], [(8, [1, 3, 4])]),
         # What lies beyond the trajectory begins the next one anyhow.
         ([0, 0, 0, 0, 0, 4, 0], [5, 6, 7, 8, 9, 0, 4], [(5, [0, 1, 2, 3, 4])]),
