@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from asyncrl.actor.step_processor import OneStep
 from asyncrl.core.env import BoxSpec, EnvSpec, EnvStep, PackedSpec
-from asyncrl.core.env_checks import CheckedBatch, checked
+from asyncrl.core.env_checks import CheckedBatch, checked, shown
 from asyncrl.core.errors import ActorFailed, EnvironmentFault
 from asyncrl.core.segment import SegmentConfig, make_schema
 from asyncrl.core.types import Array
@@ -310,3 +311,23 @@ def test_steps_that_are_spoiled_may_be_left_out_and_counted() -> None:
 def renewed(trainer: Any) -> float:
     rows = trainer.proxy.actors.rows().values()
     return sum(row.policy.get("env_restarts", 0.0) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (np.float32(0.5), "0.5"),
+        (None, "None"),
+        ([[1], [2, 3]], "[[1], [2, 3]]"),
+        (np.arange(84), "[0, 1, 2, 3, 4, 5, 6, 7, ...] (84 values from 0 to 83)"),
+        (torch.ones(3, requires_grad=True), "[1.0, 1.0, 1.0]"),
+        (torch.ones(2, dtype=torch.bfloat16), "tensor([1., 1.], dtype=torch.bfloat16)"),
+        ({"key": "x\n" * 500}, None),
+        (np.array(["x" * 500, "y"]), None),
+    ],
+)
+def test_values_are_shown_in_one_short_line(value: Any, text: str | None) -> None:
+    line = shown(value)
+    assert line == (text or line)
+    assert "\n" not in line
+    assert len(line) <= 200

@@ -74,21 +74,10 @@ def test_spaces_are_stacked_frames_and_the_games_own_actions() -> None:
     assert make("ALE/Pong-v5", frame_stack=2).spec.observation.shape == (2, 84, 84)
 
 
-def test_bare_environment_can_be_had_too() -> None:
-    env = EnvConfig(id="ale_py:ALE/Pong-v5", n_envs=2).build()
-    assert env.spec.observation.shape == (210, 160, 3)
-    env.close()
-
-
 @pytest.mark.parametrize("life_loss", [False, True])
 def test_stacks_can_be_built_again_from_single_frames(life_loss: bool) -> None:
     first, steps = play(make(life_loss=life_loss), 200)
     assert stacks_follow(first, steps) >= (8 if life_loss else 2)
-
-
-def test_stacks_of_the_shortest_games_can_be_built_again_too() -> None:
-    first, steps = play(make(max_frames=8), 12)
-    assert stacks_follow(first, steps) == 2 * 6
 
 
 def test_last_observation_is_the_one_that_the_game_ended_with(

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, Text
 
-from asyncrl.core.env import BoxSpec, DiscreteSpec, PackedSpec
+from asyncrl.core.env import PackedSpec
 from asyncrl.core.errors import ConfigError, EnvironmentFault
 from asyncrl.envs.batch import PlainBatch
 from tests.support.fake_envs import (
-    OBS_SPACE,
     TERMINATING,
     ActedEnv,
     BrokenEnv,
@@ -78,11 +77,7 @@ def test_discrete_actions_arrive_as_pythons_ints() -> None:
     assert {type(action) for action in got} == {int}
 
 
-def test_discrete_actions_are_counted_from_the_start_of_the_space() -> None:
-    assert acted(Discrete(3, start=-1), np.array([0, 2])) == [-1, 1]
-
-
-@pytest.mark.parametrize("shape", [(), (2,), (2, 1)])
+@pytest.mark.parametrize("shape", [(), (2, 1)])
 def test_box_actions_arrive_as_arrays_of_the_space(shape: tuple[int, ...]) -> None:
     space = Box(-1, 1, shape, np.float64)
     action = np.linspace(-1, 1, 2 * math.prod(shape), dtype=np.float32).reshape(2, *shape)
@@ -92,12 +87,6 @@ def test_box_actions_arrive_as_arrays_of_the_space(shape: tuple[int, ...]) -> No
         assert space.contains(got)
         np.testing.assert_array_equal(got, right)
     np.testing.assert_array_equal(action, before, "the environments write into copies only")
-
-
-def test_spec_is_that_of_one_environment() -> None:
-    spec = PlainBatch(TellingEnv, 2).spec
-    assert spec.observation == BoxSpec((4,), "float32", OBS_SPACE.low, OBS_SPACE.high)
-    assert spec.action == DiscreteSpec(5)
 
 
 @pytest.mark.fault("F4")
@@ -112,16 +101,6 @@ def test_error_of_an_environment_names_it(at_step: int) -> None:
     assert caught.value.__notes__ == [f"asyncrl: in {where} environment 1 of 3 (TellingEnv){after}"]
 
 
-def test_error_in_a_reset_after_an_end_names_the_environment() -> None:
-    batch = broken(at_step=0, plan=[(1, "T")])
-    batch._envs[1]._at_step = 99
-    batch.reset(0)
-    batch._envs[1]._at_step, batch._envs[1]._error = 0, RuntimeError("no second episode")
-    with pytest.raises(RuntimeError, match="no second") as caught:
-        batch.step(np.zeros(3, np.int64))
-    assert caught.value.__notes__ == ["asyncrl: in reset of environment 1 of 3 (TellingEnv)"]
-
-
 @pytest.mark.fault("F8", "F25")
 @pytest.mark.parametrize(
     ("how", "message"),
@@ -130,10 +109,6 @@ def test_error_in_a_reset_after_an_end_names_the_environment() -> None:
             {"obs": np.array([0, math.nan, 0, math.inf], np.float32)},
             r"environment 1 of 3 \(TellingEnv\) gave the observation \[0.0, nan, 0.0, inf\], of "
             r"which 2 of 4 values are NaN or infinite after action 3\.",
-        ),
-        (
-            {"obs": np.zeros(4, np.float32) - math.inf, "at_step": 0},
-            r"environment 1 of 3 .* gave the first observation of an episode \[-inf.* after reset",
         ),
         (
             {"reward": math.nan},
@@ -145,26 +120,13 @@ def test_error_in_a_reset_after_an_end_names_the_environment() -> None:
             r"float32, \[0.0, 0.0, 0.0\] after action 3; its observation space declares \(4,\), "
             r"float32\.",
         ),
-        ({"obs": np.zeros((4, 1), np.float32)}, r"environment 1 of 3 .* of shape \(4, 1\)"),
-        (
-            {"obs": np.float32(1), "at_step": 0},
-            r"environment 1 of 3 .* of shape \(\).* after reset",
-        ),
         ({"obs": np.zeros(4, np.complex64)}, r"environment 1 of 3 .* and dtype complex64"),
-        (
-            {"obs": {"image": 1}},
-            r"environment 1 of 3 .* of shape \(\) and dtype object, {'image': 1}",
-        ),
         ({"obs": [[1.0], [2.0, 3.0]]}, r"environment 1 of 3 .* \[\[1.0\], \[2.0, 3.0\]\]"),
-        ({"obs": "four numbers"}, r"environment 1 of 3 .* 'four numbers'"),
         (
             {"reward": [1.0, 2.0]},
             r"the rewards of 3 environments must be one number each, got \(\d.*\[1.0, 2.0\]",
         ),
-        ({"reward": "1.5"}, "must be one number each, got .*1.5"),
-        ({"reward": np.complex64(1)}, "must be one number each"),
         ({"reward": "much"}, "the rewards of 3 environments must be one number each, got .*much"),
-        ({"reward": np.zeros((1, 1))}, "must be one number each"),
     ],
 )
 def test_broken_promises_are_reported_with_place_value_and_action(
@@ -191,25 +153,21 @@ class SpoiltNested(NestedEnv):
     ("spoil", "message"),
     [
         (
-            lambda observed: observed | {"drawn": np.float32(math.nan)},
-            r"gave the field 'drawn' of the observation nan, of which 1 of 1 .* after action 3\.",
+            lambda observed: observed | {"at": (np.array([256], np.uint16), observed["at"][1])},
+            r"with field 'at/0' of shape \(1,\) and dtype uint16.*256.* declares \(1,\), uint8",
         ),
         (
-            lambda observed: observed | {"at": (observed["at"][0], np.array([[math.inf]]))},
-            r"gave the field 'at/1' of the observation \[\[inf\]\], of which 1 of 1",
+            lambda observed: observed | {"who": 100},
+            r"field 'who' of the observation 100 after action 3, .* choices from 0 to 99\.",
+        ),
+        (
+            lambda observed: observed | {"drawn": np.float32(math.nan)},
+            r"gave the field 'drawn' of the observation nan, of which 1 of 1 .* after action 3\.",
         ),
         (
             lambda observed: observed | {"drawn": np.zeros(2, np.float32)},
             r"gave an observation with field 'drawn' of shape \(2,\) and dtype float32, "
             r"\[0.0, 0.0\] after action 3; its observation space declares \(\), float32\.",
-        ),
-        (
-            lambda observed: observed | {"at": (np.zeros(1, np.int64), observed["at"][1])},
-            r"with field 'at/0' of shape \(1,\) and dtype int64.* declares \(1,\), uint8",
-        ),
-        (
-            lambda observed: observed | {"who": 1.5},
-            r"with field 'who' of shape \(\) and dtype float64, 1.5",
         ),
         (
             lambda observed: observed | {"at": (*observed["at"], 1)},
@@ -220,7 +178,6 @@ class SpoiltNested(NestedEnv):
             lambda observed: {"who": observed["who"], "at": observed["at"]},
             r"it must be a dict with the keys \['at', 'drawn', 'who'\], got .*\['who', 'at'\]",
         ),
-        (lambda observed: observed["at"], "it must be a dict with the keys .*, got a tuple of 2"),
     ],
 )
 def test_broken_promises_name_the_field(spoil: Callable[[Any], Any], message: str) -> None:
@@ -241,7 +198,7 @@ def test_fields_may_come_in_any_order_and_in_other_types_of_their_kind() -> None
     assert tell_nested(batch.spec.observation, obs).tolist() == [[7, 3, 2, 0.5]]
 
 
-@pytest.mark.parametrize("lengths", [(3, 5), (5, 3), (1, 7), (0, 8)])
+@pytest.mark.parametrize("lengths", [(3, 5), (0, 8)])
 def test_observations_that_only_fit_together_are_not_mixed(lengths: tuple[int, int]) -> None:
     wrong = [np.zeros(length, np.float32) for length in lengths]
     makers = [partial(BrokenEnv, i, obs=obs) for i, obs in enumerate(wrong)]
@@ -270,28 +227,11 @@ def test_lists_and_numbers_of_other_kinds_are_taken() -> None:
     assert out.reward[1] == 7
 
 
-class OldEnv(TellingEnv):
-    """Answers as environments of the Gym before Gymnasium did."""
-
-    def step(self, action: Any) -> Any:
-        obs, reward, terminated, _, info = super().step(action)
-        return obs, reward, terminated, info
-
-
-def test_environment_of_the_old_api_is_distinguished() -> None:
-    batch = PlainBatch([TellingEnv, OldEnv], 2)
-    batch.reset(0)
-    with pytest.raises(EnvironmentFault, match=r"environment 1 of 2 .* returned 4 values.* 5"):
-        batch.step(np.array([0, 0]))
-
-
 @pytest.mark.parametrize(
     ("observation", "found"),
     [
         (np.ones(4, np.float32), r"a single value, \[1\.0, 1\.0, 1\.0, 1\.0\]; "),
-        ({"position": 1, "speed": 2}, "a single value, {'position': 1, 'speed': 2}; "),
         (None, "a single value, None; "),
-        ((1, 2, {}), "3 values; "),
     ],
 )
 def test_reset_and_step_that_return_something_else_are_named(observation: Any, found: str) -> None:
@@ -311,59 +251,10 @@ def test_reset_and_step_that_return_something_else_are_named(observation: Any, f
         batch.step(np.array([0, 0]))
 
 
-@pytest.mark.parametrize(
-    ("action", "found"),
-    [
-        (np.zeros(2, np.int64), r"shape \(2,\)"),
-        (np.zeros((3, 1), np.int64), r"shape \(3, 1\)"),
-        (np.zeros(3), "float64"),
-    ],
-)
-def test_actions_must_fit(action: np.ndarray, found: str) -> None:
-    batch = PlainBatch(TellingEnv, 3)
-    batch.reset(0)
-    with pytest.raises(ValueError, match=rf"{found}.*shape \(3,\), integers"):
-        batch.step(action)
-
-
 @pytest.mark.parametrize(("makers", "n_envs"), [(TellingEnv, 0), ([TellingEnv], 2), ([], 0)])
 def test_number_of_environments_is_checked(makers: Any, n_envs: int) -> None:
     with pytest.raises(ConfigError, match=f"n_envs={n_envs}"):
         PlainBatch(makers, n_envs)
-
-
-def test_environments_of_two_kinds_are_refused_and_closed() -> None:
-    envs = [TellingEnv(), ActedEnv(Discrete(2))]
-    with pytest.raises(ConfigError, match=r"same spaces; number 0 .*Discrete\(5\).*Discrete\(2\)"):
-        PlainBatch([lambda: envs[0], lambda: envs[1]], 2)
-    assert envs[0].closed == 1
-
-
-def test_environment_that_is_returned_twice_is_refused_and_closed() -> None:
-    env = TellingEnv()
-    with pytest.raises(ConfigError, match="same environment twice"):
-        PlainBatch(lambda: env, 2)
-    assert env.closed == 1
-
-
-def test_space_that_is_not_supported_is_refused_and_the_environment_closed() -> None:
-    env = TellingEnv()
-    env.observation_space = Box(0, 1, (2,), np.float32)
-    env.action_space = Text(3)
-    with pytest.raises(ConfigError, match=r"action space Text.* is not supported"):
-        PlainBatch([lambda: env], 1)
-    assert env.closed == 1
-
-
-def test_factory_that_fails_closes_what_was_made() -> None:
-    env = TellingEnv()
-
-    def fail() -> Any:
-        raise OSError("no more licenses")
-
-    with pytest.raises(OSError, match="no more licenses"):
-        PlainBatch([lambda: env, fail], 2)
-    assert env.closed == 1
 
 
 @pytest.mark.parametrize("wrong", [make_vector_env, lambda: None])
@@ -386,10 +277,31 @@ def test_close_closes_all_of_them_once_even_if_one_fails() -> None:
     assert [env.closed for env in envs] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("name", ["observation_space", "action_space"])
-def test_environment_without_a_space_is_refused_and_closed(name: str) -> None:
-    env = TellingEnv()
-    setattr(env, name, None)
-    with pytest.raises(ConfigError, match=f"TellingEnv has {name} None, .*set self.{name}"):
-        PlainBatch(lambda: env, 1)
-    assert env.closed
+class Unsupported(TellingEnv):
+    """One of its spaces is no space that actors know."""
+
+    def __init__(self, space: Any) -> None:
+        super().__init__()
+        self.action_space = space
+
+
+def fail() -> Any:
+    raise OSError("no more licenses")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "error", "words"),
+    [
+        (TellingEnv(), lambda: ActedEnv(Discrete(2)), ConfigError, r"number 0 .*Discrete\(2\)"),
+        (same := TellingEnv(), lambda: same, ConfigError, "same environment twice"),
+        (Unsupported(Text(3)), TellingEnv, ConfigError, "action space Text"),
+        (Unsupported(None), TellingEnv, ConfigError, "action_space None"),
+        (TellingEnv(), fail, OSError, "no more licenses"),
+    ],
+)
+def test_what_was_made_is_closed_if_a_batch_is_refused(
+    first: TellingEnv, second: Callable[[], Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        PlainBatch([lambda: first, second], 2)
+    assert first.closed == 1

@@ -58,10 +58,6 @@ class Blind(Screen):
         super().__init__("human")
 
 
-class Bare(gymnasium.Env[Any, Any]):
-    """Has no constructor."""
-
-
 class Deaf(Screen):
     """Takes the argument and does something else."""
 
@@ -156,7 +152,6 @@ def test_error_leaves_no_file_and_no_environment(tmp_path: Path) -> None:
     ("made", "error"),
     [
         (config("Blind"), "Blind cannot be filmed: it takes no argument render_mode; let its"),
-        (config("Bare"), "Bare cannot be filmed: it takes no argument render_mode; let its"),
         (config("Deaf"), "Deaf cannot be filmed: it renders 'human', not 'rgb_array'; let its"),
         (replace(config(), vectorization="native"), "Screen has a vector form only"),
         (config("Broken"), "Broken cannot be filmed: it raises OSError in render(): no screen; le"),

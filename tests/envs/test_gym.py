@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from asyncrl.core.env import BatchEnv, DiscreteSpec
 from asyncrl.core.errors import ConfigError
@@ -36,24 +36,20 @@ def run(env: BatchEnv, n_steps: int = 3) -> np.ndarray:
     return obs
 
 
-def test_id_makes_plain_environments() -> None:
-    env = EnvConfig(id="CartPole-v1", n_envs=4).build()
-    assert isinstance(env, PlainBatch)
+@pytest.mark.parametrize(
+    ("vectorization", "kind"), [("batch", PlainBatch), ("native", VectorBatch)]
+)
+def test_id_makes_environments_stepped_together(vectorization: Any, kind: type[Any]) -> None:
+    env = EnvConfig(id="CartPole-v1", n_envs=4, vectorization=vectorization).build()
+    assert isinstance(env, kind)
     assert env.n_envs == 4
     assert env.spec.action == DiscreteSpec(2)
     assert run(env).shape == (4, 4)
 
 
-def test_native_form_is_the_environments_own() -> None:
-    env = EnvConfig(id="CartPole-v1", n_envs=4, vectorization="native").build()
-    assert isinstance(env, VectorBatch)
-    assert env.n_envs == 4
-    assert run(env).shape == (4, 4)
-
-
 @pytest.mark.parametrize(
     ("vectorization", "episodes", "built"),
-    [("batch", 63, 63), ("batch", 1000, 64), ("native", 100, 100)],
+    [("batch", 1000, 64), ("native", 100, 100)],
 )
 def test_many_episodes_are_played_by_a_bounded_number_of_single_environments(
     vectorization: Any, episodes: int, built: int
@@ -113,14 +109,6 @@ def test_mujoco_is_float32_and_truncated(monkeypatch: pytest.MonkeyPatch, tmp_pa
     env.close()
 
 
-def test_registered_time_limit_truncates() -> None:
-    env = EnvConfig(id="MountainCar-v0").build()
-    env.reset(0)
-    outs = [env.step(np.array([1])) for _ in range(200)]
-    assert [bool(out.truncated[0]) for out in outs] == [False] * 199 + [True]
-    assert not any(out.terminated[0] for out in outs)
-
-
 def test_factory_of_plain_environments_is_called_for_each() -> None:
     env = EnvConfig(id=PLAIN, kwargs={"who": 7}, n_envs=3).build()
     assert isinstance(env, PlainBatch)
@@ -153,19 +141,6 @@ def test_make_plain_makes_a_new_one_each_time() -> None:
     assert isinstance(cart_pole.unwrapped, CartPoleEnv)
 
 
-def test_make_plain_closes_and_refuses_what_is_not_plain(monkeypatch: Any) -> None:
-    made: list[VectorEnv[Any, Any, Any]] = []
-
-    def factory() -> VectorEnv[Any, Any, Any]:
-        made.append(make_vector_env())
-        return made[0]
-
-    monkeypatch.setattr(sys.modules["tests.support.fake_envs"], "make_vector_env", factory)
-    with pytest.raises(ConfigError, match=r"makes gymnasium\S+SyncVectorEnv, not a gymnasium\.Env"):
-        EnvConfig(id=VECTOR).make_plain()
-    assert made[0].closed
-
-
 def test_config_travels_to_other_processes() -> None:
     config = EnvConfig(id="CartPole-v1", kwargs={"sutton_barto_reward": True}, n_envs=2)
     assert pickle.loads(pickle.dumps(config)) == config
@@ -173,20 +148,12 @@ def test_config_travels_to_other_processes() -> None:
     assert pickle.loads(pickle.dumps(make_batch(make_env, 3)))().n_envs == 3
 
 
-def test_id_must_name_something() -> None:
-    with pytest.raises(ConfigError, match=r"env\.id is empty"):
-        EnvConfig(id="")
-
-
 @pytest.mark.parametrize(
     ("env_id", "message"),
     [
         ("NoSuchEnv-v0", r"cannot make environment 'NoSuchEnv-v0': .*NoSuchEnv"),
         ("CartPol-v1", r"cannot make environment 'CartPol-v1': .*CartPole"),
-        ("HalfCheeta-v5", r"cannot make environment 'HalfCheeta-v5': (?!.*pip install)"),
-        ("no_such_module:Env-v0", r"cannot make environment 'no_such_module:Env-v0': "),
         ("GymV21Environment-v0", r"cannot make environment 'GymV21Environment-v0': .*shimmy"),
-        ("no_such_module:make", r"no_such_module"),
         ("tests.support.fake_envs:no_such_factory", r"no_such_factory"),
         (
             "tests.support.fake_envs:TERMINATING",
@@ -252,7 +219,6 @@ def test_error_in_a_known_package_names_versions_that_fit(monkeypatch: pytest.Mo
     ("env_id", "error"),
     [
         ("shimmy:dm_control/cartpole-balance-v0", TypeError("unexpected keyword 'colour'")),
-        ("shimmy:dm_control/cartpole-balance-v0", ValueError("no task of that name")),
         ("shimmy:bsuite/catch-v0", AttributeError("'x' has no attribute 'y'")),
     ],
 )
@@ -309,21 +275,6 @@ def test_vector_environment_that_says_it_is_plain_too_is_a_vector_environment(
         config.make_plain()
 
 
-def test_error_of_the_environments_own_comes_through() -> None:
-    with pytest.raises(TypeError, match="no_such_argument") as caught:
-        EnvConfig(id="CartPole-v1", kwargs={"no_such_argument": 1}).build()
-    assert any("CartPole-v1" in note for note in caught.value.__notes__)
-    with pytest.raises(TypeError, match="no_such_argument"):
-        EnvConfig(id=PLAIN, kwargs={"no_such_argument": 1}).build()
-
-
-def test_make_vector_makes_the_native_form_bare() -> None:
-    env = EnvConfig(id="CartPole-v1", n_envs=3, vectorization="native").make_vector()
-    assert env.num_envs == 3
-    assert isinstance(env, gymnasium.vector.VectorEnv)
-    env.close()
-
-
 def test_native_form_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"cannot make environment 'MountainCar-v0'"):
         EnvConfig(id="MountainCar-v0", n_envs=2, vectorization="native").build()
@@ -359,22 +310,7 @@ def test_one_plain_environment_becomes_a_batch_of_one(n_envs: int | None) -> Non
     assert env.reset(0)[:, 0].tolist() == [3]
 
 
-def test_one_plain_environment_is_not_several() -> None:
-    env = TellingEnv()
-    with pytest.raises(ConfigError, match="holds 1 environments, but n_envs is 2"):
-        as_batch_env(env, 2)
-    assert env.closed == 1
-
-
-def test_vector_environment_that_cannot_be_used_is_closed() -> None:
-    env = make_vector_env()
-    env.metadata = {}
-    with pytest.raises(ConfigError, match="autoreset_mode"):
-        as_batch_env(env)
-    assert env.closed
-
-
-@pytest.mark.parametrize("made", [None, "CartPole-v1", TellingEnv])
+@pytest.mark.parametrize("made", [None, TellingEnv])
 def test_factory_that_makes_no_environment_is_refused(made: Any) -> None:
     with pytest.raises(ConfigError, match=r"returned .*return a gymnasium\.Env or"):
         make_batch(lambda: made, 1)()
@@ -401,8 +337,3 @@ def test_make_batch_takes_the_vector_environment_unchanged() -> None:
     assert make_batch(partial(make_vector_env, 4), 4)().n_envs == 4
     with pytest.raises(ConfigError, match="holds 4 environments, but n_envs is 3"):
         make_batch(partial(make_vector_env, 4), 3)()
-
-
-def test_make_batch_checks_the_number_at_once() -> None:
-    with pytest.raises(ConfigError, match="n_envs must be at least 1, got 0"):
-        make_batch(make_env, 0)

@@ -50,13 +50,10 @@ def test_each_choice_of_several_is_drawn(
     ("low", "high", "least", "largest"),
     [
         (-2.0, 2.0, -2.0, 2.0),
-        (2.0, 5.0, 2.0, 5.0),  # far from 0
         (5000.0, 6000.0, 5000.0, 6000.0),
         (-INF, INF, -1.0, 1.0),
-        (-0.5, INF, -0.5, 1.0),
         (3.0, INF, 3.0, 4.0),
         (-INF, -7.0, -8.0, -7.0),
-        (1.5, 1.5, 1.5, 1.5),
     ],
 )
 def test_quantities_fill_their_bounds_or_what_is_near_0(
