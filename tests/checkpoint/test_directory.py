@@ -122,11 +122,3 @@ def test_lock_that_cannot_be_written_into_is_given_back(
         with pytest.raises(ConfigError, match="No space left on device"):
             DirectoryLock(tmp_path)
     DirectoryLock(tmp_path).release()
-
-
-def test_lock_without_a_holders_name_is_handled(tmp_path: Path) -> None:
-    lock = DirectoryLock(tmp_path)
-    (tmp_path / ".lock").write_text("{")
-    with pytest.raises(ConfigError, match="which has just started"):
-        DirectoryLock(tmp_path)
-    lock.release()

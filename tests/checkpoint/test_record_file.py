@@ -62,27 +62,8 @@ def test_any_changed_byte_is_found_in_its_record(tmp_path: Path) -> None:
             read.extend(read_records(tmp_path / "changed"))
 
 
-def test_missing_record_is_noticed(tmp_path: Path) -> None:
-    places = written(tmp_path / "file")
-    whole = (tmp_path / "file").read_bytes()
-    (tmp_path / "file").write_bytes(whole[: places[1]] + whole[places[2] :])
-    with pytest.raises(CheckpointError, match="record 1,"):
-        list(read_records(tmp_path / "file"))
-
-
-def test_existing_file_is_not_overwritten(tmp_path: Path) -> None:
-    written(tmp_path / "file")
-    with pytest.raises(FileExistsError):
-        RecordFile(tmp_path / "file")
-
-
 @pytest.mark.parametrize("content", [b"", b"something else"])
 def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(CheckpointError, match="not a file of records"):
         list(read_records(tmp_path / "file"))
-
-
-def test_missing_file_is_an_error_with_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"cannot read .*nothing: No such file"):
-        list(read_records(tmp_path / "nothing"))

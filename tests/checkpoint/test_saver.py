@@ -18,8 +18,7 @@ from asyncrl.checkpoint.saver import Saver
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.types import Params
-from asyncrl.metrics.metrics import describe
-from tests.support.fakes import ConstantAgent, ThriftyAgent
+from tests.support.fakes import ThriftyAgent
 from tests.support.helpers import no_thread, wait_until
 
 GROUPS = {"model": {"weight": np.ones(3)}}
@@ -65,15 +64,6 @@ def stage() -> Iterator[Stage]:
 
 def full_disk() -> None:
     raise CheckpointError("cannot save: no space left")
-
-
-def test_checkpoint_is_whole_once_the_saver_is_closed(tmp_path: Path) -> None:
-    saver = Saver(Checkpointer(tmp_path), Interrupter())
-    saver.save("7", GROUPS, {"opt_steps": 7})
-    saver.close(20)
-    checkpoint = Checkpointer(tmp_path).load("7")
-    assert checkpoint.meta == {"opt_steps": 7}
-    np.testing.assert_array_equal(checkpoint.groups["model"]["weight"], GROUPS["model"]["weight"])
 
 
 @pytest.mark.fault("F20")
@@ -173,15 +163,6 @@ def test_streams_are_closed_once_they_are_written_or_overtaken_or_have_failed(
     stage.saver._errors.clear()
 
 
-def test_what_was_saved_does_not_stay_in_memory(stage: Stage) -> None:
-    stage.checkpointer.may_write.set()
-    weight = np.ones(3)
-    kept = weakref.ref(weight)
-    stage.saver.save("1", {"model": {"weight": weight}}, {})
-    del weight
-    wait_until(lambda: kept() is None, 20, "the array to be forgotten, with no other to save")
-
-
 def test_memory_of_a_state_is_reused_after_its_last_reader() -> None:
     agent, checkpointer = ThriftyAgent(), SlowCheckpointer()
     saver = Saver(checkpointer, Interrupter(), agent)
@@ -199,13 +180,6 @@ def test_memory_of_a_state_is_reused_after_its_last_reader() -> None:
     saver.close(20)
     assert agent.spare is third
     assert checkpointer.written == ["1", "best", "3"]
-
-
-@pytest.mark.parametrize("agent", [None, ConstantAgent()])
-def test_no_memory_is_reserved_for_agents_that_cannot_reuse_it(agent: ConstantAgent | None) -> None:
-    saver = Saver(SlowCheckpointer(), Interrupter(), agent)
-    saver.make_room()
-    assert not hasattr(agent, "spare")
 
 
 @pytest.mark.fault("F17")
@@ -370,12 +344,3 @@ def test_last_checkpoint_after_a_mistake_is_written_all_the_same(stage: Stage) -
     stage.save("2")
     stage.saver.close(20)
     assert stage.checkpointer.written == ["2"]
-
-
-def test_metrics_are_known_and_absent_until_something_was_saved(stage: Stage) -> None:
-    assert stage.saver.record() == {}
-    stage.checkpointer.may_write.set()
-    stage.save("1")
-    stage.saver.close(20)
-    assert all(describe(name) for name in stage.saver.record())
-    assert stage.saver.record()["checkpoint/write_s"] > 0
