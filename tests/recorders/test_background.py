@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.recorders.jsonl import JsonlRecorder
@@ -113,37 +112,6 @@ def test_overflow_drops_the_oldest_and_says_how_many(gated: GatedRecorder) -> No
     assert [kept["record/dropped"] for kept in gated.records[1:]] == [4, 4, 4]
 
 
-def test_all_calls_come_from_one_thread_that_is_gone_after_close() -> None:
-    threads: list[threading.Thread] = []
-
-    class Noting(MemoryRecorder):
-        def start(self, config: Mapping[str, object]) -> None:
-            threads.append(threading.current_thread())
-
-        def write(self, record: Record) -> None:
-            threads.append(threading.current_thread())
-
-        def close(self, *, failed: bool) -> None:
-            threads.append(threading.current_thread())
-
-    background = BackgroundRecorder([Noting()])
-    background.start({})
-    background.write(record(0))
-    background.close(failed=False)
-    assert len(threads) == 3
-    assert len(set(threads)) == 1
-    assert threads[0] is not threading.current_thread()
-    assert not threads[0].is_alive()
-
-
-def test_configuration_and_end_are_passed_on() -> None:
-    inner = MemoryRecorder()
-    background = BackgroundRecorder([inner])
-    background.start({"seed": 1})
-    background.close(failed=True)
-    assert (inner.config, inner.failed) == ({"seed": 1}, True)
-
-
 @pytest.mark.parametrize("where", ["start", "write", "close"])
 def test_failing_recorder_is_left_out_and_the_others_continue(
     where: str, caplog: pytest.LogCaptureFixture
@@ -161,25 +129,6 @@ def test_failing_recorder_is_left_out_and_the_others_continue(
     (warning,) = caplog.records
     assert "FailingRecorder failed and is disabled; the run" in warning.getMessage()
     assert warning.exc_info
-
-
-def test_failing_recorder_is_closed_once_and_never_called_again() -> None:
-    bad = FailingRecorder("write")
-    background = BackgroundRecorder([bad])
-    background.start({})
-    for number in range(3):
-        background.write(record(number))
-    background.close(failed=False)
-    assert bad.calls == ["start", "write", "close"]
-
-
-def test_first_failure_is_the_one_remembered() -> None:
-    background = BackgroundRecorder([FailingRecorder("write"), FailingRecorder("start")])
-    assert background.failure is None
-    background.start({})
-    background.write(record(0))
-    background.close(failed=False)
-    assert str(background.failure) == "start on a full disk"
 
 
 @pytest.mark.parametrize("allows_threads", [True, False])
@@ -269,19 +218,6 @@ def test_recorders_with_threads_of_their_own_close_side_by_side(
     background.close(failed=True)
     assert not caplog.records, "none hangs"
     assert (steps(last), last.failed) == ([0], True)
-
-
-def test_write_after_close_says_what_is_wrong() -> None:
-    background = BackgroundRecorder([MemoryRecorder()])
-    background.start({})
-    background.close(failed=False)
-    with pytest.raises(ValueError, match="before start or after close"):
-        background.write(record(0))
-
-
-def test_room_for_no_record_is_refused() -> None:
-    with pytest.raises(ConfigError, match="max_pending"):
-        BackgroundRecorder([], max_pending=0)
 
 
 @pytest.mark.fault("F21")

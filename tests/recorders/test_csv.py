@@ -44,15 +44,10 @@ def test_resumed_run_loses_what_is_later_than_its_checkpoint(tmp_path: Path) -> 
     assert [row["fps"] for row in rows(path)] == ["", "", "", "", "1.0"]
 
 
-@pytest.mark.parametrize("lost", [",456.0\n", "56.0\n", "\n"])
+@pytest.mark.parametrize("lost", [",456.0\n", "\n"])
 def test_line_that_a_crash_has_cut_off_is_removed(tmp_path: Path, lost: str) -> None:
     path = tmp_path / "metrics.csv"
     write(path, {"a": 1.0, "b": 2.0}, {"a": 3.0, "b": 456.0})
     path.write_text(path.read_text().removesuffix(lost))
     write(path, {"a": 5.0, "b": 6.0})
     assert rows(path) == [{"a": "1.0", "b": "2.0"}, {"a": "5.0", "b": "6.0"}]
-
-
-def test_write_needs_an_open_file(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is not open"):
-        CsvRecorder(tmp_path / "metrics.csv").write({"a": 1.0})

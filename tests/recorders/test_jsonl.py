@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import resource
 import shutil
 import signal
@@ -20,15 +19,6 @@ make_recorder = partial(JsonlRecorder, clock=lambda: 1234.5678)
 TIME = '"time": 1234.568, '
 
 
-def test_values_that_json_lacks_become_null(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    recorder = make_recorder(path)
-    recorder.start({})
-    recorder.write({"a": math.nan, "b": math.inf, "c": -math.inf, "d": 1.5})
-    recorder.close(failed=False)
-    assert path.read_text() == f'{{{TIME}"a": null, "b": null, "c": null, "d": 1.5}}\n'
-
-
 def test_line_is_in_the_file_as_soon_as_it_is_written(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     recorder = make_recorder(path)
@@ -36,16 +26,6 @@ def test_line_is_in_the_file_as_soon_as_it_is_written(tmp_path: Path) -> None:
     recorder.write({"a": 1.0})
     assert path.read_text() == f'{{{TIME}"a": 1.0}}\n'
     recorder.close(failed=False)
-
-
-def test_existing_file_is_continued(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    for value in (1.0, 2.0):
-        recorder = make_recorder(path)
-        recorder.start({})
-        recorder.write({"a": value})
-        recorder.close(failed=False)
-    assert [json.loads(line)["a"] for line in path.read_text().splitlines()] == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("whole", ["", '{"a": 1.0}\n'])
@@ -86,7 +66,7 @@ def test_what_a_killed_run_did_after_its_checkpoint_is_cut_off(
     assert path.read_text() == earlier + known + f'{{{TIME}"opt_steps": 4.0}}\n'
 
 
-@pytest.mark.parametrize("before", ["", "\n", '{"opt_st', line(7, 70), line(7, 70) * 3])
+@pytest.mark.parametrize("before", ["", '{"opt_st', line(7, 70) * 3])
 def test_whole_file_may_be_of_later(tmp_path: Path, before: str) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(before)
@@ -130,14 +110,6 @@ def test_file_that_has_gone_is_begun_again(
     if is_renamed:
         assert (elsewhere / "metrics.jsonl").read_text() == f'{{{TIME}"a": 1.0}}\n'
     assert caplog.text.count("was removed or renamed") == 1
-
-
-def test_write_after_close_says_what_is_wrong(tmp_path: Path) -> None:
-    recorder = make_recorder(tmp_path / "metrics.jsonl")
-    recorder.start({})
-    recorder.close(failed=False)
-    with pytest.raises(ValueError, match="before start or after close"):
-        recorder.write({"a": 1.0})
 
 
 @pytest.mark.fault("F17")

