@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from asyncrl.metrics.metrics import describe
-from asyncrl.metrics.system import Cores
 from asyncrl.metrics.verdict import Facts, Setup
 
 RECORD = {
@@ -46,14 +45,3 @@ def test_record_holds_every_fact() -> None:
 
 def test_facts_are_read_from_metrics_that_exist() -> None:
     assert [name for name in RECORD if describe(name) is None] == []
-
-
-def test_what_a_record_lacks_is_not_known() -> None:
-    read = Facts.of_record({}, Setup())
-    assert (read.actors_wait, read.learner_waits) == (0.0, 0.0)
-    assert (read.cpu_percent, read.machine_cpu_percent) == (None, None)
-    assert (read.children_cpu_percent, read.throttled_percent) == (None, None)
-
-
-def test_cores_are_those_that_this_process_may_use() -> None:
-    assert Setup().cores == Cores().count

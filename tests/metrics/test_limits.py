@@ -17,7 +17,6 @@ from asyncrl.metrics.limits import (
     DESCRIPTORS,
     TASKS,
     ControlGroups,
-    Need,
     Room,
     Throttled,
 )
@@ -173,18 +172,6 @@ MACHINES = {
         files={"": memory_v2("5000", 1000, high="3000")},
         memory=(3000, 2000),
     ),
-    "version 2 with the path of the host": Machine(
-        mounts=(v2(),),
-        groups=("0::/kubepods/pod/ab",),
-        files={"": memory_v2("5000", 4000)},
-        memory=(5000, 1000),
-    ),
-    "version 2 from outside the namespace": Machine(
-        mounts=(v2(),),
-        groups=("0::/../../other",),
-        files={"": memory_v2("5000", 4000)},
-        memory=(5000, 1000),
-    ),
     "version 2 with the host's groups mounted besides": Machine(
         mounts=(v2(), v2("/host/cgroup", base="/../..")),
         groups=("0::/",),
@@ -207,11 +194,6 @@ MACHINES = {
         mounts=(v2(),),
         groups=("0::/job",),
         files={"job": memory_v2("max", 5) | pids("max", 5) | cpu_v2("max 100000")},
-    ),
-    "no limit set, version 1": Machine(
-        mounts=(v1("memory"), v1("cpu"), v1("pids")),
-        groups=("1:memory:/", "2:cpu:/", "3:pids:/"),
-        files={"memory": memory_v1(NO_LIMIT, 5), "cpu": cpu_v1(-1), "pids": pids("max", 5)},
     ),
     "files that say nothing": Machine(
         mounts=(v2(), v1("cpu"), "not a line of this file", "1 2 3 - cgroup"),
@@ -281,23 +263,6 @@ def test_limits_of_the_user_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert (limits.tasks(groups), limits.descriptors()) == (None, None)
 
 
-def test_own_threads_count_against_the_limit_of_the_user(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    me = SimpleNamespace(uids=lambda: SimpleNamespace(real=7), num_threads=lambda: 4)
-
-    def gone() -> None:
-        raise psutil.NoSuchProcess(1)
-
-    monkeypatch.setattr(psutil, "process_iter", lambda: [me, SimpleNamespace(uids=gone), me])
-    monkeypatch.setattr(psutil, "Process", lambda: me)
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (9, 9))
-    monkeypatch.setattr(os, "getuid", lambda: 7)
-    assert limits.tasks(ControlGroups(tmp_path)) == Room(9, 5, "ulimit -u"), (
-        "8 are there, 4 are our own"
-    )
-
-
 @pytest.mark.parametrize(
     ("left", "files", "actors"),
     [
@@ -317,9 +282,3 @@ def test_actors_fit_into_every_limit(
     files_of_group = pids(f"{TASKS.of(3) + 1}", threads + 1)
     Machine(mounts=(v2(),), groups=("0::/",), files={"": files_of_group}).write(tmp_path)
     assert limits.most_actors(ControlGroups(tmp_path)) == min(actors, 3)
-
-
-def test_number_of_actors_within_a_limit_is_the_largest_that_fits() -> None:
-    need = Need(at_rest=14, per_actor=4)
-    assert [need.actors_within(allowed) for allowed in (0, 17, 18, 21, 22)] == [0, 0, 1, 1, 2]
-    assert need.of(2) == 22

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-from importlib.metadata import PackageNotFoundError
-
-import pytest
 
 from asyncrl.bench.result import HARDWARE
-from asyncrl.metrics import machine as module
 from asyncrl.metrics.machine import machine, processor_of
 
 
@@ -28,16 +23,3 @@ def test_processors_of_one_name_are_distinguished() -> None:
     assert processor_of(f"{core}\n\n{core}\n") == "Xeon (family 6, model 167, AVX-512, AMX)"
     assert processor_of("processor : 0\nmodel name : Arm") == "Arm"
     assert processor_of("processor : 0\nBogoMIPS : 50") == ""
-
-
-def test_fingerprint_is_the_same_after_json() -> None:
-    described = machine()
-    assert json.loads(json.dumps(described)) == described
-
-
-def test_package_that_was_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_: str) -> str:
-        raise PackageNotFoundError
-
-    monkeypatch.setattr(module, "version", fails)
-    assert machine()["torch"] is None

