@@ -48,17 +48,20 @@ def adds_up(trainer: AsyncTrainer) -> bool:
 
 
 class CameBack:
-    """Holds once all actors were restarted and have made steps since."""
+    """Holds once this number of restarts is reached, and steps were made since.
 
-    def __init__(self, actors: int) -> None:
-        self._actors = actors
-        self._steps_before: dict[int, int] = {}
+    An actor may count more than once. Which one fails is chance where environments fail by turns:
+    one that starts late finds that another, which is back already, has failed in its place.
+    """
+
+    def __init__(self, restarts: int) -> None:
+        self._restarts = restarts
+        self._steps_before: dict[ActorId, int] = {}
 
     def __call__(self, trainer: AsyncTrainer) -> bool:
         rows = trainer.proxy.actors.rows()
-        for actor_id, row in rows.items():
-            if row.restarts:
-                self._steps_before.setdefault(actor_id, row.env_steps)
-        return len(self._steps_before) == self._actors and all(
-            rows[ActorId(i)].env_steps > steps for i, steps in self._steps_before.items()
-        )
+        if sum(row.restarts for row in rows.values()) < self._restarts:
+            return False
+        if not self._steps_before:
+            self._steps_before = {i: row.env_steps for i, row in rows.items() if row.restarts}
+        return all(rows[i].env_steps > steps for i, steps in self._steps_before.items())

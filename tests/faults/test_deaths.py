@@ -54,7 +54,7 @@ def test_actors_that_end_in_any_way_come_back_and_the_log_says_how(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     result, trainer = run(
-        with_restarts(len(ENDS)),
+        with_restarts(2),
         make_env=FallsInActors(tmp_path, tuple(ENDS)),
         strategy=until(CameBack(len(ENDS))),
         stop=MaxSeconds(DEADLINE_S),
