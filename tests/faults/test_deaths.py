@@ -98,7 +98,8 @@ ERRORS = {
 @pytest.mark.parametrize("way", ERRORS)
 def test_exception_of_any_kind_is_reported_by_class_message_and_traceback(way: str) -> None:
     ended = end_of(partial(falls, way))
-    assert (ended.code, ended.error) == (1, ERRORS[way])
+    assert ended.code == 1
+    assert ended.error.partition(" (at ")[0] == ERRORS[way]
     assert "Traceback" in ended.text
     assert "in _raises" in ended.text or "in fail" in ended.text
 
@@ -145,7 +146,7 @@ def test_environments_are_rebuilt_in_actors_that_live_on(
     assert trainer.proxy.ledger.balance().lost == 0
     assert [actor["restarts"] for actor in result.actors.values()] == [0, 0]
     (text,) = [message for message in caplog.messages if "TwoArguments" in message]
-    assert re.match(r"actor \d: the environments failed: TwoArguments: rust at the hub; all", text)
+    assert re.match(r"actor \d: the environments failed: TwoArguments: rust at the hub \(at ", text)
     assert "in _raises" in text, "the traceback"
 
 
@@ -169,7 +170,7 @@ def test_run_continues_without_actors_that_failed(
     assert adds_up(trainer)
     assert [actor["restarts"] for actor in result.actors.values()] == [0, 0, 0]
     assert sorted(actor["dropped"] for actor in result.actors.values()) == [0, 1, 1]
-    assert "ValueError: the wheel came off; the run continues without it" in caplog.text
+    assert re.search("ValueError: the wheel came off .*; the run continues without it", caplog.text)
 
 
 # --- memory --------------------------------------------------------------------------------------
