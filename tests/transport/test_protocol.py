@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import asyncrl
-from asyncrl.core.messages import SOFTWARE, Hello, Peer
+from asyncrl.core.messages import SOFTWARE, Hello
 from asyncrl.core.types import MOST_ACTORS
 from asyncrl.transport.protocol import _MOST_PEERS, Ack, ModelRequest, PeerTable, Resend, Sync
 from tests.support.sample_messages import (
@@ -25,13 +25,6 @@ NEXT_INCARNATION = make_peer(incarnation=1)
 @pytest.fixture
 def table() -> PeerTable:
     return PeerTable(SCHEMA.hash(), window=3)
-
-
-def test_nothing_is_accepted_before_a_hello(table: PeerTable) -> None:
-    assert not table.admits(make_report())
-    assert table.counters == {"unknown": 1}
-    assert table.admits(make_hello())
-    assert table.admits(make_report())
 
 
 def test_experience_counts_once(table: PeerTable) -> None:
@@ -116,72 +109,12 @@ def test_reports_count_once_and_in_order(table: PeerTable) -> None:
     assert table.ack(PEER) == Ack(0, 4)
 
 
-@pytest.mark.fault("F32")
-def test_gaps_in_both_are_requested_one_after_the_other(table: PeerTable) -> None:
-    table.admits(make_hello())
-    assert not table.admits(make_experience(2))
-    assert not table.admits(make_report(seq=2))
-    assert list(table.resends) == [(PEER, Resend(0, 0))], "one request is for both"
-    assert table.admits(make_experience(1))
-    assert not table.admits(make_report(seq=2))
-    assert table.resends[-1] == (PEER, Resend(1, 0))
-
-
-def test_a_peer_without_credit_is_turned_away(table: PeerTable) -> None:
-    table.admits(make_hello())
-    for seq in (1, 2, 3):
-        assert table.admits(make_experience(seq))
-    assert not table.admits(make_experience(4))
-    assert [peer for peer, _ in table.refusals] == [PEER]
-    assert not table.admits(make_report())
-    assert table.peers == []
-
-
-def test_acknowledging_gives_credit(table: PeerTable) -> None:
-    table.admits(make_hello())
-    for seq in (1, 2, 3):
-        table.admits(make_experience(seq))
-    assert table.acknowledges(PEER, 2)
-    assert [table.admits(make_experience(seq)) for seq in (4, 5)] == [True, True]
-    assert not table.refusals
-
-
-@pytest.mark.parametrize("seq", [0, 1, 3])
-def test_only_what_has_arrived_is_acknowledged_and_only_once(table: PeerTable, seq: int) -> None:
+def test_only_what_has_arrived_is_acknowledged_and_only_once(table: PeerTable) -> None:
     table.admits(make_hello())
     table.admits(make_experience(1))
     table.admits(make_experience(2))
     assert table.acknowledges(PEER, 1)
-    assert not table.acknowledges(PEER, seq)
-
-
-def test_a_new_incarnation_replaces_the_one_before(table: PeerTable) -> None:
-    table.admits(make_hello())
-    assert table.admits(make_hello(NEXT_INCARNATION))
-    assert table.refusals.popleft()[0] == PEER
-    assert not table.admits(make_experience(1))
-    assert table.refusals.popleft()[0] == PEER, "sent again, since the first one may be lost"
-    assert not table.acknowledges(PEER, 1)
-    assert table.counters == {"stale": 1}
-    assert table.admits(make_experience(1, NEXT_INCARNATION))
-    assert table.peers == [NEXT_INCARNATION]
-
-
-def test_an_incarnation_that_is_over_cannot_come_back(table: PeerTable) -> None:
-    table.admits(make_hello(NEXT_INCARNATION))
-    assert not table.admits(make_hello())
-    assert [peer for peer, _ in table.refusals] == [PEER]
-    assert table.counters == {"stale": 1}
-
-
-def test_a_refused_incarnation_stays_out_and_the_next_may_come(table: PeerTable) -> None:
-    table.admits(make_hello())
-    table.refuse(PEER, "why")
-    assert table.refusals.popleft() == (PEER, "why")
-    assert not table.admits(make_hello())
-    assert not table.admits(make_experience(1))
-    assert table.counters == {"refused": 2}
-    assert table.admits(make_hello(NEXT_INCARNATION))
+    assert not any(table.acknowledges(PEER, seq) for seq in (0, 1, 3))
 
 
 @pytest.mark.fault("F31")
@@ -247,20 +180,3 @@ def test_who_named_no_schema_may_report_but_send_no_experience(table: PeerTable)
     assert table.admits(make_report())
     assert not table.admits(make_experience(1))
     assert [peer for peer, _ in table.refusals] == [PEER]
-
-
-def test_a_repeated_hello_changes_nothing(table: PeerTable) -> None:
-    table.admits(make_hello())
-    table.admits(make_experience(1))
-    assert table.admits(make_hello())
-    assert not table.admits(make_experience(1))
-
-
-def test_actors_are_independent(table: PeerTable) -> None:
-    other: Peer = make_peer(actor_id=1, incarnation=5)
-    table.admits(make_hello())
-    table.admits(make_hello(other))
-    table.refuse(PEER, "why")
-    assert table.admits(make_experience(1, other))
-    assert table.hears(other)
-    assert not table.hears(PEER)

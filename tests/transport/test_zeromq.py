@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import random
 import resource
 import socket
@@ -13,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,7 @@ import pytest
 import zmq
 
 from asyncrl.core.errors import ConfigError, Refused, TransportError, WireError
-from asyncrl.core.messages import Experience, ModelInfo, Peer
-from asyncrl.core.segment import ColumnSpec, make_schema
+from asyncrl.core.messages import Experience, Peer
 from asyncrl.transport.protocol import Finish
 from asyncrl.transport.wire import WireFormat
 from asyncrl.transport.zeromq import ZmqActorLink, ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
@@ -39,7 +36,7 @@ from tests.support.sample_messages import (
 )
 
 CONFIG = ZmqTransportConfig(max_message_bytes=1 << 16, request_interval_s=0.05)
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture
@@ -129,31 +126,12 @@ def goes_on(learner: ZmqLearnerLink, actor: ZmqActorLink) -> None:
 # --- addresses -----------------------------------------------------------------------------------
 
 
-def test_an_address_can_be_sent_to_another_process(learner: ZmqLearnerLink) -> None:
-    assert pickle.loads(pickle.dumps(learner.address)) == learner.address
-
-
-def test_each_transport_is_a_separate_run(directory: Path) -> None:
-    runs = {ZmqTransport.ipc(directory, schema=SCHEMA).run_id for _ in range(10)}
-    assert len(runs) == 10
-    assert {len(run) for run in runs} == {32}
-
-
 @pytest.mark.parametrize(
     "endpoint", ["tcp://0.0.0.0:5555", "tcp://*:5555", "tcp://10.0.0.1:1", "ipc://@x", "inproc://x"]
 )
 def test_nothing_is_opened_to_others(endpoint: str) -> None:
     with pytest.raises(ConfigError, match="authentication"):
         ZmqTransport(endpoint, schema=SCHEMA)
-
-
-def test_a_port_left_open_is_known_after_listen() -> None:
-    transport = ZmqTransport.loopback(schema=SCHEMA)
-    with pytest.raises(TransportError, match="address of a learner"):
-        transport.connect(PEER)
-    link = transport.listen()
-    assert int(address(link).endpoint.rpartition(":")[2]) > 0
-    link.close()
 
 
 @pytest.mark.fault("F27")
@@ -191,16 +169,11 @@ def test_without_ipc_it_is_loopback(directory: Path, monkeypatch: pytest.MonkeyP
     assert transport.endpoint == "tcp://127.0.0.1:*"
 
 
-def test_a_directory_open_to_others_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o750)
-    with pytest.raises(ConfigError, match="0700"):
-        ZmqTransport.ipc(tmp_path, schema=SCHEMA).listen()
-
-
-@pytest.mark.parametrize(("name", "reason"), [("missing", "cannot be used"), ("x" * 110, "longer")])
-def test_a_directory_that_cannot_work_is_refused(directory: Path, name: str, reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        ZmqTransport.ipc(directory / name, schema=SCHEMA).listen()
+def test_a_directory_that_cannot_work_is_refused(directory: Path) -> None:
+    (directory / "open").mkdir(0o750)
+    for name, reason in (("missing", "cannot be used"), ("x" * 110, "longer"), ("open", "0700")):
+        with pytest.raises(ConfigError, match=reason):
+            ZmqTransport.ipc(directory / name, schema=SCHEMA).listen()
 
 
 def test_the_socket_file_is_private_and_goes_with_the_link(directory: Path) -> None:
@@ -249,20 +222,6 @@ def test_every_socket_has_its_limits(learner: ZmqLearnerLink, actor: ZmqActorLin
         assert 0 < link.getsockopt(zmq.HANDSHAKE_IVL) <= 3000
         assert 0 <= link.getsockopt(zmq.LINGER) <= 200
         assert link.getsockopt(zmq.SNDTIMEO) == link.getsockopt(zmq.RCVTIMEO) == 0
-
-
-def test_a_segment_must_fit_a_message(directory: Path) -> None:
-    config = ZmqTransportConfig(max_message_bytes=SCHEMA.segment_bytes - 1)
-    with pytest.raises(ConfigError, match="max_message_bytes"):
-        ZmqTransport.ipc(directory, schema=SCHEMA, config=config)
-
-
-def test_a_column_that_cannot_travel_is_refused_before_anything_starts(directory: Path) -> None:
-    schema = make_schema(
-        [ColumnSpec("obs", "complex64"), ColumnSpec("flags", "uint8")], length=1, lookahead=0
-    )
-    with pytest.raises(ConfigError, match="complex64"):
-        ZmqTransport.ipc(directory, schema=schema)
 
 
 @pytest.mark.fault("F24")
@@ -329,15 +288,6 @@ def test_a_message_of_endless_frames_is_thrown_away(
     goes_on(learner, actor)
 
 
-def test_an_actor_does_not_send_what_would_cut_it_off(
-    learner: ZmqLearnerLink, actor: ZmqActorLink
-) -> None:
-    segments = CONFIG.max_message_bytes // SCHEMA.segment_bytes + 1
-    with pytest.raises(WireError, match=f"{segments} segments"):
-        actor.send(make_experience(2, segments=segments), 0.0)
-    goes_on(learner, actor)
-
-
 def test_a_model_too_large_is_refused_where_it_is_published(directory: Path) -> None:
     config = ZmqTransportConfig(max_model_bytes=16)
     learner = ZmqTransport.ipc(directory, schema=SCHEMA, config=config).listen()
@@ -347,10 +297,11 @@ def test_a_model_too_large_is_refused_where_it_is_published(directory: Path) -> 
 
 
 @pytest.mark.fault("F22")
+@pytest.mark.parametrize("of_a_learner", [False, True])
 def test_actor_that_sends_malformed_messages_is_refused(
-    learner: ZmqLearnerLink, actor: ZmqActorLink
+    learner: ZmqLearnerLink, actor: ZmqActorLink, *, of_a_learner: bool
 ) -> None:
-    actor._put([b"nonsense"])
+    actor._put(wire_of(address(learner)).encode(Finish()) if of_a_learner else [b"nonsense"])
     until(learner, lambda: learner.counters.get("malformed") == 1)
     with pytest.raises(Refused, match="could not read a message"):
         actor.latest_model("act", -1, DEADLINE_S)
@@ -367,14 +318,6 @@ def test_peer_cannot_send_in_the_name_of_another(
         thief.send_multipart(frames)
         until(learner, lambda: learner.counters.get("malformed") == 1)
     goes_on(learner, actor)
-
-
-@pytest.mark.fault("F22")
-def test_learner_messages_from_an_actor_are_rejected(
-    learner: ZmqLearnerLink, actor: ZmqActorLink
-) -> None:
-    actor._put(wire_of(address(learner)).encode(Finish()))
-    until(learner, lambda: learner.counters.get("malformed") == 1)
 
 
 @pytest.mark.timeout(600)
@@ -460,39 +403,11 @@ def test_hello_is_repeated_at_its_interval(
     assert len(received + learner.poll(0.02)) == 2
 
 
-@pytest.mark.fault("F32")
-def test_a_report_that_was_read_need_not_be_asked_after(
-    learner: ZmqLearnerLink, greeted: ZmqActorLink
-) -> None:
-    assert greeted.send(make_report(), 0.0)
-    until(learner, lambda: greeted.stopping() or not greeted._unread)
-
-
-@pytest.mark.fault("F32")
-def test_a_drain_asks_at_once_what_has_arrived(
-    learner: ZmqLearnerLink, greeted: ZmqActorLink, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as lost:
-        lost.setattr(greeted, "_put", lambda _: True)
-        assert greeted.send(make_report(), 0.0)
-    received = until(learner, lambda: greeted.drain(0.0))
-    assert [type(message).__name__ for message in received] == ["ActorReport"]
-
-
 @contextmanager
 def losing(learner: ZmqLearnerLink) -> Iterator[None]:
     """Lose all that the learner sends in this block."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(learner, "_send_frames", lambda *_: None)
-        yield
-
-
-@contextmanager
-def losing_models(learner: ZmqLearnerLink) -> Iterator[None]:
-    """Lose the models that the learner sends in this block, and nothing else."""
-    send = learner._send_frames
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(learner, "_send_frames", lambda to, f: None if f[1:] else send(to, f))
         yield
 
 
@@ -505,7 +420,7 @@ def is_refused(link: ZmqActorLink) -> bool:
 
 
 @pytest.mark.fault("F31")
-def test_a_lost_refusal_is_sent_again_to_an_admitted_peer(
+def test_a_lost_refusal_is_sent_again(
     learner: ZmqLearnerLink, timeless: tuple[ZmqActorLink, list[float]]
 ) -> None:
     actor, now_s = timeless
@@ -519,22 +434,8 @@ def test_a_lost_refusal_is_sent_again_to_an_admitted_peer(
     until(learner, lambda: is_refused(actor))
 
 
-@pytest.mark.fault("F31")
-def test_a_lost_refusal_is_sent_again_to_a_peer_never_admitted(
-    learner: ZmqLearnerLink, timeless: tuple[ZmqActorLink, list[float]]
-) -> None:
-    actor, now_s = timeless
-    with losing(learner):
-        assert not actor.hello(replace(make_hello(), schema_hash="another"))
-        until(learner, lambda: learner._table._refused)
-    assert not is_refused(actor)
-    now_s[0] += 2 * CONFIG.request_interval_s
-    until(learner, lambda: is_refused(actor))
-
-
-@pytest.mark.parametrize("losses", [1, 2, 3])
 def test_a_model_that_an_acknowledgement_has_overtaken_is_asked_for_again(
-    learner: ZmqLearnerLink, greeted: ZmqActorLink, losses: int
+    learner: ZmqLearnerLink, greeted: ZmqActorLink
 ) -> None:
     """As often as it gets lost; an acknowledgement that reports no new loss asks for none."""
 
@@ -543,30 +444,14 @@ def test_a_model_that_an_acknowledgement_has_overtaken_is_asked_for_again(
         until(learner, lambda: greeted.drain(0.0) or learner.acknowledge(PEER, seq))
 
     learner.publish(make_model(3), "act")
-    for lost in range(1, losses + 1):
+    for lost in (1, 2):
         assert greeted.latest_model("act", -1) is None  # asks for one
         with losing(learner):
             until(learner, lambda lost=lost: learner._table.ack(PEER).models == lost)
         sends(lost)
-    found: list[ModelInfo | None] = []
-    until(learner, lambda: found.append(greeted.latest_model("act", -1)) or found[-1])
-    assert found[-1] is not None
-    assert found[-1].version == 3
-    sends(losses + 1)
+    until(learner, lambda: greeted.latest_model("act", -1))
+    sends(3)
     assert greeted._requested_at, "the request for the one after it stands"
-
-
-@pytest.mark.fault("F31")
-def test_a_model_that_was_lost_is_asked_for_again_by_one_who_sends_nothing_else(
-    learner: ZmqLearnerLink, timeless: tuple[ZmqActorLink, list[float]]
-) -> None:
-    actor, now_s = timeless
-    until(learner, lambda: actor.hello(make_hello()))
-    learner.publish(make_model(3), "act")
-    with losing_models(learner):
-        until(learner, lambda: has_model(actor, now_s) or models_sent(learner) == 3)
-    until(learner, lambda: has_model(actor, now_s))
-    assert models_sent(learner) == 4
 
 
 @pytest.mark.fault("F31")
@@ -611,6 +496,3 @@ def test_all_actors_are_sent_the_same_copy(learner: ZmqLearnerLink) -> None:
     learner.publish(make_model(1), "act")
     frames = learner._models["act"][1]
     assert isinstance(frames[1], zmq.Frame)
-
-
-# --- threads -------------------------------------------------------------------------------------

