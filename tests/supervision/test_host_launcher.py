@@ -189,20 +189,6 @@ def test_processes_that_are_not_actors_stay_here() -> None:
     assert len(stage.local.launched) == 2
 
 
-def test_reports_and_exits_come_through() -> None:
-    stage = Stage()
-    host = HostSide(stage)
-    stage.launcher.launch(peer(), body)
-    host.say(actors=[[[0, 0], [3, 30, 1, 5], 1000, 7], [[9, 9], [1, 1, 1, 1], 1, 8]])
-    assert stage.launcher.progress(peer()) == ProgressReport(3, 30, waiting=True, waits=5)
-    assert stage.launcher.memory_bytes(peer()) == 1000
-    ended = ActorExit(peer=peer(), code=-11, text="its stacks", peak_bytes=5)
-    host.talk.say(**plain_exit(ended))
-    assert host.say() == [ended]
-    assert host.say() == [], "each once"
-    assert stage.launcher.has_room(ActorId(0))
-
-
 def test_each_actor_gets_another_of_the_keys_that_its_host_has_offered() -> None:
     stage = Stage()
     host = HostSide(stage, room=1)
@@ -474,18 +460,6 @@ def test_hosts_are_described() -> None:
     assert (left["lost"], left["left"]) == (0, 1)
 
 
-def test_round_trip_of_a_host_is_without_the_time_that_it_holds_a_message() -> None:
-    stage = Stage()
-    host = HostSide(stage)
-    for trip_s in (0.5, 0.25, 0.75):
-        sent_at = stage.now_s
-        stage.now_s += trip_s + 0.125
-        host.say(echo=[sent_at, 0.125])
-    for echo in (None, [None, 0.1], [1e9, 0.0], [float("nan"), 0.0], [0.0, -1.0], "x"):
-        host.say(echo=echo)
-    assert stage.launcher.hosts()["n1"]["round_trip_s"] == 0.25
-
-
 def test_round_trip_of_the_network_is_without_waits_in_the_learner() -> None:
     stage = Stage()
     host = HostSide(stage)
@@ -566,26 +540,6 @@ def test_no_near_host_is_taken_for_a_far_one_however_late_it_is_heard() -> None:
     for _ in range(100):
         hosts.turn(network_s)
         assert all(hosts.launcher.network_s(peer(i)) < 2 * network_s for i in range(100))
-
-
-def test_a_far_host_is_known_however_late_it_is_heard() -> None:
-    hosts = NearHosts(1)
-    network_s = 0.2
-    hosts.turn(network_s)
-    hosts.launcher.launch(peer(), body)
-    for _ in range(20):
-        hosts.turn(network_s)
-    assert 0.5 * network_s < hosts.launcher.network_s(peer()) < 2 * network_s
-
-
-def test_kill_and_finish_are_passed_on() -> None:
-    stage = Stage()
-    host = HostSide(stage)
-    stage.launcher.launch(peer(), body)
-    stage.launcher.finish(peer())
-    stage.launcher.kill(peer(), with_stacks=True)
-    host.listen()
-    assert host.heard[-2:] == [{"finish": [0, 0]}, {"kill": [0, 0], "stacks": True}]
 
 
 def test_a_host_that_is_known_to_have_ended_is_given_up_at_once() -> None:

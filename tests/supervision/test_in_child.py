@@ -53,12 +53,15 @@ def does(way: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "way",
-    ["thread", "chdir", "ignore-signals", "umask", "close-files", "no-output", "spawn-children"],
+    "ways",
+    [
+        ("thread", "chdir", "ignore-signals", "umask", "spawn-children", "no-output"),
+        ("close-files",),
+    ],
 )
-def test_what_it_does_to_its_process_does_no_harm(way: str) -> None:
+def test_what_it_does_to_its_process_does_no_harm(ways: tuple[str, ...]) -> None:
     before = Path.cwd(), signal.getsignal(signal.SIGTERM), threading.active_count()
-    assert call(partial(does, way)) == "done"
+    assert call(lambda: [does(way) for way in ways]) == ["done"] * len(ways)
     assert (Path.cwd(), signal.getsignal(signal.SIGTERM), threading.active_count()) == before
     assert not children(recursive=True)
 
@@ -98,12 +101,12 @@ def test_hang_is_reported_with_its_last_output_and_stack(
     monkeypatch.setattr(in_child, "_FIRST_REPORT_S", 0.05)
     caplog.set_level(logging.INFO, "asyncrl.supervision.in_child")
     with pytest.raises(
-        ActorFailed, match=r"took more than 3 s.* raise some\.setting; else"
+        ActorFailed, match=r"took more than 2 s.* raise some\.setting; else"
     ) as caught:
-        call(partial(does, "sleep"), timeout_s=3.0, timeout_setting="some.setting")
+        call(partial(does, "sleep"), timeout_s=2.0, timeout_setting="some.setting")
     assert "in does" in str(caught.value)
     (first, *_) = caplog.messages
-    assert first == "building the environment in a separate process, 0 s so far, timeout 3 s"
+    assert first.endswith("0 s so far, timeout 2 s")
 
 
 def test_answer_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,14 +22,3 @@ def test_line_that_a_full_disk_cut_short_costs_itself_and_the_one_behind_it(tmp_
     reader = LogReader(log)
     assert [words for _, _, words in reader.read()] == ["before", "after"]
     assert reader.read() == []
-
-
-def test_log_is_read_as_it_grows_line_by_line(tmp_path: Path) -> None:
-    log = tmp_path / "0-0.log"
-    reader = LogReader(log)
-    assert reader.read() == [], "nothing to read yet"
-    with log.open("ab", buffering=0) as file:
-        file.write(line("first") + line("second")[:5])
-        assert [words for _, _, words in reader.read()] == ["first"]
-        file.write(line("second")[5:])
-        assert [words for _, _, words in reader.read()] == ["second"]

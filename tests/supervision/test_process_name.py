@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import psutil
 import pytest
 
 from asyncrl.core.types import ActorId
-from asyncrl.supervision.local import LocalLauncher, StartMethod
+from asyncrl.supervision.local import LocalLauncher
 from tests.contracts.test_launcher import DEADLINE_S, runs
 from tests.supervision import bodies
 from tests.support.helpers import wait_until
@@ -32,9 +30,8 @@ def shown(process: psutil.Process) -> tuple[str, str]:
     return name.rstrip("\n"), title.rstrip("\0")
 
 
-@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
-def test_processes_are_distinguished(start_method: StartMethod) -> None:
-    with LocalLauncher(start_method=start_method, names={ActorId(4): "evaluator"}) as launcher:
+def test_processes_are_distinguished() -> None:
+    with LocalLauncher(names={ActorId(4): "evaluator"}) as launcher:
         (helper,) = children()
         peers = [peer(3), peer(4), peer(12), peer(123)]
         for each in peers:
@@ -51,16 +48,3 @@ def test_processes_are_distinguished(start_method: StartMethod) -> None:
             ("asyncrl-acto-12", "asyncrl actor 12"),
             ("asyncrl-act-123", "asyncrl actor 123"),
         }
-
-
-def test_title_longer_than_the_command_line_is_cut() -> None:
-    code = (
-        "import sys; from asyncrl.supervision.process_name import set_title; "
-        "set_title('x' * 10_000); print(open('/proc/self/cmdline').read().count('x'), "
-        "len(open('/proc/self/cmdline').read()), sys.orig_argv[-1])"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", code, "the last word"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    length = len("\0".join(command)) + 1
-    assert done.stdout == f"{length - 1} {length} the last word\n"

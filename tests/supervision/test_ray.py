@@ -25,7 +25,7 @@ from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.supervision.host_launcher import HostsConfig
 from asyncrl.supervision.ray import RayConfig, RayHosts
-from asyncrl.training.asynchronous import build_async_trainer, train_async
+from asyncrl.training.asynchronous import train_async
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.join_key import JoinKey
 from asyncrl.transport.zeromq import ZmqTransportConfig
@@ -109,7 +109,6 @@ def test_a_run_on_ray_ends_with_its_hosts_and_leaves_this_process_alone(
     ("body", "lost", "words"),
     [
         (waits, "after", LOST),
-        (waits, "before", LOST),
         (fails, "", "failed 3 times in a row, at last: ConfigError: this host wants nothing"),
     ],
 )
@@ -119,11 +118,8 @@ def test_a_run_fails_once_if_no_host_can_start_any_more(
     failed: queue.Queue[Exception] = queue.Queue()
     places = RayHosts(config, actors=2)
     try:
-        if lost == "before":  # while the learner's side is built
-            places._process.kill()
-            places._process.wait()
         places.serve(body, on_lost=lambda *_: None, on_failed=failed.put)
-        if lost == "after":
+        if lost:
             places._process.kill()
         error = failed.get(timeout=DEADLINE_S)
     finally:
@@ -154,21 +150,13 @@ def test_without_ray_a_sentence_says_what_to_install() -> None:
         RayHosts(RayConfig(), actors=2)
 
 
-def test_a_wrong_address_is_refused_before_anything_starts(config: RayConfig) -> None:
-    wrong = replace(config, address="ray://head:10001")
-    with pytest.raises(ConfigError, match="Ray's client"):
-        build_async_trainer(ConstantConfig(), CountingBatch, on_ray(wrong))
-
-
-@pytest.mark.parametrize("where", ["RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "HOME", "nowhere"])
+@pytest.mark.parametrize("where", ["RAY_AUTH_TOKEN", "HOME", "nowhere"])
 def test_the_token_of_a_cluster_is_used_where_there_is_one(
     where: str, config: RayConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / ".ray" / "auth_token"
     file.parent.mkdir()
-    if where == "RAY_AUTH_TOKEN_PATH":
-        file = tmp_path / "token"
-    if where in {"RAY_AUTH_TOKEN_PATH", "HOME"}:
+    if where == "HOME":
         file.write_text("token")
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)

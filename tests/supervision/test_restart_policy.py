@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
-from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -61,37 +60,17 @@ def test_actors_that_die_together_do_not_come_back_as_one() -> None:
     assert max(waited) - min(waited) > 0.25
 
 
-def test_backoff_is_each_slots_own() -> None:
-    policy = RestartPolicy(STEADY, seed=0)
-    policy.on_exit(KILLED, now=0.0)
-    other = replace(KILLED, peer=make_peer(1))
-    assert policy.on_exit(other, now=0.0) == Restart(STEADY.backoff_s)
-
-
 def test_deaths_long_past_do_not_count() -> None:
     config = replace(STEADY, max_restarts=1, window_s=10.0)
     assert waits(config, 20, every_s=10.0) == [config.backoff_s] * 20
 
 
 @pytest.mark.fault("F7")
-def test_a_spent_budget_ends_the_run_with_the_numbers() -> None:
-    policy = RestartPolicy(replace(STEADY, max_restarts=2, window_s=60.0), seed=0)
-    assert isinstance(policy.on_exit(KILLED, now=0.0), Restart)
-    assert isinstance(policy.on_exit(KILLED, now=1.0), Restart)
-    given_up = policy.on_exit(KILLED, now=2.0)
-    assert isinstance(given_up, GiveUp)
-    assert given_up.why == (
-        "that is its failure number 3 within 60 s, and supervision.restart.max_restarts is 2"
-    )
-    assert given_up.advice == cause_of(KILLED).advice
-
-
-@pytest.mark.fault("F7")
-def test_budget_is_each_slots_own() -> None:
+def test_backoff_and_budget_are_each_slots_own() -> None:
     policy = RestartPolicy(replace(STEADY, max_restarts=1), seed=0)
     for i in range(20):
         peer = make_peer(i)
-        assert isinstance(policy.on_exit(replace(KILLED, peer=peer), now=0.0), Restart)
+        assert policy.on_exit(replace(KILLED, peer=peer), now=0.0) == Restart(STEADY.backoff_s)
     assert isinstance(policy.on_exit(KILLED, now=1.0), GiveUp), "slot 0 again"
 
 
@@ -107,39 +86,18 @@ def test_actors_that_never_do_their_work_spend_the_budget_however_long_each_take
     assert given_up.advice == cause.advice
 
 
-@pytest.mark.fault("F7")
-def test_a_budget_of_none_ends_at_the_first_death() -> None:
-    policy = RestartPolicy(replace(STEADY, max_restarts=0), seed=0)
-    assert isinstance(policy.on_exit(KILLED, now=0.0), GiveUp)
-
-
 @pytest.mark.fault("F5")
 def test_no_restart_before_anything_ever_worked() -> None:
     stillborn = replace(KILLED, last=ProgressReport(0, 0, waiting=False))
     policy = RestartPolicy(STEADY, seed=0)
-    decision = policy.on_exit(stillborn, now=0.0)
-    assert isinstance(decision, GiveUp)
-    assert decision.why == "no actor had made a single step before, so a restart would not help"
-
-
-def test_a_late_death_at_start_is_restarted_once_others_have_worked() -> None:
-    policy = RestartPolicy(STEADY, seed=0)
+    assert isinstance(policy.on_exit(stillborn, now=0.0), GiveUp)
+    assert isinstance(policy.on_exit(stillborn, now=0.0, others_work=True), Restart)
     policy.on_exit(KILLED, now=0.0)
-    stillborn = replace(KILLED, last=ProgressReport(0, 0, waiting=False))
-    assert isinstance(policy.on_exit(stillborn, now=1.0), Restart)
-
-
-def test_a_first_death_is_restarted_while_others_work() -> None:
-    stillborn = replace(KILLED, last=ProgressReport(0, 0, waiting=False))
-    decision = RestartPolicy(STEADY, seed=0).on_exit(stillborn, now=1.0, others_work=True)
-    assert isinstance(decision, Restart)
+    assert isinstance(policy.on_exit(stillborn, now=1.0), Restart), "others have worked"
 
 
 @pytest.mark.fault("F1", "F5")
-@pytest.mark.parametrize("on_exception", get_args(OnException))
-def test_a_start_that_the_system_refuses_is_tried_again_once_others_have_worked(
-    on_exception: OnException,
-) -> None:
+def test_a_start_that_the_system_refuses_is_tried_again_once_others_have_worked() -> None:
     refused = replace(
         KILLED,
         code=1,
@@ -147,35 +105,23 @@ def test_a_start_that_the_system_refuses_is_tried_again_once_others_have_worked(
         error="BlockingIOError: [Errno 11] Resource temporarily unavailable",
         last=ProgressReport(0, 0, waiting=False),
     )
-    policy = RestartPolicy(replace(STEADY, on_exception=on_exception, min_actors=9), seed=0)
+    policy = RestartPolicy(replace(STEADY, on_exception="drop_actor", min_actors=9), seed=0)
     decision = policy.on_exit(refused, now=0.0, others_left=1)
     assert isinstance(decision, GiveUp), "at first that says that the machine is too small"
     assert decision.advice.startswith("Run fewer actors, or raise the system's limit")
     policy.on_exit(KILLED, now=0.0)
     assert policy.on_exit(refused, now=0.0, others_left=1) == Restart(0.2)
-    assert cause_of(refused).how == (
-        "could not start: BlockingIOError: [Errno 11] Resource temporarily unavailable"
-    )
-
-
-def test_settings_that_no_actor_can_start_with_are_no_lack_of_resources() -> None:
-    refused = replace(KILLED, code=1, began=False, error="ConfigError: it cannot be pickled")
-    cause = cause_of(refused)
-    assert cause.how == "could not start: ConfigError: it cannot be pickled"
-    assert cause.advice == "Fix what raised it."
+    assert cause_of(refused).how.startswith("could not start: BlockingIOError: [Errno 11]")
 
 
 @pytest.mark.fault("F4")
-def test_an_exception_ends_the_run_unless_it_is_to_be_expected() -> None:
+def test_advice_names_the_settings_that_would_let_a_run_go_on() -> None:
     end = RestartPolicy(STEADY, seed=0).on_exit(RAISED, now=0.0, others_left=1)
     assert isinstance(end, GiveUp)
-    assert end.why == ""
-    assert "set supervision.restart.on_exception to restart_env, restart or drop" in end.advice
+    assert "on_exception to restart_env, restart or drop" in end.advice
     end = RestartPolicy(STEADY, seed=0).on_exit(RAISED, now=0.0, others_left=NO_ACTOR)
     assert isinstance(end, GiveUp)
     assert end.advice.endswith("on_exception to restart."), "no other choice fits the evaluator"
-    tolerant = RestartPolicy(replace(STEADY, on_exception="restart"), seed=0)
-    assert isinstance(tolerant.on_exit(RAISED, now=0.0), Restart)
 
 
 # --- exceptions ----------------------------------------------------------------------------------
@@ -193,17 +139,29 @@ def answer(
 
 
 @pytest.mark.fault("F4")
-def test_actor_is_dropped_while_enough_others_are_left() -> None:
-    assert answer("drop_actor", others_left=2) == Drop()
-    end = answer("drop_actor", others_left=1)
-    assert isinstance(end, GiveUp)
-    assert end.why == "1 would be left, and supervision.restart.min_actors is 2"
-
-
-@pytest.mark.fault("F4")
-def test_actor_that_fails_before_its_first_step_is_dropped_too() -> None:
-    """As where the number of simulators is limited."""
-    assert isinstance(answer("drop_actor", 2, RAISED_AT_START), Drop)
+@pytest.mark.parametrize(
+    ("on_exception", "others_left", "ended", "expected"),
+    [
+        ("raise", 2, RAISED, GiveUp),
+        ("raise", 2, KILLED, Restart),
+        ("restart", 2, RAISED, Restart),
+        ("restart", NO_ACTOR, RAISED, Restart),
+        ("drop_actor", 2, RAISED, Drop),
+        ("drop_actor", 2, RAISED_AT_START, Drop),  # as where the number of simulators is limited
+        ("drop_actor", 1, RAISED, GiveUp),  # too few would be left
+        ("drop_actor", NO_ACTOR, RAISED, Restart),
+        ("drop_actor", 2, KILLED, Restart),
+        ("drop_actor", 2, replace(KILLED, code=3), Restart),
+        ("restart_env", 2, RAISED, GiveUp),  # new environments have not helped
+        ("restart_env", 2, RAISED_AT_START, Restart),  # nothing was made yet
+        ("restart_env", 2, KILLED, Restart),
+        ("restart_env", NO_ACTOR, RAISED, Restart),
+    ],
+)
+def test_exceptions_are_answered_as_configured(
+    on_exception: OnException, others_left: int | None, ended: ActorExit, expected: type
+) -> None:
+    assert isinstance(answer(on_exception, others_left, ended), expected)
 
 
 def test_fewest_actors_are_no_more_than_there_are() -> None:
@@ -214,28 +172,6 @@ def test_fewest_actors_are_no_more_than_there_are() -> None:
         AsyncConfig(actors=2, supervision=supervision)
 
 
-@pytest.mark.fault("F4")
-@pytest.mark.parametrize("ended", [KILLED, replace(KILLED, code=1), replace(KILLED, code=3)])
-def test_only_exceptions_drop_an_actor(ended: ActorExit) -> None:
-    assert isinstance(answer("drop_actor", 2, ended), Restart)
-
-
-@pytest.mark.fault("F4")
-@pytest.mark.parametrize("on_exception", ["restart", "restart_env", "drop_actor"])
-def test_evaluator_that_fails_is_started_again(on_exception: OnException) -> None:
-    assert isinstance(answer(on_exception, NO_ACTOR), Restart)
-    assert isinstance(answer("raise", NO_ACTOR), GiveUp)
-
-
-@pytest.mark.fault("F4")
-def test_exception_that_persists_in_new_environments_ends_the_run() -> None:
-    end = answer("restart_env", 2)
-    assert isinstance(end, GiveUp)
-    assert "rebuilding environments does not help" in end.why
-    assert isinstance(answer("restart_env", 2, RAISED_AT_START), Restart), "nothing was made yet"
-    assert isinstance(answer("restart_env", 2, KILLED), Restart)
-
-
 @pytest.mark.fault("F4", "F7")
 def test_environments_are_rebuilt_within_a_budget_and_ever_later() -> None:
     config = replace(STEADY, backoff_s=1.0, max_restarts=2, window_s=60.0)
@@ -244,10 +180,8 @@ def test_environments_are_rebuilt_within_a_budget_and_ever_later() -> None:
     assert policy.on_failure(now=1.0, env_steps=1) == Restart(2.0)
     end = policy.on_failure(now=2.0, env_steps=1)
     assert isinstance(end, GiveUp)
-    assert end.why == (
-        "that is failure 3 of this actor's environments within 60 s, and "
-        "supervision.restart.max_restarts is 2"
-    )
+    assert "failure 3 " in end.why
+    assert "supervision.restart.max_restarts is 2" in end.why
     assert policy.on_failure(now=200.0, env_steps=1) == Restart(1.0)
 
 
@@ -261,11 +195,7 @@ def test_environments_that_never_made_a_step_are_not_rebuilt() -> None:
 # --- waits ---------------------------------------------------------------------------------------
 
 
-@given(
-    seed=st.integers(0, 1000),
-    deaths=st.integers(1, 300),
-    jitter=st.floats(0, 1),
-)
+@given(seed=st.integers(0, 1000), deaths=st.integers(1, 300), jitter=st.floats(0, 1))
 def test_any_wait_lies_between_nothing_and_the_limit(seed: int, deaths: int, jitter: float) -> None:
     config = replace(STEADY, jitter=jitter, max_restarts=300)
     policy = RestartPolicy(config, seed)
@@ -279,23 +209,12 @@ def test_any_wait_lies_between_nothing_and_the_limit(seed: int, deaths: int, jit
 @pytest.mark.parametrize(
     ("code", "error", "words", "advice"),
     [
-        (
-            -signal.SIGKILL,
-            "",
-            "was killed by SIGKILL after 100 steps (killed from outside",
-            "If memory ran out, run fewer",
-        ),
-        (
-            -signal.SIGSEGV,
-            "",
-            "was killed by SIGSEGV after 100 steps (a crash in native code)",
-            "Look for it in what the",
-        ),
-        (-signal.SIGTERM, "", "was killed by SIGTERM after 100 steps", "Find out what sent it"),
+        (-9, "", "was killed by SIGKILL after 100 steps (killed", "If memory ran out, run fewer"),
+        (-11, "", "was killed by SIGSEGV after 100 steps (a crash in", "Look for it in what the"),
+        (-15, "", "was killed by SIGTERM after 100 steps", "Find out what sent it"),
         (-63, "", "was killed by signal 63 after 100 steps", "Find out what sent it"),
         (0, "", "exited after 100 steps without being asked to", "Look for os._exit"),
         (1, "KeyError: 'x'", "failed: KeyError: 'x'", "Fix what raised it"),
-        (1, "ValueError: no.", "failed: ValueError: no", "Fix what raised it"),
         (3, "", "exited with code 3 after 100 steps", "Look for os._exit"),
     ],
 )
@@ -306,16 +225,9 @@ def test_ends_are_described_with_advice(code: int, error: str, words: str, advic
     assert cause.advice.endswith(".")
 
 
-@pytest.mark.fault("F2")
-def test_end_before_the_first_step_counts_none() -> None:
-    stillborn = replace(KILLED, last=ProgressReport(0, 0, waiting=False))
-    assert cause_of(stillborn).how.startswith("was killed by SIGKILL (killed from outside")
-
-
 @pytest.mark.fault("F3")
 def test_kill_that_may_be_for_memory_says_how_much_there_was() -> None:
-    text = cause_of(replace(KILLED, peak_bytes=1536 << 20)).how
-    assert text.endswith("when memory runs out; it held up to 1536 MiB)")
+    assert "it held up to 1536 MiB" in cause_of(replace(KILLED, peak_bytes=1536 << 20)).how
     assert "held" not in cause_of(KILLED).how, "not known"
 
 
@@ -324,9 +236,6 @@ def test_python_without_memory_says_how_much_there_was_and_what_to_do() -> None:
     ended = replace(RAISED, error="MemoryError", peak_bytes=1536 << 20)
     assert cause_of(ended).how == "failed: MemoryError (it held up to 1536 MiB)"
     assert cause_of(ended).advice == "Run fewer actors, or fewer environments in each."
-    end = RestartPolicy(STEADY, seed=0).on_exit(ended, now=0.0)
-    assert isinstance(end, GiveUp)
-    assert end.advice.startswith("Run fewer actors, or fewer environments in each, or, if it is")
     numpys = replace(ended, error="_ArrayMemoryError: Unable to allocate 9 GiB", peak_bytes=0)
     assert cause_of(numpys).how == "failed: _ArrayMemoryError: Unable to allocate 9 GiB"
     assert cause_of(numpys).advice == cause_of(ended).advice

@@ -14,7 +14,7 @@ import pytest
 
 from asyncrl.core.callback import Callback, Training
 from asyncrl.core.env import EnvStep
-from asyncrl.core.errors import ActorFailed, ConfigError
+from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import Progress
 from asyncrl.core.types import Array
 from asyncrl.learner.stop_conditions import MaxSeconds
@@ -84,15 +84,6 @@ def test_actor_that_hangs_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
     assert result.stop_reason == "actor 0 is replaced"
     assert "time.sleep(0.01)" in caplog.text, "the stack"
     assert "the environments failed" not in caplog.text
-
-
-def test_error_in_an_actor_is_the_runs() -> None:
-    class Failing(CountingBatch):
-        def step(self, action: Array) -> EnvStep:
-            raise ArithmeticError("the physics exploded")
-
-    with pytest.raises(ActorFailed, match="ArithmeticError: the physics exploded"):
-        run(threads(), make_env=Failing)
 
 
 def test_actor_that_cannot_be_ended_is_abandoned_and_says_so(
