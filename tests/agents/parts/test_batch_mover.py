@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from asyncrl.agents.parts.updater import BatchLayout, BatchMover, _StagingBuffers
+from asyncrl.agents.parts.updater import BatchMover, _StagingBuffers
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Columns
 
@@ -34,20 +34,6 @@ def test_tensors_on_a_cpu_share_the_batch_memory() -> None:
     assert tensors["action"].dtype == torch.int64
 
 
-def test_only_wanted_columns_are_moved_and_none_needs_to_be_there() -> None:
-    move = BatchMover(CPU, ["weight", "reward", "obs"])
-    assert list(move(batch(4))) == ["reward", "obs"]
-
-
-def test_rows_of_a_larger_array_are_moved_without_a_copy() -> None:
-    columns = batch(12)
-    part = {name: column[4:8] for name, column in columns.items()}
-    tensors = BatchMover(CPU, list(columns))(part)
-    for name, tensor in tensors.items():
-        assert np.array_equal(tensor.numpy(), columns[name][4:8])
-        assert np.shares_memory(tensor.numpy(), columns[name])
-
-
 def test_columns_that_are_there_already_are_passed_on() -> None:
     columns = batch(4)
     there = torch.ones(4, 3)
@@ -62,32 +48,6 @@ def test_columns_on_another_device_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"stores obs on meta .* computes on cpu; .* or to host"):
         BatchMover(CPU, ["obs"])(elsewhere)
     assert "obs" not in BatchMover(CPU, ["reward"])(elsewhere), "no agent asked for it"
-
-
-@pytest.mark.parametrize("rows", [1, 3, 64])
-def test_packed_columns_come_back_unchanged(rows: int) -> None:
-    columns = batch(rows)
-    layout = BatchLayout.of(columns)
-    buffer = torch.zeros(layout.nbytes, dtype=torch.uint8)
-    for name, array in layout.arrays(buffer).items():
-        np.copyto(array, columns[name])
-    for name, tensor in layout.tensors(buffer.clone()).items():
-        assert np.array_equal(tensor.numpy(), columns[name])
-        assert tensor.numpy().dtype == columns[name].dtype
-
-
-def test_packed_columns_lie_apart_and_aligned() -> None:
-    layout = BatchLayout.of(batch(3))
-    sizes = [column.nbytes for column in batch(3).values()]
-    ends = [*layout.offsets[1:], layout.nbytes]
-    for offset, size, end in zip(layout.offsets, sizes, ends, strict=True):
-        assert offset % 64 == 0
-        assert offset + size <= end
-
-
-def test_batches_of_one_form_have_one_layout() -> None:
-    assert BatchLayout.of(batch(8, seed=1)) == BatchLayout.of(batch(8, seed=2))
-    assert BatchLayout.of(batch(8)) != BatchLayout.of(batch(9))
 
 
 class Nothing:

@@ -152,39 +152,6 @@ def test_gaussians_are_scaled_to_bounds_and_clipped() -> None:
     )
 
 
-def test_clipped_actions_keep_the_density_of_what_was_drawn() -> None:
-    head = action_head(box([-1.0], [1.0]))
-    drawn = head.sampler.sample(completed(head, torch.full((4, 1), 30.0)), np.random.default_rng(0))
-    assert (drawn.action == 1.0).all()
-    noise = drawn.extras["drawn_action"][:, 0] - 30.0
-    expected = -0.5 * noise**2 - 0.5 * math.log(2 * math.pi)
-    assert np.allclose(drawn.log_prob, expected, atol=1e-4)
-
-
-def test_draws_have_the_mean_and_deviation_asked_for() -> None:
-    head = action_head(box([-1.0, 0.0], [1.0, 4.0]), initial_log_std=-1.0)
-    n = 20_000
-    outputs = torch.tensor([0.2, -0.5]).expand(n, 2)
-    drawn = head.sampler.sample(completed(head, outputs), np.random.default_rng(0)).extras[
-        "drawn_action"
-    ]
-    assert np.allclose(drawn.mean(axis=0), [0.2, -0.5], atol=5 * math.exp(-1.0) / math.sqrt(n))
-    assert np.allclose(drawn.std(axis=0), math.exp(-1.0), rtol=0.03)
-
-
-@every_space
-def test_the_same_random_numbers_draw_the_same(space: BoxSpec | DiscreteSpec) -> None:
-    head = head_for(space)
-    outputs = outputs_for(head, (50,))
-
-    def draw(seed: int) -> Array:
-        return head.sampler.sample(completed(head, outputs), np.random.default_rng(seed)).action
-
-    assert np.array_equal(draw(1), draw(1))
-    if space is not SPACES["huge"]:
-        assert not np.array_equal(draw(1), draw(2))
-
-
 @every_space
 @pytest.mark.parametrize("state_std", [False, True])
 def test_gradients_reach_outputs_and_are_finite(

@@ -37,10 +37,6 @@ def test_ladder_spans_the_environments_of_all_actors(n_actors: int, n_envs: int)
     assert ladder(n_actors, n_envs) == pytest.approx([0.4**k for k in range(1, 9)])
 
 
-def test_ladder_of_one_rung_is_its_base() -> None:
-    assert ladder(1, 1, base=0.3) == [0.3]
-
-
 def test_each_environment_explores_as_its_rung_says() -> None:
     of_four = explorer(EpsilonLadder(), n_envs=4)
     q = np.tile(np.array([0.0, 0.0, 1.0, 0.0, 0.0]), (4, 1))
@@ -60,17 +56,6 @@ def test_epsilon_follows_a_schedule_in_env_steps(env_steps: int, line: float, st
         greedy = explorer(EpsilonGreedy(epsilon=schedule))
         assert greedy.record(env_steps) == {"exploration_rate": schedule.at(env_steps)}
         assert greedy.epsilons(env_steps).tolist() == pytest.approx([expected])
-
-
-def test_epsilon_may_stay_unchanged() -> None:
-    assert explorer(EpsilonGreedy(epsilon=0.3)).record(10**6) == {"exploration_rate": 0.3}
-
-
-def test_base_of_the_ladder_may_follow_a_schedule() -> None:
-    base = Schedule(points=((0, 0.9), (10, 0.4)), interpolate=False)
-    of_three = explorer(EpsilonLadder(base=base), n_envs=3)
-    for env_steps, value in ((9, 0.9), (10, 0.4)):
-        assert of_three.epsilons(env_steps) == pytest.approx([value, value**4.5, value**8])
 
 
 def test_temperature_may_follow_a_schedule() -> None:

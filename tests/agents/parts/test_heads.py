@@ -18,7 +18,7 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.iqn import IQNConfig
 from asyncrl.agents.parts.actor_critic import make_actor
 from asyncrl.agents.parts.batch_renorm import RenormedCritics
-from asyncrl.agents.parts.networks import MLP, NoisyLinear, NoisyMLP, Perturbation, exactly
+from asyncrl.agents.parts.networks import MLP, NoisyLinear, NoisyMLP, Perturbation
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 
@@ -124,8 +124,9 @@ def raise_answers(network: nn.Module) -> None:
                 layer.biases[-1].fill_(VALUE)
 
 
-@pytest.mark.parametrize("observation", [VECTOR, IMAGE], ids=["vector", "image"])
-@pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
+@pytest.mark.parametrize(
+    ("make", "observation"), [*((make, VECTOR) for make in NETWORKS.values()), (dqn, IMAGE)]
+)
 def test_heads_distinguish_what_bfloat16_cannot(
     make: Callable[[BoxSpec], Network], observation: BoxSpec
 ) -> None:
@@ -144,26 +145,6 @@ def test_heads_distinguish_what_bfloat16_cannot(
     assert HIDDEN in dict(layers.seen)
     for n_outputs, dtype in layers.seen:
         assert dtype == (torch.bfloat16 if n_outputs == HIDDEN else torch.float32)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_beside_no_other_precision_layers_keep_their_own(dtype: torch.dtype) -> None:
-    layer, features = nn.Linear(3, 2, dtype=dtype), torch.rand(4, 3, dtype=dtype)
-    assert torch.equal(exactly(layer, features), layer(features))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_gradients_come_in_the_precision_of_what_they_are_of(dtype: torch.dtype) -> None:
-    layer = nn.Linear(3, 2)
-    features = torch.rand(4, 3, dtype=dtype, requires_grad=True)
-    with torch.autocast("cpu", torch.bfloat16):
-        answer = exactly(layer, features)
-    answer.sum().backward()
-    assert features.grad is not None
-    assert layer.weight.grad is not None
-    assert features.grad.dtype == dtype
-    # d sum / d W_ij = sum over rows of x_j
-    torch.testing.assert_close(layer.weight.grad, features.detach().float().sum(dim=0).expand(2, 3))
 
 
 @pytest.mark.parametrize("make", [MLP, NoisyMLP])

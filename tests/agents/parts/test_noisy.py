@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import math
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from asyncrl.agents.dqn import DQNAgent, DQNConfig
 from asyncrl.agents.parts.networks import NoisyLinear, NoisyMLP, Perturbation
@@ -39,11 +37,6 @@ def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def test_noise_is_the_signed_root_of_what_is_drawn() -> None:
-    shaped = Perturbation.shape(torch.tensor([4.0, -9.0, 0.0, 0.25]))
-    assert shaped.tolist() == [2.0, -3.0, 0.0, 0.5]
-
-
 @pytest.mark.parametrize("rows", [1, 5])
 def test_output_is_that_of_the_paper_for_shared_and_for_own_noise(rows: int) -> None:
     layer = NoisyLinear(3, 2)
@@ -57,17 +50,6 @@ def test_output_is_that_of_the_paper_for_shared_and_for_own_noise(rows: int) -> 
         own = noise[row if rows > 1 else 0]
         expected = sums_of_the_paper(layer, x[row].numpy(), own.numpy())
         assert y[row] == pytest.approx(expected, rel=1e-5, abs=1e-6)
-
-
-def test_without_noise_it_is_the_layer_of_means() -> None:
-    layer, x = NoisyLinear(3, 2), drawn(4, 3)
-    expected = nn.functional.linear(x, layer.weight, layer.bias)
-    assert torch.equal(layer(x), expected)
-    perturbation = Perturbation(layer)
-    perturbation.set(drawn(1, 5))
-    assert not torch.equal(layer(x), expected)
-    perturbation.clear()
-    assert torch.equal(layer(x), expected)
 
 
 def test_parameters_start_as_in_the_paper() -> None:
@@ -103,11 +85,6 @@ def test_each_layer_has_separate_random_numbers() -> None:
     parts = [m.noise for m in network if isinstance(m, NoisyLinear)]
     assert torch.equal(torch.cat([part for part in parts if part is not None], dim=1), noise)
     assert len(np.unique(noise)) == noise.numel()
-
-
-def test_network_without_noisy_layers_draws_nothing() -> None:
-    assert Perturbation(nn.Linear(3, 2)).size == 0
-    assert "draws" not in build(DQNConfig(device="cpu")).parts
 
 
 def test_environments_explore_apart_and_differently_each_time() -> None:
@@ -154,15 +131,3 @@ def test_target_network_has_other_noise_than_the_online_network() -> None:
     batch["discount"] = np.ones(8, np.float32)
     # (Q(s, a) - Q'(s, a))^2, which is 0 where the networks and their noise are the same.
     assert float(agent.opt(batch)["loss"]) > 1e-4
-
-
-def test_spread_is_learned_and_travels_to_actors() -> None:
-    agent, policy = build(), NOISY.build_policy(TWO_STATES, PolicyContext(seed=1))
-    before = copy.deepcopy(agent.model.state_dict())
-    agent.opt(random_batch())
-    policy.sync_model(agent.model_info())
-    sigmas = [name for name in before if name.endswith("_sigma")]
-    assert len(sigmas) == 4
-    for name in sigmas:
-        assert not torch.equal(before[name], agent.model.state_dict()[name])
-        assert torch.equal(policy.model.state_dict()[name], agent.model.state_dict()[name])

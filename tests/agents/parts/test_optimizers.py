@@ -90,17 +90,6 @@ def test_steps_are_those_of_torch(pair: Pair, device: str) -> None:
 
 
 @each_pair
-def test_what_no_loss_depends_on_stays_unchanged(pair: Pair) -> None:
-    both = Both(pair)
-    unused = both.params[1].detach().clone()
-    for seed in range(STEPS):
-        both.step(seed, absent=(1,))
-    assert torch.equal(both.params[1], unused)
-    assert both.optimizer.state.keys() == {0, 2}
-    assert both.are_equal()
-
-
-@each_pair
 def test_gradients_may_come_and_go(pair: Pair) -> None:
     both = Both(pair)
     for seed, absent in enumerate([(0, 1, 2), (1,), (), (0, 2), (1,)]):
@@ -126,31 +115,6 @@ def test_it_resumes_from_a_state_of_torch_adam(pair: Pair) -> None:
     assert both.are_equal()
 
 
-@each_pair
-def test_a_state_that_was_loaded_is_a_copy(pair: Pair) -> None:
-    params, others = parameters(), parameters()
-    optimizer, other = pair.make(params), pair.make(others)
-    give_gradients(params, 0)
-    optimizer.step()
-    before = copy.deepcopy(optimizer.state)
-    other.load(optimizer.state)
-    give_gradients(others, 1)
-    other.step()
-    for place, slots in before.items():
-        assert all(torch.equal(value, optimizer.state[place][n]) for n, value in slots.items())
-
-
-@each_pair
-def test_gradients_are_forgotten(pair: Pair) -> None:
-    params = parameters()
-    optimizer = pair.make(params)
-    give_gradients(params, 0)
-    optimizer.clear()
-    optimizer.step()
-    assert not optimizer.state
-    assert all(torch.equal(*pair) for pair in zip(params, parameters(), strict=True))
-
-
 @pytest.mark.parametrize("device", DEVICES)
 def test_learning_rate_follows_a_schedule(device: str) -> None:
     schedule = Schedule(points=((0, 0.1), (10, 0.05), (20, 0.0)))
@@ -169,29 +133,6 @@ def test_learning_rate_follows_a_schedule(device: str) -> None:
             adam.load(copy.deepcopy(adam.state))
     for mine, theirs in zip(params, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
-
-
-def test_a_number_follows_nothing() -> None:
-    adam = FusedAdam(parameters(), 0.1)
-    assert adam.set_rate_at(1000) == 0.1
-    assert adam.learning_rate == 0.1
-    assert float(adam.metrics("rate")["rate"]) == pytest.approx(0.1)
-    adam.learning_rate = 0.2
-    assert float(adam.metrics("rate")["rate"]) == pytest.approx(0.2)
-
-
-def test_rmsprop_follows_a_schedule() -> None:
-    expected, params = parameters(), parameters()
-    ours = RMSprop(params, Schedule(points=((0, 0.1), (10, 0.0))), decay=0.9, eps=1e-3)
-    reference = torch.optim.RMSprop(expected, lr=0.1, alpha=0.9, eps=1e-3, foreach=True)
-    for env_steps in (0, 5, 10):
-        for tensors in (expected, params):
-            give_gradients(tensors, env_steps)
-        reference.param_groups[0]["lr"] = ours.set_rate_at(env_steps)
-        ours.step()
-        reference.step()
-    assert reference.param_groups[0]["lr"] == 0.0
-    assert all(torch.equal(*pair) for pair in zip(params, expected, strict=True))
 
 
 @pytest.mark.gpu

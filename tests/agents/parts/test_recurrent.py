@@ -68,27 +68,6 @@ def test_unrolls_as_it_steps(kind: CoreKind, n: int, length: int, share: float, 
         assert all(map(torch.equal, found, of.unroll(features, memory)))
 
 
-def test_gru_by_its_equations() -> None:
-    of, x, h = core("gru"), drawn(2, N_INPUTS), drawn(2, N_UNITS, seed=1)
-    weights = [p.detach() for p in of.parameters()]
-    of_x = (x @ weights[0].T + weights[2]).chunk(3, dim=1)
-    of_h = (h @ weights[1].T + weights[3]).chunk(3, dim=1)
-    reset, update = ((a + b).sigmoid() for a, b in zip(of_x[:2], of_h[:2], strict=True))
-    new = torch.tanh(of_x[2] + reset * of_h[2])
-    torch.testing.assert_close(of.step(x, h)[1], (1 - update) * new + update * h)
-
-
-def test_lstm_by_its_equations() -> None:
-    of, x, memory = core("lstm"), drawn(2, N_INPUTS), drawn(2, 2 * N_UNITS, seed=1)
-    h, c = memory[:, :N_UNITS], memory[:, N_UNITS:]
-    weights = [p.detach() for p in of.parameters()]
-    gates = x @ weights[0].T + weights[2] + h @ weights[1].T + weights[3]
-    take, keep, new, show = gates.chunk(4, dim=1)
-    cell = keep.sigmoid() * c + take.sigmoid() * new.tanh()
-    out = show.sigmoid() * cell.tanh()
-    torch.testing.assert_close(of.step(x, memory), (out, torch.cat([out, cell], dim=1)))
-
-
 @every_kind
 def test_gradients_stop_where_an_episode_begins(kind: CoreKind) -> None:
     of = core(kind)
@@ -110,14 +89,6 @@ def test_remembers_in_single_precision_between_layers_of_half_of_it(kind: CoreKi
     assert {x.dtype for x in (*stepped_, *unrolled)} == {torch.float32}
 
 
-def test_memory_is_empty_at_first_and_for_other_numbers_of_rows() -> None:
-    memories = Memories(2)
-    assert np.array_equal(memories.recall(3, training=True), np.zeros((3, 2)))
-    memories.keep(np.ones((3, 2), np.float32), training=True)
-    assert np.array_equal(memories.recall(3, training=True), np.ones((3, 2), np.float32))
-    assert np.array_equal(memories.recall(4, training=True), np.zeros((4, 2)))
-
-
 def test_training_and_evaluation_remember_apart() -> None:
     memories = Memories(2)
     memories.keep(np.ones((3, 2), np.float32), training=True)
@@ -126,16 +97,6 @@ def test_training_and_evaluation_remember_apart() -> None:
     memories.forget(np.ones(3, np.bool_), training=False)
     assert np.array_equal(memories.recall(3, training=True), np.ones((3, 2), np.float32))
     assert not memories.recall(3, training=False).any()
-
-
-@pytest.mark.parametrize("where", [[False] * 3, [False, True, False], [True] * 3])
-def test_forgets_these_environments_and_no_others(where: list[bool]) -> None:
-    memories = Memories(2)
-    memories.keep(np.ones((3, 2), np.float32), training=True)
-    kept = memories.recall(3, training=True)
-    memories.forget(np.array(where), training=True)
-    assert memories.recall(3, training=True).any(axis=1).tolist() == [not gone for gone in where]
-    assert kept.all(), "what was recalled may be on its way into a segment"
 
 
 def test_forgetting_another_number_of_environments_forgets_all() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.parts.exploration import Softmax
-from asyncrl.agents.parts.schedules import Schedule, value_at
+from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import from_plain, to_plain
 from asyncrl.training.run_config import load_yaml, save_yaml
@@ -40,21 +40,6 @@ class Settings:
 def test_values_at_between_and_outside_points(env_steps: int, line: float, step: float) -> None:
     assert Schedule(points=POINTS).at(env_steps) == pytest.approx(line, rel=1e-12)
     assert Schedule(points=POINTS, interpolate=False).at(env_steps) == step
-
-
-@pytest.mark.parametrize("interpolate", [True, False])
-def test_points_have_exactly_their_values(interpolate: bool) -> None:
-    schedule = Schedule(points=POINTS, interpolate=interpolate)
-    assert tuple((env_steps, schedule.at(env_steps)) for env_steps, _ in POINTS) == POINTS
-
-
-def test_linear_has_two_points() -> None:
-    assert Schedule.linear(0.1, 0.9, 40).points == ((0, 0.1), (40, 0.9))
-
-
-def test_a_number_is_the_same_at_all_times() -> None:
-    assert [value_at(0.3, env_steps) for env_steps in (0, 5000)] == [0.3, 0.3]
-    assert value_at(Schedule.linear(0.0, 1.0, 10), 5) == 0.5
 
 
 def test_settings_come_back_from_a_file(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -12,12 +11,10 @@ import torch
 from torch import nn
 
 from asyncrl.agents.parts.optimizers import FastOptimizer, FusedAdam, RMSprop
-from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.agents.parts.torch_agent import (
     Part,
     TorchAgent,
     TorchPolicy,
-    buffer_copier,
     clip_gradients,
     flatten_pair,
     flatten_parameters,
@@ -61,19 +58,6 @@ def step(agent: TorchAgent, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
 
 
-def test_model_info_names_all_parameters_and_buffers() -> None:
-    policy = TorchPolicy(nn.Sequential(layer(1.0), nn.BatchNorm1d(1)), CPU)
-    assert set(policy.model_info().params) == set(policy.model.state_dict())
-    assert policy.model_info().params["0.weight"].tolist() == [[1.0, 1.0]]
-
-
-def test_sync_takes_parameters_and_version() -> None:
-    policy = TorchPolicy(layer(1.0), CPU)
-    policy.sync_model(info(5.0, version=8))
-    assert flat(policy.model_info().params) == {"weight": [5.0, 5.0], "bias": [5.0]}
-    assert policy.model_info().version == 8
-
-
 @pytest.mark.parametrize(("own", "given", "known"), [(10, 30, 30), (30, 10, 30)])
 def test_env_steps_are_the_larger_of_given_and_own_count(own: int, given: int, known: int) -> None:
     policy = TorchPolicy(layer(1.0), CPU)
@@ -98,26 +82,6 @@ def test_model_that_does_not_fit_is_refused_in_words(params: Params, words: str)
     assert policy.version == 0
 
 
-def test_read_only_snapshot_is_taken() -> None:
-    received = info(5.0)
-    for value in received.params.values():
-        value.setflags(write=False)
-    policy = TorchPolicy(layer(1.0), CPU)
-    policy.sync_model(received)
-    assert flat(policy.model_info().params) == flat(info(5.0).params)
-
-
-def test_layers_that_act_differently_in_training_do_not_whether_it_explores_or_not() -> None:
-    policy = TorchPolicy(nn.Sequential(layer(1.0), nn.Dropout()), CPU)
-    assert policy.training
-    assert not any(module.training for module in policy.model.modules())
-    assert policy.train(False) is policy
-    assert not policy.training
-    policy.train()
-    assert policy.training
-    assert not any(module.training for module in policy.model.modules())
-
-
 def test_learning_mode_ends_however_the_block_does() -> None:
     networks = [nn.Sequential(layer(1.0), nn.Dropout()).eval() for _ in range(2)]
     layers = [module for network in networks for module in network.modules()]
@@ -129,17 +93,6 @@ def test_learning_mode_ends_however_the_block_does() -> None:
     with pytest.raises(ZeroDivisionError), learning_mode(*networks):
         fail()
     assert not any(module.training for module in layers)
-
-
-def test_layer_with_a_custom_train_method_is_called() -> None:
-    class Frozen(nn.BatchNorm1d):
-        def train(self, mode: bool = True) -> Frozen:
-            return super().train(False)
-
-    frozen, dropout = Frozen(2), nn.Dropout()
-    with learning_mode(nn.Sequential(frozen, dropout).eval()):
-        assert (frozen.training, dropout.training) == (False, True)
-    assert (frozen.training, dropout.training) == (False, False)
 
 
 def test_each_kind_of_part_comes_back() -> None:
@@ -170,14 +123,6 @@ def test_each_kind_of_part_comes_back() -> None:
     assert (draws[0], draws[2]) == (draws[1], draws[3])
 
 
-def test_generator_comes_back_whatever_its_numbers() -> None:
-    for draws in range(50):
-        saved, loaded = np.random.default_rng(draws), np.random.default_rng(0)
-        saved.integers(5, size=draws)
-        agent_with(0.0, random=loaded).load_state(agent_with(0.0, random=saved).state())
-        assert loaded.random() == saved.random()
-
-
 PHILOX = np.arange(16, dtype=np.uint8)  # what a generator on a GPU saves
 
 
@@ -197,14 +142,6 @@ def test_generator_of_another_device_is_reseeded_with_a_log_line(
         draws.append(torch.rand(3, generator=noise).tolist())
     assert draws[0] == draws[1] != draws[2]
     assert draws[0] != torch.rand(3, generator=torch.Generator().manual_seed(5)).tolist()
-
-
-def test_generator_of_the_same_device_continues_silently(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    agent = agent_with(1.0, noise=torch.Generator().manual_seed(5))
-    agent.load_state(agent.state())
-    assert not caplog.records
 
 
 @pytest.mark.parametrize(
@@ -228,26 +165,6 @@ def test_generator_state_of_a_wrong_form_is_refused(
         agent.load_state(wrong)
     assert flat(agent.state()) == flat(before)
     assert not caplog.records
-
-
-def test_on_load_is_called_after_a_complete_load_only() -> None:
-    agent, seen = agent_with(1.0), []
-    agent.on_load.append(lambda: seen.append(flat(agent.model_info().params)["bias"]))
-    with pytest.raises(CheckpointError):
-        agent.load_state({})
-    assert not seen
-    agent.load_state(agent_with(2.0).state())
-    assert seen == [[2.0]]
-
-
-def test_optimizer_that_has_done_nothing_comes_back_as_such() -> None:
-    agent, fresh = agent_with(1.0), agent_with(2.0)
-    optimizer = torch.optim.Adam(agent.model.parameters())
-    agent.parts["optimizer"] = optimizer
-    fresh.parts["optimizer"] = torch.optim.Adam(fresh.model.parameters())
-    step(agent, optimizer)
-    agent.load_state(fresh.state())
-    assert not optimizer.state
 
 
 def test_moments_of_rows_and_columns_come_back() -> None:
@@ -352,36 +269,12 @@ def test_a_rate_that_was_set_comes_back_unless_the_settings_say_otherwise(
     assert rate(optimizer) == 0.1
 
 
-def test_a_schedule_counts_before_a_rate_that_was_set() -> None:
-    agents = [agent_with(1.0), agent_with(1.0)]
-    made = FusedAdam(agents[0].model.parameters(), 0.1)
-    made.learning_rate = 0.5
-    scheduled = FusedAdam(agents[1].model.parameters(), Schedule.linear(0.1, 0.0, 100))
-    for agent, adam in zip(agents, (made, scheduled), strict=True):
-        agent.parts["adam"] = adam
-    agents[1].load_state(agents[0].state())
-    assert scheduled.set_rate_at(50) == pytest.approx(0.05)
-
-
 def test_part_that_cannot_be_saved_is_named() -> None:
     agent = agent_with(1.0)
     optimizer = torch.optim.Adam(agent.model.parameters())
     agent.parts["decay"] = torch.optim.lr_scheduler.StepLR(optimizer, 1)  # type: ignore[assignment]
     with pytest.raises(ConfigError, match=r"part 'decay' of TorchAgent is a StepLR, .* saved"):
         agent.state()
-
-
-def test_state_is_put_where_an_older_one_was_as_far_as_that_fits() -> None:
-    agent = agent_with(1.0, tensor=torch.ones(3), count=torch.ones(2, dtype=torch.int64))
-    old = agent.state()
-    agent.spare = {**old, "tensor/value": np.zeros(4, np.float32), "count/value": np.zeros(2)}
-    with torch.no_grad():
-        agent.model.load_state_dict(layer(7.0).state_dict())
-    state = agent.state()
-    assert flat(state) == flat(agent_with(7.0, tensor=torch.ones(3), count=torch.ones(2)).state())
-    kept = {name for name, value in old.items() if state[name] is value}
-    assert kept == {name for name in old if name.startswith("model/")}
-    assert state["count/value"].dtype == np.int64
 
 
 def changed(state: Params, **changes: Array | None) -> dict[str, Array]:
@@ -451,11 +344,6 @@ def test_state_that_does_not_fit_a_lean_optimizer_is_refused_in_words(
     assert flat(agent.state()) == before
 
 
-def test_device_is_picked_by_name() -> None:
-    assert pick_device("cpu") == CPU
-    assert pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
-
-
 @pytest.mark.parametrize("name", ["gpu", "", "cuda:x"])
 def test_unknown_device_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"agent\.device must be"):
@@ -466,19 +354,6 @@ def test_unknown_device_is_refused(name: str) -> None:
 def test_missing_gpu_is_refused() -> None:
     with pytest.raises(ConfigError, match="sees no GPU"):
         pick_device("cuda")
-
-
-def test_seeded_layers_repeat_and_leave_the_global_generator_alone() -> None:
-    torch.manual_seed(7)
-    expected = torch.rand(2)
-    torch.manual_seed(7)
-    weights = []
-    for seed in (1, 1, 2):
-        with seeded(seed):
-            weights.append(nn.Linear(3, 3).weight)
-    assert torch.equal(weights[0], weights[1])
-    assert not torch.equal(weights[0], weights[2])
-    assert torch.equal(torch.rand(2), expected)
 
 
 def test_flat_parameters_are_the_network_and_learn_as_it_does() -> None:
@@ -507,33 +382,6 @@ def test_flat_parameters_are_the_network_and_learn_as_it_does() -> None:
         assert torch.allclose(one, other, atol=1e-6)
 
 
-@pytest.mark.parametrize("make", [nn.LSTM, nn.GRU])
-def test_recurrent_layer_begins_the_vector_in_the_order_of_cudnn(make: type[nn.RNNBase]) -> None:
-    recurrent = make(3, 5)
-    network = nn.Sequential(nn.Linear(3, 3), recurrent, nn.Linear(5, 2))
-    values = {name: param.detach().clone() for name, param in network.named_parameters()}
-    flat = flatten_parameters(network)
-    end = 0
-    for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"):
-        param = getattr(recurrent, name)
-        assert param.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr()
-        assert param.storage_offset() == end
-        end += param.numel()
-    assert len(flat) == sum(param.numel() for param in network.parameters())
-    for name, param in network.named_parameters():
-        assert torch.equal(param, values[name])
-
-
-def test_frozen_parameters_stay_out_of_the_flat_ones() -> None:
-    network = nn.Sequential(layer(1.0), nn.Linear(1, 5))
-    network[0].requires_grad_(False)
-    flat = flatten_parameters(network)
-    assert len(flat) == 10
-    flat.detach().zero_()
-    assert network[0].weight.tolist() == [[1.0, 1.0]]
-    assert not network[1].weight.any()
-
-
 @pytest.mark.parametrize("own", [True, False])
 def test_what_two_networks_share_is_a_vector_of_both(own: bool) -> None:
     shared = nn.Linear(3, 4)
@@ -549,20 +397,6 @@ def test_what_two_networks_share_is_a_vector_of_both(own: bool) -> None:
     assert not any(param.any() for param in one.parameters())
 
 
-def test_networks_that_share_nothing_are_a_vector_each() -> None:
-    vectors = flatten_pair(nn.Linear(3, 4), nn.Linear(2, 1))
-    assert [[len(vector) for vector in of] for of in vectors] == [[16], [3]]
-
-
-def test_flattened_network_takes_models_and_states() -> None:
-    agent = agent_with(1.0)
-    flat = flatten_parameters(agent.model)
-    agent.sync_model(info(5.0))
-    assert flat.tolist() == [5.0] * 3
-    agent.load_state(agent_with(7.0).state())
-    assert flat.tolist() == [7.0] * 3
-
-
 @pytest.mark.parametrize("shapes", [[(7,)], [(3, 4), (4,), (1,)]], ids=["one", "several"])
 @pytest.mark.parametrize("limit", [0.0, 0.5, 100.0])
 def test_gradients_are_scaled_down_to_their_limit(
@@ -576,41 +410,6 @@ def test_gradients_are_scaled_down_to_their_limit(
     factor = limit / size if 0 < limit < size else 1.0
     for mine, theirs in zip(gradients, before, strict=True):
         torch.testing.assert_close(mine, factor * theirs, rtol=1e-5, atol=1e-7)
-
-
-class Counting(nn.Module):
-    """Counts rows, the newest count being another tensor than the one before."""
-
-    count: torch.Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(2)
-        self.register_buffer("count", torch.zeros(1))
-        self.register_buffer("nothing", None)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.count = self.count + len(x)
-        normed: torch.Tensor = self.norm(x)
-        return normed
-
-
-def test_copy_of_a_network_is_given_its_buffers_also_those_that_were_replaced() -> None:
-    source = nn.Sequential(Counting(), nn.Linear(2, 1))
-    target = copy.deepcopy(source)
-    copy_buffers = buffer_copier(source, target)
-    before = [parameter.clone() for parameter in target.parameters()]
-    for calls in (1, 2):
-        for module in (source, target, source):
-            module(torch.randn(4, 2))
-        copy_buffers()
-        buffers = dict(target.named_buffers())
-        assert buffers["0.count"] == 8 * calls
-        assert len(buffers) == 4
-        for name, buffer in source.named_buffers():
-            assert torch.equal(buffers[name], buffer)
-            assert buffers[name] is not buffer
-    assert all(map(torch.equal, before, target.parameters()))
 
 
 class Sets:

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.core.env import BoxSpec
 from asyncrl.core.errors import ConfigError
@@ -45,27 +44,3 @@ def test_matrices_are_multiplied_in_the_precision_asked_for(
     with TorchConfig(precision=precision).precision_on(CPU)():
         assert layer(torch.ones(1, 2)).dtype == dtype
     assert layer.weight.dtype == torch.float32
-
-
-def test_network_is_wrapped_only_if_something_is_normalized() -> None:
-    network = nn.Linear(2, 1)
-    assert TorchConfig().with_norms(network, BOX) is network
-    obs = TorchConfig(normalize_obs=True).with_norms(network, BOX)
-    rewards = TorchConfig(normalize_reward=True).with_norms(network, BOX)
-    assert isinstance(obs, Normalized)
-    assert isinstance(rewards, Normalized)
-    assert (len(obs.fields), obs.returns) == (1, None)
-    assert (len(rewards.fields), rewards.returns is None) == (0, False)
-
-
-def test_normalized_rewards_need_a_column() -> None:
-    assert TorchConfig(normalize_obs=True).norm_columns == ()
-    assert [c.name for c in TorchConfig(normalize_reward=True).norm_columns] == [
-        "discounted_return"
-    ]
-
-
-@pytest.mark.parametrize("accelerate", ["off", "compile"])
-def test_uncompiled_functions_do_the_same(accelerate: Any) -> None:
-    function = TorchConfig(accelerate=accelerate).uncompiled(lambda x: x + 1)
-    assert function(2) == 3

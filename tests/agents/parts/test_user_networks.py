@@ -13,7 +13,6 @@ from asyncrl.agents.bc import BCConfig
 from asyncrl.agents.c51 import C51Config
 from asyncrl.agents.discrete_sac import DiscreteSACConfig
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.agents.impala import IMPALAConfig
 from asyncrl.agents.iql import IQLConfig
 from asyncrl.agents.iqn import IQNConfig
 from asyncrl.agents.parts.networks import MakeNetwork
@@ -75,16 +74,6 @@ def test_network_that_makes_its_parameters_when_it_is_called_is_taken() -> None:
     assert agent.model_info().params["weight"].shape == (3, 4)
 
 
-@pytest.mark.parametrize("kind", [PPOConfig, IMPALAConfig, IQNConfig, R2D2Config])
-def test_features_need_not_learn(kind: type[PPOConfig]) -> None:
-    assert (
-        kind(network=lambda _: nn.Flatten())
-        .build(CHOICES, PolicyContext(seed=0))
-        .model_info()
-        .params
-    )
-
-
 class Doubles(nn.Module):
     """Computes in double precision, in its first layer or only from the second one on."""
 
@@ -103,12 +92,6 @@ class Doubles(nn.Module):
 
 def doubles(n_outputs: int, n_inputs: int = 4, *, from_layer: int = 1) -> MakeNetwork:
     return lambda _: Doubles(n_inputs, n_outputs, from_layer=from_layer)
-
-
-def frozen_doubles(_: EnvSpec) -> nn.Module:
-    network = Doubles(4, 3, from_layer=1)
-    network.last.requires_grad_(False)
-    return network
 
 
 @pytest.mark.parametrize(
@@ -145,12 +128,6 @@ def test_network_of_another_dtype_than_layers_behind_it_is_refused(config: Agent
         ConfigError, match="weights of float64, and the layers after it have float32"
     ):
         config.build(CHOICES, PolicyContext(seed=0))
-
-
-@pytest.mark.parametrize("make", [doubles(3, from_layer=0), frozen_doubles])
-def test_network_that_learns_in_one_dtype_is_taken(make: MakeNetwork) -> None:
-    agent = DQNConfig(network=make).build(CHOICES, PolicyContext(seed=0)).train(False)
-    assert agent.act(np.zeros((5, 4), np.float32)).action.shape == (5,)
 
 
 class Noised(nn.Linear):
@@ -216,21 +193,6 @@ def test_a_trial_pass_changes_no_counters_and_no_random_state() -> None:
 def normalizing(_: EnvSpec) -> nn.Module:
     """Make what answers otherwise while it learns, for rows that depend on their neighbours."""
     return nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 3))
-
-
-def test_answers_to_a_row_depend_on_nothing_else_and_change_nothing() -> None:
-    config = DQNConfig(network=normalizing, actor_priorities=True, device="cpu")
-    agent = config.build(CHOICES, PolicyContext(seed=0, n_envs=8))
-    obs = np.random.default_rng(0).normal(2.0, 3.0, (8, 4)).astype(np.float32)
-    before = agent.model_info().params
-    together = agent.act(obs).extras["q_best"]
-    alone = DQNConfig(network=normalizing, actor_priorities=True).build_policy(
-        CHOICES, PolicyContext(seed=0)
-    )
-    each = [alone.act(row[None]).extras["q_best"][0] for row in obs]
-    np.testing.assert_allclose(each, together, rtol=1e-5)
-    after = agent.model_info().params
-    assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
 def dropping(_: EnvSpec) -> nn.Module:
