@@ -1,15 +1,14 @@
 # make train       set up .venv, then train DQN on CartPole-v1 with two actors (ARGS= adds options)
 # make test        set up .venv with the developer tools, then all gates and tests
-# make chaos       inject faults into small runs (without the soak) and check the promised behaviour
-# make arithmetic  repeat the learning tests with the instructions of an older processor
 # make quick       the tests that take a minute: no processes, no faults, no learning
 # make check       the gates that take seconds: format, lint, types, imports, documentation
+# make chaos       inject faults into small runs, where no test does, and check the promised behaviour
+# make nightly     what takes hours: all tests at full size, other arithmetic, all faults at full size
 # make docs        build the documentation site into build/site; a broken link is an error
 # make bench       measure sampling throughput (ARGS= adds options)
 # make clean       remove caches and build outputs; remove .venv by hand to reinstall
 #
-# Needs GNU make 3.81 or newer. PYTHON=... chooses the interpreter. CI runs `test`, `arithmetic` and
-# `chaos`.
+# Needs GNU make 3.81 or newer. PYTHON=... chooses the interpreter. CI runs `test` and `chaos`.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -22,14 +21,17 @@ PYTHON := $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	then echo $$p; break; fi; done)
 endif
 
-.PHONY: train test quick arithmetic chaos check bench docs clean
+.PHONY: train test tests quick check chaos chaos-actors chaos-machines nightly tests-full chaos-full arithmetic docs bench clean
 
 train: $(VENV)/installed
 	$(BIN)/asyncrl train dqn --env CartPole-v1 --actors 2 --stop-at-return 475 $(ARGS)
 
+test: $(VENV)/installed-dev
+	$(MAKE) --jobs 2 tests check
+
 # More workers than cores, since tests often wait for processes. `ARGS="-n 0 --pdb"` opens a
 # debugger at the first failure.
-test: check
+tests: $(VENV)/installed-dev
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 10 $(ARGS)
 
 # The ignored folders have no quick tests, and collecting them takes a third of the time of all others.
@@ -46,8 +48,26 @@ arithmetic: $(VENV)/installed-dev
 		$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --durations 10 \
 		-m "learning and not slow and not processes" $(ARGS)
 
-chaos: $(VENV)/installed-dev
-	$(BIN)/python -m benchmarks.chaos --without soak --results build/chaos $(ARGS)
+# Two entries at a time, since most wait.
+CHAOS := $(BIN)/python -m benchmarks.chaos --results build/chaos
+chaos:
+	$(MAKE) --jobs 2 chaos-actors chaos-machines
+chaos-actors: $(VENV)/installed-dev
+	$(CHAOS) --only kill_storm orphans full_disk ranks $(ARGS)
+chaos-machines: $(VENV)/installed-dev
+	$(CHAOS) --only socket_flood partition hosts $(ARGS)
+
+# Continues with everything after a failure, and fails at the end.
+nightly: $(VENV)/installed-dev
+	$(MAKE) --keep-going tests-full arithmetic chaos-full
+
+tests-full: $(VENV)/installed-dev
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --durations 30 --timeout 3600 \
+		-m "slow or not slow" --scale full $(ARGS)
+
+chaos-full: $(VENV)/installed-dev
+	$(CHAOS) --size full --without soak $(ARGS)
+	$(CHAOS) --size small --only soak $(ARGS)
 
 check: docs
 	$(BIN)/ruff format --check .
