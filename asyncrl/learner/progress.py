@@ -1,4 +1,4 @@
-"""How far a run has come, how fast it is, and how its time was run_times. Records nothing."""
+"""How far a run has come, how fast it is, and how its time was spent. Records nothing."""
 
 from __future__ import annotations
 
