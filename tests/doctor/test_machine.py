@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from asyncrl.doctor.machine import MachineFacts, PlannedRun, findings, memory_by
 from asyncrl.metrics.limits import Room
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.supervision.local import LocalLauncher
 
 GIB = 2**30
 GOOD = MachineFacts(
@@ -112,6 +110,7 @@ def test_facts_that_are_fine_are_reported_too() -> None:
         temp_note="the path of /a/a is too long for sockets",
         thread_settings=(("OMP_NUM_THREADS", "2"),),
         gpus=("a GPU",),
+        forked=False,
     )
     seen = {finding.check: finding.seen for finding in findings(facts)}
     assert "OMP_NUM_THREADS=2" in seen["threads"]
@@ -120,15 +119,6 @@ def test_facts_that_are_fine_are_reported_too() -> None:
     assert "no limit" in seen["processes"]
     assert "too long for sockets" in seen["temp space"]
     assert seen["torch"] == "2.13.0, a GPU"
-
-
-@pytest.mark.processes
-def test_spawned_actor_reports_that_it_is_spawned(monkeypatch: pytest.MonkeyPatch) -> None:
-    spawns = partial(LocalLauncher, start_method="spawn")
-    monkeypatch.setattr(machine_check, "LocalLauncher", spawns)
-    facts = read_facts()
-    assert not facts.forked
-    seen = {finding.check: finding.seen for finding in findings(facts)}
     assert "a new interpreter, with CUDA not initialised" in seen["actors"]
 
 
