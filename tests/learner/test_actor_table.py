@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
-
 import numpy as np
 import pytest
 
@@ -53,29 +51,6 @@ def test_totals_are_of_the_time_of_learning_and_hold_the_policys_last_numbers() 
     assert (totals["exploration_rate"], totals["episodes"]) == (0.2, 3)
 
 
-def test_what_a_report_came_in_is_not_kept_for_the_rest_of_the_run() -> None:
-    table = ActorTable()
-    came_in = np.ones(1000)
-    kept = weakref.ref(came_in)
-    table.on_report(report(0, episode_returns=came_in, episode_lengths=np.ones(1000, int)))
-    table.take()
-    del came_in
-    assert kept() is None, "of each incarnation of each actor it would be"
-
-
-def test_count_and_returns_of_a_record_are_of_the_same_episodes() -> None:
-    """Otherwise a mean that selects the best model would count too few of them."""
-    table = ActorTable()
-
-    def meanwhile() -> dict[str, dict[str, float]]:
-        table.on_report(report(0, episodes=1, episode_returns=np.ones(1), episode_lengths=[1]))
-        return {}
-
-    table.hosts = meanwhile
-    record = table.take()
-    assert (record["episodes"], record["episode/return_mean"]) == (1.0, 1.0)
-
-
 @pytest.mark.fault("F4")
 def test_actor_that_was_dropped_is_distinguished() -> None:
     table = ActorTable()
@@ -86,25 +61,6 @@ def test_actor_that_was_dropped_is_distinguished() -> None:
     assert "actor/0/dropped" not in record
     assert record["actor/1/dropped"] == 1
     assert [row.totals()["dropped"] for row in table.rows().values()] == [0, 1]
-
-
-def test_newest_model_behind_an_actors_experience_is_reported() -> None:
-    table = ActorTable()
-    table.on_report(report(0, env_steps=100))
-    assert "actor/0/model_version" not in table.take()
-    for version in (3, 5):
-        table.on_experience(PEER, env_steps=50 * version, model_version=ModelVersion(version))
-    record = table.take()
-    assert (record["actor/0/model_version"], record["actor/0/env_steps"]) == (5.0, 250.0)
-
-
-@pytest.mark.fault("F21")
-def test_episodes_of_an_earlier_part_of_the_run_count() -> None:
-    table = ActorTable()
-    table.episodes_before = 40
-    table.on_report(report(0, episodes=2))
-    assert table.episodes == table.take()["episodes"] == 42
-    assert table.rows()[ActorId(0)].episodes == 2, "the slots restart at 0"
 
 
 def test_episodes_are_taken_once_counts_stay() -> None:
@@ -132,12 +88,6 @@ def test_numbers_of_infos_are_means_over_the_episodes_of_all_actors() -> None:
     assert not {"episode/success_rate", "info/distance"} & second.keys()
 
 
-def test_number_that_no_episode_has_ended_with_is_left_out() -> None:
-    table = ActorTable()
-    table.on_report(report(0, info_sums={"distance": 0.0}, info_counts={"distance": 0.0}))
-    assert "info/distance" not in table.take()
-
-
 def test_episodes_kept_between_records_are_bounded() -> None:
     table = ActorTable()
     many = report(0, episode_returns=np.full(1000, -1.0), episode_lengths=np.ones(1000, int))
@@ -157,24 +107,3 @@ def test_reported_steps_are_those_of_the_reported_seconds() -> None:
     table.on_report(report(1, 1, env_steps=7, shares={"policy": 0.5}))
     table.on_experience(PEER, env_steps=999, model_version=ModelVersion(7))
     assert table.reported() == ({"env": 5.0, "wait": 1.0, "policy": 1.0}, 167)
-
-
-def test_shares_add_up_to_one() -> None:
-    table = ActorTable()
-    table.on_report(report(0, shares={"env": 3.0, "wait": 1.0}))
-    table.on_report(report(1, shares={"env": 2.0, "policy": 2.0}))
-    record = table.take()
-    assert record["share/actor_env"] == pytest.approx(5 / 8)
-    assert sum(v for k, v in record.items() if k.startswith("share/actor_")) == pytest.approx(1)
-    assert table.shares()["wait"] == pytest.approx(1 / 8), "those of the whole run are kept"
-    assert "share/actor_env" not in table.take()
-
-
-def test_what_comes_after_learning_is_in_no_share() -> None:
-    table = ActorTable()
-    table.end_learning()
-    table.on_report(report(0, shares={"env": 3.0, "wait": 1.0}))
-    assert table.shares() == {"env": 0.75, "wait": 0.25}, "better than nothing"
-    table.end_learning()
-    table.on_report(report(0, shares={"wait": 100.0}))
-    assert table.shares() == {"env": 0.75, "wait": 0.25}

@@ -70,33 +70,44 @@ def test_sums_are_of_all_ranks(patch: pytest.MonkeyPatch) -> None:
     assert summed(group, patch, torch.ones(3)).tolist() == [3.0, 3.0, 3.0]
 
 
-def test_a_rank_with_a_number_that_is_not_finite_is_named(patch: pytest.MonkeyPatch) -> None:
-    group = FakeGroup(torch.tensor(0.0))
-    with pytest.raises(NonFiniteModel, match="statistics of rank 0 became NaN"):
-        summed(group, patch, torch.tensor([1.0, float("nan")]))
+HERE, THERE = socket.gethostname(), "elsewhere"
+LOST, SILENT = "Connection reset by peer", "Timed out waiting 5000ms for recv operation to complete"
 
 
-def test_a_sum_that_is_too_large_is_of_no_rank_alone(patch: pytest.MonkeyPatch) -> None:
-    group = FakeGroup(torch.tensor(3e38))
-    with pytest.raises(NonFiniteModel, match="of none alone"):
-        summed(group, patch, torch.tensor([3e38]))
-
-
-def test_the_cause_of_another_rank_is_repeated(patch: pytest.MonkeyPatch) -> None:
-    group = FakeGroup(error="Connection closed by peer")
-    group.other_posts("failed", "OutOfMemory: no memory left")
-    with pytest.raises(RankFailed, match="rank 1 failed: OutOfMemory: no memory left"):
+@pytest.mark.parametrize(
+    ("error", "posted", "names"),
+    [
+        (LOST, ("failed", "OutOfMemory: no memory"), "rank 1 failed: OutOfMemory: no memory"),
+        pytest.param(
+            LOST,
+            ("process", f"{GONE} {HERE}"),
+            f"rank 1 ended without an error.* process {GONE}",
+            marks=pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc"),
+        ),
+        (LOST, ("runs", "yes"), "connection between the ranks was lost"),
+        (SILENT, ("process", f"77 {THERE}"), r"rank 1 did not .* 5 s"),
+    ],
+)
+def test_what_became_of_another_rank_is_said(
+    error: str, posted: tuple[str, str], names: str, patch: pytest.MonkeyPatch
+) -> None:
+    group = FakeGroup(error=error)
+    group.other_posts(*posted)
+    with pytest.raises(RankFailed, match=names):
         summed(group, patch, torch.ones(1))
     with pytest.raises(RankFailed, match="has left the group"):
         group.exchange([1.0])
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
-def test_a_killed_rank_is_named(patch: pytest.MonkeyPatch) -> None:
-    group = FakeGroup(error="Connection reset by peer")
-    group.other_posts("process", f"{GONE} {socket.gethostname()}")
-    with pytest.raises(RankFailed, match=f"rank 1 ended without an error.* process {GONE} on"):
-        summed(group, patch, torch.ones(1))
+@pytest.mark.parametrize(
+    ("values", "other", "names"),
+    [([1.0, float("nan")], 0.0, "rank 0 became NaN"), ([3e38], 3e38, "of none alone")],
+)
+def test_a_rank_with_a_number_that_is_not_finite_is_named(
+    values: list[float], other: float, names: str, patch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(NonFiniteModel, match=names):
+        summed(FakeGroup(torch.tensor(other)), patch, torch.tensor(values))
 
 
 @pytest.mark.processes
@@ -112,13 +123,6 @@ def test_a_stopped_rank_is_named(patch: pytest.MonkeyPatch) -> None:
         process.kill()
 
 
-def test_a_silent_rank_of_another_machine_is_named(patch: pytest.MonkeyPatch) -> None:
-    group = FakeGroup(error="Timed out waiting 5000ms for recv operation to complete")
-    group.other_posts("process", "77 elsewhere")
-    with pytest.raises(RankFailed, match=r"rank 1 did not take part in a step within 5 s \(ranks"):
-        summed(group, patch, torch.ones(1))
-
-
 def test_of_silent_ranks_only_those_that_are_late_are_named(patch: pytest.MonkeyPatch) -> None:
     """Rank 1 has taken part, and waits for rank 2 as this one does."""
 
@@ -129,13 +133,6 @@ def test_of_silent_ranks_only_those_that_are_late_are_named(patch: pytest.Monkey
     group = FakeGroup()
     group.world, group._shared = 3, Waits()  # type: ignore[assignment]
     with pytest.raises(RankFailed, match=r"^rank 2 did not take part in a step within 5 s"):
-        summed(group, patch, torch.ones(1))
-
-
-def test_a_rank_that_still_runs_is_not_blamed(patch: pytest.MonkeyPatch) -> None:
-    group = FakeGroup(error="Connection reset by peer")
-    group.other_posts("runs", "yes")
-    with pytest.raises(RankFailed, match="connection between the ranks was lost"):
         summed(group, patch, torch.ones(1))
 
 

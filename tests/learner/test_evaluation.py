@@ -85,38 +85,6 @@ def test_inline_answers_at_once_with_the_agent_unchanged() -> None:
     assert site.take() == [], "an answer is given once"
 
 
-def test_inline_keeps_answers_in_order() -> None:
-    agent = ConstantAgent(1)
-    site = InlineEvaluation(CountingEvaluator(), agent)
-    site.request(agent.model_info())
-    agent.opt({})
-    site.request(agent.model_info())
-    answers = [(int(scored.model.version), scored.score) for scored in site.take()]
-    assert answers == [(0, 1.0), (1, 2.0)]
-
-
-def test_background_publishes_for_the_evaluating_process_only() -> None:
-    site, link, _ = background()
-    assert not site.busy
-    site.request(make_model(5))
-    assert link.published == [(5, "evaluate")]
-    assert site.busy
-    assert site.take() == []
-    assert site.busy
-
-
-def test_background_answers_with_the_model_that_was_scored() -> None:
-    site, _, proxy = background()
-    model = make_model(5, value=0.5)
-    site.request(model)
-    proxy.put(5, 12.0, {"eval/length_mean": 3.0})
-    (scored,) = site.take()
-    assert scored.model is model
-    assert (scored.score, scored.record) == (12.0, {"eval/length_mean": 3.0})
-    assert not site.busy
-    assert site.take() == []
-
-
 def test_answer_for_another_model_is_no_answer() -> None:
     """A restarted evaluator may score once more what it had scored before."""
     site, _, proxy = background()
@@ -133,29 +101,17 @@ def test_answer_for_another_model_is_no_answer() -> None:
     assert not site.busy
 
 
-def test_custom_evaluator_needs_no_stochastic_option() -> None:
+@pytest.mark.parametrize("number", [3.0, np.float32(3.0), torch.tensor(3.0), np.array(3.0)])
+def test_custom_evaluator_needs_no_stochastic_option(number: Any) -> None:
+    """Its numbers become floats: a checkpoint holds the best score as JSON."""
+
     class Shortest:
-        def evaluate(self, policy: Policy) -> Evaluation:
-            return Evaluation(3.0, {})
-
-        def close(self) -> None: ...
-
-    site = InlineEvaluation(Shortest(), ConstantAgent())
-    site.request(make_model(5))
-    assert [scored.score for scored in site.take()] == [3.0]
-
-
-@pytest.mark.parametrize("number", [np.float32(3.0), torch.tensor(3.0), np.array(3.0)])
-def test_numbers_of_an_evaluator_become_floats(number: Any) -> None:
-    """A checkpoint holds the best score as JSON."""
-
-    class Numpy:
         def evaluate(self, policy: Policy) -> Evaluation:
             return Evaluation(number, {"eval/own": number})
 
         def close(self) -> None: ...
 
-    site = InlineEvaluation(Numpy(), ConstantAgent())
+    site = InlineEvaluation(Shortest(), ConstantAgent())
     site.request(make_model(5))
     (scored,) = site.take()
     assert json.dumps([scored.score, scored.record]) == '[3.0, {"eval/own": 3.0}]'

@@ -70,12 +70,6 @@ def test_short_steps_get_few_threads(step_s: float, expected: int) -> None:
     assert Machine(cores=8, step_s=step_s).run() == expected
 
 
-def test_single_steps_that_stall_do_not_make_steps_long() -> None:
-    machine = Machine(step_s=0.001)
-    machine.threads.step(0.1)
-    assert machine.run() == 1
-
-
 def test_learner_that_waits_takes_no_more_threads_or_returns_them() -> None:
     machine = Machine(waits=0.2)
     assert machine.run() == 1
@@ -85,14 +79,6 @@ def test_learner_that_waits_takes_no_more_threads_or_returns_them() -> None:
     assert machine.run() == 2
     machine.waits = 0.5
     assert machine.run() == 1
-
-
-def test_one_core_is_never_exceeded_and_the_end_returns_all() -> None:
-    assert Machine(cores=1).run() == 1
-    machine = Machine()
-    machine.run()
-    machine.threads.close()
-    assert machine.applied == [2, 1]
 
 
 def test_room_is_the_machine_without_what_others_use(monkeypatch: pytest.MonkeyPatch) -> None:

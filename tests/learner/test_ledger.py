@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from asyncrl.core.messages import Peer
@@ -48,33 +46,6 @@ def test_message_that_arrives_after_the_death_is_not_lost() -> None:
     ledger.on_stored(10)
     balance = ledger.balance()
     assert (balance.lost, balance.in_flight) == (7, 0)
-
-
-def test_incarnations_of_one_slot_are_added_up() -> None:
-    ledger = Ledger()
-    for incarnation in range(3):
-        who = peer(incarnation)
-        ledger.on_received(who, transitions=5, produced=5, env_steps=6)
-        ledger.on_stored(5)
-        ledger.on_ended(who, produced=5 + incarnation)
-    balance = ledger.balance()
-    assert (balance.produced, balance.stored, balance.lost) == (18, 15, 3)
-    assert ledger.env_steps == 18
-
-
-def test_sums_cost_the_same_after_many_restarts() -> None:
-    def calls(incarnations: int) -> int:
-        ledger, events = Ledger(), list[str]()
-        for incarnation in range(incarnations):
-            ledger.on_ended(peer(incarnation), produced=1)
-        sys.setprofile(lambda _, event, __: events.append(event))
-        try:
-            assert (ledger.env_steps, ledger.balance().lost) == (0, incarnations)
-        finally:
-            sys.setprofile(None)
-        return len(events)
-
-    assert calls(100) == calls(1)
 
 
 def test_dropped_ones_keep_their_reason() -> None:

@@ -33,7 +33,6 @@ from asyncrl.learner.order_log import (
     Threads,
     Took,
     checksum_of,
-    packed,
 )
 from tests.support.helpers import wait_until
 from tests.support.sample_messages import SCHEMA, make_experience
@@ -105,35 +104,11 @@ def test_events_and_experience_come_back(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("number", [0, 1, 127, 128, 2**14, 2**63])
-def test_numbers_take_7_bits_a_byte(number: int) -> None:
-    assert len(packed(number)) == max(1, -(-number.bit_length() // 7))
-
-
 def test_checksum_depends_on_names_and_values_not_on_memory_layout() -> None:
     copied = {name: np.ascontiguousarray(value) for name, value in MODEL.items()}
     assert checksum_of(copied) == checksum_of(MODEL)
     assert checksum_of({**MODEL, "b": np.array(2.0)}) != checksum_of(MODEL)
     assert checksum_of({"v": MODEL["w"], "b": MODEL["b"]}) != checksum_of(MODEL)
-
-
-def test_what_was_recorded_can_be_read_while_the_run_goes_on(tmp_path: Path) -> None:
-    order = order_of(tmp_path)
-    order.took()
-
-    def events() -> list[Event]:
-        if not (tmp_path / "order").stat().st_size:
-            return []
-        try:
-            file = OrderFile(tmp_path / "order")
-        except CheckpointError:  # the head is not there yet
-            return []
-        found = [*file.events()]
-        assert not file.ended
-        return found
-
-    wait_until(lambda: shown(events()) == shown([Took()]), 10.0, "the event to be written")
-    order.close()
 
 
 def test_checkpoint_is_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,22 +156,6 @@ def test_slow_disk_holds_up_the_experience_and_says_so(
     assert not second.is_alive()
     order.close()
     assert OrderFile(tmp_path / "order").head
-
-
-def test_run_that_ends_does_not_wait_for_a_slow_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Held, "go", threading.Event(), raising=False)
-    monkeypatch.setattr(module, "RecordFile", Held)
-    monkeypatch.setattr(module, "_MOST_BYTES", 1)
-    interrupter = Interrupter()
-    interrupter.stop("enough")
-    order = order_of(tmp_path, interrupter)
-    for seq in (1, 2, 3):
-        order.message(make_experience(seq=seq))
-    Held.go.set()
-    order.close()
-    assert len([*OrderFile(tmp_path / "order").events()]) == 0
 
 
 class Full(RecordFile):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from asyncrl.learner.progress import Counts, Pace
 from asyncrl.metrics.stopwatch import Stopwatch
 
@@ -42,18 +40,6 @@ def test_rates_and_shares_are_those_since_the_record_before() -> None:
     assert (second["share/learner_wait"], second["share/learner_opt"]) == (0.0, 1.0)
 
 
-def test_first_record_of_a_run_that_is_resumed_is_of_this_part_alone() -> None:
-    measured = Measured()
-    measured.counts.opt_steps = 40
-    measured.pace.resume_at(100.0, 90.0)
-    measured.pace.start(0.0)
-    measured.lap("opt", 2.0, opt_steps=1)
-    assert measured.pace.record(0.0)["opt_steps_per_sec"] == 0.5
-    assert measured.pace.wall_s == 102.0
-    times = {"wall_s": 102.0, "train_s": 90.0}
-    assert measured.pace.axes() == {"env_steps": 10.0, "opt_steps": 41.0, **times}
-
-
 def test_time_is_reported_from_the_first_step_to_the_end_of_learning() -> None:
     measured = Measured()
     measured.pace.start(0.0)
@@ -88,26 +74,3 @@ def test_time_of_training_counts_from_the_first_step_of_each_part() -> None:
     measured.pace.end()
     measured.lap("save", 5.0)
     assert (measured.pace.train_s, measured.pace.wall_s) == (94.0, 119.0)
-
-
-def test_start_of_a_run_that_is_resumed_is_that_of_this_part_alone() -> None:
-    measured = Measured()
-    measured.counts.opt_steps = 40
-    measured.pace.resume_at(100.0, 90.0)
-    measured.pace.start(0.0)
-    measured.lap("wait", 3.0)
-    assert measured.pace.run_times().start_up_s == 3.0
-    measured.lap("opt", 1.0, opt_steps=1)
-    measured.lap("opt", 2.0, opt_steps=1)
-    measured.pace.end()
-    spent = measured.pace.run_times()
-    assert (spent.wall_s, spent.resumed_at_s, spent.start_up_s) == (106.0, 100.0, 4.0)
-    assert spent.learner_shares == {"wait": 0.0, "opt": 1.0}
-
-
-def test_run_that_was_never_started_has_taken_no_time_to_measure() -> None:
-    measured = Measured()
-    measured.now_s += 2.0
-    spent = measured.pace.run_times()
-    assert spent.wall_s == spent.start_up_s == 2.0
-    assert spent.learner_shares == pytest.approx({})

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import queue
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -19,13 +17,11 @@ from asyncrl.core.errors import CheckpointError, TransportError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import EvaluationReport, Message, ModelInfo, Peer
 from asyncrl.core.transport import Topic
-from asyncrl.core.types import Array, Columns, IntArray, ModelVersion, Params
+from asyncrl.core.types import Columns, IntArray, ModelVersion, Params
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy, ReplayBufferProxyConfig
 from asyncrl.metrics.metrics import describe
-from asyncrl.metrics.stopwatch import Stopwatch
 from tests.support.helpers import wait_until
-from tests.support.local_transport import LocalTransport
 from tests.support.sample_messages import (
     PEER,
     SCHEMA,
@@ -159,24 +155,6 @@ def evaluation(score: float) -> EvaluationReport:
     return EvaluationReport(peer=PEER, model_version=ModelVersion(1), score=score, record={})
 
 
-def test_experience_is_stored_then_acknowledged(open_station: Station) -> None:
-    open_station.link.put(make_experience(1), make_experience(2))
-    open_station.link.put(make_experience(3))
-    open_station.stored(1, 2, 3)
-    balance = open_station.proxy.ledger.balance()
-    assert balance.stored == balance.produced == 3 * PER_MESSAGE
-    assert open_station.proxy.ledger.env_steps == 3 * PER_MESSAGE
-
-
-def test_each_incarnation_of_each_actor_counts_its_messages_on_its_own(
-    open_station: Station,
-) -> None:
-    peers = [make_peer(0), make_peer(1), make_peer(1, incarnation=1)]
-    open_station.link.put(*(make_experience(1, peer) for peer in peers))
-    open_station.stored(1, 1, 1)
-    assert open_station.link.acknowledged == [(peer, 1) for peer in peers]
-
-
 def test_limiter_holds_back_what_would_come_too_early(slow_station: Station) -> None:
     station = slow_station
     station.link.put(*(make_experience(seq) for seq in range(1, 6)))
@@ -187,22 +165,6 @@ def test_limiter_holds_back_what_would_come_too_early(slow_station: Station) -> 
     assert station.proxy.wait_may_sample(8 * PER_MESSAGE, timeout_s=SOON_S)
     station.proxy.sample(8 * PER_MESSAGE)  # its poll ends only because it is woken
     station.stored(1, 2, 3)
-
-
-def test_sampling_wakes_the_thread_only_for_a_message_that_waits(slow_station: Station) -> None:
-    station = slow_station
-    station.link.put(make_experience(1), make_experience(2))
-    station.handled()
-    station.proxy.sample(4)
-    assert station.link.woken == 0, "nothing waits"
-    station.link.put(make_experience(3))
-    station.handled()
-    station.proxy.sample(4)
-    assert station.link.woken == 0, "it may not go in yet"
-    station.proxy.sample(8 * PER_MESSAGE)
-    station.stored(1, 2, 3)
-    station.proxy.sample(8 * PER_MESSAGE)
-    assert station.link.woken == 1, "it is in, and nothing else waits"
 
 
 def test_draining_stores_whatever_the_limiter_says(slow_station: Station) -> None:
@@ -326,22 +288,6 @@ def begin_to_sample(station: Station) -> threading.Thread:
     return other
 
 
-def test_sampling_waits_for_no_copy() -> None:
-    buffer = StagingBuffer()
-    station = Station(buffer=buffer)
-    station.proxy.start()
-    station.link.put(make_experience(1))
-    buffer.may_copy.release(2)
-    wait_until(lambda: buffer.done.count("copy") == 2, SOON_S, "two copies of four")
-    buffer.may_sample.release()
-    station.proxy.sample(4)
-    assert buffer.done == ["stage", "copy", "copy", "sample", "sampled"]
-    buffer.may_copy.release(2)
-    station.stored(1)
-    station.proxy.close()
-    station.interrupter.raise_if_failed()
-
-
 def test_copies_of_a_part_give_way_to_one_sample() -> None:
     buffer = StagingBuffer()
     station = Station(buffer=buffer)
@@ -388,63 +334,9 @@ def test_checkpoint_in_the_middle_of_a_message_counts_what_its_replay_holds(
     station.interrupter.raise_if_failed()
 
 
-class PriorityBuffer(ListBuffer):
-    """Keeps the priorities that it receives."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.received: list[tuple[IntArray, Array]] = []
-
-    def update_priorities(self, index: IntArray, td_error: Array) -> None:
-        self.received.append((index, td_error))
-
-
-def test_priorities_are_passed_on() -> None:
-    buffer = PriorityBuffer()
-    station = Station(buffer=buffer)
-    index, td_error = np.arange(3), np.ones(3)
-    station.proxy.update_priorities(index, td_error)
-    assert buffer.received == [(index, td_error)]
-
-
-def test_nothing_may_be_sampled_from_a_buffer_without_anything_to_sample() -> None:
-    class NoStarts(ListBuffer):
-        def __len__(self) -> int:
-            return 0
-
-    station = Station(buffer=NoStarts())
-    station.proxy.start()
-    station.link.put(make_experience(1))
-    station.stored(1)
-    assert station.proxy.wait_may_sample(4, timeout_s=0.0) is False
-    station.proxy.close()
-
-
-def test_sample_waits_for_the_warm_up() -> None:
-    station = Station(min_size=2 * PER_MESSAGE)
-    station.proxy.start()
-    station.link.put(make_experience(1))
-    station.stored(1)
-    assert station.proxy.wait_may_sample(4, timeout_s=0.0) is False
-    assert station.proxy.wait_may_sample(4, timeout_s=0.05) is False
-    threading.Timer(0.05, station.link.put, [make_experience(2)]).start()
-    assert station.proxy.wait_may_sample(4, timeout_s=SOON_S) is True
-    assert len(station.proxy.sample(4)["action"]) == 4
-    station.proxy.close()
-
-
 def test_wait_ends_when_the_run_does(slow_station: Station) -> None:
     slow_station.interrupter.stop("enough")
     assert slow_station.proxy.wait_may_sample(4, timeout_s=SOON_S) is False
-
-
-def test_it_says_what_the_limiter_keeps_out(slow_station: Station) -> None:
-    slow_station.link.put(make_experience(1), make_experience(2))
-    slow_station.handled()
-    assert not slow_station.proxy.blocked
-    slow_station.link.put(make_experience(3))
-    slow_station.handled()
-    assert slow_station.proxy.blocked
 
 
 def test_actors_are_granted_what_there_is_room_for(slow_station: Station) -> None:
@@ -465,34 +357,6 @@ def test_actors_are_granted_what_there_is_room_for(slow_station: Station) -> Non
     assert not station.proxy.blocked
 
 
-@pytest.mark.parametrize(("too_old", "ahead"), [(False, 5), (True, 2)])
-def test_fewer_messages_are_granted_ahead_after_some_that_were_too_old(
-    too_old: bool, ahead: int
-) -> None:
-    station, peer = Station(samples_per_insert=8.0), make_peer(0)
-    station.proxy.on_experience = lambda _: too_old
-    station.proxy.start()
-    station.link.put(make_hello(peer))
-    for seq in range(1, 6):
-        station.link.put(make_experience(seq, peer))
-        station.handled()
-        while station.proxy.wait_may_sample(4, 0.0):
-            station.proxy.sample(4)
-    seen = threading.Event()
-
-    def learn() -> None:
-        while not seen.is_set():
-            station.proxy.wait_may_sample(4, 0.1)
-
-    learner = threading.Thread(target=learn)
-    learner.start()
-    wait_until(lambda: station.link.granted[peer] == 5 + ahead, SOON_S, f"{ahead} more")
-    seen.set()
-    learner.join(SOON_S)
-    station.interrupter.stop("seen")
-    station.proxy.close()
-
-
 def test_a_learner_that_has_waited_is_starved_no_longer(slow_station: Station) -> None:
     """Else actors would go on acting while its first optimisation step takes long."""
     station, peer = slow_station, make_peer(0)
@@ -506,26 +370,6 @@ def test_a_learner_that_has_waited_is_starved_no_longer(slow_station: Station) -
     station.link.put(make_experience(2, peer), make_experience(3, peer))
     station.handled()
     assert station.link.granted == {peer: 2}, "the third is held, and no other is granted"
-
-
-def test_an_actor_far_away_is_granted_more_than_the_window(open_station: Station) -> None:
-    far, near = make_peer(0), make_peer(1)
-    open_station.proxy.network_s = lambda peer: 1e6 if peer == far else 0.0
-    open_station.link.put(make_hello(far), make_hello(near))
-    granted, numbers = open_station.link.granted, itertools.count(1)
-
-    def is_granted_more() -> bool:
-        seq = next(numbers)
-        open_station.link.put(make_experience(seq, far), make_experience(seq, near))
-        open_station.handled()
-        return granted.get(far, 0) > seq + 8
-
-    # A rate is known after a quarter of a second.
-    wait_until(is_granted_more, SOON_S, "a wider window")
-    seq = next(numbers)
-    open_station.link.put(make_experience(seq, far), make_experience(seq, near))
-    both = {far: seq + 64, near: seq + 8}
-    wait_until(lambda: granted == both, SOON_S, f"{both}")
 
 
 def test_grants_of_an_actor_that_ended_go_to_others(slow_station: Station) -> None:
@@ -558,34 +402,6 @@ def test_evaluating_processes_are_granted_nothing(slow_station: Station) -> None
     assert slow_station.link.granted == {}
 
 
-def test_learner_cannot_run_ahead_of_the_actors(slow_station: Station) -> None:
-    station = slow_station
-    station.link.put(make_experience(1))
-    station.stored(1)
-    batches = 0
-    while station.proxy.wait_may_sample(4, timeout_s=0.0):
-        station.proxy.sample(4)
-        batches += 1
-        assert batches < 1000
-    assert batches > 0
-    record = station.proxy.record()
-    assert record["samples_per_insert"] == batches * 4 / PER_MESSAGE
-
-
-def test_reports_reach_ledger_and_table(open_station: Station) -> None:
-    open_station.link.put(make_hello(), make_report(produced=5))
-    open_station.handled()
-    assert open_station.proxy.ledger.balance().in_flight == 5
-    assert open_station.proxy.actors.rows()[PEER.actor_id].episodes == 2
-
-
-def test_evaluations_are_given_out_once_in_order(open_station: Station) -> None:
-    open_station.link.put(evaluation(1.0), evaluation(2.0))
-    wait_until(lambda: len(open_station.proxy._evaluations) == 2, SOON_S, "two evaluations")
-    assert [report.score for report in open_station.proxy.take_evaluations()] == [1.0, 2.0]
-    assert open_station.proxy.take_evaluations() == []
-
-
 @pytest.mark.fault("F22", "F32")
 def test_record_reports_what_the_link_did_not_accept(open_station: Station) -> None:
     assert "link/malformed" not in open_station.proxy.record(), "absent until there is one"
@@ -607,28 +423,6 @@ def test_record_adds_up_and_knows_its_names(slow_station: Station) -> None:
     assert record["ledger/produced"] == sum(record[f"ledger/{part}"] for part in parts)
     assert {"ms/recv", "ms/push"} <= set(record)
     assert not {"ms/recv", "ms/push"} & set(slow_station.proxy.record()), "nothing since then"
-
-
-def test_waiting_for_messages_is_no_part_of_receiving_them() -> None:
-    now_s = [0.0]
-
-    class SlowLink(FakeLink):
-        def poll(self, timeout_s: float, waited: Callable[[], object]) -> list[Message]:
-            messages = super().poll(timeout_s, waited)
-            if messages:
-                now_s[0] += 9.0
-                waited()
-                now_s[0] += 0.25
-            station.proxy._closing.set()
-            return messages
-
-    station = Station()
-    station.proxy._link = link = SlowLink()
-    station.proxy._watch = Stopwatch(clock=lambda: now_s[0])
-    link.put(make_report())
-    station.proxy._run()
-    assert station.proxy.record()["ms/recv"] == 250.0
-    assert station.proxy._watch.totals()["idle"] == 9.0
 
 
 @pytest.mark.fault("F10")
@@ -654,10 +448,6 @@ def test_close_takes_in_what_has_arrived() -> None:
     station.stored(1, 2)
     station.proxy.close()
     assert not station.proxy._thread.is_alive()
-
-
-def test_close_without_start_is_harmless() -> None:
-    Station().proxy.close()
 
 
 class Hangs(ListBuffer):
@@ -691,74 +481,6 @@ def test_thread_that_does_not_end_is_reported_and_blocks_no_exit(
     assert not station.proxy.hangs
     assert buffer.pushed == [1]
     assert station.proxy.state(save_replay=True)[1]["ledger"]["stored"] == PER_MESSAGE
-
-
-@pytest.mark.fault("F13")
-def test_thread_counts_as_alive_after_an_interrupted_join() -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    def close() -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        station.proxy.close()
-
-    station = Station()
-    station.proxy.buffer = buffer = Hangs()
-    station.proxy.start()
-    station.link.put(make_experience(1))
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            close()
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert station.proxy.hangs
-    buffer.evict.set()
-    station.proxy.close()
-    assert not station.proxy.hangs
-    assert buffer.pushed == [1]
-
-
-@pytest.mark.fault("F30")
-def test_actor_is_held_by_its_credit_alone() -> None:
-    """Over a real link: the actor may send as much as its window, and all of it once draining."""
-    transport = LocalTransport(SCHEMA, window=3)
-    link, buffer, interrupter = transport.listen(), ListBuffer(), Interrupter()
-    limiter = RateLimiterConfig(samples_per_insert=8.0, min_size=1).build(
-        max_insert=PER_MESSAGE, batch_size=4
-    )
-    proxy = ReplayBufferProxy(link, buffer, limiter, interrupter)
-    proxy.start()
-    actor = transport.connect(PEER)
-    actor.hello(make_hello())
-    sent = 0
-    while actor.send(make_experience(sent + 1), timeout_s=0.2):
-        sent += 1
-        assert sent < 100
-    wait_until(lambda: len(buffer.pushed) == sent - 3, SOON_S, "all but the window to be stored")
-    proxy.drain()
-    assert actor.drain(SOON_S)
-    assert buffer.pushed == list(range(1, sent + 1))
-    proxy.close()
-    interrupter.raise_if_failed()
-
-
-def test_message_that_comes_twice_is_stored_once() -> None:
-    """Over a real link, which is what leaves out those that come again."""
-    transport = LocalTransport(SCHEMA, window=8)
-    link, buffer, interrupter = transport.listen(), ListBuffer(), Interrupter()
-    limiter = RateLimiterConfig(samples_per_insert=0.0).build(max_insert=PER_MESSAGE, batch_size=4)
-    proxy = ReplayBufferProxy(link, buffer, limiter, interrupter)
-    proxy.start()
-    actor = transport.connect(PEER)
-    actor.hello(make_hello())
-    for seq in (1, 2, 1, 2, 2, 3):
-        assert actor.send(make_experience(seq), timeout_s=SOON_S)
-    wait_until(lambda: 3 in buffer.pushed, SOON_S, "the last message")
-    assert buffer.pushed == [1, 2, 3]
-    assert proxy.ledger.balance().stored == 3 * PER_MESSAGE
-    proxy.close()
-    interrupter.raise_if_failed()
 
 
 def test_storing_and_sampling_at_once_lose_nothing() -> None:

@@ -41,18 +41,6 @@ def test_all_ranks_get_the_same_bits(dtype: torch.dtype, shape: tuple[int, ...])
             assert torch.equal(total, expected)
 
 
-def test_values_need_not_be_contiguous() -> None:
-    ranks = ThreadRanks(2)
-    tables = [torch.zeros(4, 3), torch.zeros(4, 3)]
-    ranks.run(
-        [
-            partial(one.sum, table.fill_(1.0)[:, ::2])
-            for one, table in zip(ranks.members, tables, strict=True)
-        ]
-    )
-    assert tables[0].tolist() == tables[1].tolist() == [[2.0, 1.0, 2.0]] * 4
-
-
 @pytest.mark.parametrize(
     ("values", "names"), [((1.0, float("nan")), "of rank 1 became"), ((3e38, 3e38), "none alone")]
 )
@@ -69,12 +57,6 @@ def test_a_rank_whose_values_are_not_finite_is_named(
     ranks.run([partial(sums, one) for one in ranks.members])
 
 
-def test_finite_values_may_have_a_sum_that_is_not() -> None:
-    ranks = ThreadRanks(2)
-    sums = ranks.run([partial(one.sum, torch.full((8,), 1e38)) for one in ranks.members])
-    assert torch.equal(sums[0], torch.full((8,), 2e38))
-
-
 def test_a_silent_rank_ends_a_wait_and_those_that_are_there_are_not_named() -> None:
     ranks = ThreadRanks(4, timeout_s=0.01)
     with pytest.raises(LateRanks, match="ranks 0, 1, 2 did not"):
@@ -82,18 +64,6 @@ def test_a_silent_rank_ends_a_wait_and_those_that_are_there_are_not_named() -> N
     with pytest.raises(LateRanks, match="ranks 0, 2 did not") as late:
         ranks.members[1].sum(torch.ones(1))
     assert late.value.ranks == (0, 2)
-
-
-def test_a_rank_may_announce_the_next_sum_before_another_one_this_one() -> None:
-    ranks = ThreadRanks(3)
-    first, second, last = ranks.members
-    own = shared_sums._NOTICE.pack(1, 4), shared_sums._NOTICE.pack(2, 4)
-    for number in own:
-        os.write(second._pipes[first.rank][1], number)
-    with ThreadPoolExecutor(1) as pool:
-        total = pool.submit(first.sum, torch.ones(1))
-        os.write(last._pipes[first.rank][1], own[0])
-        assert total.result(_DEADLINE_S).item() == 1.0, "the others have written no values"
 
 
 def test_a_rank_that_is_gone_ends_a_wait() -> None:

@@ -27,14 +27,6 @@ def test_each_number_has_mean_minimum_maximum_and_a_count() -> None:
     assert metrics.last is record
 
 
-def test_interval_without_a_step_has_no_summary() -> None:
-    metrics = StepMetrics()
-    metrics.add({"loss": 1.0})
-    assert metrics.take() == {"loss": 1.0, "count": 1.0}
-    assert metrics.take() == {}
-    assert metrics.last == {"loss": 1.0, "count": 1.0}
-
-
 def test_numbers_are_read_many_steps_at_a_time() -> None:
     metrics = StepMetrics()
     for step in range(1000):
@@ -53,14 +45,6 @@ def test_one_value_that_is_not_finite_shows_in_all_statistics() -> None:
         metrics.add({"loss": loss})
     record = metrics.take()
     assert all(math.isnan(record[name]) for name in ("loss", "loss_min", "loss_max"))
-
-
-def test_agents_own_name_wins() -> None:
-    metrics = StepMetrics()
-    for q, highest in ((1.0, 7.0), (2.0, 7.0)):
-        metrics.add({"q": q, "q_max": highest, "count": 5.0})
-    record = metrics.take()
-    assert (record["q"], record["q_max"], record["q_min"], record["count"]) == (1.5, 7.0, 1.0, 5.0)
 
 
 def test_value_that_is_no_number_is_named() -> None:

@@ -9,13 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
 from asyncrl.learner.stop_conditions import (
-    AllOf,
     AnyOf,
     MaxEnvSteps,
     MaxOptSteps,
@@ -61,18 +58,14 @@ def test_a_limit_stops_at_its_number_and_not_before(
     assert condition.update({}) is None
 
 
-def test_an_upper_bound_names_metric_value_and_bound() -> None:
-    condition = ReachesUpperBound("eval_reward", 475)
-    assert condition.update({"eval_reward": 474.9}) is None
-    assert condition.update({"eval_reward": 487.2}) == "an evaluation reached 475 (487.2)"
-    assert condition.limits() == {}
-
-
-def test_a_lower_bound_is_reached_from_above() -> None:
-    condition = ReachesLowerBound("agent/loss", 0.1)
-    assert condition.update({"agent/loss": 0.11}) is None
-    assert condition.update({"agent/loss": 0.1}) == "agent/loss fell to 0.1"
-    assert condition.update({"agent/loss": 0.05}) == "agent/loss fell to 0.1 (0.05)"
+def test_bounds_name_metric_value_and_bound() -> None:
+    upper, lower = ReachesUpperBound("eval_reward", 475), ReachesLowerBound("agent/loss", 0.1)
+    assert upper.update({"eval_reward": 474.9}) is None
+    assert upper.update({"eval_reward": 487.2}) == "an evaluation reached 475 (487.2)"
+    assert lower.update({"agent/loss": 0.11}) is None
+    assert lower.update({"agent/loss": 0.1}) == "agent/loss fell to 0.1"
+    assert lower.update({"agent/loss": 0.05}) == "agent/loss fell to 0.1 (0.05)"
+    assert upper.limits() == lower.limits() == {}
 
 
 def test_a_bound_counts_only_while_the_newest_value_says_so() -> None:
@@ -83,24 +76,16 @@ def test_a_bound_counts_only_while_the_newest_value_says_so() -> None:
     assert condition.update({"eval_reward": 9.0}) is None
 
 
-@pytest.mark.parametrize("bound", [ReachesUpperBound, ReachesLowerBound])
-def test_nan_reaches_no_bound(bound: Any) -> None:
-    assert bound("eval_reward", 0.0).update({"eval_reward": NAN}) is None
-
-
 @pytest.mark.parametrize(
     ("condition", "values", "at"),
     [
         (StopsRising("eval_reward", patience=3), [1, 2, 2, 1, 2], 4),
         (StopsRising("eval_reward", patience=3), [1, 2, 2, 1, 2.1, 0, 0], None),
-        (StopsRising("eval_reward", patience=1), [5, 4], 1),
         (StopsRising("eval_reward", patience=2), [5, NAN, 4, math.inf, 4], 4),
         (StopsFalling("eval_reward", patience=2), [5, 4, 4, 6], 3),
-        (StopsFalling("eval_reward", patience=2), [5, 4, 4, 3, 3], None),
         (Plateaus("eval_reward", patience=2, rtol=0.1), [10, 10.9, 9.1], 2),
         (Plateaus("eval_reward", patience=2, rtol=0.1), [10, 10.9, 11.8, 12.9, 14.1], None),
         (Plateaus("eval_reward", patience=2, rtol=0.1), [10, NAN, 10, NAN, 10], 4),
-        (Plateaus("eval_reward", patience=2), [0, 0, 0], 2),
         (Plateaus("eval_reward", patience=2), [-1, -1.0005, -1.0005], 2),
     ],
 )
@@ -111,35 +96,6 @@ def test_trends_wait_for_their_patience(
     condition.reset()
     assert condition.update({}) is None
     assert stops_at(condition, "eval_reward", values) == at, "reset forgets everything"
-
-
-def test_trends_count_only_records_with_their_metric() -> None:
-    condition = StopsRising("eval_reward", patience=2)
-    assert condition.update({"eval_reward": 5.0, "env_steps": 1.0}) is None
-    for _ in range(10):
-        assert condition.update({"env_steps": 1.0}) is None
-    assert condition.update({"eval_reward": 4.0}) is None
-    assert (
-        condition.update({"eval_reward": 3.0}) == "eval_reward has not risen above 5 for 2 values"
-    )
-
-
-@given(st.lists(st.floats(-100, 100), max_size=30), st.integers(1, 4))
-def test_rising_and_falling_mirror_each_other(values: list[float], patience: int) -> None:
-    rising, falling = StopsRising("eval_reward", patience), StopsFalling("eval_reward", patience)
-    mirrored = [-value for value in values]
-    assert stops_at(rising, "eval_reward", values) == stops_at(falling, "eval_reward", mirrored)
-
-
-@given(st.lists(st.floats(-100, 100), max_size=30), st.integers(1, 4))
-def test_values_that_are_nan_change_no_verdict(values: list[float], patience: int) -> None:
-    for make in (StopsRising, StopsFalling, Plateaus):
-        plain, mixed = make("eval_reward", patience), make("eval_reward", patience)
-        for value in values:
-            mixed.update({"eval_reward": NAN})
-            verdict = plain.update({"eval_reward": value})
-            assert mixed.update({"eval_reward": value}) == verdict
-            assert mixed.update({"eval_reward": NAN}) == verdict
 
 
 def test_or_stops_with_the_first_that_holds() -> None:
@@ -161,38 +117,10 @@ def test_and_needs_both_though_they_come_in_different_records() -> None:
     assert condition.update({"eval_reward": 12.0}) is None
 
 
-def test_every_part_sees_every_record() -> None:
-    condition = AnyOf(MaxEnvSteps(1), AllOf(MaxEnvSteps(10**9), StopsRising("eval_reward", 1)))
-    both = {"env_steps": 1.0, "eval_reward": 5.0}
-    condition.update(both)
-    condition.update(both)
-    assert condition.update({"env_steps": 1e9}) == "1 environment steps are done"
-    inner = condition.conditions[1].update({})
-    assert inner is not None
-    assert "has not risen" in inner
-
-
 def test_a_condition_of_the_users_own_combines_on_either_side() -> None:
-    class Always:
-        def update(self, record: Any) -> str | None:
-            return "because"
-
-        def reset(self) -> None:
-            pass
-
-        def limits(self) -> dict[str, float]:
-            return {}
-
-    assert (Always() | MaxEnvSteps(5)).update({}) == "because"
-    assert (MaxEnvSteps(5) | Always()).update({}) == "because"
-    assert (Always() & MaxEnvSteps(5)).update({}) is None
-    assert (MaxEnvSteps(5) & Always()).update({}) is None
-
-
-def test_a_condition_of_the_users_own_that_returns_true_is_the_reason() -> None:
     class Solved:
-        def update(self, record: Any) -> bool:
-            return bool(record["eval_reward"] > 5)
+        def update(self, record: Any) -> Any:
+            return True
 
         def reset(self) -> None:
             pass
@@ -200,10 +128,10 @@ def test_a_condition_of_the_users_own_that_returns_true_is_the_reason() -> None:
         def limits(self) -> dict[str, float]:
             return {}
 
-    own: Any = Solved()
-    for stop in (AnyOf(own), AllOf(own)):
-        assert stop.update({"eval_reward": 6.0}) == "Solved returned True"
-        assert stop.update({"eval_reward": 4.0}) is None
+    for either in (Solved() | MaxEnvSteps(5), MaxEnvSteps(5) | Solved()):
+        assert either.update({}) == "Solved returned True"
+    assert (Solved() & MaxEnvSteps(5)).update({}) is None
+    assert (MaxEnvSteps(5) & Solved()).update({}) is None
 
 
 @pytest.mark.parametrize(
