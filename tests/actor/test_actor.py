@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from asyncrl.actor.actor import Actor, EpisodeMeter, NewEnv
 from asyncrl.actor.outbox import Outbox
 from asyncrl.actor.step_processor import OneStep, StepProcessor
-from asyncrl.actor.trajectory_processor import Trajectories
 from asyncrl.core.agent import Act
 from asyncrl.core.env import EnvStep
 from asyncrl.core.errors import ConfigError
@@ -41,6 +40,7 @@ from asyncrl.core.segment import (
 from asyncrl.core.transport import Topic
 from asyncrl.core.types import ActorId, Array, ModelVersion
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch, CountingMemory
+from tests.support.scale import examples
 
 PEER = Peer(actor_id=ActorId(3), incarnation=1)
 HELLO = Hello(peer=PEER, schema_hash="x")
@@ -273,60 +273,6 @@ def test_nothing_acts_before_the_first_model() -> None:
     assert stage.env.actions == [[0, 0]]
 
 
-def test_what_was_held_back_until_the_end_is_sent_then() -> None:
-    stage = Stage(4, processor=Trajectories(), length=100)
-    stage.stop_after(3)
-    stage.actor.run(HELLO, seed=7)
-    assert stage.progress.turns == [0, 0, 0], "the first trajectories are not over"
-    assert sorted(stage.sent()) == sorted(
-        ([float(i), float(t)], 4) for i in range(2) for t in range(3)
-    )
-    assert stage.link.reports[-1].produced == 6
-
-
-def test_actor_that_is_to_finish_before_its_first_model_does_nothing() -> None:
-    stage = Stage()
-    stage.link.stop = True
-    stage.actor.run(HELLO, seed=1)
-    assert stage.env.seeds == stage.env.actions == []
-    assert stage.link.calls == ["hello", "final report", "drain"]
-    (report,) = stage.link.reports
-    assert (report.produced, report.env_steps, report.final) == (0, 0, True)
-
-
-def test_policy_explores() -> None:
-    stage = Stage(0)
-    stage.policy.train(False)
-    stage.actor.start(seed=1)
-    assert stage.policy.training
-
-
-@pytest.mark.fault("F31")
-def test_newest_model_acts_and_is_reported_with_the_rows() -> None:
-    stage = Stage(3)
-    stage.actor.start(seed=1)
-    stage.actor.run_step()
-    stage.link.models += FakeLink(5, 6).models
-    stage.actor.run_step()
-    stage.actor.run_step()
-    assert stage.env.actions == [[3, 3], [6, 6], [6, 6]]
-    (message,) = stage.link.experience
-    assert message.model_version == 6
-    assert message.columns["model_version"][0].tolist() == [3, 6, 6]
-    assert message.columns["action"][0].tolist() == [3, 6, 6]
-
-
-def test_policy_with_a_memory_learns_where_episodes_begin() -> None:
-    policy = CountingMemory()
-    stage = Stage(0, policy=policy)
-    stage.actor.start(seed=1)
-    for _ in range(4):
-        stage.actor.run_step()
-    no, yes = [False, False], [True, True]
-    assert policy.forgotten == [yes, no, no, yes, no], "at the start, and after episodes of 3 steps"
-    assert stage.env.actions == [[0, 0], [1, 1], [2, 2], [0, 0]]
-
-
 class EachStep(OneStep):
     """Steps that another processor turns into rows are stored at once."""
 
@@ -459,22 +405,9 @@ def sent_in(processor: OneStep, course: Course) -> list[Any]:
         cut_each=st.integers(1, 60),
     )
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60, usual=15), deadline=None)
 def test_steps_that_are_kept_arrive_like_steps_that_are_stored_at_once(course: Course) -> None:
     assert sent_in(OneStep(), course) == sent_in(EachStep(), course)
-
-
-@pytest.mark.parametrize(("n_envs", "stored"), [(1024, 1024), (1025, 2050)])
-def test_large_observations_are_stored_at_once(n_envs: int, stored: int) -> None:
-    """The first step always is, since it shows what is declared wrongly."""
-    stage = Stage(0, n_envs=n_envs, length=100)
-    schema = make_schema(OneStep().columns(COUNTING_SPEC, ()), length=8, lookahead=1)
-    outbox = stage.actor._outbox = Outbox(PEER, schema, SegmentConfig(length=8), n_envs)
-    stage.actor.start(seed=1)
-    stage.actor.run_step()
-    stage.actor.run_step()
-    assert stage.actor.env_steps == 2 * n_envs
-    assert outbox.produced == stored
 
 
 def test_columns_of_changing_shape_are_refused_by_name() -> None:
@@ -485,17 +418,6 @@ def test_columns_of_changing_shape_are_refused_by_name() -> None:
     stage.actor.run_step()
     with pytest.raises(ConfigError, match="rows have a column 'value'"):
         stage.actor.run_step()
-
-
-def test_messages_count_what_is_behind_them() -> None:
-    stage = Stage(0)
-    stage.stop_after(4)
-    stage.actor.run(HELLO, seed=1)
-    first, *_, last = stage.link.experience
-    assert (first.peer, first.seq) == (PEER, 1)
-    assert (first.produced, first.env_steps) == (6, 6), "a look-ahead row is needed, so 3 steps"
-    assert (last.produced, last.env_steps) == (8, 8)
-    assert stage.actor.env_steps == 8
 
 
 def test_actor_acts_for_what_is_granted_with_the_newest_model() -> None:
@@ -558,25 +480,6 @@ def test_actor_without_credit_waits_for_it() -> None:
     assert stage.link.reports[-1].shares["wait"] >= 0
 
 
-def test_actor_that_never_gets_credit_finishes_in_time_once_asked() -> None:
-    """Six environments leave at least six messages; they share one deadline."""
-    stage = Stage(0, n_envs=6)
-    stage.outbox._n_segments = 1  # a message for each segment, as with large observations
-    stage.link.credit = 2
-    asked_at = 3.0
-
-    def stop_once() -> None:
-        stage.link.stop = stage.link.now_s >= asked_at
-
-    stage.link.on_wait = stop_once
-    stage.actor.run(HELLO, seed=1)
-    assert stage.link.stop
-    assert stage.link.now_s <= asked_at + DRAIN_S + 1.0
-    assert [message.seq for message in stage.link.experience] == [1, 2]
-    assert stage.link.calls[-2:] == ["final report", "drain"]
-    assert stage.link.reports[-1].produced == stage.outbox.produced > len(stage.sent())
-
-
 def test_nothing_is_sent_after_a_message_that_was_given_up() -> None:
     """A gap would make the learner count messages as missing that never left."""
     stage = Stage(0, n_envs=6)
@@ -598,13 +501,6 @@ def test_nothing_is_sent_after_a_message_that_was_given_up() -> None:
     assert stage.link.experience == []
     assert stage.link.calls == ["final report", "drain"]
     assert stage.link.drained_s == [0.0], "the time is used up"
-
-
-def test_learner_that_is_gone_while_draining_costs_one_deadline() -> None:
-    stage = Stage(0)
-    stage.stop_after(3)
-    stage.actor.run(HELLO, seed=1)
-    assert stage.link.drained_s == [DRAIN_S]
 
 
 @pytest.mark.fault("F3", "F30")
@@ -652,18 +548,6 @@ def test_reports_come_at_intervals_and_report_what_is_new() -> None:
     assert set(reports[0].shares) == set(ACTOR_PHASES)
 
 
-def test_report_holds_plain_numbers_of_the_policy() -> None:
-    class Telling(ConstantAgent):
-        def record(self) -> Record:
-            return {"exploration_rate": np.float32(0.5)}  # type: ignore[dict-item]
-
-    stage = Stage(0)
-    stage.actor._policy = Telling()
-    report = stage.actor.report()
-    assert report.policy == {"exploration_rate": 0.5}
-    assert type(report.policy["exploration_rate"]) is float
-
-
 def test_record_of_a_policy_must_return_names() -> None:
     class Silent(ConstantAgent):
         def record(self) -> Record:
@@ -675,34 +559,6 @@ def test_record_of_a_policy_must_return_names() -> None:
         ConfigError, match="`record` of Silent must return numbers by name, got None"
     ):
         stage.actor.report()
-
-
-def test_columns_of_the_policy_travel_with_its_actions() -> None:
-    class WithValue(ConstantAgent):
-        def act(self, obs: Array) -> Act:
-            return Act(np.zeros(len(obs), np.int64), {"value": obs[:, 1] * 2})
-
-    stage = Stage(0)
-    pushed: list[dict[str, Any]] = []
-    stage.actor._policy = WithValue()
-    stage.outbox.push = lambda rows: pushed.append(dict(rows.columns))  # type: ignore[method-assign]
-    stage.actor.start(seed=1)
-    stage.actor.run_step()
-    stage.actor.run_step()
-    stage.actor.report()
-    assert [columns["value"].tolist() for columns in pushed] == [[0, 0], [2, 2]]
-
-
-@pytest.mark.fault("F4")
-def test_error_of_the_environment_comes_through() -> None:
-    class Exploding(CountingBatch):
-        def step(self, action: Array) -> EnvStep:
-            raise RuntimeError("the physics exploded")
-
-    stage = Stage(0)
-    stage.actor._env = Exploding()
-    with pytest.raises(RuntimeError, match="exploded"):
-        stage.actor.run(HELLO, seed=1)
 
 
 # --- environments that fail ----------------------------------------------------------------------
@@ -795,49 +651,12 @@ def test_episodes_of_failed_environments_are_cut_not_ended() -> None:
 
 
 @pytest.mark.fault("F4")
-def test_returns_of_failed_environments_are_not_carried_on() -> None:
-    stage = failing_stage(Rebuilder(CountingBatch(length=2)))
-    stage.stop_after(6)
-    stage.actor.run(HELLO, seed=1)
-    (report,) = stage.link.reports
-    assert report.episode_returns.tolist() == [0.0, 20.0], "of two steps, rewards of 0 and 10"
-    assert report.episode_lengths.tolist() == [2, 2]
-
-
-@pytest.mark.fault("F4")
-def test_processor_starts_over_with_the_environments() -> None:
-    stage = failing_stage(Rebuilder(Failing(0, OSError())))
-    used = stage.actor._processor
-    stage.stop_after(6)
-    stage.actor.run(HELLO, seed=1)
-    assert stage.actor._processor is not used
-
-
-@pytest.mark.fault("F4")
 def test_memory_of_a_policy_is_cleared_with_the_environments() -> None:
     policy = CountingMemory()
     stage = failing_stage(Rebuilder(Failing(0, OSError())), policy=policy)
     stage.stop_after(4)
     stage.actor.run(HELLO, seed=1)
     assert policy.forgotten == [[True, True], *[[False, False]] * 3, [True, True]]
-
-
-@pytest.mark.fault("F4")
-def test_actor_waits_while_its_environments_are_rebuilt() -> None:
-    seen: list[bool] = []
-
-    class Looks(Rebuilder):
-        """Looks, as it makes environments, at what the actor has said last."""
-
-        def make(self) -> NewEnv:
-            seen.append(stage.progress.waits[-1])
-            return super().make()
-
-    stage = failing_stage(Looks(OSError("no licence"), Failing(0, OSError(), name=1)))
-    stage.stop_after(6)
-    stage.actor.run(HELLO, seed=1)
-    assert seen == [True, True]
-    assert stage.progress.waits[-1] is False
 
 
 @pytest.mark.fault("F4", "F6")
@@ -870,14 +689,6 @@ def test_actor_that_is_to_finish_does_not_wait_for_environments() -> None:
     assert len(stage.sent()) == stage.outbox.produced == 6
 
 
-@pytest.mark.fault("F4")
-def test_failure_that_is_one_too_many_ends_the_actor() -> None:
-    rebuilder = Rebuilder(Failing(1, RuntimeError("again")))
-    rebuilder.allowed = 1
-    with pytest.raises(RuntimeError, match="once too often"):
-        failing_stage(rebuilder).actor.run(HELLO, seed=1)
-
-
 # --- the meter -----------------------------------------------------------------------------------
 
 
@@ -899,15 +710,6 @@ def outcome(
 def taken(meter: EpisodeMeter) -> tuple[tuple[float, ...], tuple[int, ...]]:
     returns, lengths = meter.take()
     return tuple(returns.tolist()), tuple(lengths.tolist())
-
-
-def test_meter_adds_up_the_numbers_of_infos() -> None:
-    meter = EpisodeMeter(2)
-    for row in ([1.0, np.nan], [0.0, 1.0]):
-        info = {"success": np.array(row, np.float32)}
-        meter.update(outcome([0, 0], [0, 0])._replace(info=info))
-    assert meter.take_info() == {"success": (2.0, 3)}
-    assert meter.take_info() == {}
 
 
 def test_meter_adds_up_each_environment_on_its_own() -> None:
@@ -939,50 +741,3 @@ def test_meter_counts_the_environments_score_not_the_learners_reward() -> None:
     meter.update(failures)
     assert meter.episodes == 3
     assert taken(meter) == ((20.0, 8.0, 1.0), (1, 2, 1))
-
-
-def test_meter_does_not_lose_small_rewards_in_long_episodes() -> None:
-    meter = EpisodeMeter(1)
-    meter._return[:] = 2.0**24
-    for ended in ([0], [0], [1]):
-        meter.update(outcome([1.0], ended))
-    assert taken(meter)[0] == (2.0**24 + 3,), "float32 would stand still here"
-
-
-class Changing:
-    """Keeps the changes that it was asked for; its environments have the number of the newest."""
-
-    def __init__(self) -> None:
-        self.made: list[EnvChange] = []
-
-    @property
-    def change_number(self) -> int:
-        return self.made[-1].number if self.made else 0
-
-    def change(self, change: EnvChange) -> NewEnv:
-        self.made.append(change)
-        env = Failing(0, OSError(), name=change.number)
-        return NewEnv(env, env.reset(seed=1), OneStep())
-
-
-@pytest.mark.parametrize(("asked_at", "starts_at"), [(1, 3), (2, 3), (3, 6)])
-def test_environments_get_other_arguments_once_where_an_episode_ends(
-    asked_at: int, starts_at: int
-) -> None:
-    stage, changing = Stage(0, length=3), Changing()
-    stage.actor._changes = changing
-    stage.stop_after(12)
-    stop = stage.progress.on_turn
-    wanted = EnvChange(number=2, kwargs={"level": [1, "x", None]})
-
-    def on_turn() -> None:
-        if len(stage.progress.turns) == asked_at:
-            stage.link.env_change = wanted
-        stop()
-
-    stage.progress.on_turn = on_turn
-    stage.actor.run(HELLO, seed=1)
-    assert changing.made == [wanted]
-    assert len(stage.env.actions) == starts_at
-    assert len(stage.sent()) == 24
-    assert sum(obs[0] >= 100 for obs, _ in stage.sent()) == 2 * (12 - starts_at)

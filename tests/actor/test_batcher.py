@@ -94,22 +94,6 @@ def test_slow_batches_wait_for_three_quarters_of_the_actors_but_only_by_default(
     assert waits == [pytest.approx(0.03), 0.0, 0.0], "a slow batch is worth the time it takes"
 
 
-@pytest.mark.parametrize(
-    ("took_s", "waiting", "wait_s"), [(0.03, 6, 0.0), (0.005, 4, 0.0), (0.9, 5, 0.05)]
-)
-def test_how_many_and_how_long_follows_the_last_batch(
-    took_s: float, waiting: int, wait_s: float
-) -> None:
-    clock = Clock()
-    batcher = Batcher(ServingConfig(max_wait_s=0.01), clock)
-    for actor_id in range(8):
-        batcher.add(request(actor_id))
-    compute(batcher, clock, took_s)
-    for actor_id in range(waiting):
-        batcher.add(request(actor_id, number=2))
-    assert batcher.wait_s() == pytest.approx(wait_s)
-
-
 def test_requests_of_the_dead_are_dropped_and_repeated_ones_computed_once() -> None:
     clock = Clock()
     batcher = Batcher(ServingConfig(min_batch=9, max_wait_s=1.0), clock)

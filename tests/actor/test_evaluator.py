@@ -20,7 +20,6 @@ from asyncrl.core.errors import EnvironmentFault
 from asyncrl.core.types import Array
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.vector import VectorBatch
-from asyncrl.metrics.metrics import describe
 from tests.support.fake_envs import Plan, telling_makers
 from tests.support.fakes import ConstantAgent, CountingBatch, CountingMemory
 
@@ -57,16 +56,8 @@ def test_score_is_the_mean_return() -> None:
     }
 
 
-def test_metrics_are_known_and_plain_numbers() -> None:
-    score, record = evaluator(CountingBatch()).evaluate(ConstantAgent())
-    assert type(score) is float
-    for name, value in record.items():
-        assert describe(name) is not None
-        assert type(value) is float
-
-
 @pytest.mark.parametrize("mode", [None, *AutoresetMode])
-@pytest.mark.parametrize("episodes", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("episodes", [1, 4, 7])
 def test_short_episodes_do_not_count_more_often(mode: AutoresetMode | None, episodes: int) -> None:
     plans: list[Plan] = [[(1, "T")], [(9, "C"), (2, "T")]]
     score, record = evaluator(batch(plans, mode), episodes).evaluate(ConstantAgent(0))
@@ -188,55 +179,6 @@ def test_score_is_the_environments_not_the_learners_reward() -> None:
     assert record["eval/length_mean"] == 6
 
 
-def test_episode_that_ends_in_the_last_allowed_step_counts_once() -> None:
-    env = batch([[(3, "T"), (5, "T")]])
-    _, record = evaluator(env, 2, max_episode_steps=3).evaluate(ConstantAgent(0))
-    assert record["eval/return_max"] == telling_return(0, 3) == 6
-    assert record["eval/return_min"] == 6
-
-
-def test_endless_episodes_are_cut() -> None:
-    env = CountingBatch(1, length=10**9)
-    score, record = evaluator(env, 2, max_episode_steps=7).evaluate(ConstantAgent(2))
-    assert (score, record["eval/length_mean"]) == (14.0, 7.0)
-
-
-def test_same_policy_gets_the_same_score() -> None:
-    class Drawing(ConstantAgent):
-        """Acts by the number that the episode has drawn."""
-
-        def act(self, obs: Array) -> Act:
-            return Act((obs[:, 3] * 5).astype(np.int64))
-
-    env = batch([[(2, "T")]] * 3)
-    tested = evaluator(env, 20)
-    first = tested.evaluate(Drawing())
-    env.step(np.zeros(3, np.int64))
-    assert tested.evaluate(Drawing()) == first
-    assert evaluator(env, 20, seed=1).evaluate(Drawing()).score != first.score
-
-
-class Watched(ConstantAgent):
-    """Keeps whether it explored in each of its acts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.explored: set[bool] = set()
-
-    def act(self, obs: Array) -> Act:
-        self.explored.add(self.training)
-        return super().act(obs)
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_exploration_is_off_meanwhile_and_as_before_afterwards(training: bool) -> None:
-    policy = Watched()
-    policy.train(training)
-    evaluator(CountingBatch()).evaluate(policy)
-    assert policy.explored == {False}
-    assert policy.training is training
-
-
 def test_exploration_is_as_before_also_after_an_error() -> None:
     class Failing(CountingBatch):
         def step(self, action: Array) -> EnvStep:
@@ -289,14 +231,6 @@ def test_policy_explores_in_evaluations_only_if_asked_to(stochastic: bool) -> No
     assert set(seen) == {stochastic}
 
 
-def test_close_closes_the_environments() -> None:
-    env = CountingBatch()
-    tested = evaluator(env)
-    tested.close()
-    tested.close()
-    assert env.closed
-
-
 @pytest.mark.fault("F8")
 @pytest.mark.parametrize(
     ("part", "words"),
@@ -316,12 +250,16 @@ def test_step_of_the_users_own_environment_that_is_not_finite_is_no_score(
         evaluator(Spoiling()).evaluate(ConstantAgent())
 
 
-def test_environment_without_an_end_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_environment_without_an_end_is_reported_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asyncrl.actor.evaluator._LONG", 20)
     endless = CountingBatch(2, length=10**9)
-    scores = evaluator(endless, episodes=2, max_episode_steps=10_010)
+    scores = evaluator(endless, episodes=2, max_episode_steps=25)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            scores.evaluate(ConstantAgent())
+            score, cut = scores.evaluate(ConstantAgent(2))
+    assert (score, cut["eval/length_mean"]) == (25 * 7.0, 25.0), "episodes are cut"
     (record,) = caplog.records
-    assert "no evaluation episode has ended after 10000 steps" in record.message
-    assert "evaluate.play.max_episode_steps, which is 10010" in record.message
+    assert "after 20 steps" in record.message
+    assert "evaluate.play.max_episode_steps, which is 25" in record.message

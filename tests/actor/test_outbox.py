@@ -15,7 +15,7 @@ from asyncrl.actor.step_processor import Rows
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import Experience
 from asyncrl.core.segment import END, TERMINATED, TRUNCATED, ColumnSpec, SegmentConfig, make_schema
-from asyncrl.core.types import Columns, ModelVersion
+from asyncrl.core.types import Columns
 from tests.replay.segments import streams
 from tests.support.scale import examples
 from tests.support.streams import PEER, Transition, make_outbox, play, schema, take_all
@@ -72,17 +72,6 @@ def test_every_transition_arrives_once(ends: list[list[str]], length: int, looka
     assert [m.seq for m in messages] == list(range(1, len(messages) + 1))
 
 
-@given(streams(max_steps=40, max_envs=4), st.integers(1, 5), st.integers(1, 3))
-@settings(max_examples=50, deadline=None)
-def test_whole_segments_carry_their_lookahead(
-    ends: list[list[str]], length: int, lookahead: int
-) -> None:
-    outbox = make_outbox(len(ends), length, lookahead)
-    _, messages = play(ends, outbox, finish=False)
-    for message in messages:
-        assert (message.rows == length + lookahead).all()
-
-
 @given(streams(max_steps=40, max_envs=4), st.integers(1, 5), st.integers(2, 4))
 @settings(max_examples=examples(100), deadline=None)
 def test_segments_look_back_at_the_frames_before(
@@ -119,45 +108,12 @@ def test_rows_that_do_not_count_leave_nothing_behind(counting: list[list[bool]])
     assert outbox.produced == len(found)
 
 
-def test_message_is_full_with_one_segment_of_each_environment() -> None:
-    outbox = make_outbox(3, 4, 1)
-    _, messages = play([[""] * 7] * 3, outbox, finish=False)
-    assert [len(m.rows) for m in messages] == [3]
-
-
-def test_segments_of_one_row_leave_at_once() -> None:
-    outbox = make_outbox(1, 1, 1)
-    _, messages = play([[""] * 5], outbox, finish=False)
-    assert [m.transitions for m in messages] == [1] * 4, "the fifth waits for its successor"
-
-
 def test_message_stays_below_its_byte_limit() -> None:
     layout = schema(4, 1)
     config = SegmentConfig(length=4, max_message_bytes=2 * layout.segment_bytes)
     assert segments_per_message(config, layout, n_envs=8) == 2
     one = SegmentConfig(length=4, max_message_bytes=1)
     assert segments_per_message(one, layout, n_envs=8) == 1, "a segment is never split"
-
-
-def test_no_full_segment_waits_for_those_of_other_streams() -> None:
-    outbox = make_outbox(2, 4, 1)
-    # The second environment's ends cost rows, so its stream is as long as there is room first.
-    _, messages = play([[""] * 4, ["T"] * 4], outbox, finish=False)
-    assert [m.transitions for m in messages] == [2]
-
-
-def test_unused_end_of_a_short_segment_is_zero() -> None:
-    outbox = make_outbox(1, 8, 2)
-    _, (message,) = play([["", "", ""]], outbox)
-    assert message.rows.tolist() == [4]
-    for column in message.columns.values():
-        assert not column[0, 4:].any()
-
-
-def test_finish_of_an_outbox_without_rows_sends_nothing() -> None:
-    outbox = make_outbox(2, 4, 1)
-    outbox.finish()
-    assert outbox.take(ModelVersion(0), 0) is None
 
 
 def test_messages_own_their_arrays() -> None:
@@ -211,30 +167,31 @@ def test_rows_of_several_turns_are_those_of_single_turns(n_envs: int) -> None:
     np.testing.assert_equal(first.columns, second.columns)
 
 
-def test_more_turns_than_there_is_room_for_are_refused() -> None:
+NAMES = ("action", "reward", "flags", "model_version")
+
+
+def rows_of(turns: int, *, left_out: str = "", width: int = 1) -> Columns:
+    columns: Columns = {name: np.zeros(turns) for name in NAMES if name != left_out}
+    return columns | {"obs": np.zeros((turns, width), np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "names"),
+    [
+        (Rows(np.arange(1), rows_of(8), None, 8), ConfigError, "8 turns .* room for 7 turns"),
+        (Rows(np.arange(1), rows_of(2), np.ones(1, bool), 2), ConfigError, "rows of 2 turns"),
+        (Rows(np.arange(0), rows_of(2), None, 2), ConfigError, "rows of 2 turns"),
+        (Rows(np.arange(1), rows_of(1, width=3)), ValueError, "shape"),
+        (Rows(np.arange(1), rows_of(1, left_out="reward")), ConfigError, "reward"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(rows: Rows, error: type[Exception], names: str) -> None:
     outbox = make_outbox(1, 6, 1)
-    for turns, ids, only in (8, 1, None), (2, 1, np.ones(1, bool)), (2, 0, None):
-        columns: Columns = {
-            name: np.zeros(turns) for name in ("action", "reward", "flags", "model_version")
-        } | {"obs": np.zeros((turns, 1))}
-        with pytest.raises(ConfigError, match=f"rows of {turns} turns .* room for 7 turns"):
-            outbox.push(Rows(np.arange(ids), columns, only, turns))
-    assert (outbox.room, outbox.produced) == (7, 0)
-
-
-def test_rows_of_another_size_are_refused() -> None:
-    columns: Columns = {"obs": np.zeros((2, 3, 3), np.float32), "flags": np.zeros(2, np.uint8)}
-    with pytest.raises(ValueError, match="shape"):
-        pair_outbox().push(Rows(np.arange(2), columns))
-
-
-def test_steps_that_leave_a_column_out_are_refused() -> None:
-    outbox, ids = make_outbox(2, 3, 1), np.arange(2)
-    columns: Columns = {
-        name: np.zeros(2) for name in ("action", "reward", "flags", "model_version")
-    } | {"obs": np.zeros((2, 1))}
-    outbox.push(Rows(ids, columns))
-    outbox.push(Rows(ids, {"obs": columns["obs"], "flags": np.full(2, END, np.uint8)}))
-    left = {name: column for name, column in columns.items() if name != "reward"}
-    with pytest.raises(ConfigError, match=r"lacks \['reward'\]"):
-        outbox.push(Rows(ids, left))
+    if "reward" not in rows.columns:
+        outbox.push(Rows(np.arange(1), rows_of(1)))
+        end: Columns = {"obs": np.zeros((1, 1)), "flags": np.full(1, END, np.uint8)}
+        outbox.push(Rows(np.arange(1), end))
+    room, produced = outbox.room, outbox.produced
+    with pytest.raises(error, match=names):
+        outbox.push(rows)
+    assert (outbox.room, outbox.produced) == (room, produced)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,14 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.actor.process import ActorSpec, EvaluatorSpec, run_actor, run_evaluator
 from asyncrl.actor.step_processor import OneStep
-from asyncrl.core.agent import Act, BuildPolicy, Policy, PolicyContext
+from asyncrl.core.agent import Act, BuildPolicy, Policy
 from asyncrl.core.env import EnvStep
 from asyncrl.core.errors import EnvironmentFault
 from asyncrl.core.evaluator import Evaluation
-from asyncrl.core.inference import Inference
 from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, ModelInfo, Peer
 from asyncrl.core.segment import SegmentConfig, make_schema
 from asyncrl.core.types import ActorId, Array
@@ -116,23 +113,6 @@ def evaluates(policy: Scheduled, link: Link) -> EvaluatorSpec:
         transport=link,  # type: ignore[arg-type]
         seed=0,
     )
-
-
-def test_exploration_in_evaluations_is_spread_over_their_environments() -> None:
-    contexts: list[PolicyContext] = []
-
-    class Noting(ConstantConfig):
-        def build_policy(self, _: object, context: PolicyContext) -> Any:
-            contexts.append(context)
-            return policy
-
-    def make_evaluator() -> EpisodeEvaluator:
-        return EpisodeEvaluator(CountingBatch(n_envs=3), EpisodeEvaluatorConfig(), seed=0)
-
-    policy, link = Scheduled(), Link()
-    spec = replace(evaluates(policy, link), agent=Noting(), make_evaluator=make_evaluator)
-    run_evaluator(spec, PEER, NoProgress())
-    assert [context.n_envs for context in contexts] == [3]
 
 
 @pytest.mark.fault("F3")
@@ -351,27 +331,3 @@ def test_each_incarnation_draws_its_own_numbers_from_torch(
 
 
 # --- inference -----------------------------------------------------------------------------------
-
-
-class Counted(ConstantAgent):
-    """Counts which way its rows are computed."""
-
-    inference_inputs = ()
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ways: Counter[str] = Counter()
-        self.inference: Inference = lambda _: self.ways.update(["usual"]) or {}
-
-    def fast_inference(self, *, one_thread: bool) -> Inference:
-        return lambda _: self.ways.update([f"fast, one thread: {one_thread}"]) or {}
-
-    def act(self, obs: Array) -> Act:
-        self.inference({})
-        return super().act(obs)
-
-
-def test_an_actor_computes_with_the_fastest_inference() -> None:
-    policy = Counted()
-    live([Breaking(10**6, 2)], "raise", lambda *_: policy)
-    assert policy.ways.keys() == {"fast, one thread: True"}

@@ -15,7 +15,7 @@ from asyncrl.actor.step_processor import OneStep, Rows, Step
 from asyncrl.core.agent import Act
 from asyncrl.core.env import BatchEnv, BoxSpec, DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.core.errors import ConfigError, EnvironmentFault
-from asyncrl.core.segment import END, TERMINATED, TRUNCATED, ColumnSpec, make_schema
+from asyncrl.core.segment import END, TERMINATED, TRUNCATED, ColumnSpec
 from asyncrl.core.types import ModelVersion
 from asyncrl.envs.vector import VectorBatch
 from tests.support.fake_envs import Plan, telling_makers
@@ -61,25 +61,15 @@ def test_step_becomes_one_row_for_each_environment() -> None:
     assert rows.columns["log_prob"].tolist() == [-1, -2, -3]
 
 
-def test_nothing_is_reported_beside_rows() -> None:
-    assert OneStep().record() == {}
-
-
-def test_flags_keep_terminated_and_truncated_apart() -> None:
-    rows, _ = process(make_step(terminated=(1, 0, 1), truncated=(0, 1, 1)))
-    both = TERMINATED | TRUNCATED
-    assert rows.columns["flags"].tolist() == [TERMINATED, TRUNCATED, both]
-    assert rows.columns["flags"].dtype == np.uint8
-
-
 @pytest.mark.parametrize("how", ["terminated", "truncated"])
 def test_end_adds_the_true_last_observation(how: str) -> None:
-    _, end = process(make_step(**{how: (1, 0, 1)}))
+    rows, end = process(make_step(**{how: (1, 0, 1)}))
+    flag = TERMINATED if how == "terminated" else TRUNCATED
+    assert rows.columns["flags"].tolist() == [flag, 0, flag]
     assert end.env_ids.tolist() == [0, 2]
     assert set(end.columns) == {"obs", "flags"}
     assert end.columns["obs"].tolist() == [[10, 10], [12, 12]]
     assert end.columns["flags"].tolist() == [END, END]
-    assert end.columns["flags"].dtype == np.uint8
 
 
 def test_row_of_an_environment_that_only_reset_does_not_count() -> None:
@@ -87,38 +77,7 @@ def test_row_of_an_environment_that_only_reset_does_not_count() -> None:
     assert rows.env_ids.tolist() == [0, 1, 2]
     assert rows.only is not None
     assert rows.only.tolist() == [True, False, True]
-    assert rows.columns["flags"].tolist() == [0, 0, TRUNCATED]
-    assert end.env_ids.tolist() == [2]
-    assert end.only is None
-
-
-def test_step_in_which_all_only_reset_gives_no_rows_that_count() -> None:
-    (rows,) = process(make_step(stepped=(0, 0, 0)))
-    assert rows.only is not None
-    assert not rows.only.any()
-
-
-def test_finish_closes_every_stream_where_it_stands() -> None:
-    obs = np.array([[1, 2], [3, 4]], np.float32)
-    (end,) = OneStep().finish(obs)
-    assert end.env_ids.tolist() == [0, 1]
-    assert end.columns["obs"].tolist() == obs.tolist()
-    assert end.columns["flags"].tolist() == [END, END]
-
-
-@pytest.mark.parametrize(
-    ("spec", "action"),
-    [(SPEC, ("int64", ())), (EnvSpec(BOX, BOX), ("float32", (2,)))],
-)
-def test_columns_are_those_of_the_environment_and_the_policy(
-    spec: EnvSpec, action: tuple[str, tuple[int, ...]]
-) -> None:
-    extra = ColumnSpec("log_prob", "float32")
-    columns = {c.name: (c.dtype, c.shape) for c in OneStep().columns(spec, (extra,))}
-    assert columns["obs"] == ("float32", (2,))
-    assert columns["action"] == action
-    assert columns["log_prob"] == ("float32", ())
-    make_schema(OneStep().columns(spec, (extra,)), length=2, lookahead=1)
+    assert (end.env_ids.tolist(), end.only) == ([2], None)
 
 
 def test_rows_hold_exactly_the_columns_that_were_announced() -> None:
@@ -215,14 +174,6 @@ def test_rows_hold_the_newest_frame_of_a_stack() -> None:
     assert frames == [[5], [6], [7], [9]]
 
 
-def test_stack_of_an_episode_that_begins_after_a_reset_step() -> None:
-    processor = OneStep(frame_stack=3)
-    list(processor.process(stack_step(stacked(5, 5, 5), stacked(5, 5, 6), ended=True)))
-    list(processor.process(stack_step(stacked(5, 5, 6), stacked(9, 9, 9), stepped=False)))
-    (row,) = processor.process(stack_step(stacked(9, 9, 9), stacked(9, 9, 1)))
-    assert row.columns["obs"].ravel().tolist() == [9]
-
-
 @pytest.mark.parametrize(
     ("obs", "final", "words"),
     [
@@ -263,8 +214,3 @@ def test_returns_so_far_are_filled_for_an_agent_that_asks() -> None:
     for _ in range(2):
         row, *_ = processor.process(make_step())
     assert row.columns["discounted_return"].tolist() == pytest.approx([0.995, 2.985, 4.975])
-
-
-def test_rows_have_no_returns_so_far_unless_asked() -> None:
-    (row,) = process(make_step())
-    assert "discounted_return" not in row.columns

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.actor.outbox import Outbox
 from asyncrl.actor.step_processor import OneStep, Rows, Step, schema_of
 from asyncrl.actor.trajectory_processor import (
     ReturnToGo,
@@ -18,20 +16,13 @@ from asyncrl.actor.trajectory_processor import (
     Trajectory,
     TrajectoryConfig,
 )
-from asyncrl.agents.dqn import DQNConfig
-from asyncrl.core.agent import Act, PolicyContext
+from asyncrl.core.agent import Act
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.segment import END, TERMINATED, TRUNCATED, ColumnSpec, SegmentConfig, make_schema
+from asyncrl.core.segment import END, ColumnSpec, SegmentConfig
 from asyncrl.core.types import Columns, ModelVersion
-from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.metrics.metrics import describe
-from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.synchronous import Trainer, TrainerConfig
 from tests.support.scale import examples
-from tests.support.streams import PEER, SPEC
 
 
 def feed(processor: Trajectories, ends: list[str], stepped: list[str] | None = None) -> list[Rows]:
@@ -68,110 +59,39 @@ def described(emitted: list[Rows], env_id: int = 0) -> str:
     return " ".join(words)
 
 
-def stored(ends: str, **config: Any) -> str:
-    return described(feed(Trajectories(TrajectoryConfig(**config)), [ends]))
-
-
 # --- lengths, clips and strides ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("ends", "config", "expected"),
+    ("ends", "config", "expected", "counts"),
     [
         # Whole: the true last observation of an episode lies half a step behind.
-        ("--T-", {}, "0 1 2 E2.5 3 E4"),
-        ("--C-", {}, "0 1 2 E2.5 3 E4"),
-        ("TT--", {}, "0 E0.5 1 E1.5 2 3 E4"),
-        # A least length: one less, as many, one more.
-        ("-T--T---T", {"min_length": 3}, "2 3 4 E4.5 5 6 7 8 E8.5"),
-        ("--T-", {"min_length": 2}, "0 1 2 E2.5"),
-        ("--T", {"min_length": 4}, ""),
-        # A greatest length: one less, as many, one more, twice as many.
-        ("--T", {"max_length": 2}, "0 1 E2 2 E2.5"),
-        ("--T", {"max_length": 3}, "0 1 2 E2.5"),
-        ("--T", {"max_length": 4}, "0 1 2 E2.5"),
-        ("----", {"max_length": 2}, "0 1 E2 2 3 E4"),
-        ("---", {"max_length": 1}, "0 E1 1 E2 2 E3"),
-        ("--T", {"max_length": 0, "min_length": 3}, "0 1 2 E2.5"),
+        ("--C-", {}, "0 1 2 E2.5 3 E4", (2, 0, 0)),
+        ("-T--T---T", {"min_length": 3}, "2 3 4 E4.5 5 6 7 8 E8.5", (2, 1, 2)),
+        ("--T", {"min_length": 4}, "", (0, 1, 3)),
         # What is left after a cut may be too short.
-        ("--T--T", {"max_length": 2, "min_length": 2}, "0 1 E2 3 4 E5"),
-        # Clips: a multiple of their length, one more, one less; the rest too short.
-        ("---T", {"clip_length": 2}, "0 1 E2 2 3 E3.5"),
-        ("--T", {"clip_length": 2}, "0 1 E2 2 E2.5"),
-        ("--T", {"clip_length": 2, "min_length": 2}, "0 1 E2"),
-        ("--T", {"clip_length": 3}, "0 1 2 E2.5"),
-        ("--T", {"clip_length": 4}, "0 1 2 E2.5"),
-        ("--T", {"clip_length": 4, "min_length": 3}, "0 1 2 E2.5"),
-        # Strides: overlapping, leaving out, longer than what there is.
-        ("---T", {"clip_length": 3, "clip_stride": 1}, "0 1 2 E3 1 2 3 E3.5"),
-        ("----T", {"clip_length": 3, "clip_stride": 2}, "0 1 2 E3 2 3 4 E4.5"),
-        ("---T", {"clip_length": 3, "clip_stride": 2}, "0 1 2 E3 2 3 E3.5"),
-        ("------T", {"clip_length": 2, "clip_stride": 3}, "0 1 E2 3 4 E5 6 E6.5"),
-        ("--T", {"clip_length": 2, "clip_stride": 5}, "0 1 E2"),
+        ("--T--T", {"max_length": 2, "min_length": 2}, "0 1 E2 3 4 E5", (2, 2, 2)),
+        ("--T", {"clip_length": 2, "min_length": 2}, "0 1 E2", (1, 1, 1)),
+        # Strides: overlapping, and leaving out.
+        ("---T", {"clip_length": 3, "clip_stride": 1}, "0 1 2 E3 1 2 3 E3.5", (2, 0, 0)),
+        ("------T", {"clip_length": 2, "clip_stride": 3}, "0 1 E2 3 4 E5 6 E6.5", (3, 0, 2)),
     ],
 )
-def test_what_is_stored(ends: str, config: dict[str, int], expected: str) -> None:
-    assert stored(ends, **config) == expected
-
-
-@pytest.mark.parametrize(
-    ("ends", "config", "counts"),
-    [
-        ("--T-", {}, (2, 0, 0)),
-        ("-T--T---T", {"min_length": 3}, (2, 1, 2)),
-        ("--T", {"min_length": 4}, (0, 1, 3)),
-        ("--T--T", {"max_length": 2, "min_length": 2}, (2, 2, 2)),
-        ("--T", {"clip_length": 2, "min_length": 2}, (1, 1, 1)),
-        ("---T", {"clip_length": 3, "clip_stride": 1}, (2, 0, 0)),
-        ("------T", {"clip_length": 2, "clip_stride": 3}, (3, 0, 2)),
-        ("----T", {"clip_length": 3, "clip_stride": 2, "min_length": 3}, (2, 0, 0)),
-        ("---T", {"clip_length": 3, "clip_stride": 2, "min_length": 3}, (1, 1, 1)),
-    ],
-)
-def test_what_is_discarded_is_counted(
-    ends: str, config: dict[str, int], counts: tuple[int, int, int]
+def test_what_is_stored_and_what_is_discarded_is_counted(
+    ends: str, config: dict[str, int], expected: str, counts: tuple[int, int, int]
 ) -> None:
     processor = Trajectories(TrajectoryConfig(**config))
-    feed(processor, [ends])
+    assert described(feed(processor, [ends])) == expected
     record = processor.record()
     names = ("trajectories_stored", "trajectories_discarded", "transitions_discarded")
-    assert tuple(record[name] for name in names) == counts
-    assert set(record) == set(names)
+    assert record == dict(zip(names, counts, strict=True))
     assert all(describe(f"actor/0/{name}").unit for name in names)  # type: ignore[union-attr]
-
-
-def test_nothing_comes_before_a_trajectory_is_over() -> None:
-    processor = Trajectories()
-    obs = np.zeros((1, 1), np.float32)
-    goes_on = EnvStep(obs, np.ones(1, np.float32), np.zeros(1, bool), np.zeros(1, bool), obs)
-    for _ in range(5):
-        assert not [*processor.process(Step(obs, Act(np.zeros(1, int)), goes_on, ModelVersion(0)))]
-    assert len([*processor.finish(obs)]) == 6
-
-
-def test_flags_actions_and_rewards_are_those_of_the_steps() -> None:
-    emitted = feed(Trajectories(TrajectoryConfig(clip_length=2)), ["--T-C"])
-    rows = [rows.columns for rows in emitted if rows.columns["flags"][0] != END]
-    assert [int(row["flags"][0]) for row in rows] == [0, 0, TERMINATED, 0, TRUNCATED]
-    assert [float(row["reward"][0]) for row in rows] == [0, 1, 2, 3, 4]
-    assert [int(row["model_version"][0]) for row in rows] == [0, 1, 2, 3, 4]
-
-
-def test_environments_drift_apart() -> None:
-    emitted = feed(Trajectories(TrajectoryConfig(min_length=2)), ["--T-T", "T--T-"])
-    assert described(emitted, 0) == "0 1 2 E2.5 3 4 E4.5"
-    assert described(emitted, 1) == "1 2 3 E3.5"
 
 
 def test_rows_without_a_step_do_not_count() -> None:
     emitted = feed(Trajectories(), ["-T--", "----"], stepped=["1101", "1011"])
     assert described(emitted, 0) == "0 1 E1.5 3 E4"
     assert described(emitted, 1) == "0 2 3 E4"
-
-
-def test_long_trajectories_are_whole() -> None:
-    ends = "-" * 999 + "T"
-    assert stored(ends) == " ".join(map(str, range(1000))) + " E999.5"
 
 
 @dataclass(frozen=True)
@@ -233,13 +153,6 @@ def test_any_lengths(ends: str, min_length: int, more: int, clip: int, stride: i
 # --- columns made of whole trajectories ----------------------------------------------------------
 
 
-def test_return_to_go_by_hand() -> None:
-    trajectory = Trajectory({"reward": np.array([1, 2, 4], np.float32)}, np.zeros(1))
-    made = ReturnToGo(gamma=0.5)(trajectory)["return_to_go"]
-    assert made.tolist() == [1 + 0.5 * 2 + 0.25 * 4, 2 + 0.5 * 4, 4]
-    assert made.dtype == np.float32
-
-
 @given(st.lists(st.floats(-5, 5, width=32), min_size=1, max_size=30), st.floats(0, 1))
 def test_return_to_go_is_the_sum_that_it_says(rewards: list[float], gamma: float) -> None:
     made = ReturnToGo(gamma=gamma)(Trajectory({"reward": np.array(rewards)}, np.zeros(1)))
@@ -253,23 +166,6 @@ def test_columns_are_made_of_the_whole_trajectory_before_it_is_clipped() -> None
     emitted = feed(Trajectories(config, post_process=ReturnToGo(gamma=1.0)), ["---T"])
     made = [float(r.columns["return_to_go"][0]) for r in emitted if "return_to_go" in r.columns]
     assert made == [6, 6, 5, 3]
-
-
-def test_made_columns_are_in_batches() -> None:
-    processor = Trajectories(post_process=ReturnToGo(gamma=0.5))
-    schema = make_schema(processor.columns(SPEC, ()), length=3, lookahead=1)
-    outbox = Outbox(PEER, schema, SegmentConfig(length=3), 1)
-    replay = UniformReplayConfig(capacity=30).build(schema, seed=0)
-    for rows in feed(processor, ["--T---T"]):
-        outbox.push(rows)
-    outbox.finish()
-    while message := outbox.take(ModelVersion(0), 0):
-        replay.push(message.columns, message.rows)
-    batch = replay.sample(200)
-    # Rewards are 0 1 2, and 3 4 5 6; observations say at which step.
-    naive = {0: 1.0, 1: 2.0, 2: 2.0, 3: 3 + 2 + 1.25 + 0.75, 4: 4 + 2.5 + 1.5, 5: 8.0, 6: 6.0}
-    seen = dict(zip(batch["obs"][:, 0].tolist(), batch["return_to_go"].tolist(), strict=True))
-    assert seen == naive
 
 
 @dataclass(frozen=True)
@@ -315,14 +211,6 @@ def test_columns_other_than_declared_are_refused(own: Own, words: str) -> None:
         feed(Trajectories(post_process=own), ["-T"])
 
 
-def test_column_that_the_agent_asks_for_is_there_once() -> None:
-    processor = Trajectories(post_process=ReturnToGo())
-    asked = (ColumnSpec("return_to_go", "float32"),)
-    names = [column.name for column in processor.columns(SPEC, asked)]
-    assert names == [column.name for column in processor.columns(SPEC, ())]
-    assert names.count("return_to_go") == 1
-
-
 STACKS = EnvSpec(BoxSpec((4, 2, 2), "uint8", *np.zeros((2, 4, 2, 2))), DiscreteSpec(2))
 
 
@@ -356,50 +244,3 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, int], words: 
 
 
 # --- in a run ------------------------------------------------------------------------------------
-
-
-def test_collect_then_train_with_returns_in_the_batches() -> None:
-    """In a synchronous run, rounds are a matter of `TrainerConfig`."""
-    env = EnvConfig(id="CartPole-v1", n_envs=2).build()
-    processor = Trajectories(TrajectoryConfig(min_length=9), post_process=ReturnToGo(gamma=1.0))
-    segment = SegmentConfig(length=4)
-    schema = make_schema(processor.columns(env.spec, ()), length=4, lookahead=1)
-    buffer = UniformReplayConfig(capacity=2000).build(schema, seed=0)
-    agent = DQNConfig(device="cpu").build(env.spec, PolicyContext(seed=0, n_envs=2))
-    turns: list[tuple[int, int]] = []
-    seen: list[Columns] = []
-    opt = agent.opt
-    recorder = MemoryRecorder()
-
-    def watched_opt(batch: Columns) -> Any:
-        seen.append(batch)
-        turns.append((agent.env_steps, trainer.services.counts.opt_steps))
-        return opt(batch)
-
-    agent.opt = watched_opt  # type: ignore[method-assign]
-    trainer = Trainer(
-        agent,
-        env,
-        buffer,
-        TrainerConfig(
-            batch_size=32,
-            warmup_env_steps=0,
-            opt_interval_env_steps=100,
-            opt_steps_per_interval=3,
-            segment=segment,
-        ),
-        schema=schema,
-        processor=processor,
-        seed=0,
-        recorder=recorder,
-        stop=MaxEnvSteps(300),
-    )
-    trainer.train()
-    assert turns == [(100 * k, 3 * (k - 1) + i) for k in (1, 2, 3) for i in range(3)]
-    # CartPole gives 1 for each step: the return to go is what is left of the episode.
-    returns = np.concatenate([batch["return_to_go"] for batch in seen])
-    assert returns.min() >= 1.0
-    assert returns.max() >= 9.0
-    ended = [batch["return_to_go"][batch["discount"] == 0] for batch in seen]
-    assert set(np.concatenate(ended).tolist()) == {1.0}
-    assert recorder.records[-1]["actor/0/trajectories_stored"] > 0
