@@ -8,17 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.agents.discrete_sac import DiscreteSACConfig
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.core.agent import PolicyContext
-from asyncrl.core.env import EnvSpec, EnvStep, describe_env
+from asyncrl.core.env import EnvStep
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.messages import ModelInfo
-from asyncrl.core.types import Array, ModelVersion, Params
+from asyncrl.core.types import Array, Params
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.evaluate_apart import EvaluateApart
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, build_sync_trainer
 from tests.support.fakes import ConstantConfig, CountingBatch
 
@@ -84,34 +80,6 @@ def test_run_is_the_same_whatever_is_evaluated_meanwhile_and_exploring_differs()
     for name in before:
         np.testing.assert_array_equal(before[name], after[name])
     assert scores[False] != scores[True]
-
-
-def test_ladder_of_exploration_is_spread_over_the_environments() -> None:
-    built: list[Any] = []
-
-    class Noting(DQNConfig):
-        def build_policy(self, spec: EnvSpec, context: PolicyContext) -> Any:
-            built.append(super().build_policy(spec, context))
-            return built[-1]
-
-    agent = Noting(hidden=(8,), device="cpu")
-    make_env = EnvConfig(id="CartPole-v1", n_envs=10).build
-    model = agent.build(describe_env(make_env).spec, PolicyContext(seed=0)).model_info()
-    EvaluateApart(agent, make_env, EvaluationConfig())(model, {}, greedy=False)
-    rate = built[-1].record()["exploration_rate"]
-    assert rate < 0.1, "one environment alone explores in 0.4 of its steps"
-
-
-def test_model_of_an_offline_run_has_no_phase_of_random_actions() -> None:
-    agent = DiscreteSACConfig(hidden=(8,), device="cpu", random_env_steps=1000)
-    make_env = EnvConfig(id="CartPole-v1", n_envs=10).build
-    policy = agent.build_policy(describe_env(make_env).spec, PolicyContext(seed=0))
-    params = {name: np.zeros_like(x) for name, x in policy.model_info().params.items()}
-    last = max(name for name, x in params.items() if x.shape == (2,))
-    params[last][:] = [0.0, 50.0]  # the second action is certain
-    model = ModelInfo(version=ModelVersion(1), params=params)
-    evaluate = EvaluateApart(agent, make_env, EvaluationConfig())
-    assert evaluate(model, {}, greedy=False) == evaluate(model, {}, greedy=True)
 
 
 def test_trainer_that_cannot_evaluate_apart_says_what_it_needs() -> None:

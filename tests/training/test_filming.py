@@ -20,7 +20,6 @@ from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.evaluate_apart import apart_unless
 from asyncrl.training.filming import MakeFilming, discard_films
 from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
@@ -71,15 +70,6 @@ class Dark(Lit):
         super().__init__()
 
 
-class Wide(Lit):
-    """Another task: it observes more."""
-
-    observation_space = gymnasium.spaces.Box(-9.0, 9.0, (3,), np.float32)
-
-    def _obs(self) -> Array:
-        return np.zeros(3, np.float32)
-
-
 def config_of(mode: Any = "sync", name: str = "Lit", **changed: Any) -> RunConfig:
     start = RunConfig(
         mode=mode,
@@ -105,6 +95,12 @@ def train(config: RunConfig, videos: Path) -> tuple[TrainResult, list[Mapping[st
     recorder = MemoryRecorder()
     result = build_trainer(config, recorder=recorder, video_dir=videos).train()
     return result, [record for record in recorder.records if "eval_reward" in record]
+
+
+@pytest.mark.processes
+def test_environment_without_pictures_is_refused_before_the_run(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Dark .* render_mode"):
+        build_trainer(config_of(name="Dark"), video_dir=tmp_path)
 
 
 @pytest.mark.processes
@@ -143,46 +139,6 @@ def test_film_that_fails_costs_nothing_else(
     assert not list(tmp_path.iterdir())
     assert "no film of the model after 8 optimisation steps: OSError: the lamp" in caplog.text
     assert "no film of the model after 16 " in caplog.text
-
-
-@pytest.mark.processes
-def test_environment_without_pictures_is_refused_before_the_run(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="Dark cannot be filmed: it takes no argument render_m"):
-        build_trainer(config_of(name="Dark"), video_dir=tmp_path)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the checkpoints of a run, for others to learn from."""
-    directory = tmp_path_factory.mktemp("data")
-    build_trainer(config_of(max_opt_steps=4), checkpoint_dir=directory).train()
-    return str(directory)
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize(
-    ("name", "error"),
-    [
-        ("Wide", "the data is not of this environment: its column obs is float32 of shape"),
-        ("Missing", "has no attribute 'Missing'"),
-        ("Dark", "Dark cannot be filmed: it takes no argument render_mode"),
-    ],
-)
-def test_offline_run_with_an_environment_that_does_not_fit_is_refused(
-    name: str, error: str, data: str, tmp_path: Path
-) -> None:
-    config = config_of("offline", name=name, data=Path(data))
-    with pytest.raises(ConfigError, match=error):
-        build_trainer(config, video_dir=tmp_path / "videos").train()
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.processes
-def test_offline_run_is_filmed_in_the_environment_of_its_evaluations(
-    data: str, tmp_path: Path
-) -> None:
-    build_trainer(config_of("offline", data=Path(data)), video_dir=tmp_path).train()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["16.mp4", "8.mp4"]
 
 
 @pytest.mark.parametrize("off", [{"where": "off"}, {"interval_opt_steps": 0}])
@@ -238,10 +194,3 @@ def test_films_of_discarded_models_are_removed(tmp_path: Path) -> None:
     discard_films(tmp_path, 8)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["8.mp4", "mine.mp4"]
     discard_films(tmp_path / "none", 0)
-
-
-def test_filming_is_no_evaluator_of_its_own(tmp_path: Path) -> None:
-    config = config_of()
-    arguments = config.agent, config.eval_env_config().build, config.evaluate
-    assert apart_unless(films_of(tmp_path, None), *arguments) is not None
-    assert apart_unless(films_of(tmp_path, Seven), *arguments) is None

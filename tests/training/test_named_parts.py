@@ -186,40 +186,20 @@ def test_files_and_flags_say_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "parts", "sentence"),
     [
-        (
-            "async",
-            {"stop": "enough"},
-            "parts.stop: 'enough' names no class or function; expected module:n",
-        ),
-        ("async", {"stop": f"{HERE}:enoug"}, "parts.stop: .* has no 'enoug'; did you mean enough"),
-        ("async", {"stop": f"{HERE}:enough"}, "parts.stop: .*:enough: missing .* 'opt_steps'"),
-        (
-            "async",
-            {"stop": f"{HERE}:HERE"},
-            "parts.stop: .* must be a class or a function, got 'tes",
-        ),
-        ("async", {"stop": 3}, "parts.stop: 3 names no class or function; expected module"),
-        (
-            "async",
-            {"recorders": ["nowhere:It"]},
-            "parts.recorders: 'nowhere:It': there is no module",
-        ),
-        (
-            "async",
-            {"callbacks": [{"type": f"{HERE}:Stage", "nam": 1}]},
-            "no setting 'nam'; did you",
-        ),
-        (
-            "async",
-            {"callbacks": [{"type": f"{HERE}:Stage", "name": 1}]},
-            r"parts.callbacks.name: expected str, got 1 \(int\)",
-        ),
-        ("async", {"strategy": f"{HERE}:Listening"}, "parts.strategy: .* must give a Strategy"),
-        ("async", {"callbacks": [f"{HERE}:Loop"]}, "parts.callbacks: .* must give a Callback"),
-        ("async", {"recorders": [f"{HERE}:Loop"]}, "parts.recorders: .* must give a Recorder"),
+        ("async", {"stop": "enough"}, "parts.stop: 'enough' .* module:n"),
+        ("async", {"stop": f"{HERE}:enoug"}, "parts.stop: .*'enoug'.* enough"),
+        ("async", {"stop": f"{HERE}:enough"}, "parts.stop: .*:enough: .*'opt_steps'"),
+        ("async", {"stop": f"{HERE}:HERE"}, "parts.stop: .* got 'tes"),
+        ("async", {"stop": 3}, "parts.stop: 3 .* module"),
+        ("async", {"recorders": ["nowhere:It"]}, "parts.recorders: 'nowhere:It'.* no module"),
+        ("async", {"callbacks": [{"type": f"{HERE}:Stage", "nam": 1}]}, "'nam'; did you"),
+        ("async", {"callbacks": [{"type": f"{HERE}:Stage", "name": 1}]}, "callbacks.name: .* 1 "),
+        ("async", {"strategy": f"{HERE}:Listening"}, "parts.strategy: .* Strategy"),
+        ("async", {"callbacks": [f"{HERE}:Loop"]}, "parts.callbacks: .* Callback"),
+        ("async", {"recorders": [f"{HERE}:Loop"]}, "parts.recorders: .* Recorder"),
         ("async", {"actor_agents": f"{HERE}:numbered"}, "numbered: missing .* 'first'"),
-        ("sync", {"strategy": f"{HERE}:Loop"}, "parts.strategy has no effect with mode=sync"),
-        ("offline", {"processor": f"{HERE}:Loop"}, "parts.processor has no effect with mode=offl"),
+        ("sync", {"strategy": f"{HERE}:Loop"}, "parts.strategy .* mode=sync"),
+        ("offline", {"processor": f"{HERE}:Loop"}, "parts.processor .* mode=offl"),
     ],
 )
 def test_mistakes_get_a_sentence_before_anything_starts(

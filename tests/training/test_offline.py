@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -17,16 +16,12 @@ from asyncrl.agents.bc import BCConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.iql import IQLConfig
 from asyncrl.agents.parts.schedules import Schedule
-from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.checkpoint.resume import Resume
 from asyncrl.core.agent import Policy
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.evaluator import Evaluation
-from asyncrl.core.recorder import Record
-from asyncrl.core.seeding import Role, derive_seed
-from asyncrl.core.segment import SegmentConfig
-from asyncrl.core.types import Array, Params
+from asyncrl.core.types import Params
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
@@ -34,14 +29,11 @@ from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.files import load_replay
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
-from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.config import AsyncConfig
 from asyncrl.training.offline import OfflineConfig, build_offline_trainer, train_from_data
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
-from tests.support.helpers import WaitsForSaves
 
 MAKE_ENV = EnvConfig(id="CartPole-v1", n_envs=2).build
 REPLAY = UniformReplayConfig(capacity=500)
@@ -119,108 +111,12 @@ class ConstantEvaluator:
         pass
 
 
-def test_learns_from_a_runs_checkpoint(run: Path, tmp_path: Path) -> None:
-    recorder = MemoryRecorder()
-    result = train_from_data(
-        AGENT,
-        run,
-        MAKE_ENV,
-        CONFIG,
-        stop=MaxOptSteps(20),
-        recorder=recorder,
-        checkpoint_dir=tmp_path,
-    )
-    assert (result.env_steps, result.opt_steps) == (0, 20)
-    assert result.best_score is not None
-    assert recorder.last("eval_reward") == result.last_score
-    assert Checkpointer(tmp_path).load("20").meta["opt_steps"] == 20
-
-
-def test_memories_at_the_beginnings_of_sequences_need_not_be_named(tmp_path: Path) -> None:
-    agent = R2D2Config(hidden=(8,), memory_units=4, device="cpu")
-    replay = SequenceReplayConfig(capacity=400, sequence_length=4)
-    train_sync(
-        agent,
-        MAKE_ENV,
-        SyncConfig(
-            replay=replay,
-            trainer=TrainerConfig(
-                batch_size=4, warmup_env_steps=190, segment=SegmentConfig(length=4)
-            ),
-            evaluate=NEVER,
-        ),
-        checkpoint_dir=tmp_path,
-        stop=MaxEnvSteps(200),
-    )
-    config = replace(CONFIG, replay=replay, batch_size=4, evaluate=NEVER)
-    assert train_from_data(agent, tmp_path, MAKE_ENV, config, stop=MaxOptSteps(3)).opt_steps == 3
-
-
 def test_learns_from_a_buffer(run: Path) -> None:
     buffer = load_replay(run, PrioritizedReplayConfig(capacity=500), seed=0)
     result = train_from_data(
         AGENT, buffer, MAKE_ENV, replace(CONFIG, evaluate=NEVER), stop=MaxOptSteps(5)
     )
     assert (result.opt_steps, result.best_score) == (5, None)
-
-
-def test_evaluated_episodes_are_those_of_other_runs(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seeds = []
-    reset = PlainBatch.reset
-
-    def watched(env: PlainBatch, seed: int) -> Array:
-        seeds.append(seed)
-        return reset(env, seed)
-
-    monkeypatch.setattr(PlainBatch, "reset", watched)
-    train_from_data(AGENT, run, MAKE_ENV, CONFIG, stop=MaxOptSteps(1))
-    assert seeds == [derive_seed(AsyncConfig().evaluate.seed, Role.EVALUATION)]
-
-
-def test_same_seed_gives_the_same_model(run: Path, tmp_path: Path) -> None:
-    models = []
-    for name, config in {"a": CONFIG, "b": CONFIG, "c": replace(CONFIG, seed=5)}.items():
-        train_from_data(
-            AGENT, run, MAKE_ENV, config, stop=MaxOptSteps(5), checkpoint_dir=tmp_path / name
-        )
-        models.append(Checkpointer(tmp_path / name).load("5").groups["model"])
-    same, other = ([np.array_equal(m[k], models[0][k]) for k in m] for m in models[1:])
-    assert all(same)
-    assert not any(other)
-
-
-def test_checkpoints_are_kept_as_wanted_and_their_directory_is_ones_own(
-    run: Path, tmp_path: Path
-) -> None:
-    config = replace(CONFIG, save=SaveConfig(interval_opt_steps=2, keep=2), evaluate=NEVER)
-    locked: list[str] = []
-
-    class Intrudes(MaxOptSteps):
-        """Tries to train into the same directory meanwhile."""
-
-        def update(self, record: Record) -> str | None:
-            if not locked:
-                locked.append("tried")
-                with pytest.raises(ConfigError, match="in use") as refused:
-                    train_from_data(
-                        AGENT, run, MAKE_ENV, config, stop=MaxOptSteps(1), checkpoint_dir=tmp_path
-                    )
-                locked.append(str(refused.value))
-            return super().update(record)
-
-    train_from_data(
-        AGENT,
-        run,
-        MAKE_ENV,
-        config,
-        stop=Intrudes(9),
-        checkpoint_dir=tmp_path,
-        callbacks=[WaitsForSaves(tmp_path)],
-    )
-    assert len(locked) == 2
-    assert Checkpointer(tmp_path).names() == ["8", "9"]
 
 
 @pytest.mark.parametrize(
@@ -267,34 +163,21 @@ def test_importance_weights_go_on_where_the_run_was(
         assert buffer._priorities.beta == pytest.approx(0.4 + 0.6 * resume * 5 * 16 / 400)
 
 
-def test_data_of_another_environment_is_refused(run: Path) -> None:
-    other = EnvConfig(id="Acrobot-v1").build
-    with pytest.raises(ConfigError, match=r"column obs is float32 of shape \(4,\).*\(6,\)"):
-        train_from_data(AGENT, run, other, CONFIG, stop=MaxOptSteps(5))
-
-
-def test_data_without_what_the_agent_asks_for_is_refused(run: Path) -> None:
-    asks = replace(AGENT, normalize_reward=True)
-    with pytest.raises(ConfigError, match="no column discounted_return"):
-        train_from_data(asks, run, MAKE_ENV, CONFIG, stop=MaxOptSteps(5))
-
-
-def test_agent_without_priorities_is_refused_prioritized_data(run: Path) -> None:
-    config = replace(CONFIG, replay=PrioritizedReplayConfig(capacity=500))
-    with pytest.raises(ConfigError, match="uniform replay"):
-        train_from_data(BCConfig(device="cpu"), run, MAKE_ENV, config, stop=MaxOptSteps(5))
-
-
-def test_run_may_be_named_in_place_of_its_checkpoints(run: Path, tmp_path: Path) -> None:
-    shutil.copytree(run, tmp_path / "checkpoints")
-    stop = MaxOptSteps(1)
-    assert train_from_data(AGENT, str(tmp_path), MAKE_ENV, CONFIG, stop=stop).opt_steps == 1
-
-
-def test_data_with_less_lookahead_names_the_setting(run: Path) -> None:
-    config = replace(CONFIG, replay=UniformReplayConfig(capacity=500, n_step=9))
-    with pytest.raises(ConfigError, match=r"n_step=9.* reads 9 rows.*; set replay.n_step=\d, or"):
-        train_from_data(AGENT, run, MAKE_ENV, config, stop=MaxOptSteps(5))
+@pytest.mark.parametrize(
+    ("agent", "replay", "env", "names"),
+    [
+        (AGENT, REPLAY, "Acrobot-v1", r"obs is float32 of shape \(4,\).*\(6,\)"),
+        (replace(AGENT, normalize_reward=True), REPLAY, "CartPole-v1", "discounted_return"),
+        (BCConfig(device="cpu"), PrioritizedReplayConfig(), "CartPole-v1", "uniform replay"),
+        (AGENT, UniformReplayConfig(n_step=9), "CartPole-v1", r"n_step=9.* set replay.n_step=\d"),
+    ],
+)
+def test_data_that_does_not_fit_names_what(
+    run: Path, agent: Any, replay: Any, env: str, names: str
+) -> None:
+    config = replace(CONFIG, replay=replace(replay, capacity=500))
+    with pytest.raises(ConfigError, match=names):
+        train_from_data(agent, run, EnvConfig(id=env).build, config, stop=MaxOptSteps(5))
 
 
 def test_missing_file_is_reported(tmp_path: Path) -> None:

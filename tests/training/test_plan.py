@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from asyncrl.actor.step_processor import OneStep, Step
-from asyncrl.actor.trajectory_processor import Trajectories
+from asyncrl.actor.step_processor import OneStep
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.impala import IMPALAConfig
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.r2d2 import R2D2Config
-from asyncrl.core.agent import Act, AgentConfig
+from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import BatchEnv, EnvSpec, describe_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import EnvChange
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import ColumnSpec, SegmentConfig
-from asyncrl.core.types import MOST_ACTORS, ActorId, ModelVersion
+from asyncrl.core.types import MOST_ACTORS, ActorId
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.sequences import SequenceReplayConfig
@@ -33,7 +31,7 @@ from asyncrl.training.config import AsyncConfig
 from asyncrl.training.plan import RunPlan, check_run
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.synchronous import SyncConfig, build_sync_trainer, train_sync
-from tests.support.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch
+from tests.support.fakes import ConstantConfig, CountingBatch
 from tests.support.local_transport import LocalTransport
 from tests.support.sample_messages import make_peer
 
@@ -80,26 +78,6 @@ def test_stacks_of_frames_are_suggested_where_they_are_stored_whole(
     assert ["segment.frame_stack=2" in text for text in caplog.messages] == [True, True]
 
 
-def test_segments_are_those_that_the_replay_reads() -> None:
-    schema = plan().schema
-    assert (schema.length, schema.lookahead, schema.frame_stack) == (4, 2, 1)
-    assert [column.name for column in schema.columns][:2] == ["obs", "action"]
-
-
-def test_setup_reports_how_many_there_are() -> None:
-    setup = plan(make_env=partial(CountingBatch, n_envs=5)).setup
-    assert (setup.actors, setup.envs_per_actor, setup.samples_per_insert) == (3, 5, 2.0)
-
-
-def test_each_actor_has_a_body_and_the_evaluator_comes_after_them() -> None:
-    actors = [ActorId(i) for i in range(3)]
-    for where, more in (("background", [MOST_ACTORS]), ("inline", []), ("off", [])):
-        config = replace(CONFIG, evaluate=EvaluationConfig(where=where))  # type: ignore[arg-type]
-        one = plan(config)
-        bodies = one.bodies(LocalTransport(one.schema).listen().admit, lambda: None, None)  # type: ignore[arg-type,return-value]
-        assert sorted(bodies) == [*actors, *more]
-
-
 def test_actor_that_starts_later_begins_with_the_newest_arguments() -> None:
     one = plan()
     bodies = one.bodies(LocalTransport(one.schema).listen().admit, lambda: None, None)  # type: ignore[arg-type,return-value]
@@ -143,18 +121,6 @@ def test_agent_that_remembers_needs_a_replay_with_beginnings() -> None:
         plan(agent=RememberingConfig())
 
 
-@pytest.mark.parametrize("make_processor", [Trajectories, OneStep, None])
-def test_processors_fill_what_the_agent_asks_for(make_processor: Any) -> None:
-    one = plan(agent=AskingConfig(), make_processor=make_processor)
-    processor = one._layout.make_processor()
-    env, obs = CountingBatch(), np.zeros((2, 2), np.float32)
-    outcome = env.step(np.ones(2, np.int64))
-    step = Step(obs, Act(np.ones(2, np.int64)), outcome, ModelVersion(0))
-    rows = [*processor.process(step), *processor.finish(outcome.obs)]
-    columns = {name for row in rows for name in row.columns}
-    assert columns == {column.name for column in one.schema.columns}
-
-
 MISMATCHES: list[tuple[AgentConfig, ReplayBufferConfig, str]] = [
     (PPOConfig(), UniformReplayConfig(), "PPOConfig learns from trajectories, each once, but Unif"),
     (PPOConfig(), UniformReplayConfig(), "use TrajectoryQueueConfig as replay"),
@@ -177,14 +143,6 @@ def test_replay_that_the_agent_cannot_learn_from_is_refused_before_anything_star
         train_sync(agent, unused, SyncConfig(replay=replay))
 
 
-def test_learner_and_buffer_are_the_configs() -> None:
-    one = plan()
-    learner = one.build_learner()
-    assert isinstance(learner, ConstantAgent)
-    assert learner.params["action"] == 1
-    assert one.build_buffer().capacity == 100
-
-
 def test_sequences_are_learned_from_as_often_in_both_modes() -> None:
     config = RunConfig(
         segment=SegmentConfig(length=8),
@@ -194,7 +152,7 @@ def test_sequences_are_learned_from_as_often_in_both_modes() -> None:
     )
     rounds, limiter = config.sync_config().trainer, plan(config).limiter
     assert (rounds.opt_interval_env_steps, rounds.opt_steps_per_interval) == (64, 1)
-    while limiter.is_warming_up():
+    while limiter.warm_up_left():
         limiter.on_insert(1)
     assert limiter.inserted == rounds.warmup_env_steps == 80
     opts: list[int] = []
@@ -205,13 +163,6 @@ def test_sequences_are_learned_from_as_often_in_both_modes() -> None:
             opts.append(env_step)
     assert np.all(np.diff(opts[-20:]) == 64)
     assert limiter.stride == 8
-
-
-def test_what_is_handed_out_once_needs_no_warm_up() -> None:
-    limiter = plan(ONCE).limiter
-    assert not limiter.may_sample(8)
-    limiter.on_insert(8)
-    assert limiter.may_sample(8)
 
 
 @pytest.mark.parametrize(

@@ -119,17 +119,6 @@ def test_preset_is_fit_to_train(name: str) -> None:
     assert config.stop_condition() is None, "how long to train is for the user to say"
 
 
-@pytest.mark.parametrize("name", preset_lines())
-def test_preset_describes_itself_in_one_line(name: str) -> None:
-    line = preset_lines()[name]
-    assert line.endswith(".")
-    assert len(f"{name}: {line}") <= 100
-
-
-def test_presets_have_the_names_of_their_files() -> None:
-    assert {"dqn", "dqn-atari", "sac"} <= set(preset_lines())
-
-
 def test_replay_of_another_kind_keeps_the_settings_both_have() -> None:
     start = preset("dqn")
     chosen = with_replay(start, "prioritized")
@@ -154,6 +143,7 @@ def test_every_preset_is_most_like_itself() -> None:
     assert preset_like(RunConfig(agent=ConstantConfig())) == "tests.support.fakes:ConstantConfig"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env", "env_steps", "bar"), [("FrozenLake-v1", 16_000, 0.65), ("CliffWalking-v1", 24_000, -13)]
 )

@@ -17,7 +17,6 @@ from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.trainer import CommonParts
 from asyncrl.replay.files import deal
-from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
@@ -41,22 +40,6 @@ def test_a_share_is_the_whole_divided() -> None:
     assert (second.limiter.min_size, second.limiter.band_transitions) == (51, 25)
     assert second.limiter.samples_per_insert == WHOLE.limiter.samples_per_insert
     assert agents == [DQNConfig(learning_rate=0.3), DQNConfig(learning_rate=0.4)]
-
-
-def test_samples_of_a_priority_schedule_are_divided() -> None:
-    whole = replace(WHOLE, replay=PrioritizedReplayConfig(capacity=6000, beta_samples=1001))
-    assert share_of(whole, None, 1, 2)[0].replay.beta_samples == 501
-
-
-def test_only_the_first_evaluates() -> None:
-    assert [share_of(WHOLE, None, rank, 2)[0].evaluate.where for rank in (0, 1)] == [
-        "background",
-        "off",
-    ]
-
-
-def test_one_learner_has_the_whole() -> None:
-    assert share_of(WHOLE, None, 0, 1) == (WHOLE, None)
 
 
 @pytest.mark.parametrize(
@@ -159,17 +142,6 @@ def test_another_number_of_learners_gets_all_replays_to_share(
     shards = [checkpoint.groups[f"{REPLAY}-{rank}"]["rank"].item() for rank in range(before)]
     assert shards == list(range(before))
     assert [one["inserted"] for one in checkpoint.meta["run"]["limiters"]] == [10, 11][:before]
-
-
-def test_a_missing_part_of_the_replay_is_warned_about(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    saved_by(2, tmp_path)
-    (tmp_path / "rank-1" / "8").unlink()
-    _, checkpoint = open_checkpoints(None, keep=3, resume=tmp_path / "8", config=None, world=3)
-    assert checkpoint is not None
-    assert f"{REPLAY}-1" not in checkpoint.groups
-    assert "the experience of rank 1 is lost" in caplog.text
 
 
 @pytest.mark.parametrize("world", [2, 3])

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -21,14 +20,11 @@ from asyncrl.checkpoint.record_file import RecordFile, read_records
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.callback import Callback, Training
 from asyncrl.core.errors import CheckpointError, ConfigError
-from asyncrl.core.messages import ModelInfo
 from asyncrl.core.named import Named
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentConfig
-from asyncrl.core.settings import to_plain
 from asyncrl.core.types import Params
 from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
-from asyncrl.learner.order import RecordedOrder
 from asyncrl.learner.order_log import Kind
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
@@ -43,7 +39,6 @@ from asyncrl.training.named_parts import NamedParts
 from asyncrl.training.replayed import build_replay_trainer, replay_run
 from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
-from tests.support.helpers import wait_until
 
 DQN = DQNConfig(hidden=(8,), device="cpu")
 ONCE = RateLimiterConfig(samples_per_insert=1.0)
@@ -88,17 +83,6 @@ def assert_same_bits(state: Params, again: Params) -> None:
     assert state.keys() == again.keys()
     for name, value in state.items():
         assert value.tobytes() == again[name].tobytes(), name
-
-
-def test_order_stays_where_it_began_if_the_working_directory_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path)
-    trainer = build_trainer(config_of(), record_order=Path("order"))
-    monkeypatch.chdir("elsewhere")
-    trainer.train()
-    assert (tmp_path / "order").is_file()
 
 
 @pytest.fixture(scope="module")
@@ -174,14 +158,6 @@ class Noisy(Callback):
             next(agent.model.parameters()).data.add_(1.0)
 
 
-def test_replay_makes_the_callbacks_that_the_run_names(tmp_path: Path) -> None:
-    parts = NamedParts(callbacks=(Named(f"{__name__}:Noisy"),))
-    trainer = recorded(config_of(parts=parts), tmp_path / "order")
-    replayed = replay_run(tmp_path)
-    assert replayed.differs is None
-    assert_same_bits(trainer.agent.state(), replayed.agent.state())
-
-
 class Asking(Callback):
     """Asks for what a replay neither can do nor needs."""
 
@@ -210,8 +186,9 @@ class Nearer(Callback):
             trainer.set_env_kwargs({"near": 3.0})
 
 
-@pytest.mark.parametrize("resume", [True, "without replay"])
-@pytest.mark.parametrize("callbacks", [(), (Named(f"{__name__}:Nearer"),)])
+@pytest.mark.parametrize(
+    ("resume", "callbacks"), [(True, ()), ("without replay", (Named(f"{__name__}:Nearer"),))]
+)
 def test_rewards_of_hindsight_are_those_of_changed_environments(
     tmp_path: Path, resume: Any, callbacks: tuple[Named, ...]
 ) -> None:
@@ -228,30 +205,6 @@ def test_rewards_of_hindsight_are_those_of_changed_environments(
     trainer.train()
     replayed = replay_run(tmp_path)
     assert (replayed.opt_steps, replayed.differs) == (STEPS + 11, None)
-    assert_same_bits(trainer.agent.state(), replayed.agent.state())
-
-
-def test_models_that_are_published_before_a_callback_changes_them_are_compared(
-    tmp_path: Path,
-) -> None:
-    trainer = build_trainer(config_of(), record_order=tmp_path / "order", callbacks=[Noisy()])
-    assert isinstance(trainer, AsyncTrainer)
-    order = trainer.proxy.order
-    assert isinstance(order, RecordedOrder)
-    note = order.published
-
-    def published(model: ModelInfo) -> None:
-        note(model)
-        with order._changed:
-            order._in_hurry = True
-            order._changed.notify_all()
-        wait_until(lambda: not order._pending, 10, "the model to get its checksum")
-
-    order.published = published  # type: ignore[method-assign]
-    trainer.train()
-    replayed = replay_run(tmp_path, callbacks=[Noisy()])
-    assert replayed.differs is None
-    assert replayed.compared >= STEPS // 5
     assert_same_bits(trainer.agent.state(), replayed.agent.state())
 
 
@@ -284,16 +237,6 @@ def test_threads_of_the_run_are_used_again(tmp_path: Path) -> None:
         assert used == [1, 2]
     finally:
         torch.set_num_threads(before)
-
-
-def test_run_that_was_built_in_python_is_replayed_from_its_file(tmp_path: Path) -> None:
-    config = config_of()
-    make_env = config.env_config().build
-    stop = config.stop_condition()
-    order = tmp_path / "deep" / "order"
-    trainer = build_async_trainer(DQN, make_env, config, stop=stop, record_order=order)
-    trainer.train()
-    assert_same_bits(trainer.agent.state(), replay_run(order.parent).agent.state())
 
 
 def test_agent_with_objects_that_no_file_holds_is_given_again(tmp_path: Path) -> None:
@@ -385,11 +328,14 @@ def test_replay_neither_builds_environments_nor_needs_them(run_dir: Path, tmp_pa
     assert (trainer.opt_steps, trainer.differs) == (STEPS, None)
 
 
-@pytest.mark.parametrize("mode", ["sync", "offline"])
-def test_other_modes_record_no_order(mode: Any, tmp_path: Path) -> None:
-    config = replace(config_of(), mode=mode, data=tmp_path if mode == "offline" else None)
-    with pytest.raises(ConfigError, match=f"no effect with mode={mode}"):
-        build_trainer(config, record_order=tmp_path / "order")
+@pytest.mark.parametrize(
+    ("mode", "order", "names"),
+    [("sync", "order", "mode=sync"), ("offline", "order", "mode=offline"), ("async", 7, "got 7")],
+)
+def test_order_that_cannot_be_recorded_is_refused(mode: Any, order: Any, names: str) -> None:
+    data = Path("none") if mode == "offline" else None
+    with pytest.raises(ConfigError, match=names):
+        build_trainer(replace(config_of(), mode=mode, data=data), record_order=order)
 
 
 @pytest.mark.parametrize("resume", [True, "without replay"])
@@ -435,27 +381,18 @@ def test_settings_changed_by_a_resume_are_reported(
     assert trainer.differs[0] <= STEPS < trainer.differs[1]
 
 
-def test_run_that_was_not_recorded_before_is_not_recorded_when_it_is_resumed(
-    tmp_path: Path,
-) -> None:
-    build_trainer(config_of(), checkpoint_dir=tmp_path).train()
-    with pytest.raises(ConfigError, match="is of a run whose order was not recorded"):
-        build_trainer(
-            config_of(), record_order=tmp_path / "order", checkpoint_dir=tmp_path, resume=True
-        )
-
-
-def test_run_that_branches_off_is_not_recorded(tmp_path: Path) -> None:
-    checkpoints = tmp_path / "checkpoints"
-    build_trainer(config_of(), record_order=tmp_path / "order", checkpoint_dir=checkpoints).train()
-    branch = tmp_path / "branch"
-    with pytest.raises(ConfigError, match="branches off into another directory cannot record"):
-        build_trainer(
-            config_of(max_opt_steps=STEPS + 1),
-            record_order=branch / "order",
-            checkpoint_dir=branch / "checkpoints",
-            resume=checkpoints / str(STEPS),
-        )
+def test_run_that_branches_off_or_was_not_recorded_before_is_not_recorded(tmp_path: Path) -> None:
+    plain, first, branch = (tmp_path / name for name in ("plain", "first", "branch"))
+    config = config_of(max_opt_steps=3)
+    build_trainer(config, checkpoint_dir=plain).train()
+    build_trainer(config, record_order=tmp_path / "order", checkpoint_dir=first).train()
+    for where, resume, names in (
+        (plain, True, "whose order was not recorded"),
+        (branch, first / "3", "branches off into another directory"),
+    ):
+        order = tmp_path / f"{where.name}-order"
+        with pytest.raises(ConfigError, match=names):
+            build_trainer(config, record_order=order, checkpoint_dir=where, resume=resume)
 
 
 def test_order_without_the_checkpoint_that_a_later_part_needs_is_refused(tmp_path: Path) -> None:
@@ -466,17 +403,6 @@ def test_order_without_the_checkpoint_that_a_later_part_needs_is_refused(tmp_pat
     order.write_bytes(order.read_bytes()[: -(order.stat().st_size // 2)])
     with pytest.raises(CheckpointError, match="ends before the checkpoint from which"):
         replay_run(tmp_path)
-
-
-def test_place_of_the_order_must_be_a_path() -> None:
-    with pytest.raises(ConfigError, match="must be the path of a file, got 7"):
-        build_trainer(config_of(), record_order=7)  # type: ignore[arg-type]
-
-
-def test_settings_in_the_file_are_those_of_the_run(run_dir: Path) -> None:
-    head = build_replay_trainer(run_dir / "order").order.head
-    assert head["config"] == json.loads(json.dumps(to_plain(config_of())))
-    assert head["machine"]["numpy"] == np.__version__
 
 
 @pytest.fixture(autouse=True)

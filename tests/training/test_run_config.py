@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,15 +15,6 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
-
-
-@pytest.mark.parametrize("how", ["batch", "native"])
-def test_environments_step_with_the_given_actions(how: Literal["batch", "native"]) -> None:
-    assert RunConfig(vectorization=how).env_config().vectorization == how
-
-
-def test_run_without_limits_has_no_end_condition() -> None:
-    assert RunConfig().stop_condition() is None
 
 
 def test_whichever_limit_comes_first_ends_the_run() -> None:
@@ -58,13 +49,6 @@ def test_target_return_without_evaluations_is_rejected(settings: Any, name: str)
     assert replace(config, stop_at_return=None).stop_condition()
 
 
-def test_target_of_0_is_a_target() -> None:
-    stop = RunConfig(stop_at_return=0.0).stop_condition()
-    assert stop
-    assert stop.update({"eval_reward": -0.5}) is None
-    assert stop.update({"eval_reward": 0.0})
-
-
 def test_environments_are_as_many_as_asked_for() -> None:
     config = RunConfig(env="CartPole-v1", env_kwargs={"sutton_barto_reward": True})
     assert config.env_config().n_envs == config.envs_per_actor == 8
@@ -75,17 +59,12 @@ def test_environments_are_as_many_as_asked_for() -> None:
     env.close()
 
 
-def test_evaluations_may_take_place_elsewhere() -> None:
-    config = RunConfig(env_kwargs={"a": 1, "b": 2}, eval_env_kwargs={"b": 3, "c": 4})
-    assert config.env_config().kwargs == {"a": 1, "b": 2}
-    assert config.eval_env_config().kwargs == {"a": 1, "b": 3, "c": 4}
-    assert config.eval_env_config().id == config.env_config().id
-
-
-def test_evaluations_take_place_in_the_same_wrappers() -> None:
+def test_evaluations_may_take_place_elsewhere_in_the_same_wrappers() -> None:
     limit = "gymnasium.wrappers:TimeLimit(max_episode_steps=50)"
-    config = RunConfig(env_wrappers=(limit,), eval_env_kwargs={"a": 1})
-    assert config.env_config().wrappers == config.eval_env_config().wrappers == (limit,)
+    train, other = {"a": 1, "b": 2}, {"b": 3, "c": 4}
+    config = RunConfig(env_kwargs=train, eval_env_kwargs=other, env_wrappers=(limit,))
+    assert config.env_config().kwargs == train
+    assert config.eval_env_config() == replace(config.env_config(), kwargs=train | other)
 
 
 def test_file_gives_the_same_config_back(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import time
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.checkpoint.saver import Saver
 from asyncrl.core.callback import Callback, Training
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig
@@ -61,11 +62,21 @@ def test_sigusr1_saves_and_sigterm_ends_the_run(tmp_path: Path) -> None:
 
 
 class SlowCheckpointer(Checkpointer):
-    """Takes longer than a run waits for nothing."""
+    """Writes when the run waits for it, and not before."""
+
+    waited_for = threading.Event()
 
     def save(self, *job: Any) -> Any:
-        time.sleep(0.5)
+        assert self.waited_for.wait(60.0)
         return super().save(*job)
+
+
+class Waits(Saver):
+    """Shows that it is waited for."""
+
+    def close(self, timeout_s: float) -> None:
+        SlowCheckpointer.waited_for.set()
+        super().close(timeout_s)
 
 
 class SendsAtTheEnd(Callback):
@@ -80,6 +91,7 @@ def test_sigterm_while_the_run_ends_by_itself_waits_for_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("asyncrl.checkpoint.resume.Checkpointer", SlowCheckpointer)
+    monkeypatch.setattr("asyncrl.learner.run_services.Saver", Waits)
     result = train_sync(
         AGENT,
         MAKE_ENV,

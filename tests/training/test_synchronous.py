@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -15,22 +14,19 @@ import pytest
 
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.actor.step_processor import OneStep, StepProcessor
-from asyncrl.actor.trajectory_processor import ReturnToGo, Trajectories
+from asyncrl.actor.trajectory_processor import Trajectories
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.iql import IQLConfig
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.agents.sac import SACConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
-from asyncrl.checkpoint.resume import Resume
-from asyncrl.core.agent import Act, PolicyContext
+from asyncrl.core.agent import PolicyContext
 from asyncrl.core.callback import Callback, Training
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import CheckpointError, ConfigError
-from asyncrl.core.recorder import Record
 from asyncrl.core.segment import DISCOUNTED_RETURN, SegmentConfig
 from asyncrl.core.settings import flatten
-from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner import trainer
 from asyncrl.learner.rate_limiter import RateLimiterConfig
@@ -38,20 +34,18 @@ from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
-from asyncrl.training.plan import evaluator_maker
 from asyncrl.training.synchronous import (
     SyncConfig,
     TrainerConfig,
     build_sync_trainer,
     train_sync,
 )
-from tests.support.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch
+from tests.support.fakes import AskingConfig, ConstantAgent, CountingBatch
 from tests.support.helpers import WaitsForSaves
 from tests.support.resumed_runs import same
 from tests.training.test_trainer import ScriptedEvaluator
@@ -71,21 +65,6 @@ CONFIG = SyncConfig(
 UNSCORED = replace(CONFIG, evaluate=EvaluationConfig(where="off"))
 
 
-def test_trains_evaluates_and_saves(tmp_path: Path) -> None:
-    recorder = MemoryRecorder()
-    result = train_sync(
-        AGENT, MAKE_ENV, CONFIG, stop=MaxEnvSteps(120), recorder=recorder, checkpoint_dir=tmp_path
-    )
-    assert (result.env_steps, result.opt_steps) == (120, 20)
-    assert result.best_score is not None
-    assert recorder.last("eval_reward") == result.last_score
-    evaluated = [(row["opt_steps"], row["eval_reward"]) for row in result.evaluations]
-    assert [opt_steps for opt_steps, _ in evaluated] == [10.0, 20.0]
-    assert evaluated[-1][1] == result.last_score
-    saved = Checkpointer(tmp_path).load("20")
-    assert saved.meta["env_steps"] == 120
-
-
 def test_recorder_receives_all_settings() -> None:
     recorder = MemoryRecorder()
     train_sync(AGENT, MAKE_ENV, UNSCORED, stop=MaxEnvSteps(120), recorder=recorder)
@@ -93,16 +72,6 @@ def test_recorder_receives_all_settings() -> None:
     assert recorded["trainer.batch_size"] == 8
     assert recorded["env.id"] == "CartPole-v1"
     assert str(recorded["agent.type"]).endswith(type(AGENT).__name__)
-
-
-def test_recorder_that_fails_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    class Failing(MemoryRecorder):
-        def write(self, record: Record) -> None:
-            raise OSError("the disk is full")
-
-    result = train_sync(AGENT, MAKE_ENV, UNSCORED, stop=MaxEnvSteps(120), recorder=Failing())
-    assert result.opt_steps == 20
-    assert "Failing failed and is disabled" in caplog.text
 
 
 def test_loop_can_wait_for_what_it_has_recorded() -> None:
@@ -117,25 +86,6 @@ def test_loop_can_wait_for_what_it_has_recorded() -> None:
             assert trainer.flush()
             assert len(recorder.records) == (trainer.opt_steps - 1) // 5
     assert recorder.failed is False
-
-
-def test_run_whose_settings_are_infinite_is_saved_and_resumed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    settings = {"env_kwargs": {"limit": math.inf}, "stop_at_return": -math.inf}
-    for limit in (80, 120):
-        result = train_sync(
-            AGENT,
-            MAKE_ENV,
-            CONFIG,
-            stop=MaxEnvSteps(limit),
-            checkpoint_dir=tmp_path,
-            resume=limit == 120,
-            run_config=settings,
-        )
-        assert result.env_steps == limit
-    assert "other settings" not in caplog.text
-    assert Checkpointer(tmp_path).load_latest().meta["env_steps"] == 120
 
 
 def test_saved_replay_can_be_left_out(tmp_path: Path) -> None:
@@ -158,24 +108,6 @@ def test_saved_replay_can_be_left_out(tmp_path: Path) -> None:
     assert after.env_steps == 84 + 40, "the next round comes after a warm-up"
 
 
-@pytest.mark.parametrize(
-    ("replay", "length"),
-    [
-        (UniformReplayConfig(), 1),
-        (UniformReplayConfig(n_step=5), 32),
-        (SequenceReplayConfig(sequence_length=40), 41),
-    ],
-)
-def test_usual_segments_repeat_each_row_once_at_most(
-    replay: UniformReplayConfig | SequenceReplayConfig, length: int
-) -> None:
-    config = replace(UNSCORED, replay=replay, trainer=TrainerConfig())
-    with closing(build_sync_trainer(ConstantConfig(), CountingBatch, config)) as trainer:
-        buffer: Any = trainer.buffer
-        assert buffer.schema.length == length
-        assert buffer.schema.rows <= 2 * length
-
-
 def test_resets_count_as_no_steps_of_the_schedules_either() -> None:
     make_env = EnvConfig(id="CartPole-v1", n_envs=2, vectorization="native").build
     trainer = build_sync_trainer(AGENT, make_env, UNSCORED, stop=MaxEnvSteps(300))
@@ -183,36 +115,6 @@ def test_resets_count_as_no_steps_of_the_schedules_either() -> None:
     agent: Any = trainer.agent
     assert trainer._actor.table.episodes > 5, "the next step after an episode only resets"
     assert agent.env_steps == trainer._actor.env_steps
-
-
-def test_agent_that_counts_no_rows_keeps_the_number_that_the_trainer_sets() -> None:
-    class Scheduled(ConstantAgent):
-        env_steps = 0
-
-        def act(self, obs: Array) -> Act:
-            seen.append(self.env_steps)
-            return super().act(obs)
-
-    class Config(ConstantConfig):
-        def build(self, spec: EnvSpec, context: PolicyContext) -> ConstantAgent:
-            return Scheduled()
-
-    seen: list[int] = []
-    make_env = EnvConfig(id="CartPole-v1", n_envs=2, vectorization="native").build
-    config = replace(UNSCORED, trainer=replace(CONFIG.trainer, warmup_env_steps=200))
-    train_sync(Config(), make_env, config, stop=MaxEnvSteps(200))
-    assert set(seen) == {0}
-
-
-@pytest.mark.parametrize("resume", [True, "without replay"])
-def test_importance_weights_go_on_where_they_were(tmp_path: Path, resume: Resume) -> None:
-    replay = PrioritizedReplayConfig(capacity=500, beta=0.4, beta_samples=400)
-    config = replace(UNSCORED, replay=replay)
-    where: Any = {"stop": MaxOptSteps(10), "checkpoint_dir": tmp_path}
-    train_sync(AGENT, MAKE_ENV, config, **where)
-    with closing(build_sync_trainer(AGENT, MAKE_ENV, config, **where, resume=resume)) as resumed:
-        buffer: Any = resumed.buffer
-        assert buffer._priorities.beta == pytest.approx(0.4 + 0.6 * 10 * 8 / 400)
 
 
 @pytest.mark.parametrize(
@@ -330,43 +232,6 @@ def test_returns_so_far_are_in_the_batches_of_an_agent_that_asks(
     assert (rows["reward"][begins] > 0).any()
     assert rows[DISCOUNTED_RETURN][begins].tolist() == rows["reward"][begins].tolist()
     assert (rows[DISCOUNTED_RETURN][~begins] >= rows["reward"][~begins]).all()
-
-
-def test_rows_come_from_the_processor_that_is_asked_for() -> None:
-    recorder = MemoryRecorder()
-    train_sync(
-        AGENT,
-        MAKE_ENV,
-        CONFIG,
-        make_processor=lambda: Trajectories(post_process=ReturnToGo()),
-        recorder=recorder,
-        stop=MaxEnvSteps(120),
-    )
-    assert recorder.last("actor/0/trajectories_stored") >= 1
-
-
-def test_evaluates_never_if_asked() -> None:
-    result = train_sync(
-        AGENT,
-        MAKE_ENV,
-        UNSCORED,
-        stop=MaxEnvSteps(80),
-    )
-    assert (result.opt_steps, result.last_score) == (10, None)
-
-
-def test_evaluated_episodes_are_those_of_asynchronous_runs() -> None:
-    seeds = []
-
-    class Watched(CountingBatch):
-        def reset(self, seed: int) -> Array:
-            seeds.append(seed)
-            return super().reset(seed)
-
-    train_sync(ConstantConfig(), CountingBatch, CONFIG, make_eval_env=Watched, stop=MaxOptSteps(1))
-    evaluator_maker(None, Watched, AsyncConfig())().evaluate(ConstantAgent())
-    first = seeds[0]
-    assert seeds == [first, *(first + k for k in range(0, 10, 2))], "2 episodes, then 10 by twos"
 
 
 def test_checkpoints_stay_where_they_began_if_the_working_directory_changes(

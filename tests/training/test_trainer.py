@@ -10,9 +10,7 @@ import pytest
 from asyncrl.actor.step_processor import OneStep
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluation
-from asyncrl.core.replay_buffer import pass_priorities_on
 from asyncrl.core.segment import SegmentConfig, make_schema
-from asyncrl.core.types import Array
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
@@ -58,13 +56,6 @@ def test_counts_are_exact(interval: int, per_interval: int, expected: int) -> No
     assert trainer.agent.opt_steps == expected  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("n_envs", [1, 3, 7])
-def test_no_step_is_forgotten_when_environments_step_together(n_envs: int) -> None:
-    trainer = build(n_envs=n_envs, settings={"opt_interval_env_steps": 2})
-    result = trainer.train()
-    assert result.opt_steps == (result.env_steps - 20) // 2
-
-
 def test_nothing_happens_before_the_warm_up_is_over() -> None:
     evaluator = ScriptedEvaluator([1.0] * 100)
     trainer = build(
@@ -75,13 +66,6 @@ def test_nothing_happens_before_the_warm_up_is_over() -> None:
     )
     result = trainer.train()
     assert (result.opt_steps, evaluator.calls) == (0, 0)
-
-
-def test_a_step_is_in_replay_as_soon_as_its_successors_are_known() -> None:
-    trainer = build(stop=MaxEnvSteps(30))
-    trainer.train()
-    # Episodes of 3 steps cost a row each; the last two rows still look ahead.
-    assert 30 - 2 <= len(trainer.buffer) <= 30
 
 
 def build_on_policy(agent: ConstantAgent, n_envs: int, **settings: int) -> Trainer:
@@ -129,11 +113,6 @@ def test_round_ends_when_whole_trajectories_are_used_up() -> None:
     assert [int(batch["mask"].sum()) for batch in agent.batches] == [4] * 5, "two a round"
 
 
-def test_stop_ends_in_the_middle_of_a_round() -> None:
-    trainer = build(settings={"opt_steps_per_interval": 10}, stop=MaxOptSteps(13))
-    assert trainer.train().opt_steps == 13
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [({"batch_size": 501}, "batch_size of 501"), ({"warmup_env_steps": 501}, "warm-up of 501")],
@@ -161,16 +140,3 @@ class ScriptedEvaluator:
         return Evaluation(self._scores[self.calls - 1], {})
 
     def close(self) -> None: ...
-
-
-class TellsOnes:
-    """An agent that returns priorities."""
-
-    def priorities(self) -> Array:
-        return np.ones(1)
-
-
-def test_a_buffer_that_hands_out_an_index_must_take_priorities() -> None:
-    batch = {"index": np.zeros(1, np.int64)}
-    with pytest.raises(ConfigError, match=r"batches of dict .* no method `update_priorities"):
-        pass_priorities_on(TellsOnes(), batch, {})

@@ -158,24 +158,6 @@ def test_what_does_not_fit_is_refused(
         does(loop)
 
 
-def test_floats_may_be_rounded_and_must_be_finite() -> None:
-    box = BoxSpec((1,), "float32", np.full(1, -1, "f4"), np.full(1, 1, "f4"))
-    loop = UserLoop(EnvSpec(SPEC.observation, box))
-    with pytest.raises(ConfigError, match="call override between"):  # 0.1 itself is taken
-        loop.override([0.1])
-    with pytest.raises(ConfigError, match="an action must be float32"):
-        loop.override([np.nan])
-
-
-def test_each_entry_of_a_choice_has_bounds_of_its_own() -> None:
-    choices = BoxSpec((2,), "int64", np.array([0, 2]), np.array([1, 4]), categorical=True)
-    loop = UserLoop(EnvSpec(SPEC.observation, choices))
-    with pytest.raises(ConfigError, match="call override between"):  # [1, 4] itself is taken
-        loop.override([1, 4])
-    with pytest.raises(ConfigError, match=r"from \[0 2\] to \[1 4\]"):
-        loop.override([2, 4])
-
-
 def test_calls_take_turns(loop: UserLoop) -> None:
     actor = ActorSide(loop)
     loop.act([0, 1], DEADLINE_S)
