@@ -645,13 +645,6 @@ def test_second_signal_that_raises_nothing_ends_the_wait_too(
         assert not caplog.records
 
 
-def test_actors_that_are_given_no_time_are_not_blamed(caplog: pytest.LogCaptureFixture) -> None:
-    with started() as stage:
-        stage.manager.stop(timeout_s=0.0)
-        assert [who for who, _ in stage.launcher.killed] == [peer(0), peer(1)]
-        assert not caplog.records
-
-
 def test_stop_kills_actors_that_do_not_end_in_time(caplog: pytest.LogCaptureFixture) -> None:
     with started() as stage:
         stage.launcher.end(peer(0))
