@@ -126,7 +126,7 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
         if spec.inference is None:
             compute_fast(policy, one_thread=spec.owns_process)
         else:
-            client = spec.inference.connect(peer)
+            client = spec.inference.connect()
             opened.callback(client.close)
             model = _served_model(policy, client, peer, link, progress)
         actor = Actor(

@@ -147,6 +147,6 @@ class InferenceAddress(Protocol):
         """Open the server's end; it may be opened again after the process that had it has died."""
         ...
 
-    def connect(self, peer: Peer) -> InferenceClient:
+    def connect(self) -> InferenceClient:
         """Open an actor's end; the server need not listen yet."""
         ...

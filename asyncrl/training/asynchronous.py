@@ -182,7 +182,7 @@ def build_async_trainer(
         )
         proxy.order = order_of(record_order, plan, parts.get("run_config"), checkpoint, interrupter)
         first = first_incarnation(checkpoint)
-        address = None if config.inference == "actor" else transport.inference()
+        address = None if config.inference == "actor" else transport.inference(starts.directory)
         fleet: Launcher = starts
         if config.elsewhere:
             facts = facts_of(agent, actor_agents, config, plan.schema.hash())

@@ -53,7 +53,7 @@ class UnixInferenceAddress:
         """Open the server's end; a socket file that a killed server left is replaced."""
         return UnixInferenceListener(self)
 
-    def connect(self, peer: Peer) -> UnixInferenceClient:
+    def connect(self) -> UnixInferenceClient:
         """Open an actor's end; the server need not listen yet."""
         return UnixInferenceClient(self)
 

@@ -26,11 +26,10 @@ from asyncrl.transport.unix_inference import UnixInferenceAddress
 from asyncrl.transport.wire import WireFormat
 from asyncrl.transport.zeromq_actor import ZmqActorLink as ZmqActorLink
 from asyncrl.transport.zeromq_hosts import ZmqHostLine as ZmqHostLine
-from asyncrl.transport.zeromq_inference import ZmqInferenceAddress
 from asyncrl.transport.zeromq_learner import ZmqLearnerLink as ZmqLearnerLink
 from asyncrl.transport.zeromq_socket import Curve as Curve
 from asyncrl.transport.zeromq_socket import ZmqTransportConfig as ZmqTransportConfig
-from asyncrl.transport.zeromq_socket import advertised, ipc_path, tcp_endpoint
+from asyncrl.transport.zeromq_socket import advertised, tcp_endpoint
 
 _LOOPBACK = "tcp://127.0.0.1:"
 
@@ -114,17 +113,18 @@ class ZmqTransport:
         name = self.config.advertise
         return advertised(name, self.endpoint) if name else self.endpoint
 
-    def inference(self) -> InferenceAddress:
-        """Return where a server of inference listens in the same run: on this host, as here."""
-        if (path := ipc_path(self.endpoint)) is not None:
-            return UnixInferenceAddress(path=path.with_name("server"), wire=self._wire())
-        return ZmqInferenceAddress.beside(
-            _on_this_host(self.endpoint), self._wire(), self.config, encrypted=bool(self.curve)
-        )
+    def inference(self, directory: Path) -> InferenceAddress:
+        """Return where a server of inference listens: in a directory of the user's (0700).
+
+        Its actors are on this host, also if others connect to the learner by TCP.
+        """
+        return UnixInferenceAddress(path=directory / "server", wire=self._wire())
 
     def _address_at(self, endpoint: str, curve: Curve | None) -> Self:
         """Return what actors of this host connect to, with their key."""
-        return replace(self, endpoint=_on_this_host(endpoint), curve=curve)
+        for every, here in (("//0.0.0.0:", "//127.0.0.1:"), ("//[::]:", "//[::1]:")):
+            endpoint = endpoint.replace(every, here)
+        return replace(self, endpoint=endpoint, curve=curve)
 
     def _wire(self) -> WireFormat:
         return WireFormat(
@@ -133,10 +133,3 @@ class ZmqTransport:
             max_message_bytes=self.config.max_message_bytes,
             max_model_bytes=self.config.max_model_bytes,
         )
-
-
-def _on_this_host(endpoint: str) -> str:
-    """Return where processes of this host connect to."""
-    for every, here in (("//0.0.0.0:", "//127.0.0.1:"), ("//[::]:", "//[::1]:")):
-        endpoint = endpoint.replace(every, here)
-    return endpoint

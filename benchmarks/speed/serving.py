@@ -148,7 +148,7 @@ def _serve(address: InferenceAddress, stop: Event) -> None:
 def _asks(address: InferenceAddress, actor_id: int, times: Queue[list[float]]) -> None:
     policy: Any = None
     peer = Peer(actor_id=ActorId(actor_id), incarnation=0)
-    client = address.connect(peer)
+    client = address.connect()
     model = ServedModel(policy, client, peer, progress=Idle(), finishing=lambda: False)
     obs = np.zeros((1, 4), np.float32)
     took = []
@@ -172,7 +172,7 @@ def round_trip() -> dict[str, float]:
             lookahead=0,
         )
         transport = ZmqTransport.ipc(Path(directory), schema=schema, config=ZmqTransportConfig())
-        address = transport.inference()
+        address = transport.inference(Path(directory))
         server = spawn.Process(target=_serve, args=(address, stop))
         actors = [spawn.Process(target=_asks, args=(address, i, times)) for i in range(2)]
         for process in (server, *actors):

@@ -15,6 +15,7 @@ from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxSeconds
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.transport.zeromq import ZmqTransportConfig
 from tests.faults.runs import adds_up, with_restarts
 from tests.integration.test_train_async import Loop, config, run
 from tests.support.fakes import ConstantConfig, CountingBatch
@@ -79,9 +80,11 @@ def test_run_goes_on_when_the_server_or_actors_are_killed_or_hang(
     assert batch["model_version"].max() > 0, "rows carry the version that the server computed with"
 
 
-def test_a_thread_of_the_learner_computes_for_all_actors() -> None:
+def test_a_thread_of_the_learner_computes_for_all_actors_also_if_it_listens_on_tcp() -> None:
+    transport = ZmqTransportConfig(bind="tcp://127.0.0.1")
+    off = EvaluationConfig(where="off")
     result, trainer = run(
-        config(inference="learner", evaluate=EvaluationConfig(where="off")),
+        config(inference="learner", evaluate=off, transport=transport),
         agent=AGENT,
         make_env=CARTPOLE,
         stop=MaxEnvSteps(600) | MaxSeconds(60.0),

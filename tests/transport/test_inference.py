@@ -1,4 +1,4 @@
-"""Requests and answers over real sockets, of Unix or encrypted TCP, and across a server's death."""
+"""Requests and answers over real sockets, and across a server's death."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 
 from asyncrl.core.errors import WireError
 from asyncrl.core.inference import (
-    InferenceAddress,
     InferenceAnswer,
     InferenceClient,
     InferenceListener,
@@ -23,13 +22,10 @@ from asyncrl.core.inference import (
 from asyncrl.core.types import ModelVersion
 from asyncrl.transport.unix_inference import UnixInferenceAddress
 from asyncrl.transport.wire import MAX_HEADER_BYTES
-from asyncrl.transport.zeromq import ZmqTransport, ZmqTransportConfig
-from asyncrl.transport.zeromq_inference import ZmqInferenceAddress
-from asyncrl.transport.zeromq_socket import Curve
+from asyncrl.transport.zeromq import ZmqTransport
 from tests.support.helpers import wait_until
 from tests.support.sample_messages import PEER, SCHEMA, make_peer, same
 
-TCP = ZmqTransportConfig(bind="tcp://127.0.0.1")
 DEADLINE_S = 20.0
 OBS = np.arange(12, dtype=np.uint8).reshape(2, 6)
 REQUEST = InferenceRequest(peer=PEER, number=3, inputs={"obs": OBS, "memory": np.ones((2, 0))})
@@ -38,16 +34,17 @@ ANSWER = InferenceAnswer(
 )
 
 
-@pytest.fixture(params=["ipc", "tcp"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> InferenceAddress:
-    tmp_path.chmod(0o700)
-    config = TCP if request.param == "tcp" else ZmqTransportConfig()
-    return ZmqTransport.of(tmp_path, schema=SCHEMA, config=config).inference()
+@pytest.fixture
+def unix(tmp_path: Path) -> UnixInferenceAddress:
+    transport = ZmqTransport.loopback(schema=SCHEMA)
+    address = transport.inference(tmp_path)
+    assert isinstance(address, UnixInferenceAddress)
+    return address
 
 
 @pytest.fixture
-def client(address: InferenceAddress) -> Iterator[InferenceClient]:
-    with closing(address.connect(PEER)) as client:
+def client(unix: UnixInferenceAddress) -> Iterator[InferenceClient]:
+    with closing(unix.connect()) as client:
         yield client
 
 
@@ -65,10 +62,10 @@ def received(listener: InferenceListener, client: InferenceClient) -> list[Infer
 
 
 def test_what_was_sent_is_received_also_by_the_server_that_replaces_a_dead_one(
-    address: InferenceAddress, client: InferenceClient
+    unix: UnixInferenceAddress, client: InferenceClient
 ) -> None:
     client.send(REQUEST)
-    with closing(address.listen()) as listener:
+    with closing(unix.listen()) as listener:
         (request,) = received(listener, client)
         assert same(request, REQUEST)
         listener.answer(make_peer(5), ANSWER)  # it is gone: nothing happens
@@ -76,31 +73,28 @@ def test_what_was_sent_is_received_also_by_the_server_that_replaces_a_dead_one(
         answer = client.receive(DEADLINE_S)
         assert same(answer, ANSWER)
         assert client.receive(0.0) is None
-    if isinstance(address, UnixInferenceAddress):
-        assert not address.path.exists()
-        address.path.touch()  # as after a kill
-    with closing(address.listen()) as listener:
+    assert not unix.path.exists()
+    unix.path.touch()  # as after a kill
+    with closing(unix.listen()) as listener:
         client.send(replace(REQUEST, number=4))
         requests = received(listener, client)
         assert [request.number for request in requests] == [4]
 
 
-def test_requests_of_the_largest_size_arrive(tmp_path: Path) -> None:
-    config = replace(TCP, max_message_bytes=1 << 20)
-    address = ZmqTransport.of(tmp_path, schema=SCHEMA, config=config).inference()
+def test_requests_of_the_largest_size_arrive(unix: UnixInferenceAddress) -> None:
+    unix = replace(unix, wire=replace(unix.wire, max_message_bytes=1 << 20))
     half = np.ones((2, 1 << 18), np.uint8)
-    with closing(address.listen()) as listener, closing(address.connect(PEER)) as client:
+    with closing(unix.listen()) as listener, closing(unix.connect()) as client:
         client.send(replace(REQUEST, inputs={"obs": half, "memory": half}))
         (request,) = received(listener, client)
         assert request.inputs["memory"].tobytes() == half.tobytes()
 
 
 def test_requests_under_another_name_or_of_another_run_are_dropped(
-    address: InferenceAddress, client: InferenceClient
+    unix: UnixInferenceAddress, client: InferenceClient
 ) -> None:
-    assert isinstance(address, UnixInferenceAddress | ZmqInferenceAddress)
-    foreign = replace(address, wire=replace(address.wire, run_id="another"))
-    with closing(address.listen()) as listener, closing(foreign.connect(PEER)) as stranger:
+    foreign = replace(unix, wire=replace(unix.wire, run_id="another"))
+    with closing(unix.listen()) as listener, closing(foreign.connect()) as stranger:
         stranger.send(REQUEST)
         client.send(replace(REQUEST, peer=make_peer(8)))
         client.send(REQUEST)
@@ -108,37 +102,12 @@ def test_requests_under_another_name_or_of_another_run_are_dropped(
         assert [request.peer for request in requests] == [PEER]
 
 
-def test_over_tcp_only_actors_of_the_run_are_heard(tmp_path: Path) -> None:
-    address = ZmqTransport.of(tmp_path, schema=SCHEMA, config=TCP).inference()
-    assert isinstance(address, ZmqInferenceAddress)
-    assert address.server_curve is not None
-    intruder = replace(address, actor_curve=Curve.make(address.server_curve.public))
-    with (
-        closing(address.listen()) as listener,
-        closing(intruder.connect(make_peer(1))) as stranger,
-        closing(address.connect(PEER)) as client,
-    ):
-        stranger.send(replace(REQUEST, peer=make_peer(1)))
-        client.send(REQUEST)
-        assert [request.peer for request in received(listener, client)] == [PEER]
-        assert not listener.receive(0.2)
-
-
-@pytest.fixture
-def unix(tmp_path: Path) -> UnixInferenceAddress:
-    tmp_path.chmod(0o700)
-    config = ZmqTransportConfig()
-    address = ZmqTransport.of(tmp_path, schema=SCHEMA, config=config).inference()
-    assert isinstance(address, UnixInferenceAddress)
-    return address
-
-
 def test_large_messages_pass_in_parts_while_both_sides_wait_for_each_other(
     unix: UnixInferenceAddress,
 ) -> None:
     large = np.random.default_rng(0).integers(0, 255, (300, 10_000), dtype=np.uint8)
     answers = []
-    with closing(unix.listen()) as listener, closing(unix.connect(PEER)) as client:
+    with closing(unix.listen()) as listener, closing(unix.connect()) as client:
         client.send(replace(REQUEST, inputs={"obs": large}))
         client.send(replace(REQUEST, inputs={"obs": large}))  # not while the first is on its way
         requests = received(listener, client)
@@ -170,7 +139,7 @@ def test_a_connection_that_sends_nonsense_or_ends_is_closed_and_others_are_serve
 ) -> None:
     with (
         closing(unix.listen()) as listener,
-        closing(unix.connect(PEER)) as client,
+        closing(unix.connect()) as client,
         socket.socket(socket.AF_UNIX) as stranger,
     ):
         stranger.connect(str(unix.path))
@@ -194,10 +163,10 @@ def test_a_connection_that_sends_nonsense_or_ends_is_closed_and_others_are_serve
 def test_an_actor_that_dies_or_takes_anothers_name_gets_no_answer(
     unix: UnixInferenceAddress,
 ) -> None:
-    with closing(unix.listen()) as listener, closing(unix.connect(PEER)) as client:
+    with closing(unix.listen()) as listener, closing(unix.connect()) as client:
         client.send(REQUEST)
         received(listener, client)
-        with closing(unix.connect(make_peer(7))) as liar:
+        with closing(unix.connect()) as liar:
             liar.send(replace(REQUEST, peer=make_peer(7)))
             received(listener, liar)
             liar.send(replace(REQUEST, peer=PEER))
@@ -205,7 +174,7 @@ def test_an_actor_that_dies_or_takes_anothers_name_gets_no_answer(
         client.close()
         listener.answer(PEER, ANSWER)
         listener.answer(PEER, ANSWER)
-    with closing(unix.connect(PEER)) as late:
+    with closing(unix.connect()) as late:
         assert late.receive(0.0) is None
     assert not unix.path.exists()
 
