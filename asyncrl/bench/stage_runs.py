@@ -59,7 +59,7 @@ def _sampled(load: Load, *, served: bool = False) -> float:
     probe = _Probe(load)
     config = replace(load.async_config(), inference="server" if served else "actor")
     make_env = load.workload.env_config.build
-    build_async_trainer(load.agent, make_env, config, strategy=probe).train()
+    build_async_trainer(load.agent, make_env, config, strategy=probe, recorder=None).train()
     return probe.rate
 
 
@@ -158,9 +158,9 @@ def train_stage(load: Load) -> Stage:
     )
 
     def both() -> Rates:
-        loop = _Loop(load)
+        loop, make_env = _Loop(load), workload.env_config.build
         build_async_trainer(
-            load.agent, workload.env_config.build, load.async_config(), strategy=loop
+            load.agent, make_env, load.async_config(), strategy=loop, recorder=None
         ).train()
         return loop.rates
 

@@ -70,7 +70,9 @@ def run_trial(
     began_s = time.monotonic()
     limited = limited or config.replay.once
     loop = _Measuring(config.actors, seconds)
-    trainer = build_async_trainer(agent, make_env, _quick(config, limited), strategy=loop, **acting)
+    trainer = build_async_trainer(
+        agent, make_env, _quick(config, limited), strategy=loop, recorder=None, **acting
+    )
     result = trainer.train()
     before, after = loop.first, _with_last_reports(loop.last, trainer)
     return Trial(

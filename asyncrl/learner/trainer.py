@@ -58,7 +58,7 @@ class CommonParts(TypedDict, total=False):
     """Arguments that every training function passes on to its trainer."""
 
     recorder: Recorder | None
-    """Where metrics are written."""
+    """Where metrics are written. Left out, the terminal shows the progress; None shows nothing."""
 
     callbacks: Sequence[Callback]
     """Custom code that runs during training; see `core/callback.py`."""

@@ -129,7 +129,8 @@ def build_async_trainer(
             it, so that `replay_run` can compute the same parameters again. A resumed run writes
             another one beside it. None keeps nothing.
         join_key: File for the key that hosts join with.
-        parts: `recorder`, which stores metrics, in a background thread, so it may be slow;
+        parts: `recorder`, which stores metrics, in a background thread, so it may be slow. Left
+            out, standard output shows the progress; None shows nothing;
             `callbacks`, called during the run, see `core/callback.py`;
             `run_config`, plain values that the recorder stores beside its metrics.
     """
@@ -141,7 +142,7 @@ def build_async_trainer(
         make_processor=make_processor,
     )
     config, launcher = placed(config_or_default(config, AsyncConfig).for_agent(agent), launcher)
-    complete_parts(parts, agent, make_env, config)
+    complete_parts(parts, agent, make_env, config, stop)
     check_can_hold(stop, config.evaluations_off)
     check_order_path(record_order)
     check_run(agent, make_env, make_processor, config, actor_agents)

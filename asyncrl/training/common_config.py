@@ -17,6 +17,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.settings import to_parameters
 from asyncrl.learner.run_services import EvaluationTimingConfig, RecordConfig, RunServicesConfig
+from asyncrl.learner.stop_conditions import StopCondition, StopFunction, as_condition
 from asyncrl.learner.trainer import CommonParts
 from asyncrl.recorders.background import BackgroundRecorder
 
@@ -80,13 +81,21 @@ def config_or_default(config: C | None, kind: type[C]) -> C:
 
 
 def complete_parts(
-    parts: CommonParts, agent: object, make_env: object, config: CommonConfig
+    parts: CommonParts,
+    agent: object,
+    make_env: object,
+    config: CommonConfig,
+    stop: StopCondition | StopFunction | None,
 ) -> None:
     """Let the recorder write in a thread, so that a slow or failing one does not affect learning.
 
-    And describe the run to it, unless the caller does.
+    Unless the caller does, choose one that shows the progress, and describe the run to it.
     """
-    recorder = parts.get("recorder")
+    if "recorder" not in parts:
+        limits = {} if stop is None else as_condition(stop).limits()
+        terminal = import_module("asyncrl.recorders.terminal")  # loads rich
+        parts["recorder"] = terminal.TerminalRecorder(limits=limits)
+    recorder = parts["recorder"]
     if recorder is not None and not isinstance(recorder, BackgroundRecorder):
         parts["recorder"] = BackgroundRecorder([recorder])
     if parts.get("run_config") is None:

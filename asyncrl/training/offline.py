@@ -205,7 +205,7 @@ def build_offline_trainer(
     check_parts(parts, signature(build_offline_trainer).parameters, make_evaluator=make_evaluator)
     require_agent_config(agent)
     config = config_or_default(config, OfflineConfig)
-    complete_parts(parts, agent, make_env, config)
+    complete_parts(parts, agent, make_env, config, stop)
     check_can_hold(stop, config.evaluations_off)
     checkpointer, checkpoint = open_checkpoints(
         checkpoint_dir, keep=config.save.keep, resume=resume, config=parts.get("run_config")

@@ -1,7 +1,7 @@
 """Builds the trainer of one configuration: the only module that knows the modes.
 
 config = replace(preset("sac"), mode="sync", max_env_steps=10_000)
-result = build_trainer(config, recorder=TerminalRecorder()).train()
+result = build_trainer(config).train()
 """
 
 from __future__ import annotations

@@ -308,7 +308,7 @@ def build_sync_trainer(
     check_parts(parts, signature(build_sync_trainer).parameters, make_evaluator=make_evaluator)
     refuse_several("train_sync")
     config = config_or_default(config, SyncConfig)
-    complete_parts(parts, agent, make_env, config)
+    complete_parts(parts, agent, make_env, config, stop)
     check_agent_and_replay(agent, config.replay)
     check_can_hold(stop, config.evaluations_off)
     make_eval_env = make_eval_env or make_env

@@ -109,6 +109,7 @@ result = train_async(
     lambda: Mine(length=5),
     AsyncConfig(actors=2, evaluate=EvaluationConfig(where="off")),
     stop=MaxOptSteps(20),
+    recorder=None,
 )
 print(result.opt_steps, [actor["restarts"] for actor in result.actors.values()])
 print(multiprocessing.Pool(1).map(abs, [-1]))

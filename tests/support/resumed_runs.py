@@ -146,6 +146,7 @@ def sync_run(
         stop=DiesAt(dies_at),
         checkpoint_dir=directory,
         resume=resume,
+        recorder=None,
     )
     return Checkpointer(directory).load(str(LAST))
 
@@ -298,6 +299,7 @@ def _live(directory: Path, kill_after: int) -> None:
         strategy=_DyingRun(kill_after or EVERY, checkpoints, dies=kill_after > 0),
         checkpoint_dir=directory,
         resume=checkpoints.latest() is not None,
+        recorder=None,
     )
     agent = trainer.agent
     assert isinstance(agent, DQNAgent)

@@ -74,6 +74,17 @@ def test_recorder_receives_all_settings() -> None:
     assert str(recorded["agent.type"]).endswith(type(AGENT).__name__)
 
 
+def test_terminal_shows_the_progress_unless_there_is_a_recorder_or_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
+    for silent in (None, MemoryRecorder()):
+        train_sync(AGENT, MAKE_ENV, UNSCORED, stop=MaxEnvSteps(30), recorder=silent)
+    assert capsys.readouterr().out == ""
+    train_sync(AGENT, MAKE_ENV, UNSCORED, stop=MaxEnvSteps(30))
+    assert "30 of 30 env steps" in capsys.readouterr().out
+
+
 def test_loop_can_wait_for_what_it_has_recorded() -> None:
     recorder = MemoryRecorder()
     trainer = build_sync_trainer(
