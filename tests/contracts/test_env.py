@@ -131,11 +131,7 @@ def _counting() -> Case:
 
 
 CASES = {
-    "plain": _telling(lambda plans: PlainBatch(telling_makers(plans), N_ENVS)),
     "plain, reusing": _telling(lambda plans: PlainBatch(telling_makers(plans, reuse=True), N_ENVS)),
-    "next step": _telling(partial(_vector, mode=AutoresetMode.NEXT_STEP)),
-    "same step": _telling(partial(_vector, mode=AutoresetMode.SAME_STEP)),
-    "disabled": _telling(partial(_vector, mode=AutoresetMode.DISABLED)),
     "next step, reusing": _telling(
         partial(_vector, mode=AutoresetMode.NEXT_STEP, copy=False, reuse=True)
     ),
@@ -143,16 +139,12 @@ CASES = {
     "disabled, reusing": _telling(
         partial(_vector, mode=AutoresetMode.DISABLED, copy=False, reuse=True)
     ),
-    "nested": _nested(lambda plans: PlainBatch(nested_makers(plans), N_ENVS)),
     "nested, reusing": _nested(lambda plans: PlainBatch(nested_makers(plans, reuse=True), N_ENVS)),
     "nested, next step, reusing": _nested(
         partial(_nested_vector, mode=AutoresetMode.NEXT_STEP, copy=False, reuse=True)
     ),
     "nested, same step, not copying": _nested(
         partial(_nested_vector, mode=AutoresetMode.SAME_STEP, copy=False)
-    ),
-    "nested, disabled, reusing": _nested(
-        partial(_nested_vector, mode=AutoresetMode.DISABLED, copy=False, reuse=True)
     ),
     "native CartPole": _cart_pole(),
     "counting": _counting(),
@@ -210,33 +202,19 @@ def test_final_obs_is_the_true_successor(case: Case, end: str) -> None:
 
 @every_end
 @every_case
-def test_obs_resumes_from_final_obs_unless_an_episode_ended(case: Case, end: str) -> None:
-    for _, out in run(case.make(end)):
-        goes_on = did_step(out) & ~ended_in(out)
-        np.testing.assert_array_equal(out.obs[goes_on], out.final_obs[goes_on])
-
-
-@every_end
-@every_case
-def test_step_after_an_end_starts_at_a_first_observation(case: Case, end: str) -> None:
-    fresh = np.ones(N_ENVS, bool)
+def test_episodes_follow_each_other_and_resets_come_right_after_ends(case: Case, end: str) -> None:
+    fresh, ended = np.ones(N_ENVS, bool), np.zeros(N_ENVS, bool)
     for obs, out in run(case.make(end)):
-        stepped = did_step(out)
+        stepped, over = did_step(out), ended_in(out)
+        goes_on = stepped & ~over
+        np.testing.assert_array_equal(out.obs[goes_on], out.final_obs[goes_on])
         assert case.is_first(obs)[fresh & stepped].all()
-        fresh = ended_in(out) | (fresh & ~stepped)
-
-
-@every_end
-@every_case
-def test_environments_only_reset_right_after_an_end(case: Case, end: str) -> None:
-    ended = np.zeros(N_ENVS, bool)
-    for _, out in run(case.make(end)):
-        only_reset = ~did_step(out)
+        only_reset = ~stepped
         assert not (only_reset & ~ended).any()
         assert not out.reward[only_reset].any()
-        assert not ended_in(out)[only_reset].any()
+        assert not over[only_reset].any()
         assert case.is_first(out.obs)[only_reset].all()
-        ended = ended_in(out)
+        fresh, ended = over | (fresh & ~stepped), over
 
 
 @every_end

@@ -127,8 +127,11 @@ def test_files_stay_where_they_began_if_the_working_directory_changes(
 
 def test_records_are_kept_in_order(kept: Kept) -> None:
     kept.recorder.start(CONFIG)
+    bad = {"agent/loss": math.nan, "fps": math.inf, "eval_reward": -math.inf, "agent/big": 1e300}
     for step in range(1, 6):
-        kept.recorder.write(record(step))
+        values = record(step, **(bad if step == 2 else {}))
+        kept.recorder.write(values)
+        values["opt_steps"] = 99.0  # the caller's again
     kept.recorder.close(failed=False)
     if kept.values:
         assert kept.values("opt_steps") == [1.0, 2.0, 3.0, 4.0, 5.0]
@@ -138,15 +141,7 @@ def test_failed_run_keeps_what_was_written(kept: Kept) -> None:
     kept.recorder.start(CONFIG)
     kept.recorder.write(record(1))
     kept.recorder.close(failed=True)
-    if kept.values:
-        assert kept.values("opt_steps") == [1.0]
-
-
-def test_second_close_does_nothing(kept: Kept) -> None:
-    kept.recorder.start(CONFIG)
-    kept.recorder.write(record(1))
-    kept.recorder.close(failed=False)
-    kept.recorder.close(failed=True)
+    kept.recorder.close(failed=False)  # does nothing
     if kept.values:
         assert kept.values("opt_steps") == [1.0]
 
@@ -158,31 +153,20 @@ def test_close_without_start_is_harmless(kept: Kept) -> None:
         assert kept.values("opt_steps") == []
 
 
-def test_run_without_records_is_harmless(kept: Kept) -> None:
-    kept.recorder.start({})
-    kept.recorder.close(failed=False)
-    if kept.values:
-        assert kept.values("opt_steps") == []
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_unknown_names_are_accepted(kept: Kept) -> None:
+    names = [
         "unheard_of",
         "user/deep/name",
         "agent/",
         "actor/x",
-        "ünï [/x]",
+        "\u00fcn\u00ef [/x]",
         "actor/[/x]/[/y]",
-        "agent/[/z]",
-    ],
-)
-def test_unknown_names_are_accepted(kept: Kept, name: str) -> None:
+    ]
     kept.recorder.start(CONFIG)
-    kept.recorder.write(record(1, **{name: 7.5}))
+    kept.recorder.write(record(1, **dict.fromkeys(names, 7.5)))
     kept.recorder.close(failed=False)
     if kept.values:
-        assert kept.values(name) == [7.5]
+        assert [kept.values(name) for name in names] == [[7.5]] * len(names)
 
 
 def test_values_come_back_as_floats(kept: Kept) -> None:
@@ -194,23 +178,3 @@ def test_values_come_back_as_floats(kept: Kept) -> None:
             (value,) = kept.values(name)
             assert type(value) is float
             assert value == expected
-
-
-def test_values_that_are_not_finite_stop_nothing(kept: Kept) -> None:
-    kept.recorder.start(CONFIG)
-    bad = {"agent/loss": math.nan, "fps": math.inf, "eval_reward": -math.inf, "agent/big": 1e300}
-    kept.recorder.write(record(1, **bad))
-    kept.recorder.write(record(2))
-    kept.recorder.close(failed=True)
-    if kept.values:
-        assert kept.values("opt_steps") == [1.0, 2.0]
-
-
-def test_caller_may_change_a_record_after_it_was_written(kept: Kept) -> None:
-    kept.recorder.start(CONFIG)
-    values = record(1)
-    kept.recorder.write(values)
-    values["opt_steps"] = 99.0
-    kept.recorder.close(failed=False)
-    if kept.values:
-        assert kept.values("opt_steps") == [1.0]

@@ -123,17 +123,6 @@ def test_loop_may_end_when_it_likes(make: Make) -> None:
     assert (trainer.result().opt_steps, trainer.result().stop_reason) == (4, "the loop ended")
 
 
-def test_batch_may_be_left_out(make: Make) -> None:
-    trainer = make(stop=MaxOptSteps(3))
-    seen = 0
-    with trainer:
-        for batch in trainer.batches():
-            seen += 1
-            if seen % 2:
-                trainer.learn(batch)
-    assert (trainer.result().opt_steps, seen) == (3, 5)
-
-
 def test_error_in_a_loop_ends_the_run_and_is_raised(make: Make) -> None:
     recorder = MemoryRecorder()
     trainer = make(recorder=recorder)
@@ -218,13 +207,6 @@ def test_beginning_that_fails_is_an_end_too(make: Make) -> None:
     with pytest.raises(OSError, match="no such host"):
         make(recorder=recorder).train()
     assert recorder.failed is True
-
-
-def test_reason_of_who_interrupts_it_stands_in_the_result(make: Make) -> None:
-    trainer = make()
-    trainer.interrupter.stop("not today")
-    result = trainer.train()
-    assert (result.stop_reason, result.opt_steps) == ("not today", 0)
 
 
 # --- what it leaves behind ------------------------------------------------------------------------
@@ -513,20 +495,6 @@ def test_logged_numbers_are_recorded_once_and_may_end_the_run(make: Make) -> Non
             trainer.log(name, value)  # type: ignore[arg-type]
 
 
-def test_a_function_of_records_may_end_a_run(make: Make) -> None:
-    stop = lambda record: "that is enough" if record["opt_steps"] >= 4 else None  # noqa: E731
-    assert make(stop=stop).train().stop_reason == "that is enough"
-
-
-@pytest.mark.parametrize("some", [True, False])
-def test_time_of_callbacks_is_reported(make: Make, some: bool) -> None:
-    recorder = MemoryRecorder()
-    callbacks = [Noting([], "a")] if some else []
-    result = make(recorder=recorder, callbacks=callbacks, stop=MaxOptSteps(5)).train()
-    assert ("callback" in result.learner_shares) is some
-    assert any("ms/callback" in record for record in recorder.records) is some
-
-
 @pytest.mark.parametrize(
     ("record", "words"),
     [
@@ -616,21 +584,6 @@ def test_state_that_cannot_be_saved_is_refused_before_anything_is_learned(make: 
     assert trainer.opt_steps == 0
 
 
-def test_state_of_a_callback_that_is_not_there_any_more_is_reported(
-    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    kept = {"checkpointer": Checkpointer(tmp_path), "callbacks": [Keeping(1)]}
-    make(**kept, stop=MaxOptSteps(3)).train()
-    make(checkpoint=Checkpointer(tmp_path).load("3")).close()
-    assert "the state of a callback Keeping, which this run does not have" in caplog.text
-
-
-@pytest.mark.parametrize(("wrong", "meant"), [("callback", "callbacks"), ("recoder", "recorder")])
-def test_unknown_argument_is_refused(make: Make, wrong: str, meant: str) -> None:
-    with pytest.raises(ConfigError, match=f"no argument {wrong}; did you mean {meant}"):
-        make(**{wrong: None})
-
-
 @pytest.mark.parametrize("train", [train_async, train_sync, train_from_data])
 def test_argument_that_no_way_to_train_takes_is_refused(train: Any) -> None:
     with pytest.raises(ConfigError, match="no argument callback; did you mean callbacks"):
@@ -650,11 +603,6 @@ def test_end_that_waits_for_evaluations_is_refused_without_any(
     words = rf"waits for evaluations, but evaluate\.{next(iter(off))} is off"
     with pytest.raises(ConfigError, match=words):
         train(DQNConfig(), *where, print, config, stop=ReachesUpperBound("eval_reward", 1.0))
-
-
-def test_what_is_no_callback_is_refused(make: Make) -> None:
-    with pytest.raises(ConfigError, match=r"derived from asyncrl\.Callback"):
-        make(callbacks=[print])
 
 
 # --- checkpoints on demand ------------------------------------------------------------------------
@@ -689,12 +637,6 @@ def test_replay_may_be_left_out_of_checkpoints(make: Make, tmp_path: Path) -> No
     assert set(checkpoint.groups) == {"agent", "model"}
     resumed = make(services=services, checkpoint=checkpoint, stop=MaxOptSteps(5))
     assert resumed.train().opt_steps == 5
-
-
-def test_checkpoint_is_refused_where_nothing_saves(make: Make) -> None:
-    trainer = make(checkpointer=None)
-    with trainer, pytest.raises(ConfigError, match="build the trainer with checkpoint_dir"):
-        trainer.save()
 
 
 # --- evaluations on demand ------------------------------------------------------------------------
