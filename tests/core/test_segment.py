@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import (
-    END,
-    TERMINATED,
-    TRUNCATED,
     ColumnSpec,
     SegmentSchema,
     make_schema,
@@ -36,19 +32,6 @@ schemas = st.builds(
 )
 
 
-def test_flags_are_bits_and_end_is_above_all_transitions() -> None:
-    assert TERMINATED & TRUNCATED == 0
-    assert TERMINATED | TRUNCATED < END
-
-
-@pytest.mark.parametrize(
-    ("column", "row_bytes"),
-    [(OBS, 7056), (FLAGS, 1), (ColumnSpec("x", "float64", (3, 2)), 48), (ColumnSpec("x", "?"), 1)],
-)
-def test_bytes_of_a_row(column: ColumnSpec, row_bytes: int) -> None:
-    assert column.row_bytes == row_bytes == np.zeros(column.shape, column.dtype).nbytes
-
-
 def test_stacks_of_frames_make_a_segment_look_back() -> None:
     schema = make_schema([OBS, FLAGS], length=16, lookahead=3, frame_stack=4)
     assert (schema.lookback, schema.rows) == (3, 22)
@@ -56,14 +39,8 @@ def test_stacks_of_frames_make_a_segment_look_back() -> None:
     assert schema.hash() != make_schema([OBS, FLAGS], length=16, lookahead=3).hash()
 
 
-def test_segment_counts_its_lookahead() -> None:
-    schema = make_schema([OBS, FLAGS], length=16, lookahead=3)
-    assert schema.rows == 19
-    assert schema.segment_bytes == 19 * (84 * 84 + 1)
-
-
 @given(schemas, schemas)
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(300, usual=20))
 def test_hash_distinguishes_schemas(a: SegmentSchema, b: SegmentSchema) -> None:
     assert (a.hash() == b.hash()) is (a == b)
     assert replace(a).hash() == a.hash()
@@ -72,12 +49,8 @@ def test_hash_distinguishes_schemas(a: SegmentSchema, b: SegmentSchema) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"length": 5},
-        {"lookahead": 2},
         {"columns": (FLAGS, OBS)},
         {"columns": (OBS, replace(FLAGS, dtype="int8"))},
-        {"columns": (replace(OBS, shape=(84, 85)), FLAGS)},
-        {"columns": (OBS, FLAGS, ColumnSpec("x", "float32"))},
     ],
 )
 def test_hash_sees_every_change(change: dict[str, object]) -> None:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NewType, Protocol
 
@@ -181,7 +180,7 @@ def types_in(value: Any) -> Any:
     return type(value)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150, usual=20), deadline=None)
 @given(config=everything)
 def test_a_config_comes_back_from_its_file_identical(
     tmp_path_factory: pytest.TempPathFactory, config: Everything
@@ -192,11 +191,6 @@ def test_a_config_comes_back_from_its_file_identical(
     assert back == config
     for name in Everything.__dataclass_fields__:
         assert types_in(getattr(back, name)) == types_in(getattr(config, name)), name
-
-
-def test_keys_stand_in_the_order_of_the_fields() -> None:
-    names = [name for name in Everything.__dataclass_fields__ if name != "derived"]
-    assert list(to_plain(Everything())) == names
 
 
 def test_only_open_declarations_are_tagged() -> None:
@@ -233,50 +227,33 @@ def test_what_people_write_in_yaml_is_understood() -> None:
     [
         ({"cuont": 1}, "^cuont: Everything has no such setting; did you mean count"),
         ({"square": {"sied": 1.0}}, "^square.sied: Square has no such setting; did you mean side"),
-        ({"square": {"zzz": 1.0}}, "^square.zzz: .* it has side$"),
-        ({1: 2}, "^1: Everything has no such setting"),
         ({"flag": 1}, r"^flag: expected bool, got 1 \(int\)"),
         ({"count": True}, r"^count: expected int, got True \(bool\)"),
-        ({"count": 1.5}, r"^count: expected int, got 1.5 \(float\)"),
-        ({"count": None}, "^count: expected int, got None"),
-        ({"width": "3"}, r"^width: expected int, got '3' \(str\)"),
-        ({"rate": True}, r"^rate: expected float, got True"),
         ({"rate": "fast"}, r"^rate: expected float, got 'fast'"),
         ({"rate": math.nan}, "^rate: expected float other than nan, got nan"),
         ({"rate": 10**400}, "^rate: expected float, got 1000"),
-        ({"name": False}, r"^name: expected str \(to YAML, off, no, .* got False \(bool\)"),
         ({"maybe": "x"}, r"^maybe: expected (float|NoneType) or (float|NoneType), got 'x'"),
         ({"where": "inlien"}, "^where: expected one of 'background', .*did you mean inline"),
         ({"where": True}, "^where: expected one of"),
         ({"color": "BLUE"}, "^color: expected one of 'RED', 'OFF', got 'BLUE'"),
-        ({"color": 1}, "^color: expected one of"),
-        ({"hidden": 64}, r"^hidden: expected a list, got 64 \(int\)"),
         ({"hidden": [64, "x"]}, r"^hidden.1: expected int, got 'x'"),
-        ({"pair": ["a"]}, "^pair: expected 2 values, got "),
-        ({"betas": {"a": 1}}, "^betas: expected a list"),
-        ({"kwargs": [1]}, "^kwargs: expected a mapping, got "),
-        ({"kwargs": {1: 2}}, "^kwargs: expected str, got 1"),
         ({"kwargs": {"a": [math.nan]}}, "^kwargs.a.0: expected float other than nan, got nan"),
-        ({"kwargs": {"a": object()}}, "^kwargs.a: expected a plain value"),
-        ({"nested": {"a": {"side": "x"}}}, "^nested.a.side: expected float, got 'x'"),
         ({"square": None}, "^square: expected the settings of Square, got None"),
         ({"square": {"side": -1}}, "^square: side must be positive, got -1.0"),
-        ({"other": {"side": 2.0}}, "^other: expected Square or Circle or NoneType, and a line"),
         ({"other": {"type": "nowhere:X"}}, "^other.type: 'nowhere:X': there is no module"),
-        ({"just_one": {"side": "x"}}, "^just_one.side: expected float, got 'x'"),
-        ({"just_one": 3}, "^just_one: expected Square or NoneType, got 3"),
         ({"shape": {"side": 1.0}}, "^shape: expected Shape .*type: module:Class"),
-        ({"shape": {"type": 3}}, "^shape: expected Shape"),
-        ({"shape": {"type": f"{__name__}:make_it"}}, "^shape.type: .*make_it' is not a dataclass"),
         ({"shape": {"type": f"{__name__}:NoShape"}}, "^shape: expected Shape, which has area"),
         ({"shape": {"type": f"{__name__}:Square", "sid": 1}}, "^shape.sid: Square .* mean side"),
-        ({"shape": f"{__name__}:Square"}, "^shape: expected Shape"),
         ({"square": {"type": f"{__name__}:Circle"}}, "^square: expected Square, got Circle"),
         ({"make": 3}, r"^make: expected .*Callable.* \(module:name, or settings"),
-        ({"make": f"{__name__}:Width"}, None),
         ({"make": f"{__name__}:text_"}, "^make: .* has no 'text_'; did you mean text"),
-        ({"make": f"{__name__}:__name__"}, "^make: expected .*Callable"),
-        ({"cls": f"{__name__}:make_it"}, "^cls: expected type"),
+        ({"name": False}, r"^name: expected str \(to YAML, off, no, .* got False \(bool\)"),
+        ({"hidden": 64}, r"^hidden: expected a list, got 64 \(int\)"),
+        ({"pair": ["a"]}, "^pair: expected 2 values, got "),
+        ({"kwargs": [1]}, "^kwargs: expected a mapping, got "),
+        ({"kwargs": {"a": object()}}, "^kwargs.a: expected a plain value"),
+        ({"other": {"side": 2.0}}, "^other: expected Square or Circle or NoneType, and a line"),
+        ({"shape": {"type": f"{__name__}:make_it"}}, "^shape.type: .*make_it' is not a dataclass"),
         ([], "^the config: expected the settings of Everything, got "),
     ],
 )
@@ -286,21 +263,6 @@ def test_a_wrong_setting_is_named(data: Any, message: str | None) -> None:
         return
     with pytest.raises(ConfigError, match=message):
         from_plain(Everything, data)
-
-
-def test_a_setting_without_default_must_be_given() -> None:
-    with pytest.raises(ConfigError, match=r"^inner: .*missing.*'needed'"):
-        from_plain(Outer, {"inner": {}})
-
-
-@dataclass
-class Inner:
-    needed: int
-
-
-@dataclass
-class Outer:
-    inner: Inner
 
 
 @dataclass
@@ -328,19 +290,10 @@ def test_a_class_of_the_users_own_may_refuse_with_any_value_error() -> None:
     ("change", "message"),
     [
         ({"make": lambda: "x"}, r"^make: .*lambda.* cannot be saved: .*at module level"),
-        ({"make": partial(make_it)}, "^make: .*partial.* cannot be saved"),
-        ({"make": Circle().area}, "^make: .*bound method.* cannot be saved"),
         ({"kwargs": {"a": np.zeros(2)}}, "^kwargs.a: .*ndarray.* cannot be saved"),
-        ({"count": np.int64(3)}, "^count: .* cannot be saved"),
         ({"kwargs": {"a": (1, 2)}}, r"^kwargs: .*\(1, 2\).* would be loaded as .*\[1, 2\]"),
         ({"kwargs": {"a": {"type": "x:y"}}}, "^kwargs.a.type: 'x:y': there is no module 'x'"),
         ({"kwargs": {"a": Color.RED}}, "^kwargs: .* would be loaded as"),
-        ({"kwargs": {"a": make_it}}, "^kwargs: .* would be loaded as"),
-        ({"hidden": [1]}, r"^hidden: \[1\] \(list\) would be loaded as \(1,\) \(tuple\)"),
-        ({"count": 1.5}, "^count: expected int, got 1.5"),
-        ({"rate": math.nan}, "^rate: expected float other than nan, got nan"),
-        ({"number": make_it}, "^number: .* would be loaded as"),
-        ({"square": Circle()}, "^square: expected Square, got Circle"),
         ({"shape": NoShape()}, "^shape: expected Shape, which has area"),
     ],
 )
@@ -353,16 +306,6 @@ def test_a_mapping_may_have_a_type_that_is_no_import_path() -> None:
     """Some environments take such mappings: highway-env selects its observations by them."""
     config = Everything(kwargs={"config": {"observation": {"type": "Kinematics"}, "type": 3}})
     assert from_plain(Everything, to_plain(config)) == config
-
-
-def test_a_class_defined_in_a_function_cannot_be_saved() -> None:
-    @dataclass
-    class Hidden:
-        def area(self) -> float:
-            return 0.0
-
-    with pytest.raises(ConfigError, match=r"^shape: .*in_a_function.* at module level"):
-        to_plain(Everything(shape=Hidden()))
 
 
 def test_only_instances_of_dataclasses_are_configs() -> None:
@@ -390,22 +333,12 @@ def test_yaml_that_builds_python_objects_is_refused(tmp_path: Path) -> None:
         load_yaml(Everything, path)
 
 
-def test_load_object_imports_by_path() -> None:
-    assert load_object("math:sqrt") is math.sqrt
-    assert load_object("pathlib:Path.cwd").__name__ == "cwd"  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize(
     ("path", "message"),
     [
         ("math.sqrt", "'math.sqrt' is not an import path; write module:name"),
-        ("math:", "is not an import path"),
-        (":sqrt", "is not an import path"),
-        ("a/b.py:x", "is not an import path"),
         ("mathh:sqrt", "no module 'mathh'; install it, start in the"),
-        ("os.pth:join", "no module 'os.pth'"),
         ("math:sqrtt", "math has no 'sqrtt'; did you mean sqrt"),
-        ("pathlib:Path.cwdd", "pathlib has no 'cwdd'; did you mean cwd"),
     ],
 )
 def test_load_object_says_what_is_missing(path: str, message: str) -> None:
