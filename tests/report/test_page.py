@@ -69,12 +69,6 @@ def test_data_are_what_was_drawn() -> None:
     assert "from 1.235 to 1.235" in figure
 
 
-def test_chart_without_points_is_left_out() -> None:
-    figure, charts = drawn(line("a", 0, [None, None]))
-    assert figure == ""
-    assert charts.data["charts"] == []
-
-
 def test_numbers_are_shown_with_few_digits() -> None:
     shown = [text(value) for value in (None, float("nan"), 3.0, 1234567.8, 0.123456, "a", 0)]
     assert shown == ["-", "-", "3", "1,234,568", "0.1235", "a", "0"]

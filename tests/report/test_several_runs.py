@@ -102,11 +102,6 @@ def test_curve_of_a_group_is_that_of_its_evaluated_runs(tmp_path: Path) -> None:
     assert found[1].shape == (2, 4)
 
 
-def test_no_interval_is_announced_where_one_run_has_evaluations(tmp_path: Path) -> None:
-    new = made_run(tmp_path / "new", replace(preset("dqn"), seed=9, actors=2))
-    assert "bootstrapped" not in report_of_runs([*some_runs(tmp_path)[:1], RunFiles(new)])
-
-
 def test_runs_without_evaluations_show_their_training_returns(tmp_path: Path) -> None:
     records = [
         {"env_steps": 10.0 * k, "opt_steps": 0.0, "wall_s": float(k), "episode/return_mean": 1.0}
@@ -118,25 +113,3 @@ def test_runs_without_evaluations_show_their_training_returns(tmp_path: Path) ->
     ]
     charts = data_of(report_of_runs(runs))["charts"]
     assert [(one["label"], one["colour"]) for one in charts[0]["series"]] == [("r0", 0), ("r1", 1)]
-
-
-def test_charts_of_rates_share_the_positions_of_a_run(tmp_path: Path) -> None:
-    records = [
-        {
-            "env_steps": 9.0 * k,
-            "opt_steps": 1.0 * k,
-            "wall_s": 1.0 * k,
-            "fps": 5.0,
-            "opt_steps_per_sec": k,
-        }
-        for k in range(3)
-    ]
-    runs = [
-        RunFiles(made_run(tmp_path / f"r{s}", replace(preset("dqn"), seed=s), records=records))
-        for s in range(2)
-    ]
-    data = data_of(report_of_runs(runs))
-    first, second = ([(one["x"], one["y"]) for one in chart["series"]] for chart in data["charts"])
-    assert [x for x, _ in first] == [x for x, _ in second]
-    assert [y for _, y in first + second] == [[5, 5, 5]] * 2 + [[0, 1, 2]] * 2
-    assert all(data["xs"][x]["env_steps"] == [0, 9, 18] for x, _ in first)
