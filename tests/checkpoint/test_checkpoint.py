@@ -215,7 +215,7 @@ def test_damage_is_found_and_the_one_before_is_loaded(
 
 
 @pytest.mark.fault("F20")
-@pytest.mark.parametrize("target", ["100", "nowhere", "/", "/dev/zero"])
+@pytest.mark.parametrize("target", ["nowhere", "/dev/zero"])
 def test_link_that_leads_to_no_checkpoint_is_passed_over(tmp_path: Path, target: str) -> None:
     (checkpointer := Checkpointer(tmp_path)).save("90", groups(90), {})
     (tmp_path / "100").symlink_to(target)

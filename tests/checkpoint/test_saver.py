@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -227,27 +226,6 @@ def test_best_model_that_found_no_room_is_written_when_there_is_some(stage: Stag
 
 
 @pytest.mark.fault("F17")
-def test_model_that_found_no_room_is_forgotten_for_a_newer_one(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.CRITICAL)  # or the log would keep the error, and it the model
-    stage.checkpointer.may_write.set()
-    stage.checkpointer.fail = full_disk
-    weight = np.ones(3)
-    kept = weakref.ref(weight)
-    stage.saver.save("best", {"model": {"weight": weight}}, {})
-    del weight
-    wait_until(lambda: stage.saver.record()["checkpoint/failures"] == 1, 20, "a failure")
-    assert kept() is not None
-    stage.checkpointer.fail = lambda: None
-    stage.save("best")
-    wait_until(lambda: kept() is None, 20, "the older model to be forgotten")
-    stage.save("2")
-    stage.saver.close(20)
-    assert stage.checkpointer.written == ["best", "2"]
-
-
-@pytest.mark.fault("F17")
 def test_last_checkpoint_that_could_not_be_written_is_the_runs_error(stage: Stage) -> None:
     stage.checkpointer.may_write.set()
     stage.save("1")
@@ -316,22 +294,6 @@ def test_mistake_in_the_program_ends_the_run(stage: Stage) -> None:
     with pytest.raises(TypeError, match="a mistake"):
         stage.interrupter.raise_if_failed()
     stage.saver.close(20)  # does not wait for a thread that is gone
-
-
-@pytest.mark.fault("F10")
-def test_mistake_while_the_end_waits_for_the_disk_is_not_waited_for(stage: Stage) -> None:
-    stage.checkpointer.fail = mistake
-    stage.save("1")
-    waiting = FakeStream()
-    wait_until(lambda: stage.checkpointer.begun == ["1"], 20, "the first to be written")
-    stage.saver.save("2", {"replay": waiting}, {})
-    end = threading.Thread(target=stage.saver.close, args=(600,), daemon=True)
-    end.start()
-    wait_until(lambda: stage.saver._closing, 20, "the end to wait")
-    stage.checkpointer.may_write.set()
-    end.join(20)
-    assert not end.is_alive()
-    wait_until(lambda: waiting.closed, 20, "what no thread will write to be released")
 
 
 @pytest.mark.fault("F10")

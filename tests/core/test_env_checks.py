@@ -11,22 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from asyncrl.actor.step_processor import OneStep
 from asyncrl.core.env import BoxSpec, EnvSpec, EnvStep, PackedSpec
-from asyncrl.core.env_checks import CheckedBatch, checked, shown
+from asyncrl.core.env_checks import checked, shown
 from asyncrl.core.errors import ActorFailed, EnvironmentFault
-from asyncrl.core.segment import SegmentConfig, make_schema
 from asyncrl.core.types import Array
-from asyncrl.envs.batch import PlainBatch
-from asyncrl.envs.vector import VectorBatch
 from asyncrl.learner.stop_conditions import MaxSeconds
-from asyncrl.replay.trajectories import TrajectoryQueueConfig
-from asyncrl.training.inline_actor import InlineActor
 from tests.faults.runs import adds_up, until, with_restarts
 from tests.faults.worlds import DEADLINE_S
 from tests.integration.test_train_async import config, run
-from tests.support.fake_envs import make_vector_env, telling_makers
-from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
+from tests.support.fakes import COUNTING_SPEC, CountingBatch
 
 ACTION = np.array([4, 7])
 NAN, INF = np.nan, np.inf
@@ -219,34 +212,6 @@ def test_numbers_of_the_same_kind_are_converted() -> None:
     assert (out.obs.dtype, out.obs.tolist()) == (np.float32, obs.tolist())
     assert (out.reward.dtype, out.reward.tolist()) == (np.float32, [1.0, 2.0])
     assert (out.terminated.dtype, out.terminated.tolist()) == (np.bool_, [False, True])
-
-
-def test_batches_that_check_themselves_are_left_alone() -> None:
-    plain, vector = PlainBatch(telling_makers([[(3, "T")]]), 1), VectorBatch(make_vector_env())
-    assert checked(plain) is plain
-    assert checked(vector) is vector
-    once = checked(CountingBatch())
-    assert isinstance(once, CheckedBatch)
-    assert checked(once) is once
-
-
-@pytest.mark.fault("F8")
-def test_actor_in_the_learners_own_thread_checks_too() -> None:
-    schema = make_schema(OneStep().columns(COUNTING_SPEC, ()), length=4, lookahead=1)
-    buffer = TrajectoryQueueConfig().build(schema, 0)
-    actor = InlineActor(
-        ConstantAgent(),
-        Spoiling(obs=np.full((2, 2), NAN, np.float32)),
-        buffer,
-        schema=schema,
-        segment=SegmentConfig(length=4),
-        processor=OneStep(),
-        seed=0,
-    )
-    actor.begin_incarnation()
-    actor.run_step()
-    with pytest.raises(EnvironmentFault, match="NaN or infinite"):
-        actor.run_step()
 
 
 # --- whole runs ----------------------------------------------------------------------------------

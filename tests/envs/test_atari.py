@@ -129,13 +129,6 @@ def test_rewards_are_clipped_and_scores_are_not() -> None:
     assert clipped[0].reward.dtype == np.float32
 
 
-def test_game_that_is_cut_is_truncated() -> None:
-    _, steps = play(make(max_frames=40, life_loss=True), 10)
-    assert [step.truncated.tolist() for step in steps] == [[False] * 2] * 9 + [[True] * 2]
-    assert not any(step.terminated.any() for step in steps)
-    assert steps[-1].counted[1].all()
-
-
 def test_seed_decides_everything_and_each_game_has_its_own() -> None:
     env = make("ALE/MsPacman-v5")
     first, steps = play(env, 60, seed=2**31 - 1)

@@ -11,9 +11,8 @@ import psutil
 import pytest
 
 from asyncrl.core.env import BatchEnv, DiscreteSpec, EnvStep
-from asyncrl.core.errors import ConfigError, EnvironmentFault
-from asyncrl.envs.gym import EnvConfig, as_batch_env
-from asyncrl.envs.vector import VectorBatch
+from asyncrl.core.errors import ConfigError
+from asyncrl.envs.gym import EnvConfig
 from tests.envs.frames import stacks_follow
 from tests.support.helpers import wait_until
 
@@ -51,15 +50,6 @@ def test_no_transition_leads_across_a_reset() -> None:
     assert ends >= 8
 
 
-def test_time_limit_truncates() -> None:
-    steps = play(make("envpool:MountainCar-v0"), 201)
-    assert [bool(step.truncated[0]) for step in steps] == [False] * 199 + [True, False]
-    assert not any(step.terminated.any() for step in steps)
-    short = play(make(max_episode_steps=3), 3)[-1]
-    assert short.truncated.all()
-    assert not short.terminated.any()
-
-
 def test_seed_decides_everything_and_each_environment_has_its_own() -> None:
     env = make()
     with warnings.catch_warnings(action="error"):
@@ -91,17 +81,6 @@ def test_scores_are_not_clipped() -> None:
     assert scores.max() >= 10
     assert np.array_equal(scores, [step.reward for step in plain])
     assert np.array_equal(np.clip(scores, -1, 1), [step.reward for step in clipped])
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")  # EnvPool's, of its seeds and bounds
-def test_pool_of_a_users_own_factory_is_a_vector_environment() -> None:
-    env = as_batch_env(envpool.make("CartPole-v1", env_type="gymnasium", num_envs=3, num_threads=1))
-    assert isinstance(env, VectorBatch)
-    steps = play(env, 30)
-    assert any(step.stepped is not None for step in steps)
-    with pytest.raises(EnvironmentFault, match="CartPoleGymnasiumEnvPool"):
-        env._checks.own(np.zeros(3), None)
-    env.close()
 
 
 def test_close_and_reset_leave_no_threads() -> None:

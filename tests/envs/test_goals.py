@@ -41,15 +41,6 @@ class OnePairOnly(BitFlip):
         return float(np.array_equal(achieved, desired)) - 1
 
 
-class NeedsMore(Tolerant):
-    def __init__(self) -> None:
-        super().__init__()
-        self.levels = {"scale": 1.0}
-
-    def compute_reward(self, achieved: Array, desired: Array, info: Mapping[str, Any]) -> Any:
-        return self.levels["scale"] * super().compute_reward(achieved, desired, info)
-
-
 class Depends(Tolerant):
     def compute_reward(self, achieved: Array, desired: Array, info: Mapping[str, Any]) -> Any:
         constructed = "observation_space" in vars(self)
@@ -117,7 +108,6 @@ def test_no_environment_is_stepped_unless_goals_are_asked_for() -> None:
     ("make", "problem"),
     [
         (OnePairOnly, "for 16 pairs of goals; it must compute many at once"),
-        (NeedsMore, "has no attribute 'levels'"),
         (Depends, "it depends on more than the environment's numbers, texts and arrays"),
         (ReadsInfo, "KeyError: 'is_success'"),
         (

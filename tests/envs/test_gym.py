@@ -7,7 +7,6 @@ import re
 import sys
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -19,7 +18,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from asyncrl.core.env import BatchEnv, DiscreteSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.batch import PlainBatch
-from asyncrl.envs.gym import EnvConfig, as_batch_env, make_batch, with_kwargs
+from asyncrl.envs.gym import EnvConfig, make_batch, with_kwargs
 from asyncrl.envs.vector import VectorBatch
 from tests.support.fake_envs import TellingEnv, make_env, make_vector_env
 
@@ -74,39 +73,6 @@ def test_arguments_are_laid_over_those_of_any_factory() -> None:
             env.close()
     assert with_kwargs(config.build, {"who": 7})().step is not None
     assert config.kwargs["who"] == 1
-
-
-def test_kwargs_reach_the_environment() -> None:
-    batch = EnvConfig(id="CartPole-v1", kwargs={"sutton_barto_reward": True}).build()
-    batch.reset(0)
-    assert batch.step(np.array([0])).reward.tolist() == [0]
-    native = EnvConfig(
-        id="CartPole-v1",
-        n_envs=2,
-        vectorization="native",
-        kwargs={"sutton_barto_reward": True},
-    ).build()
-    native.reset(0)
-    assert native.step(np.array([0, 0])).reward.tolist() == [0, 0]
-
-
-def test_mujoco_is_float32_and_truncated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'asyncrl[mujoco]'")
-    monkeypatch.chdir(tmp_path)  # it keeps a log wherever it runs
-    env = EnvConfig(id="HalfCheetah-v5", n_envs=2, kwargs={"max_episode_steps": 5}).build()
-    assert env.spec.observation.dtype == "float32"
-    first = env.reset(0)
-    assert (first == env.reset(0)).all()
-    assert (first[0] != first[1]).any()
-    steps = [env.step(np.full((2, 6), 0.5, np.float32)) for _ in range(6)]
-    assert [step.truncated.tolist() for step in steps] == [[False] * 2] * 4 + [
-        [True] * 2,
-        [False] * 2,
-    ]
-    assert not any(step.terminated.any() for step in steps)
-    assert steps[0].obs.dtype == steps[0].reward.dtype == np.float32
-    assert (steps[4].final_obs != steps[4].obs).any()
-    env.close()
 
 
 def test_factory_of_plain_environments_is_called_for_each() -> None:
@@ -184,12 +150,6 @@ def test_missing_package_is_reported_as_an_extra(
             monkeypatch.delitem(sys.modules, name)
     with pytest.raises(ConfigError, match=rf"'{env_id}'.*pip install 'asyncrl\[{extra}\]'"):
         EnvConfig(id=env_id).build()
-
-
-def test_factory_that_forgets_to_return_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["tests.support.fake_envs"], "make_env", lambda: None)
-    with pytest.raises(ConfigError, match=rf"'{PLAIN}' returned None; let it return"):
-        EnvConfig(id=PLAIN, n_envs=2).build()
 
 
 def test_error_of_a_factory_names_it() -> None:
@@ -280,16 +240,6 @@ def test_native_form_that_does_not_exist_is_refused() -> None:
         EnvConfig(id="MountainCar-v0", n_envs=2, vectorization="native").build()
 
 
-def test_native_factory_must_make_a_vector_environment_and_is_closed_if_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    env = TellingEnv()
-    monkeypatch.setattr(sys.modules["tests.support.fake_envs"], "make_env", lambda **_: env)
-    with pytest.raises(ConfigError, match=r"TellingEnv, and env\.vectorization=native needs a"):
-        EnvConfig(id=PLAIN, n_envs=2, vectorization="native").build()
-    assert env.closed == 1
-
-
 def test_module_in_a_gymnasium_id_is_imported_by_gymnasium(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -301,13 +251,6 @@ def test_module_in_a_gymnasium_id_is_imported_by_gymnasium(
     env = EnvConfig(id="tests.support.fake_envs:Telling-v0", n_envs=2).build()
     assert isinstance(env, PlainBatch)
     assert env.n_envs == 2
-
-
-@pytest.mark.parametrize("n_envs", [None, 1])
-def test_one_plain_environment_becomes_a_batch_of_one(n_envs: int | None) -> None:
-    env = as_batch_env(TellingEnv(who=3), n_envs)
-    assert isinstance(env, PlainBatch)
-    assert env.reset(0)[:, 0].tolist() == [3]
 
 
 @pytest.mark.parametrize("made", [None, TellingEnv])

@@ -94,21 +94,6 @@ def test_gymnasiums_own_wrappers_are_not_called_and_others_are() -> None:
     assert counted == [1, 0]
 
 
-def test_a_step_put_in_by_hand_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    env = limited(4)(TellingEnv())
-    step, seen = env.step, []
-
-    def noted(action: Any) -> Any:
-        seen.append(action)
-        return step(action)
-
-    monkeypatch.setattr(env, "step", noted)
-    batch = PlainBatch(lambda: env, 1)
-    batch.reset(0)
-    batch.step(np.array([3]))
-    assert seen == [3]
-
-
 def test_a_step_before_the_first_reset_is_still_refused() -> None:
     batch = PlainBatch(lambda: limited(4)(TellingEnv()), 1)
     with pytest.raises(ResetNeeded):
@@ -116,7 +101,7 @@ def test_a_step_before_the_first_reset_is_still_refused() -> None:
 
 
 @pytest.mark.parametrize("changed", [2, 9])
-@pytest.mark.parametrize("outside", [lambda env: env, limited(100)])
+@pytest.mark.parametrize("outside", [limited(100)])
 def test_a_changed_limit_counts_from_the_next_episode_on(changed: int, outside: Wrap) -> None:
     limits = [TimeLimit(TellingEnv(plan=[(50, "T")]), 5) for _ in range(2)]
     waiting = iter(limits)

@@ -103,16 +103,6 @@ def test_environment_that_does_not_report_its_mode_is_refused(metadata: Any) -> 
         VectorBatch(env)
 
 
-def test_final_observations_may_come_as_objects_or_as_one_array() -> None:
-    ended = np.array([False, True, True])
-    last = np.arange(12, dtype=np.float32).reshape(3, 4)
-    objects = np.array([None, last[1], last[2]], object)
-    for rows in (objects, last):
-        out = step_of(terminated=ended, infos={"final_obs": rows})
-        np.testing.assert_array_equal(out.final_obs, [[0] * 4, last[1], last[2]])
-        np.testing.assert_array_equal(out.obs, np.zeros((3, 4)))
-
-
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
@@ -167,11 +157,6 @@ def nested_step_of(**answer: Any) -> Any:
     out = batch.step(NOTHING)
     assert isinstance(batch.spec.observation, PackedSpec)
     return [tell_nested(batch.spec.observation, obs).tolist() for obs in (out.obs, out.final_obs)]
-
-
-def test_batches_of_fields_become_rows() -> None:
-    rows = [[0, 0, 0, 0], [1, 0, 1, 0], [2, 0, 2, 0]]
-    assert nested_step_of() == [rows, rows]
 
 
 def test_nested_final_observations_may_come_as_objects_or_as_batches_of_fields() -> None:

@@ -97,11 +97,6 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
         "overhead-bound",
         ("making records takes 20 %", "record.interval_s", "to 5 times"),
     ),
-    "slow callbacks": (
-        facts(learner={"callback": 0.5, "opt": 0.5}),
-        "overhead-bound",
-        ("calling callbacks takes 50 %", "call them less often, to 19 times"),
-    ),
     "many models": (
         facts(learner={"publish": 0.3, "opt": 0.7}),
         "overhead-bound",
@@ -111,11 +106,6 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
         facts(0.0, 0.5, setup={"cores": 2, "elsewhere": True}, machine_cpu_percent=99.0),
         "env-bound",
         ("8 actors, on hosts that join, would keep",),
-    ),
-    "actors on other machines, not enough": (
-        facts(0.0, 0.75, setup={"elsewhere": True, "most_actors": 6}, host_actors=2.0),
-        "env-bound",
-        ("6 actors, on hosts that join, would help to keep",),
     ),
     "actors on other machines, as many as may be": (
         facts(0.0, 0.5, setup={"elsewhere": True, "most_actors": 4}),
@@ -178,15 +168,6 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
         "policy-bound",
         ("learner waits 50 %", "choose actions 60 %", "64 environments instead of 8"),
     ),
-    "batches unknown": (
-        facts(
-            learner_waits=0.5,
-            actor={"policy": 0.5, "env": 0.4, "send": 0.1},
-            setup={"envs_per_actor": None},
-        ),
-        "policy-bound",
-        ("4 times as many environments",),
-    ),
     "large batches, slow policy": (
         facts(
             learner_waits=0.5,
@@ -210,11 +191,6 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
         facts(learner_waits=0.6, setup={"actors": 2, "cores": 2}, machine_cpu_percent=97.0),
         "env-bound",
         ("the 2 cores (97 % busy)", "native vectorization", "from 4 to 10"),
-    ),
-    "environments, load unknown": (
-        facts(learner_waits=0.6, setup={"actors": 2, "cores": 2, "samples_per_insert": None}),
-        "env-bound",
-        ("the 2 cores are busy", "native vectorization"),
     ),
     "actors, no phase stands out": (
         facts(learner_waits=0.3, actor={"env": 0.4, "policy": 0.35, "send": 0.25}),

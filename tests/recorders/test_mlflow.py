@@ -17,18 +17,6 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     return install(monkeypatch)
 
 
-def test_metrics_are_drawn_over_env_steps(store: Store) -> None:
-    recorder = MlflowRecorder()
-    recorder.start({})
-    for step in (100, 200):
-        recorder.write({"env_steps": float(step), "fps": step / 2})
-    (run,) = store.runs.values()
-    assert [(m.step, m.value) for m in run.metrics["fps"]] == [(100, 50.0), (200, 100.0)]
-    assert run.metrics["fps"][0].timestamp > 1e12, "milliseconds"
-    assert "env_steps" not in run.metrics
-    assert run.status == "RUNNING"
-
-
 def test_configuration_is_kept_as_parameters_flattened_with_dots(store: Store) -> None:
     MlflowRecorder().start(CONFIG)
     (run,) = store.runs.values()
@@ -115,15 +103,6 @@ def test_server_that_refuses_gets_no_second_run(store: Store, tmp_path: Path) ->
     with pytest.raises(MlflowException, match="who are you"):
         MlflowRecorder(directory=tmp_path).start({})
     assert list(store.runs) == ["run 0"]
-
-
-def test_as_much_goes_at_once_as_is_taken(store: Store) -> None:
-    recorder = MlflowRecorder()
-    recorder.start({f"name{i}": "long" * 1000 for i in range(250)})
-    recorder.write({"env_steps": 1.0, **{f"actor/{i}/episodes": 1.0 for i in range(2500)}})
-    (run,) = store.runs.values()
-    assert len(run.params) == 250
-    assert len(run.metrics) == 2500
 
 
 @pytest.mark.parametrize(("failed", "status"), [(False, "FINISHED"), (True, "FAILED")])

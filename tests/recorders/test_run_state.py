@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from asyncrl.metrics.verdict import Setup
 from asyncrl.recorders.run_state import RunState
 
 LEARNING = {"wall_s": 10.0, "opt_steps": 100.0, "share/learner_opt": 1.0}
@@ -14,13 +13,6 @@ def state(**limits: float) -> RunState:
     return RunState(limits, None)
 
 
-def test_end_is_expected_at_the_limit_that_comes_first() -> None:
-    run = state(env_steps=1000, opt_steps=100)
-    run.update({"wall_s": 10.0, "env_steps": 100.0, "opt_steps": 0.0})
-    run.update({"wall_s": 12.0, "env_steps": 300.0, "opt_steps": 50.0})
-    assert run.eta_s == pytest.approx(2.0)  # 50 opt steps at 25 a second; env steps need 7 s
-
-
 def test_pace_is_that_of_the_last_records() -> None:
     run = state(env_steps=10_000)
     for second in range(100):
@@ -28,14 +20,6 @@ def test_pace_is_that_of_the_last_records() -> None:
     for second in range(100, 200):
         run.update({"wall_s": float(second), "env_steps": 100.0 + 10 * (second - 100)})
     assert run.eta_s == pytest.approx((10_000 - 1090) / 10)
-
-
-def test_shares_of_two_records_are_not_mixed() -> None:
-    run = state()
-    run.update({"share/learner_eval": 0.6, "share/learner_opt": 0.4, "share/actor_env": 1.0})
-    run.update({"share/learner_opt": 1.0})
-    assert dict(run.shares("share/learner_")) == {"eval": 0.0, "opt": 1.0}
-    assert dict(run.shares("share/actor_")) == {"env": 1.0}
 
 
 def test_end_shows_means_over_the_whole_run() -> None:
@@ -72,16 +56,6 @@ def test_end_of_a_resumed_run_shows_means_over_the_time_since_then() -> None:
     run.finish("done")
     shares = dict(run.shares("share/learner_"))
     assert shares == pytest.approx({"wait": 0.25, "opt": 0.75}, abs=1e-3)
-
-
-def test_verdict_is_about_the_newest_record() -> None:
-    run = RunState({}, None, Setup(actors=2, samples_per_insert=4.0, cores=8))
-    assert run.verdict is None
-    run.update(LEARNING | {"share/actor_env": 0.4, "share/actor_wait": 0.6})
-    assert run.verdict
-    assert run.verdict.kind == "learner-bound"
-    run.update(LEARNING | {"wall_s": 11.0, "share/actor_env": 1.0})
-    assert run.verdict.kind == "balanced"
 
 
 def test_learner_that_acts_waits_for_no_actor() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sqlite3
 import sys
 import threading
@@ -18,7 +17,7 @@ import pytest
 
 from asyncrl.cli.train import Output, recorder_of
 from asyncrl.core.errors import ConfigError
-from asyncrl.recorders import tensorboard, trackio, wandb
+from asyncrl.recorders import tensorboard, wandb
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.recorders.mlflow import MlflowRecorder
 from asyncrl.recorders.trackio import TrackioRecorder
@@ -135,32 +134,6 @@ def test_offline_runs_are_drawn_over_opt_steps(
     assert steps == [-1, -1, 500, 1000]
 
 
-def test_files_of_wandb_stay_where_they_began_if_the_working_directory_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: list[dict[str, object]] = []
-    fake_client(monkeypatch, lambda **settings: given.append(settings))
-    (tmp_path / "elsewhere").mkdir()
-    for _ in range(2):
-        monkeypatch.chdir(tmp_path)
-        recorder = WandbRecorder("mine", "files")
-        monkeypatch.chdir("elsewhere")
-        recorder.start({})
-    kept = (tmp_path / "files" / "run-id").read_text()
-    assert [(one["dir"], one["id"]) for one in given] == [(str(tmp_path / "files"), kept)] * 2
-
-
-def test_wandb_gets_an_id_where_a_full_disk_left_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: list[object] = []
-    fake_client(monkeypatch, lambda **settings: given.append(settings["id"]))
-    (tmp_path / "run-id").touch()
-    WandbRecorder("mine", tmp_path).start({})
-    assert given == [(tmp_path / "run-id").read_text()]
-    assert given[0]
-
-
 @needs_trackio
 def test_trackio_keeps_records_and_films_and_continues_a_run(
     videos: Path,
@@ -188,19 +161,6 @@ def test_trackio_keeps_records_and_films_and_continues_a_run(
     films = list(tmp_path.glob("media/mine/first/*00/*.mp4"))
     assert [film.read_bytes() for film in films] == [b"a film"] * 2
     assert not capsys.readouterr().out
-
-
-def test_output_that_a_live_view_took_over_stays_its_own(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    live = io.StringIO()
-    with trackio.silenced():
-        shown = sys.stdout
-        monkeypatch.setattr(sys, "stdout", live)
-    assert sys.stdout is live
-    monkeypatch.setattr(sys, "stdout", shown)  # as the view does at its end
-    sys.stdout.write("after it\n")
-    assert capsys.readouterr().out == "after it\n"
 
 
 @pytest.mark.parametrize(

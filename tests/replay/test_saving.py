@@ -75,20 +75,6 @@ def test_what_comes_is_what_was_there(
     assert same(collected(Between(buffer.stream(), goes_on)), expected)
 
 
-@every_case
-def test_two_streams_do_not_disturb_each_other(case: Case) -> None:
-    buffer = case.build()
-    first, second, third = (case.messages(SOME) for _ in range(3))
-    push(buffer, first)
-    expected = [buffer.state()]
-    found = [buffer.stream()]
-    push(buffer, second[: len(second) // 2])
-    expected.append(buffer.state())
-    found.append(buffer.stream())
-    assert same(collected(Between(found[1], life_of(buffer, third, 3))), expected[1])
-    assert same(collected(found[0]), expected[0])
-
-
 @every_ring
 def test_a_stream_holds_what_was_there_before_another_state_was_loaded(case: Case) -> None:
     other, buffer = case.build(), case.build()
