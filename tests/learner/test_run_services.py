@@ -629,12 +629,16 @@ def test_recorder_is_closed_even_if_the_last_record_fails() -> None:
     assert closed == [False]
 
 
-def test_result_sums_the_run_up() -> None:
-    run = Run(stop=MaxOptSteps(4))
+def test_result_sums_the_run_up(caplog: pytest.LogCaptureFixture) -> None:
+    setup = Setup(actors=3, envs_per_actor=5, samples_per_insert=2.0, cores=4)
+    run = Run(stop=MaxOptSteps(4), setup=setup, save_best_by="agent/none", record_interval_s=60)
+    run.services.start({}, [lambda: {"samples_per_insert": 3.75}])
     run.services.watch.lap("opt")
     run.turn(4, seconds=8.0)
     result = run.finish()
     assert (result.env_steps, result.opt_steps, result.wall_s) == (40, 4, 8.0)
+    assert (result.setup, result.samples_per_insert) == (setup, 3.75)
+    assert "agent/none" in caplog.text, "it was never recorded"
     assert (result.env_steps_per_s, result.opt_steps_per_s) == (5.0, 0.5)
     assert sum(result.learner_shares.values()) == pytest.approx(1.0)
     summary = json.loads(json.dumps(result.summary()))
