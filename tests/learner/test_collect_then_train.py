@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -21,6 +21,7 @@ from tests.support.fakes import ConstantConfig, CountingBatch
 
 SETTINGS = AsyncConfig(
     actors=2,
+    launcher="thread",
     segment=SegmentConfig(length=4),
     replay=UniformReplayConfig(capacity=4000),
     limiter=RateLimiterConfig(samples_per_insert=0.0, min_size=20),
@@ -127,14 +128,7 @@ def test_a_limiter_that_stops_actors_ends_collecting_and_nothing_hangs() -> None
     trainer = build_async_trainer(
         ConstantConfig(),
         CountingBatch,
-        AsyncConfig(
-            actors=1,
-            segment=SETTINGS.segment,
-            replay=SETTINGS.replay,
-            limiter=limiter,
-            trainer=SETTINGS.trainer,
-            evaluate=SETTINGS.evaluate,
-        ),
+        replace(SETTINGS, actors=1, limiter=limiter),
         strategy=CollectThenTrain(env_steps=10**9, opt_steps=10),
         stop=MaxOptSteps(50) | MaxSeconds(60),
     )
