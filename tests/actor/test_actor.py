@@ -266,8 +266,10 @@ def test_nothing_acts_before_the_first_model() -> None:
             stage.link.models = FakeLink(0).models
 
     stage.link.on_wait = publish_on_the_third_wait
+    stage.policy.train(False)
     stage.actor.start(seed=1)
     assert waits == 3
+    assert stage.policy.training, "it explores"
     assert stage.progress.waits == [True] * 4 + [False]
     stage.actor.run_step()
     assert stage.env.actions == [[0, 0]]
