@@ -17,18 +17,16 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from asyncrl.metrics.machine import machine
-from benchmarks.peers.apart import run_apart
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "benchmarks" / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
-PEER_VENV = ROOT / ".peers" / "sb3"
 ASYNCRL = (sys.executable, "-c", "import sys; from asyncrl.cli.main import main; sys.exit(main())")
 """The command line as its users start it; the arguments follow."""
 
@@ -41,8 +39,6 @@ Rounds = dict[str, list[float]]
 _QUIET_LOAD = 0.5
 _PLACES = {"results", "venv", "peers"}
 """Command-line arguments that a result does not depend on."""
-
-_TIMEOUT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,24 +212,6 @@ def insert(page: str, table: str, marks: tuple[str, str]) -> str:
 def publish(page: Path, table: str, marks: tuple[str, str]) -> None:
     """Write a table into a page, between its marks."""
     page.write_text(insert(page.read_text(encoding="utf-8"), table, marks), encoding="utf-8")
-
-
-def peer_python(venv: Path) -> Path | None:
-    """Return the interpreter of the peers' environment; None, with a note, without one."""
-    python = venv / "bin" / "python"
-    if python.exists():
-        return python
-    note(f"skipped: there is no {python}; benchmarks/peers/make_venv.sh makes it")
-    return None
-
-
-def run_peer(python: Path, script: str, arguments: Sequence[object] = ()) -> dict[str, Any]:
-    """Run a script of `peers/` and return what it printed."""
-    command = [str(python), "-m", f"benchmarks.peers.{script}", *map(str, arguments)]
-    printed, why = run_apart(command, _TIMEOUT_S)
-    if why:
-        raise RuntimeError(f"{' '.join(command)} {why}")
-    return printed
 
 
 def is_clean(origin: Mapping[str, Any]) -> bool:

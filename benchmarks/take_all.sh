@@ -1,7 +1,7 @@
 #!/bin/sh
 # Repeat the timed benchmarks in pieces of less than four minutes each, and write the tables.
 #
-#     [TURN="COMMAND"] benchmarks/take_all.sh [STEP...]     sampling serving learner ingest race equal peers
+#     [TURN="COMMAND"] benchmarks/take_all.sh [STEP...]     sampling serving learner ingest equal peers
 #
 # Runs all steps by default. Commit all changes first: the tables show only results of clean commits.
 # TURN is put before the command of each piece, for instance a lock that excludes other work. If a
@@ -10,7 +10,7 @@ set -u
 
 cd "$(dirname "$0")/.." || exit
 python=${PYTHON:-.venv/bin/python}
-steps=${*:-sampling serving learner ingest race equal peers}
+steps=${*:-sampling serving learner ingest equal peers}
 
 take() {
     echo "$(date +%H:%M:%S) $*" >&2
@@ -28,9 +28,6 @@ for step in $steps; do
     done ;;
     ingest) for kind in sac dqn; do
         take benchmarks.speed.ingest --kind "$kind"         # 60 to 120 s
-    done ;;
-    race) for task in cartpole-dqn pendulum-sac; do
-        take benchmarks.speed.race --task "$task"           # 120 to 200 s
     done ;;
     equal) for _ in 1 2 3 4 5 6 7 8; do                     # each continues after the last one
         take benchmarks.learning --equal --seconds-budget 150

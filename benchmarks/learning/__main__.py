@@ -7,9 +7,8 @@ does it once more, for instance because the code has changed.
     python -m benchmarks.learning                                  # everything, cheap tasks first
     python -m benchmarks.learning --only dqn/cartpole 'sac/*'      # some of it
     python -m benchmarks.learning --equal                          # beside peers, same settings
-    python -m benchmarks.learning --peers                          # beside peers, each its own
     python -m benchmarks.learning --list                           # what is done, what is missing
-    python -m benchmarks.learning --table --plot                   # what came out
+    python -m benchmarks.learning --table                          # what came out
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from benchmarks.common import PAGE, note, positive, publish
 from benchmarks.learning.pieces import Failed, Piece, pieces_of_cases, pieces_of_duels
 from benchmarks.learning.runs import DIRECTORY, keep, kept
 from benchmarks.learning.table import MARKS, render
-from benchmarks.learning.tasks import DUELS, EQUAL
 
 _DUEL_SEEDS = 5
 _EQUAL, _DUELS = "equal", "peers"
-"""Folders of the runs beside other frameworks: with the same settings, and each with its own."""
+"""Folders of the runs beside other frameworks: with the same settings, and, no longer measured,
+each with its own."""
 
 
 def run_pieces(pieces: Sequence[Piece], directory: Path, *, again: bool, budget_s: float) -> int:
@@ -76,9 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
     directory, seeds = args.results, args.seeds or _DUEL_SEEDS
     if args.equal:
-        directory, pieces = directory / _EQUAL, pieces_of_duels(EQUAL, seeds, our_mode="equal")
-    elif args.peers:
-        directory, pieces = directory / _DUELS, pieces_of_duels(DUELS, seeds)
+        directory, pieces = directory / _EQUAL, pieces_of_duels(seeds)
     else:
         pieces = pieces_of_cases(args.seeds, args.max_env_steps)
     pieces = [p for p in pieces if any(fnmatch(p.name, only) for only in args.only)]
@@ -90,13 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.table:
         folders = (args.results, args.results / _EQUAL, args.results / _DUELS)
         publish(args.page, render(*map(kept, folders)), MARKS)
-    if args.plot:
-        from benchmarks.learning.plot import draw  # noqa: PLC0415  # alone needs matplotlib
-
-        path = args.results / "curves.png"
-        draw(kept(args.results)).savefig(path, dpi=110)
-        print(path)
-    if args.list or args.table or args.plot:
+    if args.list or args.table:
         return 0
     return int(run_pieces(pieces, directory, again=args.again, budget_s=args.seconds_budget) > 0)
 
@@ -113,10 +104,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--max-env-steps", type=int, default=0, help="of a run; to try things out")
     parser.add_argument("--again", action="store_true", help="also what is done")
     parser.add_argument("--equal", action="store_true", help="beside peers with the same settings")
-    parser.add_argument("--peers", action="store_true", help="beside peers with their own settings")
     parser.add_argument("--list", action="store_true", help="what is done, what is missing")
     parser.add_argument("--table", action="store_true", help="write the tables into the page")
-    parser.add_argument("--plot", action="store_true", help="draw the learning curves")
     parser.add_argument("--results", type=Path, default=DIRECTORY)
     parser.add_argument("--page", type=Path, default=PAGE)
     return parser.parse_args(argv)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from benchmarks.learning.offline import missing as missing_offline
 from benchmarks.learning.runs import Run, of_same_settings, origin
 from benchmarks.learning.tasks import (
     CASES,
+    EQUAL,
     OURS,
     TASKS,
     Case,
@@ -109,12 +110,12 @@ def pieces_of_cases(seeds: int = 0, max_env_steps: int = 0) -> list[Piece]:
     return pieces
 
 
-def pieces_of_duels(duels: Sequence[Duel], seeds: int, *, our_mode: str = OURS) -> list[Piece]:
-    """Return all runs of equal environment steps; `our_mode` says in which list a duel is."""
+def pieces_of_duels(seeds: int) -> list[Piece]:
+    """Return all runs of both sides with equal settings and environment steps."""
     return [
-        _of_duel(duel, side, seed, our_mode)
+        _of_duel(duel, side, seed)
         for seed in range(FIRST_SEED, FIRST_SEED + seeds)
-        for duel in duels
+        for duel in EQUAL
         for side in (OURS, *duel.peers)
     ]
 
@@ -144,13 +145,13 @@ def _of_offline_case(case: OfflineCase, seed: int) -> Piece:
     )
 
 
-def _of_duel(duel: Duel, side: str, seed: int, our_mode: str) -> Piece:
+def _of_duel(duel: Duel, side: str, seed: int) -> Piece:
     task = TASKS[duel.task]
     settings: Callable[[], Mapping[str, Any]]
     if side == OURS:
         settings = partial(_our_settings, duel, seed)
         command = _command(
-            sys.executable, "learning.training", [duel.name, "--mode", our_mode, "--seed", seed]
+            sys.executable, "learning.training", [duel.name, "--mode", OURS, "--seed", seed]
         )
     else:
         theirs = duel.peers[side]

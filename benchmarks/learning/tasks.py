@@ -480,8 +480,8 @@ DUELS: tuple[Duel, ...] = (
         for algorithm in ("sac", "td3")
     ),
 )
-"""Each side has its recommended settings: asyncrl its preset, the peers those of the zoo,
-which are for these numbers of steps."""
+"""What the kept runs of each side's recommended settings are named by: asyncrl's preset, and the
+peers' of the zoo, which are for these numbers of steps."""
 
 
 def case_of(name: str, cases: Sequence[Case] = CASES) -> Case:

@@ -34,8 +34,8 @@ from asyncrl.training.run_config import RunConfig
 from asyncrl.training.saved_model import policy_of
 from asyncrl.training.synchronous import SyncConfig, train_sync
 from benchmarks.learning.runs import Point
-from benchmarks.learning.tasks import CASES, DUELS, EQUAL, OURS, TASKS, Case, case_of
-from benchmarks.peers.race import FINAL_SEED
+from benchmarks.learning.tasks import CASES, EQUAL, OURS, TASKS, Case, case_of
+from benchmarks.peers.equal import FINAL_SEED
 
 _MAX_POINTS = 200
 
@@ -154,9 +154,8 @@ MODES: dict[str, Callable[[RunConfig, MemoryRecorder, Path], TrainResult]] = {
     "async": _train_async,
     "sync": _train_sync,
     OURS: _train_async,
-    "equal": _train_async,
 }
-"""`asyncrl` and `equal` train for a number of environment steps, without evaluations."""
+"""`asyncrl` trains for a number of environment steps, without evaluations, as peers do."""
 
 
 def _median(recorder: MemoryRecorder, name: str) -> float | None:
@@ -196,7 +195,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-env-steps", type=int, default=0, help="0: the task's own")
     args = parser.parse_args()
-    case = case_of(args.case, {OURS: DUELS, "equal": EQUAL}.get(args.mode, CASES))
+    case = case_of(args.case, EQUAL if args.mode == OURS else CASES)
     run = train(case, args.mode, args.seed, args.max_env_steps)
     print(json.dumps(run, allow_nan=False), flush=True)
 

@@ -6,7 +6,7 @@ Shows the cost and the gain of a framework. Needs torch and gymnasium only.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,19 +21,13 @@ from benchmarks.peers.interface import (
     ATARI,
     CARTPOLE,
     CHEETAH,
-    PENDULUM,
     PIXEL_FEATURES,
-    REPLAY_ROWS,
     SIZES,
     UPDATES,
-    ZOO_DQN,
-    ZOO_SAC,
     Request,
     Sizes,
     Stage,
-    Training,
     Work,
-    by_turns,
     convolutions,
     make_rows,
     make_vector,
@@ -77,12 +71,6 @@ class Replay:
         self._capacity = capacity
         self._rng = np.random.default_rng(seed)
 
-    def add(self, **row: Any) -> None:  # noqa: ANN401  # anything that goes into an array
-        """Store one transition."""
-        for name, value in row.items():
-            self.columns[name][self.rows % self._capacity] = value
-        self.rows += 1
-
     def sample(self, n: int) -> dict[str, Tensor]:
         """Return n transitions, uniformly."""
         index = self._rng.integers(min(self.rows, self._capacity), size=n)
@@ -113,11 +101,6 @@ class DQN:
         self._opt_steps += 1
         if self._opt_steps % self._target_every == 0:
             self._target.load_state_dict(self.q.state_dict())
-
-    @torch.no_grad()
-    def greedy(self, obs: Array) -> Array:
-        """Return the best actions."""
-        return np.asarray(self.q(torch.from_numpy(obs)).argmax(1).numpy())
 
 
 class SAC:
@@ -170,12 +153,6 @@ class SAC:
             for q, follower in zip((self._q1, self._q2), self._targets, strict=True):
                 for new, old in zip(q.parameters(), follower.parameters(), strict=True):
                     old.lerp_(new, 0.005)
-
-    @torch.no_grad()
-    def greedy(self, obs: Array) -> Array:
-        """Return the most likely actions, as the environment takes them."""
-        mean, _ = self.actor(torch.from_numpy(obs)).chunk(2, -1)
-        return np.asarray(mean.tanh().numpy() * self._limit)
 
 
 def _step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
@@ -256,79 +233,6 @@ def updates(asked: Request) -> Work:
     return Work(turn=once(lambda: learner.update(replay.sample(sizes.batch))))
 
 
-def training(asked: Request) -> Training:
-    """Train with one environment."""
-    settings = asked.settings
-    env = gymnasium.make(asked.env)
-    env.action_space.seed(asked.seed)
-    obs, actions = {CARTPOLE: (4, 2), PENDULUM: (3, 1)}[asked.env]
-    hidden = (settings["hidden"][0], settings["hidden"][1])
-    sizes = Sizes(obs=obs, actions=actions, hidden=hidden, batch=settings["batch"])
-    replay = Replay(REPLAY_ROWS, sizes, discrete=asked.discrete, seed=asked.seed)
-    if asked.discrete:
-        learner: DQN | SAC = DQN(sizes, settings["learning_rate"], settings["target_every"])
-    else:
-        learner = SAC(sizes, settings["learning_rate"], limit=2.0)
-    walk = Walk(env, learner, settings, asked.seed)
-
-    def collect() -> int:
-        for _ in range(settings["env_steps"]):
-            replay.add(**walk.step())
-        return int(settings["env_steps"])
-
-    run = by_turns(settings, collect, lambda: learner.update(replay.sample(settings["batch"])))
-    return Training(run=run, act=learner.greedy)
-
-
-class Walk:
-    """An exploring policy in one environment."""
-
-    def __init__(
-        self,
-        env: Any,  # noqa: ANN401  # of any kind
-        learner: DQN | SAC,
-        settings: Mapping[str, Any],
-        seed: int,
-    ) -> None:
-        self._env = env
-        self._learner = learner
-        self._settings = settings
-        self._rng = np.random.default_rng(seed)
-        self._obs = env.reset(seed=seed)[0]
-        self._env_steps = 0
-
-    def step(self) -> dict[str, Any]:
-        """Take one step and return it."""
-        action = self._choose()
-        after, reward, terminated, truncated, _ = self._env.step(self._in_its_units(action))
-        row = {
-            "obs": self._obs,
-            "action": action,
-            "reward": reward,
-            "next_obs": after,
-            "terminated": terminated,
-        }
-        self._obs = self._env.reset()[0] if terminated or truncated else after
-        self._env_steps += 1
-        return row
-
-    def _choose(self) -> Any:  # noqa: ANN401  # a number or an array
-        if isinstance(self._learner, DQN):
-            left = 1.0 - self._env_steps / self._settings["decay_env_steps"]
-            if self._rng.random() < max(0.04, left):
-                return self._env.action_space.sample()
-            return self._learner.greedy(self._obs[None])[0]
-        if self._env_steps < self._settings["learning_starts"]:
-            return self._rng.uniform(-1.0, 1.0, self._env.action_space.shape)
-        with torch.no_grad():
-            return self._learner.act(torch.from_numpy(self._obs[None]))[0][0].numpy()
-
-    def _in_its_units(self, action: Any) -> Any:  # noqa: ANN401  # the same
-        if isinstance(self._learner, DQN):
-            return action
-        return action * self._env.action_space.high
-
-
 if __name__ == "__main__":
     measure_once(
         "cleanrl_style",
@@ -339,7 +243,5 @@ if __name__ == "__main__":
             "env": Stage(environment, ENVS),
             "updates-sac": Stage(updates, UPDATES),
             "updates-dqn": Stage(updates, UPDATES),
-            "score-dqn": Stage(training, ZOO_DQN),
-            "score-sac": Stage(training, ZOO_SAC),
         },
     )

@@ -37,7 +37,6 @@ from benchmarks.common import (
     write_json,
 )
 from benchmarks.peers.apart import end_in_order, python_of, run_apart
-from benchmarks.peers.interface import STAGES
 from benchmarks.peers.results import (
     MARKS,
     OURS,
@@ -85,9 +84,6 @@ GRIDS: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]] = {
 _START_S = 150.0
 """Seconds that a process may take besides measuring."""
 
-_ENOUGH_FAILURES = 2
-"""Failed rounds after which no more are run, of the three requested."""
-
 
 @dataclass(frozen=True, slots=True)
 class Side:
@@ -109,14 +105,15 @@ class Side:
 
 
 _UPDATES = ("updates-sac", "updates-dqn")
-_LEARNS = ("sampling", "env", *_UPDATES, "score-dqn", "score-sac")
+_LEARNS = ("sampling", "env", *_UPDATES)
+_ALL = (*_LEARNS, "per")
 
 SIDES: Mapping[str, Side] = {
-    OURS: Side("ours", tuple(STAGES)),
+    OURS: Side("ours", _ALL),
     "sb3": Side("sb3", _LEARNS, "sb3"),
-    "torchrl": Side("torchrl", tuple(STAGES), "torchrl"),
-    "tianshou": Side("tianshou", tuple(STAGES), "tianshou"),
-    "rllib": Side("rllib", ("sampling", *_UPDATES, "per", "score-dqn"), "rllib"),
+    "torchrl": Side("torchrl", _ALL, "torchrl"),
+    "tianshou": Side("tianshou", ("sampling", "env"), "tianshou"),
+    "rllib": Side("rllib", ("sampling",), "rllib"),
     "sample_factory": Side("sample_factory", ("sampling",), "sample_factory"),
     "cleanrl_style": Side("cleanrl_style", _LEARNS, files="cleanrl_*.py"),
     "envpool": Side("envpool_env", ("sampling", "env"), "envpool"),
@@ -132,7 +129,6 @@ class Plan:
     stages: tuple[str, ...]
     rounds: int
     seconds: float
-    score_seconds: float
     swept: Mapping[str, Mapping[str, Mapping[str, Mapping[str, Any]]]] = field(default_factory=dict)
     """Stage -> side -> environment -> settings in place of the script's own."""
 
@@ -150,16 +146,11 @@ class Plan:
                     if quantity.stage in SIDES[side].stages:
                         yield number, quantity, side
 
-    def limit_s(self, quantity: Quantity) -> float:
-        """Return how long to measure, or when to give up, in seconds."""
-        return self.score_seconds if quantity.less_is_better else self.seconds
-
     def identity(self, side: str, quantity: Quantity) -> str:
         """Return a hash that changes when a measurement must be repeated."""
-        key = f"{self.limit_s(quantity)} {self.settings(side, quantity)}"
+        key = f"{self.seconds} {self.settings(side, quantity)}"
         digest = hashlib.sha256(key.encode())
-        shared = [ROOT / "benchmarks" / "peers" / name for name in ("interface.py", "race.py")]
-        for path in [*shared, *SIDES[side].sources()]:
+        for path in [ROOT / "benchmarks" / "peers" / "interface.py", *SIDES[side].sources()]:
             digest.update(path.read_bytes())
         if side == OURS:
             digest.update(fingerprint().encode())
@@ -180,10 +171,8 @@ def still_valid(
 
 
 def settled(measurements: Iterable[Measurement], quantity: Quantity, side: str) -> bool:
-    """Whether another round adds nothing: the side fails, or never reaches the score."""
-    before = [m for m in measurements if (m.quantity, m.side) == (quantity, side)]
-    never = sum(m.value is None for m in before)
-    return any(m.failed for m in before) or never >= _ENOUGH_FAILURES
+    """Whether another round adds nothing, since the side fails."""
+    return any(m.failed for m in measurements if (m.quantity, m.side) == (quantity, side))
 
 
 def ask(
@@ -219,11 +208,9 @@ def measure(side: str, quantity: Quantity, number: int, plan: Plan) -> Measureme
     """Run the side's script once."""
     load, began = os.getloadavg()[0], time.monotonic()
     settings = plan.settings(side, quantity)
-    printed, why = ask(
-        side, quantity, plan.limit_s(quantity), seed=FIRST_SEED + number, settings=settings
-    )
+    printed, why = ask(side, quantity, plan.seconds, seed=FIRST_SEED + number, settings=settings)
     wall_s = time.monotonic() - began
-    # A script that reports no value for a rate has given up; for a time, it was not there in time.
+    # A script that reports no value has given up.
     value = printed.get("value")
     return Measurement(
         side=side,
@@ -231,7 +218,7 @@ def measure(side: str, quantity: Quantity, number: int, plan: Plan) -> Measureme
         env=quantity.env,
         round=number,
         value=value,
-        failed=bool(why) or (value is None and not quantity.less_is_better),
+        failed=bool(why) or value is None,
         version=printed.get("version", ""),
         note=why or printed.get("note", ""),
         date=time.strftime("%Y-%m-%d"),
@@ -247,11 +234,10 @@ def measure(side: str, quantity: Quantity, number: int, plan: Plan) -> Measureme
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--stages", nargs="+", choices=list(STAGES), default=list(STAGES))
+    parser.add_argument("--stages", nargs="+", choices=_ALL, default=_ALL)
     parser.add_argument("--peers", nargs="*", choices=[s for s in SIDES if s != OURS])
     parser.add_argument("--rounds", type=positive, default=ROUNDS)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each rate")
-    parser.add_argument("--score-seconds", type=float, default=90.0, help="to give up after")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
     parser.add_argument(
         "--sweep", action="store_true", help="find the fastest settings, and measure nothing"
@@ -276,7 +262,6 @@ def make_plan(args: argparse.Namespace) -> Plan:
         stages=tuple(args.stages),
         rounds=args.rounds,
         seconds=args.seconds,
-        score_seconds=args.score_seconds,
     )
 
 

@@ -58,29 +58,6 @@ PER_BATCH = 256
 PER = {"alpha": 0.6, "beta": 0.4, "threads": 1}
 """Settings of the stage `per`."""
 
-ZOO_DQN: Mapping[str, Any] = {
-    "learning_rate": 2.3e-3,
-    "batch": 64,
-    "hidden": [256, 256],
-    # As in Stable-Baselines3: every 10 environment steps, not between updates.
-    "target_every": 128,
-    "learning_starts": 1000,
-    "env_steps": 256,
-    "opt_steps": 128,
-    "decay_env_steps": 8000,
-    "threads": 1,
-}
-ZOO_SAC: Mapping[str, Any] = {
-    "learning_rate": 1e-3,
-    "batch": 256,
-    "hidden": [256, 256],
-    "learning_starts": 100,
-    "env_steps": 1,
-    "opt_steps": 1,
-    "threads": 2,
-}
-"""Tuned settings of Stable-Baselines3: better than those in the other peers' examples."""
-
 Act = Callable[[npt.NDArray[np.float32]], npt.NDArray[Any]]
 """A batch of observations -> the greedy actions, as the environment takes them."""
 
@@ -125,11 +102,11 @@ class Request:
     stage: str
     env: str
     seconds: float
-    """How long to measure; for a time to a score, when to give up."""
+    """How long to measure."""
 
     seed: int
     env_steps: int = 0
-    """Limit of a training that ends after this number, and not at a score."""
+    """Length of a training."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the stage, overridden by the command line."""
@@ -155,9 +132,8 @@ class Work:
 class Training:
     """A training run."""
 
-    run: Callable[[Callable[[int, int], bool], int], None]
-    """Trains until the callback, given the steps of both kinds so far, ends it; or for
-    this number of environment steps, if it is not 0."""
+    run: Callable[[int], int]
+    """Trains for a number of environment steps, and returns the number of updates."""
 
     act: Act
     """The current greedy policy."""
@@ -189,10 +165,9 @@ def measure_once(
     result: dict[str, Any] = {"peer": peer, "version": version, "stage": asked.stage}
     result |= {"env": asked.env, "settings": dict(asked.settings), "note": "", "details": {}}
     if isinstance(made, Training):
-        from benchmarks.peers.race import race_to_score, train_for  # noqa: PLC0415  # as above
+        from benchmarks.peers.equal import train_for  # noqa: PLC0415  # as above
 
-        measure = train_for if asked.env_steps else race_to_score
-        result |= measure(asked, made)
+        result |= train_for(asked, made)
     elif isinstance(made, Work):
         result |= {"value": rate(made.turn, asked.seconds, made.warm_up_s), "note": made.note}
         made.close()
@@ -205,7 +180,7 @@ def _request(description: str | None, stages: Mapping[str, Stage]) -> Request:
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("stage", choices=sorted(stages))
     parser.add_argument("--env", default="", help="the stage's own by default")
-    parser.add_argument("--seconds", type=float, default=0.0, help="3 by default; 90 to a score")
+    parser.add_argument("--seconds", type=float, default=0.0, help="3 by default")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=0, help="0: as many as are fastest")
     parser.add_argument(
@@ -225,7 +200,7 @@ def _request(description: str | None, stages: Mapping[str, Stage]) -> Request:
     return Request(
         stage=args.stage,
         env=env,
-        seconds=args.seconds or (90.0 if args.stage.startswith("score") else 3.0),
+        seconds=args.seconds or 3.0,
         seed=args.seed,
         env_steps=args.env_steps,
         settings={**settings.get(env, settings), **threads, **args.settings},
@@ -272,22 +247,6 @@ def prioritizing(
     """Return a turn that samples by priority and updates the sampled priorities."""
     errors = itertools.cycle(np.random.default_rng(0).random((100, PER_BATCH)).astype(np.float32))
     return Work(turn=once(lambda: update(sample(), next(errors))))
-
-
-def by_turns(
-    settings: Mapping[str, Any], collect: Callable[[], int], update: Callable[[], object]
-) -> Callable[[Callable[[int, int], bool], int], None]:
-    """Return a training run that alternates collecting and learning after a warm-up."""
-
-    def run(over: Callable[[int, int], bool], env_steps: int) -> None:
-        made = learned = 0
-        while not over(made, learned) and not 0 < env_steps <= made:
-            made += collect()
-            for _ in range(settings["opt_steps"] if made >= settings["learning_starts"] else 0):
-                update()
-                learned += 1
-
-    return run
 
 
 def convolutions() -> list[Any]:

@@ -18,7 +18,6 @@ from asyncrl.bench.stage_learner import filled, learner_stage
 from asyncrl.bench.stage_runs import sample_stage
 from asyncrl.bench.workload import Workload
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
-from asyncrl.training.presets import preset
 from benchmarks.peers.interface import (
     ATARI,
     CARTPOLE,
@@ -34,7 +33,6 @@ from benchmarks.peers.interface import (
     prioritizing,
 )
 from benchmarks.speed.learner import PEERS_DQN
-from benchmarks.speed.race import TASKS, train_ours
 
 ENVS = {CARTPOLE: 256, CHEETAH: 16, ATARI: 16}
 """Environments of each of two actors: the fastest of 8 to 256 on two cores."""
@@ -92,24 +90,6 @@ def prioritized(asked: Request) -> Work:
     )
 
 
-def score(asked: Request) -> Result:
-    """Train with the command line until its evaluator sees the score."""
-    task = TASKS["cartpole-dqn" if asked.discrete else "pendulum-sac"]
-    run = train_ours(task, asked.seed, asked.seconds, [])
-    seconds = run.pop("seconds")
-    note = ""
-    if seconds is None:
-        note = f"not at {task.score:g} within {asked.seconds:g} s; the last was {run['last_score']}"
-    return {"value": seconds, "note": note, "details": run}
-
-
-def of_preset(name: str) -> dict[str, Any]:
-    """Return a preset's network and batch size; its run uses both cores."""
-    config = preset(name)
-    agent: Any = config.agent
-    return {"hidden": list(agent.hidden), "batch": config.trainer.batch_size, "cores": 2}
-
-
 def _step_envs(workload: Workload) -> float:
     with closing(env_stage(Load.of(workload))) as stage:
         return stage.value()[0]
@@ -127,7 +107,5 @@ if __name__ == "__main__":
             "updates-sac": Stage(updates, UPDATES),
             "updates-dqn": Stage(updates, UPDATES),
             "per": Stage(prioritized, {"alpha": of_replay.alpha, "beta": of_replay.beta}),
-            "score-dqn": Stage(score, of_preset("dqn")),
-            "score-sac": Stage(score, of_preset("sac")),
         },
     )

@@ -5,7 +5,6 @@ It has no prioritized replay.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -63,9 +62,6 @@ DQN_SETTINGS: dict[str, Any] = {
     "policy_kwargs": {"net_arch": [256, 256]},
     "threads": 1,
 }
-DQN_ENV_STEPS = 50_000
-"""Steps of the tuned run, over a part of which exploration decays."""
-
 PPO_SETTINGS: dict[str, Any] = {
     "n_steps": 32,
     "batch_size": 256,
@@ -197,12 +193,9 @@ def training(asked: Request) -> Training:
         settings["action_noise"] = NormalActionNoise(np.zeros(1), np.full(1, std))
     model = algorithm("MlpPolicy", envs, seed=asked.seed, device="cpu", **settings)
 
-    def run(over: Callable[[int, int], bool], env_steps: int) -> None:
-        def running(_locals: dict[str, Any], _globals: dict[str, Any]) -> bool:
-            # It has no other counter of updates.
-            return not over(model.num_timesteps, model._n_updates)  # noqa: SLF001
-
-        model.learn(env_steps or (DQN_ENV_STEPS if algorithm is DQN else FOREVER), callback=running)
+    def run(env_steps: int) -> int:
+        model.learn(env_steps)
+        return int(model._n_updates)  # noqa: SLF001  # it has no other counter of updates
 
     return Training(run=run, act=lambda obs: model.predict(obs, deterministic=True)[0])
 

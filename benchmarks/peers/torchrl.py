@@ -7,31 +7,21 @@ from typing import Any
 
 import torch
 import torchrl
-from tensordict.nn import TensorDictSequential
 from torchrl.collectors import Collector, MultiAsyncCollector, MultiSyncCollector
 from torchrl.data import LazyTensorStorage, TensorDictPrioritizedReplayBuffer
-from torchrl.envs.utils import ExplorationType
-from torchrl.modules import EGreedyModule
 
 from benchmarks.peers.interface import (
     ATARI,
     CARTPOLE,
     CHEETAH,
-    PENDULUM,
     PER,
     PER_BATCH,
     PER_ROWS,
-    REPLAY_ROWS,
     SIZES,
     UPDATES,
-    ZOO_DQN,
-    ZOO_SAC,
     Request,
-    Sizes,
     Stage,
-    Training,
     Work,
-    by_turns,
     make_rows,
     measure_once,
     once,
@@ -41,7 +31,6 @@ from benchmarks.peers.torchrl_parts import (
     Learner,
     LearnerConfig,
     make_envs,
-    make_greedy_net,
     make_policy,
     make_replay,
     make_td,
@@ -59,9 +48,6 @@ ENV: dict[str, dict[str, Any]] = {
 }
 
 TURN_STEPS = 64
-
-LIMITS = {CARTPOLE: 1.0, PENDULUM: 2.0}
-"""Bounds of continuous actions."""
 
 
 def sampling(asked: Request) -> Work:
@@ -128,44 +114,6 @@ def prioritized(asked: Request) -> Work:
     )
 
 
-def training(asked: Request) -> Training:
-    """Train with one environment."""
-    settings, limit = asked.settings, LIMITS[asked.env]
-    obs, actions = {CARTPOLE: (4, 2), PENDULUM: (3, 1)}[asked.env]
-    hidden = (settings["hidden"][0], settings["hidden"][1])
-    learner = Learner(
-        LearnerConfig(
-            sizes=Sizes(obs=obs, actions=actions, hidden=hidden, batch=settings["batch"]),
-            discrete=asked.discrete,
-            learning_rate=settings["learning_rate"],
-            target_every=settings.get("target_every", 1),
-            action_limit=limit,
-        )
-    )
-    replay = make_replay(REPLAY_ROWS, settings["batch"])
-    explore = EGreedyModule(
-        learner.spec, annealing_num_steps=settings.get("decay_env_steps", 1), eps_end=0.04
-    )
-    collector = Collector(
-        partial(make_envs, asked.env, "serial", 1),
-        TensorDictSequential(learner.actor, explore) if asked.discrete else learner.actor,
-        frames_per_batch=settings["env_steps"],
-        total_frames=-1,
-        init_random_frames=settings["learning_starts"],
-        exploration_type=ExplorationType.RANDOM,
-    )
-    batches = iter(collector)
-
-    def collect() -> int:
-        batch = next(batches)
-        replay.extend(batch.reshape(-1).exclude("collector"))
-        explore.step(batch.numel())
-        return int(batch.numel())
-
-    run = by_turns(settings, collect, lambda: learner.update(replay.sample()))
-    return Training(run=run, act=make_greedy_net(learner, limit))
-
-
 if __name__ == "__main__":
     compiling = {**UPDATES, "compile": False}
     measure_once(
@@ -178,7 +126,5 @@ if __name__ == "__main__":
             "updates-sac": Stage(updates, compiling),
             "updates-dqn": Stage(updates, compiling),
             "per": Stage(prioritized, PER),
-            "score-dqn": Stage(training, ZOO_DQN),
-            "score-sac": Stage(training, {**ZOO_SAC, "learning_starts": 200}),
         },
     )

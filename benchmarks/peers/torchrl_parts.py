@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -119,13 +119,6 @@ class LearnerConfig:
 
     sizes: Sizes
     discrete: bool
-    learning_rate: float = 3e-4
-    gamma: float = 0.99
-    tau: float = 0.005
-    target_every: int = 500
-    """Interval of DQN's target updates, in optimisation steps."""
-
-    action_limit: float = 1.0
     compile: bool = False
 
 
@@ -136,20 +129,17 @@ class Learner:
         sizes, self._config = config.sizes, config
         if config.discrete:
             spec: Any = Categorical(sizes.actions)
-            self.body: nn.Module = MLP(sizes.obs, sizes.actions, num_cells=list(sizes.hidden))
-            self.actor = QValueActor(self.body, spec=spec)
+            body: nn.Module = MLP(sizes.obs, sizes.actions, num_cells=list(sizes.hidden))
+            self.actor = QValueActor(body, spec=spec)
             self._loss = DQNLoss(self.actor, action_space=spec, loss_function="smooth_l1")
-            self._targets = HardUpdate(
-                self._loss, value_network_update_interval=config.target_every
-            )
+            self._targets = HardUpdate(self._loss, value_network_update_interval=500)
         else:
-            limit = config.action_limit
-            spec = Bounded(-limit, limit, (sizes.actions,))
+            spec = Bounded(-1.0, 1.0, (sizes.actions,))
             mlp = MLP(
                 sizes.obs, 2 * sizes.actions, num_cells=list(sizes.hidden), activation_class=nn.ReLU
             )
-            self.body = nn.Sequential(mlp, NormalParamExtractor())
-            self.actor = make_gaussian(self.body, spec)
+            body = nn.Sequential(mlp, NormalParamExtractor())
+            self.actor = make_gaussian(body, spec)
             critic = MLP(
                 sizes.obs + sizes.actions, 1, num_cells=list(sizes.hidden), activation_class=nn.ReLU
             )
@@ -159,10 +149,9 @@ class Learner:
                 loss_function="l2",
                 action_spec=spec,
             )
-            self._targets = SoftUpdate(self._loss, tau=config.tau)
-        self.spec = spec
-        self._loss.make_value_estimator(gamma=config.gamma)
-        self._optimizer = torch.optim.Adam(self._loss.parameters(), lr=config.learning_rate)
+            self._targets = SoftUpdate(self._loss, tau=0.005)
+        self._loss.make_value_estimator(gamma=0.99)
+        self._optimizer = torch.optim.Adam(self._loss.parameters(), lr=3e-4)
         self.update = torch.compile(self._update) if config.compile else self._update
 
     def _update(self, batch: TensorDict) -> None:
@@ -173,15 +162,3 @@ class Learner:
             nn.utils.clip_grad_norm_(self._loss.parameters(), MAX_GRADIENT_NORM)
         self._optimizer.step()
         self._targets.step()
-
-
-def make_greedy_net(learner: Learner, limit: float) -> Callable[[Any], Any]:
-    """Return the greedy policy as a function of plain observations."""
-
-    def act(obs: Any) -> Any:  # noqa: ANN401  # arrays; untyped where this is checked
-        with torch.no_grad():
-            if isinstance(learner.spec, Categorical):
-                return learner.body(torch.from_numpy(obs)).argmax(-1).numpy()
-            return (learner.body(torch.from_numpy(obs))[0].tanh() * limit).numpy()
-
-    return act

@@ -1,4 +1,4 @@
-"""How fast does the learner learn? Against its limits, and against Stable-Baselines3.
+"""How fast does the learner learn, compared with its limits?
 
 The limits are the same update on one fixed batch, and the matrix products of that update alone.
 
@@ -21,7 +21,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -42,7 +41,6 @@ from asyncrl.core.segment import make_schema
 from asyncrl.core.types import Params
 from asyncrl.replay.uniform import UniformReplayConfig
 from benchmarks.common import (
-    PEER_VENV,
     Comparison,
     Rounds,
     compare,
@@ -50,15 +48,13 @@ from benchmarks.common import (
     keep,
     make_parser,
     note,
-    peer_python,
     positive,
     provenance,
-    run_peer,
 )
 from benchmarks.peers.interface import REPLAY_ROWS, SIZES, Sizes
 
 UNIT = "opt steps/s"
-SAMPLED, FIXED, PEER = "from the replay", "one fixed batch", "Stable-Baselines3"
+SAMPLED, FIXED = "from the replay", "one fixed batch"
 PRODUCTS = "its matrix products alone"
 MOVED, ON_DEVICE = "sampled and moved", "replay on the device"
 
@@ -70,9 +66,6 @@ class Case:
     words: str
     agent: SACConfig | TD3Config | CrossQConfig | DQNConfig
     sizes: Sizes
-    stage: str = ""
-    """Stage of `peers/sb3.py` that measures the same; empty if none does."""
-
     image: tuple[int, ...] = ()
     """Shape of an observation of `sizes.obs` bytes; empty for float observations."""
 
@@ -111,7 +104,6 @@ CASES: Mapping[str, Case] = {
         words="SAC 256x256, batches of 256",
         agent=SACConfig(hidden=_SAC.hidden, device="cpu", threads=1),
         sizes=_SAC,
-        stage="updates-sac",
     ),
     "td3": Case(
         words="TD3 256x256, batches of 256",
@@ -127,7 +119,6 @@ CASES: Mapping[str, Case] = {
         words="DQN 64x64, batches of 128",
         agent=PEERS_DQN,
         sizes=_DQN,
-        stage="updates-dqn",
     ),
     "dqn-256": Case(
         words="DQN 256x256, batches of 128",
@@ -165,10 +156,8 @@ def make_agent(case: Case, variant: str, device: str) -> Agent:
     return config.build(case.spec, PolicyContext(seed=0))
 
 
-def measures_of(
-    case: Case, args: argparse.Namespace, python: Path | None
-) -> dict[str, Callable[[], float]]:
-    """Return the quantities to measure of a case, by name; peers only if installed."""
+def measures_of(case: Case, args: argparse.Namespace) -> dict[str, Callable[[], float]]:
+    """Return the quantities to measure of a case, by name."""
     replay, size = full_replay(case), case.sizes.batch
     plain = Turns(make_agent(case, "", args.device), replay, size)
 
@@ -182,9 +171,6 @@ def measures_of(
         FIXED: rate(plain.from_one_batch, plain.settle),
         PRODUCTS: rate(plain.products_alone, plain.settle),
     }
-    if python is not None and case.stage and args.device == "cpu":
-        request = [case.stage, "--threads", args.threads, "--seconds", args.seconds]
-        measures[PEER] = lambda: float(run_peer(python, "sb3", request)["value"])
     for name in args.variants:
         turns = Turns(make_agent(case, name, args.device), replay, size)
         measures[name] = rate(turns.from_replay, turns.settle)
@@ -196,8 +182,8 @@ def measures_of(
 
 
 def compare_all(case: Case, rounds: Rounds, device: str = "cpu") -> list[Comparison]:
-    """Compare steps from the replay with limits and peers, and variants with them."""
-    against = [(SAMPLED, FIXED), (FIXED, PRODUCTS), (SAMPLED, PEER)]
+    """Compare steps from the replay with limits, and variants with them."""
+    against = [(SAMPLED, FIXED), (FIXED, PRODUCTS)]
     against += [*((name, SAMPLED) for name in VARIANTS)]
     words = case.words if device == "cpu" else f"{device}, {case.words}"
     found = [
@@ -270,7 +256,7 @@ def main() -> None:
         sys.stdout.write(f"torch {torch.__version__} sees no GPU here, so nothing was measured.\n")
         return
     torch.set_num_threads(args.threads)
-    python, device = peer_python(PEER_VENV), "" if args.device == "cpu" else "gpu_"
+    device = "" if args.device == "cpu" else "gpu_"
     threads = "" if args.threads == 1 else f"_{args.threads}_threads"
     for name in args.cases:
         case = CASES[name]
@@ -278,7 +264,7 @@ def main() -> None:
             case = replace(case, words=f"{case.words}, {args.threads} threads")
         note(case.words)
         origin = provenance()
-        rounds = in_turns(measures_of(case, args, python), args.repeats)
+        rounds = in_turns(measures_of(case, args), args.repeats)
         comparisons = compare_all(case, rounds, args.device)
         details = {name: rounds}
         if device:

@@ -1,13 +1,12 @@
-"""How long sampling a batch takes, compared with index_select and with peers' prioritized replays.
+"""How long sampling a batch takes, compared with index_select and with a replay at rest.
 
 Uniform replay of 1 M CartPole-sized transitions, and of single Atari frames, beside
 `torch.index_select` on arrays with the same columns: the same bytes for 256 rows with indices
-chosen beforehand. Prioritized replay of 1 M transitions, sampled and updated, compared with each
-peer that is installed. Hindsight replay of rows as FetchReach's beside uniform replay of the same
+chosen beforehand. Hindsight replay of rows as FetchReach's beside uniform replay of the same
 rows, with a reward for near goals. And uniform replay behind its receiving thread while that stores
 messages of 4 MiB as fast as it can: the 90th percentile of the time to wait and sample.
 
-    python -m benchmarks.speed.replay [--rows N] [--peers DIRECTORY]
+    python -m benchmarks.speed.replay [--rows N]
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ import argparse
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
@@ -37,23 +34,18 @@ from asyncrl.core.types import ActorId, Array, Columns, ModelVersion
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.replay.hindsight import HindsightReplayConfig
-from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from benchmarks.common import (
-    ROOT,
     Comparison,
     Rounds,
     compare,
     in_turns,
     keep,
     make_parser,
-    peer_python,
     positive,
     provenance,
-    run_peer,
 )
 
-PEERS = ("cpprb", "tianshou", "torchrl")
 CASES = {
     "transitions": ColumnSpec("obs", "float32", (4,)),
     "frames": ColumnSpec("obs", "uint8", (84, 84)),
@@ -136,37 +128,6 @@ def compare_uniform(what: str, rows: int, args: argparse.Namespace) -> Compariso
     rounds = in_turns(measures, args.repeats)
     text = f"sample {size} of {rows:,} {what} / torch.index_select of as many bytes"
     return compare(rounds, what, "index_select", what=text, unit="us")
-
-
-def compare_prioritized(args: argparse.Namespace) -> list[Comparison]:
-    """Measure prioritized replay beside each peer's; theirs hold a million transitions."""
-    schema, size = rows_schema("transitions", LENGTH), args.batch_size
-    replay = PrioritizedReplayConfig(capacity=args.rows).build(schema, 0)
-    message = noise(schema, args.rows // LENGTH)
-    replay.push(message, np.full(len(message["flags"]), schema.rows))
-    random = np.random.default_rng(0)
-    replay.update_priorities(np.arange(len(replay)), random.random(len(replay)))
-    errors = itertools.cycle(random.random((512, size)).astype(np.float32))
-
-    def turn() -> None:
-        batch = replay.sample(size)
-        replay.update_priorities(batch["index"], next(errors))
-
-    def peers_us(python: Path, name: str) -> float:
-        printed = run_peer(python, name, ["per", "--seconds", args.seconds, "--threads", 1])
-        return 1e6 / float(printed["value"])
-
-    measures = {"asyncrl": microseconds(turn, args.seconds)}
-    for name in PEERS:
-        if python := peer_python(args.peers / name):
-            measures[name] = partial(peers_us, python, name)
-    rounds = in_turns(measures, args.repeats)
-    text = f"sample {size} of {args.rows:,} by priority and update them /"
-    return [
-        compare(rounds, "asyncrl", name, what=f"{text} {name}", unit="us")
-        for name in rounds
-        if name != "asyncrl"
-    ]
 
 
 def is_near(achieved: Array, desired: Array, info: Mapping[str, Any]) -> Array:  # noqa: ARG001
@@ -272,7 +233,6 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--frames", type=positive, default=50_000, help="frames in replay")
     parser.add_argument("--batch-size", type=positive, default=256)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
-    parser.add_argument("--peers", type=Path, default=ROOT / ".peers", help="their environments")
     return parser.parse_args(argv)
 
 
@@ -283,7 +243,7 @@ def main() -> None:
     sizes = {"transitions": args.rows, "frames": args.frames}
     comparisons = [compare_uniform(what, rows, args) for what, rows in sizes.items()]
     comparisons += [compare_pushing(what, rows, args) for what, rows in sizes.items()]
-    comparisons += [compare_hindsight(args), *compare_prioritized(args)]
+    comparisons += [compare_hindsight(args)]
     keep(args, "replay", __doc__, comparisons, origin=origin)
 
 

@@ -99,18 +99,18 @@ def test_bars_lie_above_random_play():
     assert all(task.bar > task.random for task in TASKS.values())
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_case_can_be_run_or_says_what_is_missing(case: Any):
-    reason = missing(case)
-    if reason:
-        assert reason.endswith("missing")
-        return
-    config = case.config(seed=3)
-    assert (config.seed, config.env) == (3, TASKS[case.task].env)
-    assert config.stop_at_return == TASKS[case.task].bar
-    assert sync_config(config).trainer.batch_size == config.trainer.batch_size
+def test_cases_can_be_run_or_say_what_is_missing():
+    for case in CASES:
+        if reason := missing(case):
+            assert reason.endswith("missing")
+            continue
+        config = case.config(seed=3)
+        assert (config.seed, config.env) == (3, TASKS[case.task].env)
+        assert config.stop_at_return == TASKS[case.task].bar
+        assert sync_config(config).trainer.batch_size == config.trainer.batch_size
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize("case", [c for c in CASES if c.settings], ids=lambda case: case.name)
 def test_settings_of_a_case_fit_its_preset(case: Any):
@@ -241,15 +241,15 @@ def test_pieces_begin_with_one_seed_of_everything():
 
 
 def test_duels_say_what_each_side_computes():
-    for duels in (EQUAL, DUELS):
-        pieces = pieces_of_duels(duels, seeds=1)
-        assert [(p.name, p.mode) for p in pieces] == [
-            (duel.name, side) for duel in duels for side in (OURS, *duel.peers)
-        ]
-        assert all(set(duel.sizes) == {OURS, *duel.peers} for duel in duels)
+    pieces = pieces_of_duels(seeds=1)
+    assert [(p.name, p.mode) for p in pieces] == [
+        (duel.name, side) for duel in EQUAL for side in (OURS, *duel.peers)
+    ]
+    assert all(set(duel.sizes) == {OURS, *duel.peers} for duel in (*EQUAL, *DUELS))
     assert all(len(set(duel.sizes.values())) == 1 for duel in EQUAL)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_cheap_case_is_trained_and_gone_on_with(tmp_path: Path, capsys: Any):
     arguments = ["--only", "dqn/cartpole", "--seeds", "1", "--max-env-steps", "3000"]
@@ -271,6 +271,7 @@ def test_cheap_case_is_trained_and_gone_on_with(tmp_path: Path, capsys: Any):
     assert sync.lag_opt_steps is None
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Minari warns of unused metadata
 def test_recorded_episodes_are_learned_from(monkeypatch: Any):
     pytest.importorskip("minari")
@@ -381,19 +382,6 @@ def test_worse_beyond_noise_is_worse():
     assert not no_worse([90.0, 91.0, 89.0], [100.0, 100.0, 100.0], span=100.0)
     assert no_worse([60.0, 100.0, 110.0], [100.0, 101.0, 99.0], span=100.0), "one seed's bad luck"
     assert no_worse([1.0], [100.0], span=1.0), "a single seed says nothing"
-
-
-def test_curves_are_drawn(tmp_path: Path):
-    pytest.importorskip("matplotlib")
-    from benchmarks.learning.plot import draw  # noqa: PLC0415
-
-    figure = draw([a_run(), a_run(mode="sync"), a_run("sac/pendulum", reached=False)])
-    assert [axis.get_title(loc="left") for axis in figure.axes] == ["CartPole-v1", "Pendulum-v1"]
-    with pytest.raises(SystemExit, match="nothing to draw"):
-        draw([])
-    keep(tmp_path, a_run())
-    assert main(["--plot", "--results", str(tmp_path)]) == 0
-    assert (tmp_path / "curves.png").stat().st_size > 1000
 
 
 def test_every_preset_is_trained_on_something():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from benchmarks.common import PAGE, RESULTS, ROOT, insert, is_clean
 from benchmarks.learning import freshness
 from benchmarks.learning import table as learning_table
 from benchmarks.learning.runs import kept as kept_runs
-from benchmarks.peers import faults, results
+from benchmarks.peers import results
 
 LEARNING = RESULTS / "learning"
 
@@ -42,7 +43,6 @@ TABLES: dict[str, tuple[Callable[[], str], tuple[str, str]]] = {
         lambda: freshness.render(freshness.load(RESULTS / "freshness.json")),
         freshness.MARKS,
     ),
-    "faults": (lambda: faults.render(faults.load(RESULTS / "chaos" / "peers.json")), faults.MARKS),
 }
 
 
@@ -69,7 +69,7 @@ def test_a_page_without_a_place_is_refused() -> None:
 
 
 def commits_of_shown_rows() -> dict[str, set[str]]:
-    """Return where each commit is named; of faults beside peers, the one that was built on."""
+    """Return where each commit is named."""
     places: dict[str, set[str]] = {}
     rows = [(r["name"], r) for r in make_table.load(RESULTS)]
     rows += [(r["entry"], r) for r in kept(RESULTS / "chaos", "findings")]
@@ -77,11 +77,9 @@ def commits_of_shown_rows() -> dict[str, set[str]]:
     rows += [(m.side, {"commit": m.commit}) for m in results.shown(beside_peers)]
     for folder in ("", "equal", "peers"):
         rows += [(r.name, r.origin) for r in kept_runs(LEARNING / folder) if is_clean(r.origin)]
-    faulty = json.loads((RESULTS / "chaos" / "peers.json").read_text())
-    rows += [(name, cell) for name, cell in faulty.items()]
     rows += [(r["case"], r["origin"]) for r in freshness.load(RESULTS / "freshness.json")]
     for name, origin in rows:
-        places.setdefault(origin["commit"].removesuffix("-dirty"), set()).add(name)
+        places.setdefault(origin["commit"], set()).add(name)
     return places
 
 
@@ -106,6 +104,15 @@ def test_rows_of_the_tables_are_of_commits_in_the_history() -> None:
     places = commits_of_shown_rows()
     unknown = {c: places[c] for c in places if not any(h.startswith(c) for h in history if c)}
     assert not unknown, "take these again, or move them to `replaced`"
+
+
+def test_the_archive_can_be_read() -> None:
+    archive = json.loads(lzma.decompress((RESULTS / "archive.json.xz").read_bytes()))
+    assert all(json.loads(line) for path in archive for line in parts(path, archive[path]))
+
+
+def parts(path: str, text: str) -> list[str]:
+    return text.splitlines() if path.endswith(".jsonl") else [text]
 
 
 def test_speed_rows_are_of_clean_commits() -> None:
