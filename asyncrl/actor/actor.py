@@ -33,7 +33,7 @@ from asyncrl.core.launcher import Progress
 from asyncrl.core.messages import ActorReport, EnvChange, Experience, Hello, Peer
 from asyncrl.core.transport import ActorLink
 from asyncrl.core.types import Array, IntArray
-from asyncrl.metrics.stopwatch import Stopwatch
+from asyncrl.metrics.stopwatch import Stopwatch, processor_s, waited_for_cores_s
 
 _WAIT_S = 0.1
 """Length of one wait; between two waits the actor checks whether it must finish."""
@@ -42,6 +42,9 @@ _KEPT_BYTES = 1 << 14
 """Limit of the observations that wait to be stored: more would leave the cache meanwhile."""
 
 _REPORT_INTERVAL_S = 1.0
+_BUSY = 0.9
+"""Share of their time in which environments compute; above it none of it counts as sleep."""
+
 _DRAIN_S = 10.0
 """Total time that a finishing actor may take to send what it has."""
 
@@ -144,6 +147,8 @@ class Actor:
         self._clock = clock
         self._meter = EpisodeMeter(env.n_envs)
         self._watch = Stopwatch()
+        self._env_busy_s = 0.0
+        self._waited_for_cores_s = waited_for_cores_s()
         self._reported_at = clock()
         self._finish_by = float("inf")
         self._has_given_up = False
@@ -191,7 +196,7 @@ class Actor:
             return
         self._obs = self._env.reset(seed)
         forget(self._policy, np.ones(self._env.n_envs, np.bool_))
-        self._watch.lap("env")
+        self._env_busy_s += self._watch.lap("env")
 
     def run_step(self) -> None:
         """Step all environments once."""
@@ -202,6 +207,7 @@ class Actor:
         except NoAnswer:  # this actor must finish
             return
         self._watch.lap("policy")
+        busy_s = processor_s()
         try:
             outcome = self._env.step(act.action)
         except NoAnswer:  # as above, where a user's own loop steps
@@ -213,6 +219,7 @@ class Actor:
             self._rebuild_env(self._rebuilder, error)
             return
         self._watch.lap("env")
+        self._env_busy_s += processor_s() - busy_s
         self._take_back(outcome, counted)
         self._keep(act, outcome)
         self._obs = outcome.obs
@@ -305,7 +312,7 @@ class Actor:
             produced=self._outbox.produced,
             env_steps=self._meter.env_steps,
             episodes=self._meter.episodes,
-            shares={phase: seconds for phase, (seconds, _) in self._watch.take().items()},
+            shares=self._take_shares(),
             episode_returns=returns,
             episode_lengths=lengths,
             info_sums={name: total for name, (total, _) in info.items()},
@@ -313,6 +320,16 @@ class Actor:
             policy={name: as_number(name, value) for name, value in policy.items()},
             final=final,
         )
+
+    def _take_shares(self) -> dict[str, float]:
+        """Return the seconds by phase since the last report, those asleep apart from `env`."""
+        shares = {phase: seconds for phase, (seconds, _) in self._watch.take().items()}
+        before_s, self._waited_for_cores_s = self._waited_for_cores_s, waited_for_cores_s()
+        busy_s = self._env_busy_s + self._waited_for_cores_s - before_s
+        self._env_busy_s, env_s = 0.0, shares.get("env", 0.0)
+        if busy_s < env_s * _BUSY:  # never if the time without a core is unknown, nan
+            shares |= {"env": busy_s, "sleep": env_s - busy_s}
+        return shares
 
     def _must_finish(self) -> bool:
         """Whether the run ends, or this actor will be replaced."""
@@ -351,7 +368,7 @@ class Actor:
         self._progress.waiting(False)
         self._meter.reset()
         forget(self._policy, np.ones(self._env.n_envs, np.bool_))
-        self._watch.lap("env")
+        self._env_busy_s += self._watch.lap("env")
 
     def _pause(self, seconds: float) -> None:
         """Wait for this time, and meanwhile receive models and send what is ready."""

@@ -151,11 +151,11 @@ def _read(trainer: AsyncTrainer) -> _Reading:
 
 def _actor_cost(before: _Reading, after: _Reading) -> ActorCost:
     steps = max(after.actor_env_steps - before.actor_env_steps, 1)
-    policy_s, env_s, send_s = (
+    policy_s, env_s, send_s, sleep_s = (
         max(after.actor_s.get(phase, 0.0) - before.actor_s.get(phase, 0.0), 1e-9) / steps
-        for phase in ("policy", "env", "send")
+        for phase in ("policy", "env", "send", "sleep")
     )
-    return ActorCost(policy_s=policy_s, env_s=env_s, send_s=send_s)
+    return ActorCost(policy_s=policy_s, env_s=env_s + sleep_s, send_s=send_s)
 
 
 def _learner_cost(before: _Reading, after: _Reading) -> LearnerCost:

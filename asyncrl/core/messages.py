@@ -89,8 +89,8 @@ class Experience:
     """The newest model that acted in this message."""
 
 
-ACTOR_PHASES = ("env", "policy", "wait", "send")
-"""The phases of an actor's time."""
+ACTOR_PHASES = ("env", "sleep", "policy", "wait", "send")
+"""The phases of an actor's time. In `sleep` environments neither compute nor wait for a core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

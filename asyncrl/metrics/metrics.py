@@ -149,6 +149,9 @@ METRICS: dict[str, Metric] = {
     "share/learner_other": Metric("1", "the rest of the loop"),
     # The actors' time, mean over actors; the shares add up to 1.
     "share/actor_env": Metric("1", "stepping environments"),
+    "share/actor_sleep": Metric(
+        "1", "environments that sleep, or wait for a device, a network or another process"
+    ),
     "share/actor_policy": Metric("1", "choosing actions"),
     "share/actor_send": Metric("1", "turning steps into segments and sending them"),
     "share/actor_wait": Metric(

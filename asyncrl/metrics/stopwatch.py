@@ -5,8 +5,11 @@ Needs no list of phases in advance. It reads the clock once per lap, not once pe
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 
 
 class Stopwatch:
@@ -50,6 +53,20 @@ class Stopwatch:
     def totals(self) -> dict[str, float]:
         """Return the seconds of each phase over the whole time."""
         return {phase: seconds for phase, (seconds, _) in self._sums.copy().items()}
+
+
+def processor_s() -> float:
+    """Return the processor time of this process; in a thread beside the main one, of the thread."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return time.process_time() if is_main else time.thread_time()
+
+
+def waited_for_cores_s() -> float:
+    """Return for how long this thread was ready to run and had no core; nan if nothing says so."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text("ascii").split()[1]) / 1e9
+    except (OSError, IndexError):
+        return math.nan
 
 
 def ms_per_lap(laps: Mapping[str, tuple[float, int]], phases: Collection[str]) -> dict[str, float]:

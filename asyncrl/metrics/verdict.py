@@ -144,6 +144,17 @@ class Facts:
         return self.learner.get("wait", 0.0)
 
     @property
+    def asleep(self) -> float:
+        """Share of their time in which actors' environments neither compute nor wait for a core."""
+        return self.actor.get("sleep", 0.0)
+
+    @property
+    def cores_per_actor(self) -> float:
+        """Number of cores that keep an actor busy, with the processes that it has started."""
+        used = (self.children_cpu_percent or 0.0) / 100 / max(self.setup.actors, 1)
+        return max(1 - self.asleep, min(used, 1.0), _LEAST_CORES)
+
+    @property
     def cores_taken(self) -> float | None:
         """Number of cores whose time the run got."""
         if self.cpu_percent is None or (self.setup.actors and self.children_cpu_percent is None):
@@ -153,7 +164,7 @@ class Facts:
     @property
     def cores_wanted(self) -> float:
         """Number of cores that the run could use: the time in which no side waits."""
-        at_work = self.setup.actors * (1 - self.actors_wait) + 1 - self.learner_waits
+        at_work = self.setup.actors * (1 - self.actors_wait - self.asleep) + 1 - self.learner_waits
         return min(at_work, self.setup.share)
 
 
@@ -185,6 +196,9 @@ Kind = Literal[
 _SHORT_S = 2.0
 _WAITS = 0.25
 """A side that waits for less than this share of the time is not held up."""
+
+_LEAST_CORES = 0.02
+"""Lower limit for one actor, which sends and stores also while environments mostly sleep."""
 
 _MOST_WAIT = 0.75
 _OVERHEAD = 0.2
@@ -325,7 +339,8 @@ def _throttled(facts: Facts) -> Verdict | None:
 def _contended(facts: Facts) -> Verdict | None:
     """Judge a run that gets less CPU time than it could use, because the cores are busy."""
     taken, wanted = facts.cores_taken, facts.cores_wanted
-    if facts.setup.elsewhere or taken is None or taken >= _TAKEN * wanted or not _full(facts):
+    enough = min(_TAKEN * wanted, wanted - _WAITS)
+    if facts.setup.elsewhere or taken is None or taken >= enough or not _full(facts):
         return None
     return Verdict(
         "contended",
@@ -354,7 +369,7 @@ def _overcommitted(facts: Facts) -> Verdict | None:
     setup = facts.setup
     if (
         setup.elsewhere
-        or setup.actors <= setup.cores
+        or setup.actors * facts.cores_per_actor <= setup.cores
         or not _full(facts)
         or _fills_idle_cores(facts)
     ):
@@ -362,7 +377,8 @@ def _overcommitted(facts: Facts) -> Verdict | None:
     return Verdict(
         "overcommitted",
         f"overcommitted: {setup.actors} actors and the learner share {_cores(facts)}; "
-        f"{_actors(max(1, setup.cores - 1))} would leave the learner one",
+        f"{_actors(max(1, int((setup.cores - 1) / facts.cores_per_actor)))} would leave the "
+        "learner one",
     )
 
 
@@ -401,7 +417,8 @@ def _learner_bound(facts: Facts) -> Verdict | None:
     lower = f"lower limiter.samples_per_insert{to} for more environment steps"
     enough = math.ceil(working)
     advice = "speed up the learner" if enough == setup.actors else f"{_actors(enough)} would do"
-    crowded = _full(facts) and working + 1 > setup.cores and setup.actors > 1
+    asleep = setup.actors * facts.asleep
+    crowded = _full(facts) and working - asleep + 1 > setup.cores and setup.actors > 1
     if crowded and (facts.cpu_percent or 100.0) < _FULL_PERCENT:
         gets = f"{facts.cpu_percent:.0f} % of a core"
         advice = f"{_actors(setup.actors - 1)} would leave it more than {gets}"
@@ -414,6 +431,7 @@ def _actors_bound(facts: Facts) -> Verdict | None:
         return None
     busy = max(1 - facts.actors_wait, 1e-9)
     policy, env, send = (facts.actor.get(name, 0.0) / busy for name in ("policy", "env", "send"))
+    env += facts.asleep / busy
     waits = f"the learner waits {_pc(facts.learner_waits)} of its time"
     if policy >= 0.4 and policy >= max(env, send):
         evidence = (
@@ -428,6 +446,7 @@ def _actors_bound(facts: Facts) -> Verdict | None:
         )
     if env >= 0.5:
         evidence = f"env-bound: {waits}, and actors step environments {_pc(env * busy)} of theirs"
+        evidence += f", {_pc(facts.asleep)} asleep" if facts.asleep else ""
         return Verdict("env-bound", f"{evidence}; {_more_actors(facts)}")
     evidence = (
         f"actor-bound: {waits}, and actors are busy {_pc(busy)} of theirs (environments "
@@ -459,9 +478,10 @@ def _more_actors(facts: Facts) -> str:
     wanted, most = math.ceil(round(now / max(idle, 0.05), 3)), setup.most_actors
     where = ", on hosts that join" if setup.elsewhere else ""
     if facts.machine_cpu_percent is None:
-        room = setup.cores - setup.actors - 1
+        idle_cores = setup.cores - setup.actors * facts.cores_per_actor - 1
     else:
-        room = int(setup.cores * (1 - facts.machine_cpu_percent / 100) + 0.25)
+        idle_cores = setup.cores * (1 - facts.machine_cpu_percent / 100)
+    room = int(idle_cores / facts.cores_per_actor + 0.25)
     if now >= most and (setup.elsewhere or room > 0):
         return f"the run admits {_actors(most)}{where}; resume it with a higher `actors`"
     if setup.elsewhere:
@@ -479,7 +499,8 @@ def _more_actors(facts: Facts) -> str:
 
 def _cores_bound(facts: Facts) -> Verdict | None:
     setup = facts.setup
-    if setup.elsewhere or setup.actors + 1 <= setup.cores or not _full(facts):
+    wanted = setup.actors * facts.cores_per_actor + 1
+    if setup.elsewhere or wanted <= setup.cores or not _full(facts):
         return None
     return Verdict(
         "cores-bound",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +41,7 @@ from asyncrl.core.segment import (
 )
 from asyncrl.core.transport import Topic
 from asyncrl.core.types import ActorId, Array, ModelVersion
+from asyncrl.metrics.stopwatch import waited_for_cores_s
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch, CountingMemory
 from tests.support.scale import examples
 
@@ -547,7 +550,22 @@ def test_reports_come_at_intervals_and_report_what_is_new() -> None:
     assert reports[0].episode_returns.tolist() == [0.0, 30.0]
     assert reports[0].episode_lengths.tolist() == [3, 3]
     assert all(report.peer == PEER for report in stage.link.reports)
-    assert set(reports[0].shares) == set(ACTOR_PHASES)
+    assert {"env", "policy", "wait", "send"} <= set(reports[0].shares) <= set(ACTOR_PHASES)
+
+
+@pytest.mark.skipif(math.isnan(waited_for_cores_s()), reason="the system does not say who waits")
+def test_report_names_the_time_in_which_environments_sleep() -> None:
+    stage = Stage(0)
+    step = stage.env.step
+
+    def slow(action: Array) -> EnvStep:
+        time.sleep(0.02)
+        return step(action)
+
+    stage.env.step = slow  # type: ignore[method-assign]
+    stage.stop_after(5)
+    stage.actor.run(HELLO, seed=1)
+    assert sum(report.shares.get("sleep", 0.0) for report in stage.link.reports) > 0
 
 
 def test_record_of_a_policy_must_return_names() -> None:

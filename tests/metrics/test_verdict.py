@@ -187,6 +187,29 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
         "env-bound",
         ("learner waits 40 %", "step environments 70 %", "7 actors would use the idle"),
     ),
+    "environments asleep, idle cores": (
+        facts(
+            learner_waits=0.95,
+            actor={"env": 0.05, "sleep": 0.85, "policy": 0.1},
+            setup={"actors": 2, "cores": 2},
+            machine_cpu_percent=40.0,
+            children_cpu_percent=20.0,
+        ),
+        "env-bound",
+        ("step environments 90 % of theirs, 85 % asleep", "10 actors would use the idle"),
+    ),
+    "environments asleep, others take the cores": (
+        facts(
+            learner_waits=0.9,
+            actor={"env": 0.05, "sleep": 0.95},
+            setup={"actors": 4, "cores": 2},
+            machine_cpu_percent=100.0,
+            cpu_percent=5.0,
+            children_cpu_percent=10.0,
+        ),
+        "env-bound",
+        ("the 2 cores (100 % busy) are busy",),
+    ),
     "environments, no idle core": (
         facts(learner_waits=0.6, setup={"actors": 2, "cores": 2}, machine_cpu_percent=97.0),
         "env-bound",
