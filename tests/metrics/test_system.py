@@ -16,7 +16,7 @@ import pytest
 from asyncrl.metrics import system
 from asyncrl.metrics.limits import ControlGroups
 from asyncrl.metrics.metrics import describe
-from asyncrl.metrics.system import SystemMeter, find_gpu
+from asyncrl.metrics.system import Cores, CoreTimes, SystemMeter, find_gpu
 from tests.metrics.test_limits import Machine, cpu_v2, v2
 from tests.support.helpers import wait_until
 
@@ -54,15 +54,20 @@ def test_busy_process_takes_processor_time_and_memory() -> None:
 def test_use_is_since_the_last_record_and_in_the_mean_since_the_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now_s, own_s = 100.0, 7.0
-    own = lambda _: SimpleNamespace(user=own_s, system=0.0)  # noqa: E731
+    now_s, own_s, busy_s = 100.0, 7.0, 50.0
+    own = lambda _: SimpleNamespace(user=5.0, system=own_s - 5.0)  # noqa: E731
     monkeypatch.setattr(psutil.Process, "cpu_times", own)
+    monkeypatch.setattr(Cores, "times", lambda _, clock_s: CoreTimes(busy_s, 2 * clock_s))
     meter = SystemMeter(clock=lambda: now_s)
-    now_s, own_s = 101.0, 7.2
-    assert meter.record()["system/cpu_percent"] == pytest.approx(20.0)
+    now_s, own_s, busy_s = 101.0, 7.2, 51.0
+    first = meter.record()
+    assert first["system/cpu_percent"] == pytest.approx(20.0)
+    assert first["system/machine_cpu_percent"] == pytest.approx(50.0)
     now_s = 102.0
-    assert meter.record()["system/cpu_percent"] == 0.0
-    assert meter.usage().cpu_percent == pytest.approx(10.0)
+    second = meter.record()
+    assert (second["system/cpu_percent"], second["system/machine_cpu_percent"]) == (0.0, 0.0)
+    usage = meter.usage()
+    assert (usage.cpu_percent, usage.machine_cpu_percent) == pytest.approx((10.0, 25.0))
 
 
 @pytest.mark.usefixtures("no_other_children")
