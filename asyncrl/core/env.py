@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from asyncrl.core.errors import ConfigError
+from asyncrl.core.errors import ActorFailed, ConfigError, describe_error
 from asyncrl.core.types import Array, BoolArray
 
 _ALIGNMENT_BYTES = 8
@@ -347,4 +347,8 @@ def describe_env(make_env: MakeBatchEnv, *, goals: bool = False) -> EnvDescripti
         goal_reward = getattr(env, "goal_reward", None) if goals else None
         return EnvDescription(env.spec, env.n_envs, n_frames, goal_reward)
     finally:
-        env.close()
+        try:
+            env.close()
+        except Exception as error:
+            words = f"closing the environment failed: {describe_error(error)}"
+            raise ActorFailed(words) from error

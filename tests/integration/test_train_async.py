@@ -255,6 +255,18 @@ def test_environment_that_cannot_be_built_fails_before_an_actor_starts(tmp_path:
 
 
 @pytest.mark.fault("F5")
+def test_failure_to_close_the_environment_is_not_one_to_build_it() -> None:
+    class Stuck(CountingBatch):
+        def close(self) -> None:
+            raise RuntimeError("the door is stuck")
+
+    with pytest.raises(
+        ActorFailed, match=r"^closing the environment failed: RuntimeError: the door"
+    ):
+        run(make_env=Stuck)
+
+
+@pytest.mark.fault("F5")
 def test_what_cannot_be_sent_to_an_actor_is_refused_before_a_process_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
