@@ -285,7 +285,12 @@ def in_batches(together: Columns, batch_size: int) -> list[Columns]:
 
 
 def check_priorities(agent: object, buffer: ReplayBuffer) -> None:
-    """Raise if the buffer is prioritized and the agent returns no priorities."""
+    """Raise if one of agent and buffer computes or stores priorities, and the other has none."""
+    if getattr(agent, "stores_values", False) and not isinstance(buffer, AcceptsPriorities):
+        raise ConfigError(
+            f"agent.actor_priorities is on, but {type(buffer).__name__} has no priorities; set it "
+            "to False, or use a prioritized replay such as replay=PrioritizedReplayConfig()"
+        )
     if isinstance(buffer, AcceptsPriorities) and not isinstance(agent, ReturnsPriorities):
         raise ConfigError(
             f"{type(buffer).__name__} needs an agent with a method `priorities()` that returns the "

@@ -308,6 +308,14 @@ def test_prioritized_replay_needs_an_agent_that_reports_priorities() -> None:
         Stage(replay=PrioritizedReplayConfig(capacity=500))
 
 
+def test_priorities_of_actors_need_a_replay_that_has_some() -> None:
+    class Storing(ConstantAgent):
+        stores_values = True
+
+    with pytest.raises(ConfigError, match=r"agent\.actor_priorities.*Uniform.*replay="):
+        Stage(agent=Storing())
+
+
 # --- turns ---------------------------------------------------------------------------------------
 
 
