@@ -114,13 +114,14 @@ def crossq() -> RunConfig:
 def crossq_mujoco() -> RunConfig:
     """CrossQ for robots in MuJoCo; HalfCheetah in a minute or two.
 
-    One optimisation step for each environment step.
+    One optimisation step for each environment step; the replay takes 0.1 GB for HalfCheetah.
     """
     return RunConfig(
         agent=CrossQConfig(),
         env="HalfCheetah-v5",
         envs_per_actor=4,
         segment=SegmentConfig(length=16),
+        replay=UniformReplayConfig(capacity=1_000_000),
         limiter=RateLimiterConfig(samples_per_insert=256.0, min_size=1000),
         trainer=AsyncTrainerConfig(batch_size=256, sync_interval_opt_steps=10),
         evaluate=EvaluationConfig(interval_opt_steps=2500),
@@ -357,13 +358,14 @@ def sac_goals() -> RunConfig:
 def sac_mujoco() -> RunConfig:
     """Soft actor-critic for robots in MuJoCo; HalfCheetah in minutes.
 
-    One optimisation step for each environment step.
+    One optimisation step for each environment step; the replay takes 0.1 GB for HalfCheetah.
     """
     return RunConfig(
         agent=SACConfig(),
         env="HalfCheetah-v5",
         envs_per_actor=4,
         segment=SegmentConfig(length=16),
+        replay=UniformReplayConfig(capacity=1_000_000),
         limiter=RateLimiterConfig(samples_per_insert=256.0, min_size=1000),
         trainer=AsyncTrainerConfig(batch_size=256, sync_interval_opt_steps=10),
         evaluate=EvaluationConfig(interval_opt_steps=5000),
@@ -395,7 +397,7 @@ def td3() -> RunConfig:
 def td3_mujoco() -> RunConfig:
     """TD3 for robots in MuJoCo, such as HalfCheetah.
 
-    One optimisation step for each environment step.
+    One optimisation step for each environment step; the replay takes 0.1 GB for HalfCheetah.
     """
     return RunConfig(
         agent=TD3Config(
@@ -407,6 +409,7 @@ def td3_mujoco() -> RunConfig:
         env="HalfCheetah-v5",
         envs_per_actor=4,
         segment=SegmentConfig(length=16),
+        replay=UniformReplayConfig(capacity=1_000_000),
         limiter=RateLimiterConfig(samples_per_insert=256.0, min_size=1000),
         trainer=AsyncTrainerConfig(batch_size=256, sync_interval_opt_steps=10),
         evaluate=EvaluationConfig(interval_opt_steps=5000),
