@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 import tyro
 
 from asyncrl.cli.flags import check_config_file
-from asyncrl.cli.output import show
+from asyncrl.cli.output import show, width
 from asyncrl.cli.parser import parsed
 from asyncrl.core.declared import Count, Natural, Positive, check_declared
 from asyncrl.core.errors import ConfigError
@@ -34,6 +34,8 @@ _PATIENCE_S = 60.0
 """Timeout without a message, in addition to `--seconds`: making an environment may take long."""
 
 _WIDTH = 100
+"""Of lines where the terminal is not narrower."""
+
 _INDENT = 21
 
 
@@ -171,10 +173,11 @@ def render(finding: Finding) -> str:
     return "\n".join(
         textwrap.fill(
             text,
-            _WIDTH,
+            min(_WIDTH, width()),
             initial_indent=f"{start:<{_INDENT}}",
             subsequent_indent=" " * _INDENT,
             break_long_words=False,
+            break_on_hyphens=False,
         )
         for start, text in lines
     )

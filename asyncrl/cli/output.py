@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
@@ -23,6 +24,11 @@ _results: list[TextIO] = []
 def results() -> TextIO:
     """Return the stream for results."""
     return _results[-1] if _results else sys.stdout
+
+
+def width() -> int:
+    """Return the columns of the terminal that results go to; elsewhere lines have no limit."""
+    return shutil.get_terminal_size().columns if results().isatty() else sys.maxsize
 
 
 def show(text: str) -> None:

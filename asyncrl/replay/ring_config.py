@@ -94,6 +94,9 @@ def rounded_bytes(size: int) -> str:
 
 logger = logging.getLogger(__name__)
 
+_MANY_TIMES = 2.0
+"""How often segments may store a row before it is worth a word."""
+
 _NARROW_BYTES = 64
 """Columns with rows of at most this many bytes stay on the host and are copied with the batch.
 Flags, rewards and priorities are among them, because the host computes with them."""
@@ -215,11 +218,11 @@ def announce(config: RingConfig, schema: SegmentSchema) -> None:
     places = f"{rounded_bytes(in_memory)} of memory"
     if in_file:
         places += f" and {rounded_bytes(in_file)} in a file"
+    times = schema.rows / schema.length
+    stored = f"; segments of {schema.length} rows store each row {times:.2g} times"
     logger.info(
-        "replay of %d transitions takes %s when it is full; segments of %d rows store each row "
-        "%.2f times",
+        "replay of %d transitions takes %s when it is full%s",
         config.slots(schema) * schema.length,
         places,
-        schema.length,
-        schema.rows / schema.length,
+        stored if times > _MANY_TIMES else "",
     )

@@ -132,7 +132,8 @@ class RunConfig(AsyncConfig):
 
     max_seconds: Annotated[PositiveOrOff, COMMON] = 0.0
     """Stop this number of seconds after the first environment step; the start of actors does not
-    count. 0 disables."""
+    count. The evaluation of the last model comes after it, for `evaluate.final_timeout_s` at most.
+    0 disables."""
 
     stop_at_return: Annotated[Finite | None, COMMON] = None
     """Stop when an evaluation reaches this mean return. None disables."""

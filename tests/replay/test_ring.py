@@ -135,6 +135,14 @@ def test_what_goes_into_a_file_is_logged_apart(
     assert f" of memory and {size:.1f} MiB in a file when it is full" in caplog.text
 
 
+def test_segments_that_store_rows_many_times_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "asyncrl"):
+        UniformReplayConfig(capacity=100).build(atari(), 0)
+        assert "each row" not in caplog.text
+        UniformReplayConfig(capacity=100).build(replace(atari(), length=1), 0)
+    assert "segments of 1 rows store each row" in caplog.text
+
+
 def test_replay_larger_than_memory_is_refused() -> None:
     config = UniformReplayConfig(capacity=10**9)
     needed = config.nbytes(atari())
