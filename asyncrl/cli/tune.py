@@ -10,18 +10,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from asyncrl.bench.cost_model import Plan, Task
 from asyncrl.bench.trial import Trial, run_trial
-from asyncrl.bench.tuner import SearchSpace, TrialRecord, Tuner, Tuning
+from asyncrl.bench.tuner import Plan, SearchSpace, TrialRecord, Tuner, Tuning
 from asyncrl.cli.flags import check_config_file
 from asyncrl.cli.output import show
 from asyncrl.cli.parser import parsed
 from asyncrl.core.declared import Positive, check_declared
 from asyncrl.core.env import DiscreteSpec
 from asyncrl.core.errors import AsyncRLError, ConfigError
-from asyncrl.core.replay_buffer import transitions_per_sample
 from asyncrl.metrics import limits
-from asyncrl.metrics.system import Cores
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.training.describe_env import describe_env_of_run
 from asyncrl.training.presets import load_over, preset, preset_like
@@ -35,13 +32,8 @@ _COLUMNS = (
     ("actors", 6),
     ("envs", 5),
     ("rows", 5),
-    ("limiter", 7),
     ("env steps/s", 11),
-    ("predicted", 9),
     ("opt steps/s", 11),
-    ("us a step: policy, env, send", 28),
-    ("ms an opt", 9),
-    ("limited by", 0),
 )
 
 
@@ -135,7 +127,6 @@ def tune(
     """
     _check(config)
     search_space = _allowed(config, search_space or SearchSpace())
-    actors = min(config.actors, search_space.most_actors) if search_space.actors else config.actors
 
     def configured(plan: Plan) -> RunConfig:
         return replace(
@@ -145,19 +136,10 @@ def tune(
             segment=replace(config.segment, length=plan.segment_length),
         )
 
-    def run_plan(plan: Plan, *, limited: bool) -> Trial:
-        return _trial(configured(plan), limited=limited)
-
     tuning = Tuner(
-        run_plan=run_plan,
-        task=Task(
-            cores=Cores().share,
-            batch_size=config.trainer.batch_size,
-            samples_per_insert=config.for_agent(config.agent).limiter.ratio
-            / transitions_per_sample(config.replay),
-        ),
+        run_plan=lambda plan: _trial(configured(plan)),
         start=Plan(
-            actors=actors,
+            actors=min(config.actors, search_space.most_actors),
             envs_per_actor=config.envs_per_actor,
             segment_length=config.segment.length,
         ),
@@ -169,13 +151,12 @@ def tune(
     return configured(tuning.chosen), tuning
 
 
-def _trial(config: RunConfig, *, limited: bool) -> Trial:
+def _trial(config: RunConfig) -> Trial:
     return run_trial(
         config.agent,
         config.env_config().build,
         config,
         seconds=_TRIAL_S,
-        limited=limited,
         actor_agents=config.parts.agents_of_actors(config.agent, config.actors),
         make_processor=config.parts.make_processor,
     )
@@ -273,16 +254,10 @@ def _command(agent: str, config: RunConfig, options: TuneOptions) -> str:
 
 def _row(tried: TrialRecord) -> str:
     trial = tried.trial
-    costs = (trial.actor.policy_s, trial.actor.env_s, trial.actor.send_s)
     return _aligned(
         *_cells(tried.plan),
-        "on" if trial.limited else "off",
         f"{trial.env_steps_per_s:,.0f}",
-        f"{tried.predicted.env_steps_per_s:,.0f}" if tried.predicted else "",
         f"{trial.opt_steps_per_s:,.0f}",
-        ", ".join(f"{1e6 * cost:.1f}" for cost in costs),
-        f"{1e3 * trial.learner.wall_s:.2f}",
-        trial.verdict.kind,
     )
 
 

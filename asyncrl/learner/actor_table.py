@@ -178,12 +178,6 @@ class ActorTable:
         with self._lock:
             return _shares(self._learning_seconds) or _shares(self._total_seconds)
 
-    def reported(self) -> tuple[dict[str, float], int]:
-        """Return all seconds that actors have reported, by phase, and their steps in that time."""
-        with self._lock:
-            steps = sum(counted.env_steps for counted in self._counted.values())
-            return dict(self._total_seconds), steps
-
     def take(self) -> Record:
         """Return the metrics since the last call, and those of the whole run."""
         hosts = _hosts_record(self.hosts())

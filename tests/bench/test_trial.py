@@ -18,8 +18,7 @@ from asyncrl.training.presets import preset, preset_lines
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("limited", [True, False])
-def test_trial_reports_rates_and_what_steps_cost(limited: bool) -> None:
+def test_trial_reports_rates() -> None:
     trial = run_trial(
         DQNConfig(hidden=(16,)),
         EnvConfig(id="CartPole-v1", n_envs=4).build,
@@ -30,18 +29,12 @@ def test_trial_reports_rates_and_what_steps_cost(limited: bool) -> None:
             trainer=AsyncTrainerConfig(batch_size=64),
         ),
         seconds=0.3,
-        limited=limited,
     )
     assert trial.took_s > 0.3
-    assert trial.opt_steps_per_s > 0
     assert trial.env_steps_per_s > 0
-    for cost_s in (trial.actor.policy_s, trial.actor.env_s, trial.actor.send_s):
-        assert 0 < cost_s < 0.1
-    assert 0 < trial.learner.wall_s < 1.0
-    assert 0 < trial.learner.cpu_s < 1.0
-    if limited:  # 64 samples an insert, in batches of 64: one opt step for each env step
-        assert trial.opt_steps_per_s == pytest.approx(trial.env_steps_per_s, rel=0.8)
-    assert trial.limited is limited
+    # 64 samples an insert, in batches of 64: one opt step for each env step
+    assert trial.opt_steps_per_s == pytest.approx(trial.env_steps_per_s, rel=0.8)
+    assert trial.rate == pytest.approx(trial.env_steps_per_s, rel=0.8)
 
 
 class Built(Exception):
@@ -49,10 +42,7 @@ class Built(Exception):
 
 
 @pytest.mark.parametrize("name", preset_lines())
-@pytest.mark.parametrize("limited", [True, False])
-def test_settings_of_every_preset_can_be_tried(
-    name: str, limited: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_of_every_preset_can_be_tried(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[AsyncConfig] = []
 
     def build(_agent: Any, _make_env: Any, config: AsyncConfig, **_: Any) -> Any:
@@ -62,19 +52,17 @@ def test_settings_of_every_preset_can_be_tried(
     monkeypatch.setattr(trial_module, "build_async_trainer", build)
     start = preset(name)
     with pytest.raises(Built):
-        run_trial(start.agent, start.env_config().build, start, seconds=1.0, limited=limited)
+        run_trial(start.agent, start.env_config().build, start, seconds=1.0)
     (config,) = tried
     message = start.envs_per_actor * start.segment.length
     once, batch_size = config.replay.once, config.trainer.batch_size
     limiter = config.limiter.build(max_insert=message, batch_size=batch_size, once=once)
     limiter.on_insert(10 * (message + batch_size))
-    assert limiter.may_insert(message) is not (limited or once), "as fast as it can, or not"
+    assert not limiter.may_insert(message), "it limits, and has not to wait for long to begin"
 
 
 @pytest.mark.processes
-def test_trial_on_policy_is_limited_always() -> None:
+def test_trial_on_policy() -> None:
     start = preset("ppo")
-    trial = run_trial(start.agent, start.env_config().build, start, seconds=0.3, limited=False)
-    assert trial.limited
-    assert trial.env_steps_per_s > 0
-    assert 0 < trial.learner.wall_s < 10.0
+    trial = run_trial(start.agent, start.env_config().build, start, seconds=0.3)
+    assert trial.rate > 0

