@@ -6,7 +6,7 @@ from asyncrl import (
     AsyncConfig,
     AsyncTrainerConfig,
     EnvConfig,
-    MaxSeconds,
+    MaxOptSteps,
     RateLimiterConfig,
     ReachesUpperBound,
     TrainResult,
@@ -18,9 +18,9 @@ from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
 
 
-def main(max_seconds: float = 300.0) -> TrainResult:
+def main(max_opt_steps: int = 20_000) -> TrainResult:
     """Train, and show progress in the terminal."""
-    stop = ReachesUpperBound("eval_reward", 475) | MaxSeconds(max_seconds)
+    stop = ReachesUpperBound("eval_reward", 475) | MaxOptSteps(max_opt_steps)
     recorder = TerminalRecorder(limits=stop.limits(), target=("eval_reward", 475))
     result = train_async(
         DQNConfig(),

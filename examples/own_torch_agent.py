@@ -24,7 +24,7 @@ from asyncrl import (
     ColumnSpec,
     EnvSpec,
     EpsilonLadder,
-    MaxSeconds,
+    MaxOptSteps,
     PolicyContext,
     ReachesUpperBound,
     TorchAgent,
@@ -159,14 +159,14 @@ class QRAgent(QRPolicy, TorchAgent):
         return self.errors
 
 
-def main(max_seconds: float = 120.0) -> TrainResult:
+def main(max_opt_steps: int = 20_000) -> TrainResult:
     """Train on CartPole with the environments, replay, limiter and batch size of DQN's preset."""
     run = preset("dqn")
     result = train_async(
         QRDQNConfig(),
         run.env_config().build,
         run,
-        stop=ReachesUpperBound("eval_reward", 475.0) | MaxSeconds(max_seconds),
+        stop=ReachesUpperBound("eval_reward", 475.0) | MaxOptSteps(max_opt_steps),
     )
     print(result.stop_reason, result.best_score)
     return result
