@@ -31,7 +31,8 @@ class EpsilonGreedy:
 class EpsilonLadder:
     """Ape-X: each of the N environments of all actors has its own constant epsilon.
 
-    Environment i has base^(1 + alpha * i / (N - 1)); a single one has `base`.
+    Environment i has base^(1 + alpha * i / (N - 1)). A single one has `base`, which is too much for
+    it: `EpsilonGreedy`, whose epsilon falls, mostly learns faster there.
     """
 
     base: ShareOverTime = 0.4
