@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Annotated, Literal
 import tyro
 
 from asyncrl.cli.flags import check_config_file
-from asyncrl.cli.output import show, width
+from asyncrl.cli.output import show, wrapped
 from asyncrl.cli.parser import parsed
 from asyncrl.core.declared import Count, Natural, Positive, check_declared
 from asyncrl.core.errors import ConfigError
@@ -170,17 +169,7 @@ def render(finding: Finding) -> str:
     lines = [(head, finding.seen)]
     if finding.advice:
         lines.append((" " * _INDENT, f"-> {finding.advice}"))
-    return "\n".join(
-        textwrap.fill(
-            text,
-            min(_WIDTH, width()),
-            initial_indent=f"{start:<{_INDENT}}",
-            subsequent_indent=" " * _INDENT,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for start, text in lines
-    )
+    return "\n".join(wrapped(f"{start:<{_INDENT}}{text}", _INDENT, _WIDTH) for start, text in lines)
 
 
 def _count(levels: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from textwrap import TextWrapper
 from typing import TextIO
 
 _STDOUT, _STDERR = 1, 2
@@ -26,9 +27,12 @@ def results() -> TextIO:
     return _results[-1] if _results else sys.stdout
 
 
-def width() -> int:
-    """Return the columns of the terminal that results go to; elsewhere lines have no limit."""
-    return shutil.get_terminal_size().columns if results().isatty() else sys.maxsize
+def wrapped(line: str, indent: int, most: int = sys.maxsize) -> str:
+    """Wrap a line between words, where it is longer than `most` or the terminal that shows it."""
+    columns = shutil.get_terminal_size().columns if results().isatty() else most
+    wrap = TextWrapper(min(most, columns), subsequent_indent=" " * indent)
+    wrap.break_long_words = wrap.break_on_hyphens = False
+    return wrap.fill(line)
 
 
 def show(text: str) -> None:

@@ -25,7 +25,7 @@ from asyncrl.cli.flags import (
     without_rare,
 )
 from asyncrl.cli.learners import after_restart, follow, group_of, post_run_dir, started_by
-from asyncrl.cli.output import printing_log, results, show, width
+from asyncrl.cli.output import printing_log, results, show, wrapped
 from asyncrl.cli.parser import parsed
 from asyncrl.cli.run_directory import (
     ConfigKeeper,
@@ -424,7 +424,8 @@ def train_in(run_dir: Path, arguments: TrainArguments, launcher: RunLauncher | N
     if result is None:
         return exit_code
     space = "" if arguments.output.quiet else "\n"  # separates it from the last frame
-    text = space + render_summary({**result.summary(), "run_dir": str(shown)}, width())
+    lines = render_summary({**result.summary(), "run_dir": str(shown)}).splitlines()
+    text = space + "\n".join(wrapped(line, indent=13) for line in lines)
     if exit_code and result.opt_steps:
         text += f"\n  resume     asyncrl resume {shlex.quote(str(shown))}"
     if arguments.output.record_order:

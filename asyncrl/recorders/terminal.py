@@ -8,10 +8,8 @@ from __future__ import annotations
 import logging
 import math
 import shlex
-import sys
 import time
 from collections.abc import Callable, Mapping
-from textwrap import TextWrapper
 from typing import Any
 
 from rich.console import Console
@@ -127,11 +125,10 @@ class TerminalRecorder:
             live.stop()
 
 
-def render_summary(summary: Mapping[str, Any], width: int = sys.maxsize) -> str:
+def render_summary(summary: Mapping[str, Any]) -> str:
     """Format the summary of a run as a few lines of plain text; unknown values are left out.
 
-    Takes the run's summary, with `run_dir`, the directory of its results. Texts longer than `width`
-    are wrapped between words.
+    Takes the run's summary, with `run_dir`, the directory of its results.
     """
     rows = {
         "score": _score(summary),
@@ -151,10 +148,7 @@ def render_summary(summary: Mapping[str, Any], width: int = sys.maxsize) -> str:
         "hosts": "; ".join(map(_host, (summary.get("hosts") or {}).items())),
     }
     lines = [f"run ended: {summary.get('stop_reason', 'unknown')}"]
-    wrap = TextWrapper(
-        width, subsequent_indent=" " * 13, break_long_words=False, break_on_hyphens=False
-    )
-    lines += [wrap.fill(f"  {name:<10} {text}") for name, text in rows.items() if text]
+    lines += [f"  {name:<10} {text}" for name, text in rows.items() if text]
     lines += _actor_table(summary.get("actors") or {})
     if run_dir := summary.get("run_dir"):
         lines.append(f"  results    {run_dir}")

@@ -127,13 +127,6 @@ def test_plain_lines_also_where_the_terminal_cannot_move_its_cursor(
     assert "\x1b[" not in out.getvalue()
 
 
-def test_narrow_terminal_wraps_the_summary_between_words() -> None:
-    verdict = {"sentence": "learner-bound: " + "actors wait for credit " * 9 + "x" * 99}
-    text = render_summary(SUMMARY | {"verdict": verdict}, 60)
-    assert {len(line) for line in text.splitlines() if "x" * 99 not in line} <= set(range(61))
-    assert text.split() == render_summary(SUMMARY | {"verdict": verdict}).split()
-
-
 def test_last_frame_stays_and_the_cursor_comes_back() -> None:
     console, out = terminal_console()
     run(console)
