@@ -21,7 +21,7 @@ from asyncrl.actor.evaluator import EpisodeEvaluator
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.directory import make_directory, sync
 from asyncrl.core.errors import CheckpointError, ConfigError
-from asyncrl.core.recorder import CLOCK_TIME, Record
+from asyncrl.core.recorder import CLOCK_TIME
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.envs.film import filmed, in_window
 from asyncrl.learner.train_result import TrainResult
@@ -84,28 +84,6 @@ def keep_config(config: RunConfig, run_dir: Path) -> None:
     """Write the settings again if they are missing."""
     if not (run_dir / "config.yaml").exists():
         save_config(config, run_dir)
-
-
-class ConfigKeeper:
-    """A recorder that writes the settings again if the run directory is removed or renamed.
-
-    What the run saves after that is in a new directory of the same name, which cannot be used
-    without settings.
-    """
-
-    def __init__(self, config: RunConfig, run_dir: Path) -> None:
-        self._config = config
-        self._run_dir = run_dir
-
-    def start(self, config: Mapping[str, object]) -> None:
-        """Do nothing: the settings exist."""
-
-    def write(self, record: Record) -> None:
-        """Write the settings again if they are missing."""
-        keep_config(self._config, self._run_dir)
-
-    def close(self, *, failed: bool) -> None:
-        """Do nothing: nothing is open."""
 
 
 def a_start(agent: str, command: str) -> dict[str, object]:

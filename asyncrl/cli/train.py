@@ -28,7 +28,6 @@ from asyncrl.cli.learners import after_restart, follow, group_of, post_run_dir, 
 from asyncrl.cli.output import printing_log, results, show, wrapped
 from asyncrl.cli.parser import parsed
 from asyncrl.cli.run_directory import (
-    ConfigKeeper,
     a_start,
     has_summary,
     keep_config,
@@ -107,10 +106,7 @@ def setup_of(config: RunConfig) -> Setup:
 
 def recorder_of(config: RunConfig, run_dir: Path, output: Output) -> BackgroundRecorder:
     """Return the recorders of a run as one: a file in its directory, and those chosen by flags."""
-    recorders: list[Recorder] = [
-        ConfigKeeper(config, run_dir),
-        JsonlRecorder(run_dir / "metrics.jsonl"),
-    ]
+    recorders: list[Recorder] = [JsonlRecorder(run_dir / "metrics.jsonl")]
     if output.csv:
         recorders.append(CsvRecorder(run_dir / "metrics.csv"))
     if not output.quiet:
