@@ -15,6 +15,7 @@ import os
 import select
 import socket
 import struct
+import sys
 import time
 from collections import Counter
 from contextlib import suppress
@@ -24,7 +25,6 @@ from pathlib import Path
 from asyncrl.core.errors import TransportClosed, TransportError, WireError
 from asyncrl.core.inference import InferenceAnswer, InferenceRequest
 from asyncrl.core.messages import Peer
-from asyncrl.core.unix_peer import is_own
 from asyncrl.transport.inference_wire import InferenceWire
 from asyncrl.transport.wire import MAX_HEADER_BYTES, Frame, WireFormat
 from asyncrl.transport.zeromq_auth import RejectionLog
@@ -38,6 +38,7 @@ read, which then takes ten times as long."""
 _BOTH = select.POLLIN | select.POLLOUT
 _SIZES = struct.Struct("<2Q")
 _BACKLOG = 1024
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _AGAIN_S = 0.01
 """Pause after the end of a connection, before the next one."""
 
@@ -225,7 +226,7 @@ class UnixInferenceListener:
     def _accept(self) -> None:
         with suppress(OSError):  # it has left again, or there is no descriptor for it
             connection, _ = self._listening.accept()
-            if not is_own(connection):
+            if not _is_own(connection):
                 connection.close()
                 return
             connection.setblocking(False)
@@ -314,3 +315,12 @@ class _Stream:
         del read[:end]
         self.received.append((message[_SIZES.size : begin], message[begin:end]))
         return True
+
+
+def _is_own(connection: socket.socket) -> bool:
+    """Whether a process of the same user, or of root, is at the other end."""
+    if sys.platform != "linux":
+        return True  # the mode of the socket or of its directory keeps others out
+    size = _CREDENTIALS.size
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    return _CREDENTIALS.unpack(credentials)[1] in {0, os.getuid()}
