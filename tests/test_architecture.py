@@ -243,10 +243,10 @@ MAX_CODE_LINES: Mapping[str, int] = {
     "asyncrl": 91,
     "actor": 1668,
     "agents": 5436,
-    "bench": 1285,
+    "bench": 1230,
     "checkpoint": 1025,
-    "cli": 2803,
-    "core": 1894,
+    "cli": 2744,
+    "core": 1873,
     "datasets": 286,
     "doctor": 1636,
     "envs": 1635,
@@ -258,14 +258,14 @@ MAX_CODE_LINES: Mapping[str, int] = {
     "report": 1234,
     "supervision": 3040,
     "training": 4387,
-    "transport": 2272,
+    "transport": 2209,
     "tests": 52_377,
     "benchmarks": 11_289,
 }
 """Lines of code per room, and in the folders beside the package: without blanks, comments and
 docstrings."""
 
-MAX_MODULES = 256
+MAX_MODULES = 253
 
 MAX_LOADED: Mapping[str, int] = {
     "asyncrl": 0,
