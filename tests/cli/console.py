@@ -19,6 +19,9 @@ TINY = """
     --record.interval-s 0.1 --evaluate.play.episodes 3 --agent.hidden 16
 """.split()
 
+SLOW = [*TINY, "--env", "tests.support.fake_envs:SlowEnv"]
+"""The same where a run goes on until the test ends it."""
+
 _DEADLINE_S = 60.0
 
 

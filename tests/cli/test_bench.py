@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,8 +20,7 @@ from asyncrl.cli.bench import parse
 from asyncrl.cli.main import main
 from asyncrl.core.errors import AsyncRLError
 from tests.bench.sample_results import FakeStage, a_quantity, a_result
-from tests.cli.console import hears, run, started
-from tests.support.helpers import wait_until
+from tests.cli.console import run, started
 from tests.test_architecture import loaded_by
 
 TINY = "--seconds 0.05 --warm-up-seconds 0.01 --repeats 1 --envs-per-actor 2".split()
@@ -46,29 +44,6 @@ def test_people_read_a_table_of_what_was_measured(capsys: pytest.CaptureFixture[
     last = shown.out.splitlines()[-1]
     assert last.startswith("env    CartPole-v1  ")
     assert "agent steps/s" in last
-
-
-@pytest.mark.processes
-def test_json_reports_value_limit_and_ratio(tmp_path: Path) -> None:
-    done = run("bench", "sample", *TINY, "--actors", "1", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "learned nothing" not in done.stderr, "it was not there to learn"
-    line, served = done.stdout.splitlines()
-    assert json.loads(served)["case"] == "inference server"
-    shown = json.loads(line)
-    assert (shown["stage"], shown["env"], shown["unit"]) == (
-        "sample",
-        "CartPole-v1",
-        "agent steps/s",
-    )
-    assert shown["value"] > 0
-    assert shown["limit"] > 0
-    assert shown["ratio"] == shown["value"] / shown["limit"]
-    assert shown["frames_per_s"] == shown["value"]
-    assert len(shown["repeats"]) == 1
-    assert shown["settings"]["actors"] == 1
-    assert {"processor", "cores", "torch"} <= set(shown["machine"])
-    assert not list(tmp_path.iterdir()), "measuring leaves no files"
 
 
 @pytest.mark.processes
@@ -139,15 +114,6 @@ def test_a_ratio_that_got_worse_than_the_baseline_is_a_failure(
     assert "new: env, CartPole-v1, agent steps/s is not in the baseline" in shown
 
 
-def test_what_was_saved_can_be_compared_with(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    baseline = str(tmp_path / "x")
-    assert main(["bench", "env", *TINY, "--save", baseline]) == 0
-    assert main(["bench", "env", *TINY, "--compare", baseline, "--tolerance", "1e9"]) == 0
-    assert "nothing got worse by more than" in capsys.readouterr().out
-
-
 def test_wrong_flags_and_help_load_no_torch() -> None:
     assert "torch" not in loaded_by("asyncrl.cli.bench")
 
@@ -182,50 +148,19 @@ def test_a_stage_that_fails_does_not_take_the_others_results_with_it(
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interruption_ends_with_what_was_measured_so_far(
-    number: signal.Signals, tmp_path: Path
-) -> None:
+def test_interruption_ends_with_what_was_measured_so_far(tmp_path: Path) -> None:
     flags = "--seconds 0.2 --warm-up-seconds 0 --envs-per-actor 2 --actors 1 --capacity 2000"
     with started("bench", "all", *flags.split(), "--json", "--save", "x", cwd=tmp_path) as bench:
         assert bench.stdout is not None
         first = bench.stdout.readline()
-        bench.send_signal(number)
+        bench.send_signal(signal.SIGTERM)
         out, err = bench.communicate(timeout=60)
-    assert bench.returncode == 128 + number
+    assert bench.returncode == 128 + signal.SIGTERM
     assert "interrupted; these are the results of complete rounds" in err
     assert "Traceback" not in err
     saved = json.loads((tmp_path / "x").read_text())
     assert saved == [json.loads(line) for line in [first, *out.splitlines()]]
     assert len(saved) < len(STAGES)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-@pytest.mark.processes
-def test_interruption_before_anything_is_measured_says_so(tmp_path: Path) -> None:
-    flags = "--seconds 60 --envs-per-actor 2 --save x --debug".split()
-    with started("bench", "env", *flags, cwd=tmp_path) as bench:
-        wait_until(lambda: hears(bench.pid), 30.0, "the signal's handler")
-        bench.send_signal(signal.SIGINT)
-        out, err = bench.communicate(timeout=60)
-    assert (bench.returncode, out) == (130, "")
-    assert err == "asyncrl: interrupted by SIGINT\n"
-    assert not list(tmp_path.iterdir())
-
-
-def test_flags_are_read() -> None:
-    argv = "sample --env Pendulum-v1 --actors 3 --segment-length 8 --env-kwargs g 9.8 x True"
-    bench = parse(argv.split()).bench
-    assert (bench.env, bench.actors, bench.segment_length) == ("Pendulum-v1", 3, 8)
-    assert bench.env_kwargs == {"g": 9.8, "x": True}
-
-
-def test_quick_changes_defaults_only() -> None:
-    usual, quick = parse(["all"]).bench, parse(["all", "--quick"]).bench
-    assert quick.seconds < usual.seconds
-    assert quick.capacity < usual.capacity
-    assert quick.repeats < usual.repeats
-    assert parse(["all", "--quick", "--seconds", "7"]).bench.seconds == 7.0
 
 
 @pytest.mark.parametrize(
@@ -235,10 +170,8 @@ def test_quick_changes_defaults_only() -> None:
             "",
             "name a stage to measure: asyncrl bench env|sample|learner|train|all",
         ),
-        ("--quick", "name a stage to measure"),
         ("speed", "'speed' is not a stage to measure: asyncrl bench env|"),
         ("env --repeats 0", "--repeats must be at least 1, got 0"),
-        ("env --tolerance -1", "--tolerance must be 0 or more, got -1"),
         ("env --compare no-such-file", "no-such-file holds no results"),
         ("env --save no/such/directory/x.json", "the directory no/such/directory does not exist"),
     ],
@@ -252,9 +185,8 @@ def test_wrong_arguments_are_refused_before_anything_is_measured(
     assert not shown.out
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["sample", "--help"]])
-def test_help_is_no_error(argv: list[str], capsys: pytest.CaptureFixture[Any]) -> None:
+def test_help_is_no_error(capsys: pytest.CaptureFixture[Any]) -> None:
     with pytest.raises(SystemExit) as ended:
-        parse(argv)
+        parse(["sample", "--help"])
     assert not ended.value.code
     assert "--seconds" in capsys.readouterr().out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import sys
@@ -26,8 +25,6 @@ from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.run_config import RunConfig, save_yaml
 from examples.own_agent import Table, TableConfig
 from tests.cli import console
-from tests.support.helpers import many_descriptors, wait_until
-from tests.support.leftovers import children
 
 pytestmark = pytest.mark.processes
 
@@ -56,10 +53,6 @@ def found(seconds: float = 0.5, patience_s: float = 60.0, **flaws: Any) -> Itera
     return examine(config, seconds=seconds, seed=0, patience_s=patience_s)
 
 
-def left() -> list[psutil.Process]:
-    return children(recursive=True)
-
-
 def test_good_environment_is_fit(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments(env="CartPole-v1")) == 0
     out = capsys.readouterr().out
@@ -76,20 +69,6 @@ def test_agents_are_asked_whether_they_keep_their_contract(
     out = " ".join(capsys.readouterr().out.split())
     assert "fail opt" in out
     assert "`opt` of BrokenTable must return numbers by name, got None; return" in out
-
-
-def test_agent_is_asked_in_the_spaces_of_an_environment(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    agent = "examples.own_agent:TableConfig"
-    assert run(parse(["CartPole-v1", "--agent", agent])) == 0
-    out = capsys.readouterr().out
-    assert "actions: those of CartPole-v1" in out
-    assert f"{agent} is ready for training" in out
-    assert run(parse([PATIENT, "--agent", PATIENT])) == 1
-    assert "is not an agent's config" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match="asyncrl doctor ENV --agent"):
-        parse(["--agent", agent])
 
 
 def test_without_an_environment_the_machine_is_looked_at(
@@ -159,8 +138,6 @@ def test_bad_environment_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     ("do", "how"),
     [
         ("segfault", r"was killed by SIGSEGV .*; at .*faults_in_process\.py:\d+ in .*"),
-        ("fork and crash", r"was killed by SIGSEGV .*; at .*broken_envs\.py:\d+ in _fork"),
-        ("exit-3", "exited with code 3, .*"),
         ("exit-0", UNASKED),
     ],
 )
@@ -169,46 +146,6 @@ def test_process_that_dies_is_reported_with_its_place(do: str, how: str) -> None
     assert (last.level, last.check) == ("fail", "two copies")
     assert re.fullmatch(f"the process of the environment or agent {how}", last.seen)
     assert [f.level for f in before] == ["ok"] * len(before)
-
-
-def test_environment_is_examined_with_any_number_of_open_files() -> None:
-    with many_descriptors():
-        *_, last = found(do="exit-3")
-    assert "exited with code 3" in last.seen
-
-
-class ExitingTable(Table):
-    """Ends its process in its first optimisation step."""
-
-    def opt(self, batch: Columns) -> Any:
-        os._exit(0)
-
-
-class ExitingConfig(TableConfig):
-    def build(self, spec: EnvSpec, context: PolicyContext) -> ExitingTable:
-        return ExitingTable(self, 4, context.seed)
-
-
-def test_agent_that_ends_its_process_is_reported_with_its_place() -> None:
-    config = EnvConfig(id=f"{__name__}:ExitingConfig", n_envs=2)
-    *before, last = examine(config, seconds=0.5, seed=0, patience_s=60.0)
-    assert (last.level, last.check) == ("fail", "opt")
-    assert last.seen.endswith(UNASKED)
-    assert [f.level for f in before] == ["ok"] * len(before)
-
-
-def test_environment_that_hangs_is_ended() -> None:
-    *_, last = found(do="sleep", patience_s=4.0)
-    assert (last.level, last.check) == ("fail", "two copies")
-    assert re.match(r"no answer for 4\.5 s; at .*faults_in_process\.py:\d+ in ", last.seen)
-    assert left() == []
-
-
-def test_nothing_is_left_when_the_reader_is_gone() -> None:
-    findings = found(do="start a process", seconds=60.0)
-    assert next(findings).check == "make"
-    findings.close()  # type: ignore[attr-defined]
-    wait_until(lambda: not left(), 10.0, "the process's end")
 
 
 def test_examination_ends_with_the_doctor(tmp_path: Path) -> None:
@@ -230,17 +167,6 @@ def test_words_of_the_environment_are_no_part_of_the_report(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["fit"] is True
     assert "loud" in done.stderr
-
-
-def test_command_line_is_read() -> None:
-    line = f"{PATIENT} --env-kwargs reward 2.0 --envs-per-actor 4 --vectorization native --seed 3"
-    read = parse(line.split())
-    assert read.env_config().kwargs == {"reward": 2.0}
-    assert (read.env_config().n_envs, read.env_config().vectorization, read.seed) == (
-        4,
-        "native",
-        3,
-    )
 
 
 @pytest.mark.parametrize(("columns", "most"), [(60, 60), (200, 100)])

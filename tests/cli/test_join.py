@@ -70,24 +70,6 @@ def test_a_missing_key_is_waited_for(tmp_path: Path, capfd: pytest.CaptureFixtur
         assert (out.startswith(said), bool(out)) == (True, bool(said))
 
 
-@pytest.mark.processes
-def test_a_run_and_a_host_on_the_command_line(tmp_path: Path) -> None:
-    limits = ["--max-opt-steps", "100", "--listen", "tcp://127.0.0.1", "--run-dir", "run"]
-    key = tmp_path / "run" / "join.key"
-    with console.started("join", str(key), "--actors", "1", cwd=tmp_path) as host:
-        wait_until(lambda: console.hears(host.pid, signal.SIGUSR1), DEADLINE_S, "the handler")
-        host.send_signal(signal.SIGUSR1)  # schedulers send it to all processes of a job
-        with console.started("train", "dqn", *console.TINY, *limits, cwd=tmp_path) as learner:
-            out, err = learner.communicate(timeout=DEADLINE_S)
-        joined, warnings = host.communicate(timeout=DEADLINE_S)
-    assert (learner.returncode, err) == (0, "")
-    assert f"asyncrl join {key} --actors N" in out
-    assert (host.returncode, warnings) == (0, "")
-    assert "with room for 1 actors" in joined
-    assert "the run has ended" in joined
-    assert not key.exists()
-
-
 def actor_of(host: int) -> psutil.Process | None:
     """Return the process of an actor that a host has started, if there is one."""
     for child in psutil.Process(host).children(recursive=True):
@@ -116,24 +98,32 @@ def has_gone(process: psutil.Process) -> bool:
 
 
 @pytest.mark.processes
-def test_a_terminated_host_leaves_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_hosts_wait_for_a_run_leave_it_and_end_with_it(tmp_path: Path) -> None:
     key = tmp_path / "run" / "join.key"
+    join = ["join", str(key), "--actors", "1"]
     where = ["--actors", "0..1", "--listen", "tcp://127.0.0.1", "--run-dir", "run"]
-    with console.started("train", "dqn", *console.TINY, *where, cwd=tmp_path) as learner:
-        actors = []
-        for turn in ("first", "second"):
-            with console.started("join", str(key), "--actors", "1", cwd=tmp_path) as host:
-                actors.append(first_actor_of(host.pid, f"the {turn} actor"))
-                end = host if turn == "first" else learner
-                end.send_signal(signal.SIGTERM)
-                said, warnings = host.communicate(timeout=DEADLINE_S)
-            code, words = (143, "left the run") if turn == "first" else (0, "the run has ended")
-            assert (host.returncode, warnings) == (code, "")
-            assert words in said
-            assert has_gone(actors[-1])
-        _, err = learner.communicate(timeout=DEADLINE_S)
+    with console.started(*join, cwd=tmp_path) as first:
+        wait_until(lambda: console.hears(first.pid, signal.SIGUSR1), DEADLINE_S, "the handler")
+        first.send_signal(signal.SIGUSR1)  # schedulers send it to all processes of a job
+        with console.started("train", "dqn", *console.SLOW, *where, cwd=tmp_path) as learner:
+            actors = [first_actor_of(first.pid, "the first actor")]
+            first.send_signal(signal.SIGTERM)
+            said, warnings = first.communicate(timeout=DEADLINE_S)
+            assert (first.returncode, warnings) == (143, "")
+            assert "with room for 1 actors" in said
+            assert "left the run" in said
+            with console.started(*join, cwd=tmp_path) as second:
+                actors.append(first_actor_of(second.pid, "the second actor"))
+                learner.send_signal(signal.SIGTERM)
+                said, warnings = second.communicate(timeout=DEADLINE_S)
+            assert (second.returncode, warnings) == (0, "")
+            assert "the run has ended" in said
+            assert all(map(has_gone, actors))
+            out, err = learner.communicate(timeout=DEADLINE_S)
     assert learner.returncode == 143
+    assert f"asyncrl join {key} --actors N" in out
     assert "leaves the run" in err
     assert "was not heard" not in err, "it is not lost"
     hosts = json.loads((tmp_path / "run" / "summary.json").read_text())["hosts"].values()
     assert sorted((h["left"], h["lost"], h["started"]) for h in hosts) == [(0, 0, 1), (1, 0, 1)]
+    assert not key.exists()

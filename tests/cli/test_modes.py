@@ -15,7 +15,7 @@ from asyncrl.cli.train import parse, setup_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.metrics.verdict import Facts, judge
 from asyncrl.training.presets import preset
-from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
+from asyncrl.training.run_config import RunConfig, save_yaml
 from tests.cli.console import misbehaving_env
 from tests.support.fakes import ConstantConfig
 from tests.test_readme import SITE
@@ -71,12 +71,6 @@ def test_live_view_knows_that_other_modes_have_no_actors(
     assert verdict.sentence.startswith(words)
 
 
-def test_live_view_knows_how_many_actors_hosts_may_run() -> None:
-    listen = ["dqn", "--listen", "tcp://127.0.0.1", "--actors", "2..6"]
-    assert setup_of(parse(listen).config).most_actors == 6
-    assert setup_of(parse(["dqn"]).config).most_actors > 6, "set_actors may add some"
-
-
 def test_synchronous_run_is_the_same_twice_and_continues(run_dir: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
     command(
@@ -119,16 +113,9 @@ def test_offline_run_learns_from_a_run_and_continues(
     [
         ("dqn --mode offline --data x --actors 3", "--actors has no effect with --mode offline"),
         ("dqn --mode sync --actors auto", "--actors auto has no effect with --mode sync"),
-        ("dqn --listen tcp://127.0.0.1 --actors auto", "measures this machine, but hosts start"),
         ("dqn --launcher ray --actors=auto", "measures this machine, but hosts start the actors"),
         ("dqn --mode sync --proxy.overflow=drop", "--proxy.overflow has no effect"),
-        ("dqn --mode sync --ranks.timeout_s 9", "--ranks.timeout-s has no effect"),
-        ("dqn --mode sync --serving.device cpu", "--serving.device has no effect"),
-        ("dqn --mode sync --limiter.band-transitions 9", "--limiter.band-transitions has no"),
-        ("dqn --mode sync --trainer.sync-interval-opt-steps 9", "interval-opt-steps has no effect"),
         ("iql --data x --inference=server", "--inference has no effect with --mode offline"),
-        ("dqn --mode offline --data x --limiter.min-size 9", "--limiter.min-size has no effect"),
-        ("dqn --mode offline", "mode=offline learns from data, but data is not set"),
         ("iql", "mode=offline learns from data, but data is not set; set it"),
         ("dqn --data x", "--data has no effect with --mode async; use --mode offline"),
         ("dqn --mode sync --limiter.samples-per-insert 0", "does not define how often mode=sync"),
@@ -150,7 +137,7 @@ def test_file_with_served_inference_gives_a_synchronous_run(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("samples", "batch_size", "every", "steps"),
-    [(8.0, 128, 16, 1), (256.0, 64, 1, 4), (8.0, 100, 25, 2), (1.0, 1024, 1024, 1)],
+    [(8.0, 128, 16, 1), (256.0, 64, 1, 4), (8.0, 100, 25, 2)],
 )
 def test_synchronous_run_takes_as_many_samples_per_insert(
     samples: float, batch_size: int, every: int, steps: int
@@ -181,14 +168,7 @@ def test_file_may_say_which_agent_it_is_about(tmp_path: Path) -> None:
     assert arguments.agent == "tests.support.fakes:ConstantConfig"
 
 
-def test_agent_of_a_file_is_called_as_its_preset(tmp_path: Path) -> None:
-    path = tmp_path / "config.yaml"
-    save_yaml(parse(["sac-mujoco"]).config, path)
-    assert parse(["--config", str(path)]).agent == "sac-mujoco"
-    assert parse(["--config", str(path)]).config == parse(["sac-mujoco"]).config
-
-
-@pytest.mark.parametrize("text", ["", "seed: 3\n", "agent: {hidden: [3]}\n", "agent: dqn\n"])
+@pytest.mark.parametrize("text", ["", "agent: {hidden: [3]}\n"])
 def test_file_without_an_agent_is_reported(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)
@@ -204,8 +184,6 @@ def test_file_without_an_agent_is_reported(tmp_path: Path, text: str) -> None:
     [
         ("--env.n-envs", "--envs-per-actor"),
         ("--env.id", "--env"),
-        ("--env.info", "--env-info"),
-        ("--env.wrappers", "--env-wrappers"),
     ],
 )
 def test_flag_with_another_name_is_answered_with_its_own(
@@ -215,20 +193,9 @@ def test_flag_with_another_name_is_answered_with_its_own(
     assert f"did you mean {flag}?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("env: {id: CartPole-v1}", r"env\.id: there is no such setting; did you mean env\?"),
-        ("env: {n_envs: 3}", r"env\.n_envs: .*did you mean envs_per_actor\?"),
-    ],
-)
-def test_setting_with_another_name_in_a_file_is_answered_with_its_own(
-    text: str, said: str, tmp_path: Path
-) -> None:
-    (tmp_path / "config.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=said):
-        load_yaml(RunConfig, tmp_path / "config.yaml")
-    with pytest.raises(ConfigError, match=said):
+def test_setting_with_another_name_in_a_file_is_answered_with_its_own(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("env: {n_envs: 3}")
+    with pytest.raises(ConfigError, match=r"env\.n_envs: .*did you mean envs_per_actor\?"):
         parse(["dqn", "--config", str(tmp_path / "config.yaml")])
 
 

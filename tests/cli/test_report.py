@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import socket
 import time
@@ -18,7 +17,7 @@ import pytest
 from asyncrl.cli.main import main
 from asyncrl.core.recorder import CLOCK_TIME
 from asyncrl.training.run_config import RunConfig
-from tests.cli.console import TINY, started
+from tests.cli.console import SLOW, started
 from tests.report.runs import made_run
 from tests.support.helpers import wait_until
 
@@ -38,7 +37,7 @@ def address_in(text: str) -> str:
 
 @pytest.mark.processes
 def test_dashboard_follows_a_run_to_its_end(tmp_path: Path) -> None:
-    flags = [*TINY, "--dashboard", "--quiet", "--run-dir", "x"]
+    flags = [*SLOW, "--dashboard", "--quiet", "--run-dir", "x"]
     with started("train", "dqn", *flags, cwd=tmp_path) as process:
         assert process.stdout is not None
         address = address_in(process.stdout.readline())
@@ -80,7 +79,6 @@ def test_live_report_ends_with_the_run(tmp_path: Path, capsys: pytest.CaptureFix
     ("command", "error"),
     [
         ("report {run} --live", "{run} is not active: its state is ended; asyncrl report"),
-        ("report {run} --live -o x.html", "--live shows one run and writes no file"),
         ("report {run} {run} --live", "--live shows one run and writes no file"),
         ("report {active} --live --port {port}", "port {port} cannot be used: another program"),
         ("report {active} --live --port 65536", "--port must lie in [0, 65535]"),
@@ -120,26 +118,6 @@ def test_long_reading_shows_its_progress(
         assert second.split()[1] > "0"
     assert main(["runs", str(tmp_path)]) == 0
     assert not capsys.readouterr().err
-
-
-def test_single_evaluation_is_a_point_in_the_picture(tmp_path: Path) -> None:
-    at = [dict.fromkeys(("env_steps", "opt_steps", "wall_s", "eval_reward"), k) for k in (1.0, 2.0)]
-    for records, is_point in ((at[:1], True), (at, False)):
-        run = made_run(tmp_path / f"of-{len(records)}", RunConfig(), records=records)
-        picture = tmp_path / f"{len(records)}.svg"
-        assert main(["plot", str(run), "-o", str(picture)]) == 0
-        marks = re.findall(r"<use [^>]*fill: #0072b2", picture.read_text())
-        assert bool(marks) == is_point
-
-
-def test_long_name_is_cut_in_the_picture(tmp_path: Path) -> None:
-    at = [dict.fromkeys(("env_steps", "opt_steps", "wall_s", "eval_reward"), 1.0)]
-    run = made_run(tmp_path / "long", RunConfig(env=f"module:{'x' * 300}"), records=at)
-    picture = tmp_path / "long.svg"
-    assert main(["plot", str(run), "-o", str(picture)]) == 0
-    shown = "".join(re.findall("x+[.]*", "".join(re.findall("<!--(.*?)-->", picture.read_text()))))
-    assert 100 < len(shown) < 200
-    assert shown.endswith("x...")
 
 
 def test_offline_runs_are_drawn_over_optimisation_steps(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -68,6 +69,14 @@ class TellingEnv(gym.Env[Any, Any]):
             return np.array(seen, np.float32)
         self._reused[:] = seen
         return self._reused
+
+
+class SlowEnv(TellingEnv):
+    """Takes its time, so that a run that waits for a test leaves the machine to others."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(0.005)
+        return super().step(action)
 
 
 class BrokenEnv(TellingEnv):
