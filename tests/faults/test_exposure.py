@@ -61,6 +61,7 @@ class Exposed:
     keys: int = 0
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 @pytest.mark.parametrize(("arguments", "umask"), RUNS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -30,10 +29,6 @@ def the_learner(family: Family) -> None:
     family[0].kill()
 
 
-def its_group(family: Family) -> None:
-    os.killpg(family[0].pid, signal.SIGKILL)
-
-
 def its_helper(family: Family) -> None:
     family[1].kill()
 
@@ -55,7 +50,7 @@ def traces() -> set[Path]:
 
 
 @pytest.mark.fault("F11", "F35")
-@pytest.mark.parametrize("kill", [the_learner, its_group, its_helper, one_by_one])
+@pytest.mark.parametrize("kill", [the_learner, its_helper, one_by_one])
 def test_nothing_is_left_whichever_process_is_killed(
     tmp_path: Path, kill: Callable[[Family], None]
 ) -> None:

@@ -1,7 +1,7 @@
 """The command line on machines as people have them: a row for each, run by a shell.
 
-`--scale full` runs all rows, otherwise those that are marked as usual. After each, no process and
-no temporary file may be left.
+All rows but those that are marked as usual are slow tests. After each, no process and no temporary
+file may be left.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import pytest
 
 from benchmarks.machines import Machine, Unavailable, machine, marked
 from tests.cli.console import TINY
-from tests.support import scale
 from tests.support.helpers import wait_until
 
 DEADLINE_S = 300.0
@@ -68,7 +67,7 @@ class Row:
     deadline_s: float = DEADLINE_S
 
     usual: bool = False
-    """Whether the row is run without `--scale full`, too."""
+    """Whether the row is no slow test."""
 
 
 TRAINED = ("x/checkpoints/best", "x/checkpoints/50", "x/summary.json")
@@ -79,7 +78,6 @@ ROWS = {
         runs="short; asyncrl eval x --json; asyncrl export x --to exported.npz",
         says=r"run ended: 50 optimisation steps are done[^{]*\{\"score\": ",
         leaves=(*TRAINED, "exported.npz"),
-        usual=True,
     ),
     "read-only working directory": Row(
         on=("another user", "read-only directory"),
@@ -126,7 +124,6 @@ ROWS = {
         says=r"(?s)23 of 24 processes .* about 2 actors.* 34 may be open, .* about 2 actors",
         never=r"Traceback|\[Errno|WARNING",
         leaves=TRAINED,
-        usual=True,
     ),
     "too few tasks": Row(on=("10 tasks",), runs="asyncrl doctor", code=1, says="fail  processes"),
     "64 processes": Row(
@@ -369,9 +366,14 @@ def place() -> Iterator[Path]:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.timeout(row.deadline_s + DEADLINE_S))
+        pytest.param(
+            name,
+            marks=[
+                pytest.mark.timeout(row.deadline_s + DEADLINE_S),
+                *([] if row.usual else [pytest.mark.slow]),
+            ],
+        )
         for name, row in ROWS.items()
-        if scale.full or row.usual
     ],
 )
 def test_row(name: str, place: Path) -> None:

@@ -6,23 +6,16 @@ import json
 import signal
 from pathlib import Path
 
-import psutil
 import pytest
 
 from asyncrl.core.launcher import ProgressReport
 from tests.faults.learners import boards, learner
 from tests.support.helpers import wait_until
-from tests.support.warm import Process
 
 pytestmark = pytest.mark.processes
 
 DEADLINE_S = 60.0
 STEP_TIMEOUT_S = 5.0
-
-
-def actors_of(process: Process) -> list[psutil.Process]:
-    (server,) = psutil.Process(process.pid).children()
-    return server.children()
 
 
 @pytest.mark.fault("F16", "F30", "F33")
@@ -45,7 +38,6 @@ def test_learner_that_was_stopped_finds_its_actors_waiting_and_continues(tmp_pat
 
         wait_until(out_of_credit, DEADLINE_S, "actors without credit")
         before = read()
-        held = [actor.memory_info().rss for actor in actors_of(process)]
         # An actor gives a sign ten times a second.
         signs = 12 * STEP_TIMEOUT_S
         wait_until(
@@ -55,8 +47,6 @@ def test_learner_that_was_stopped_finds_its_actors_waiting_and_continues(tmp_pat
         )
         after = read()
         assert [r.produced for r in after] == [b.produced for b in before], "no actor goes ahead"
-        grown = [actor.memory_info().rss for actor in actors_of(process)]
-        assert all(g < h + (8 << 20) for g, h in zip(grown, held, strict=True))
         process.send_signal(signal.SIGCONT)
         wait_until(
             lambda: all(r.turns > a.turns + 100 for r, a in zip(read(), after, strict=True)),

@@ -24,6 +24,7 @@ from asyncrl.learner.train_result import TrainResult
 from asyncrl.training.connect import Connection, connect
 from asyncrl.training.join_key import JoinKey
 from tests.integration.test_hosts import CONFIG, built, check, restarts
+from tests.support import warm
 from tests.support.fakes import ConstantConfig
 from tests.support.helpers import wait_until
 
@@ -65,53 +66,6 @@ def play(actor: Connection, steps: int = 1_000_000) -> int:
     return done
 
 
-def test_a_custom_loop_trains_a_learner(tmp_path: Path) -> None:
-    key = tmp_path / "join.key"
-    with training(key) as results, connect(key, agent=ConstantConfig(), config=CONFIG) as actor:
-        done = play(actor)
-    (result,) = results
-    check(result)
-    assert result.ledger["lost"] == 0
-    assert 0 < result.env_steps <= done
-    with pytest.raises(TransportClosed):
-        actor.act(np.zeros(actor.spec.observation.shape, actor.spec.observation.dtype))
-
-
-def test_what_a_loop_has_done_is_kept_when_it_leaves(tmp_path: Path) -> None:
-    key = tmp_path / "join.key"
-    with training(key) as results:
-        for _ in range(2):  # the second takes the place of the first, perhaps after its timeout
-            with connect(key, timeout_s=180.0) as actor:  # the key has the settings
-                assert play(actor, steps=20) == 20
-    (result,) = results
-    ledger = result.ledger
-    assert result.env_steps == 40
-    assert ledger["lost"] == ledger["in_flight"] == 0
-
-
-def test_two_programs_act_in_one_run(tmp_path: Path) -> None:
-    key = tmp_path / "join.key"
-    with training(key) as results, connect(key) as one, connect(key) as other:
-        assert [play(actor, steps=20) for actor in (one, other)] == [20, 20]
-    (result,) = results
-    assert result.env_steps == 40
-    assert [host["started"] for host in result.hosts.values()] == [1, 1]
-    assert result.ledger["lost"] == result.ledger["in_flight"] == 0
-
-
-def test_a_loop_joins_no_run_with_other_spaces(tmp_path: Path) -> None:
-    key = tmp_path / "join.key"
-    with training(key), connect(key) as actor:
-        own = JoinKey.load(key)
-        action = {**own.spaces["action"], "n": 77}
-        replace(own, address="tcp://127.0.0.1:1", spaces={**own.spaces, "action": action}).save(key)
-        actor._read_key()
-        assert actor._session.key.address == own.address
-        replace(own, address="tcp://127.0.0.1:1").save(key)
-        actor._read_key()
-        assert actor._session.key.address == "tcp://127.0.0.1:1"
-
-
 class OtherLevels(Callback):
     """Changes the environments before the run, and in it."""
 
@@ -123,13 +77,29 @@ class OtherLevels(Callback):
             trainer.set_env_kwargs({"level": 2})
 
 
-def test_changes_of_environments_do_not_concern_a_loop(tmp_path: Path) -> None:
+def test_a_custom_loop_trains_a_learner_whatever_becomes_of_other_environments(
+    tmp_path: Path,
+) -> None:
     key = tmp_path / "join.key"
-    with training(key, callbacks=[OtherLevels()]) as results, connect(key) as actor:
-        play(actor)
+    parts: Any = {"agent": ConstantConfig(), "config": CONFIG}
+    with training(key, callbacks=[OtherLevels()]) as results, connect(key, **parts) as actor:
+        done = play(actor)
     (result,) = results
     check(result)
     assert restarts(result) == result.ledger["lost"] == 0
+    assert 0 < result.env_steps <= done
+    with pytest.raises(TransportClosed):
+        actor.act(np.zeros(actor.spec.observation.shape, actor.spec.observation.dtype))
+
+
+def test_two_programs_act_in_one_run(tmp_path: Path) -> None:
+    key = tmp_path / "join.key"
+    with training(key) as results, connect(key) as one, connect(key) as other:
+        assert [play(actor, steps=20) for actor in (one, other)] == [20, 20]
+    (result,) = results
+    assert result.env_steps == 40
+    assert [host["started"] for host in result.hosts.values()] == [1, 1]
+    assert result.ledger["lost"] == result.ledger["in_flight"] == 0
 
 
 def test_a_loop_that_waits_too_long_learns_why(tmp_path: Path) -> None:
@@ -154,18 +124,14 @@ built(Path(sys.argv[1]), SOON, opt_steps=1_000_000).train()
 
 def test_a_loop_rides_out_a_learner_that_is_killed_and_restarted(tmp_path: Path) -> None:
     key = tmp_path / "join.key"
-    learner = subprocess.Popen([sys.executable, "-c", LEARNS, str(key)])
-    try:
+    with warm.started("code", [LEARNS, str(key)], cwd=tmp_path) as learner:
         wait_until(key.exists, DEADLINE_S, "the first key")
         with connect(key) as actor:
             assert play(actor, steps=20) == 20
             learner.kill()
-            learner.wait()
+            learner.wait(DEADLINE_S)
             with training(key, cfg=SOON) as results:
                 done = play(actor)
-    finally:
-        learner.kill()
-        learner.wait()
     (result,) = results
     check(result)
     assert 0 < result.env_steps <= done

@@ -36,6 +36,7 @@ def test_what_cannot_work_is_refused_and_leaves_nothing() -> None:
 def test_priorities_come_from_actors_and_from_the_learner() -> None:
     config = AsyncConfig(
         actors=1,
+        launcher="thread",
         segment=SegmentConfig(length=8),
         replay=PrioritizedReplayConfig(capacity=4000, n_step=2, alpha=1.0),
         limiter=RateLimiterConfig(samples_per_insert=2.0, min_size=200),

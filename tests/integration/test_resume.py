@@ -22,6 +22,7 @@ from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps, MaxSamples
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.training.asynchronous import build_async_trainer, train_async
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.config import AsyncConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 from tests.support import scale
 from tests.support.helpers import WaitsForSaves
@@ -47,7 +48,7 @@ def test_synchronous_run_continues_with_the_same_bits(case: str, tmp_path: Path)
     found = Checkpointer(tmp_path / "unbroken").names()
     saved = [name for name in found if name.isdigit() and name != str(LAST)]
     assert saved, "checkpoints from which to go on, as if the run had been killed after them"
-    for name in saved:
+    for name in saved if scale.full else saved[1:2]:
         cut = tmp_path / name
         cut.mkdir()
         for kept in (name, "best"):
@@ -58,7 +59,7 @@ def test_synchronous_run_continues_with_the_same_bits(case: str, tmp_path: Path)
 @pytest.mark.fault("F18", "F21")
 @pytest.mark.processes
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES if scale.full else ["dqn-prioritized"])
 def test_synchronous_run_that_is_killed_at_any_step_continues_with_the_same_bits(
     case: str, tmp_path: Path
 ) -> None:
@@ -82,31 +83,21 @@ def test_asynchronous_run_that_is_killed_again_and_again_continues_counting(tmp_
         assert what_broke(saved, numbers) == []
 
 
-def test_gap_within_an_incarnation_is_found() -> None:
-    ledger = {"produced": 100, "stored": 80, "dropped": 5, "lost": 0}
-    saved = {"opt_steps": 40, "env_steps": 110, "agent_env_steps": 105, "run": {"ledger": ledger}}
-    begins = {**saved, "epsilon": 0.5, "expected_epsilon": 0.5, "ledger": {**ledger, "lost": 15}}
-    first_step = {"agent_env_steps": 120, "learning_rate": 0.1, "expected_learning_rate": 0.1}
-    assert what_broke(saved, {"begins": begins, "first_step": first_step}) == []
-    for name, value in {"opt_steps": 0, "agent_env_steps": 0, "epsilon": 1.0, "ledger": {}}.items():
-        wrong = what_broke(saved, {"begins": {**begins, name: value}, "first_step": first_step})
-        assert name in wrong[0]
-    ends = {"opt_steps": 60, "ledger": {**ledger, "lost": 15, "in_flight": 15}}
-    numbers = {"begins": begins, "first_step": first_step, "ends": ends}
-    assert "does not add up" in what_broke(saved, numbers)[0]
+def in_threads() -> AsyncConfig:
+    return replace(async_config(), launcher="thread")
 
 
 @pytest.mark.fault("F21")
 @pytest.mark.processes
 def test_asynchronous_run_continues_counting(tmp_path: Path) -> None:
     first = train_async(
-        DQN_SMALL, cartpole(), async_config(), stop=MaxOptSteps(300), checkpoint_dir=tmp_path
+        DQN_SMALL, cartpole(), in_threads(), stop=MaxOptSteps(300), checkpoint_dir=tmp_path
     )
     saved = Checkpointer(tmp_path).load_latest()
     trainer = build_async_trainer(
         DQN_SMALL,
         cartpole(),
-        async_config(),
+        in_threads(),
         stop=MaxOptSteps(500),
         checkpoint_dir=tmp_path,
         resume=True,
@@ -135,7 +126,7 @@ def test_asynchronous_run_continues_counting(tmp_path: Path) -> None:
 @pytest.mark.processes
 def test_notebook_continues_after_ctrl_c(tmp_path: Path) -> None:
     trainer = build_async_trainer(
-        DQN_SMALL, cartpole(), async_config(), stop=MaxOptSteps(10_000), checkpoint_dir=tmp_path
+        DQN_SMALL, cartpole(), in_threads(), stop=MaxOptSteps(10_000), checkpoint_dir=tmp_path
     )
     learn = trainer.agent.opt
 
@@ -151,7 +142,7 @@ def test_notebook_continues_after_ctrl_c(tmp_path: Path) -> None:
     resumed = train_async(
         DQN_SMALL,
         cartpole(),
-        async_config(),
+        in_threads(),
         stop=MaxOptSteps(120),
         checkpoint_dir=tmp_path,
         resume=True,
@@ -229,7 +220,7 @@ def test_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("F21")
-@pytest.mark.parametrize("best_by", ["min:agent/loss", "agent/q_mean"])
+@pytest.mark.parametrize("best_by", ["min:agent/loss"])
 def test_best_by_another_metric_than_evaluations_is_kept_and_continues(
     best_by: str, tmp_path: Path
 ) -> None:
@@ -267,12 +258,12 @@ def test_best_by_another_metric_than_evaluations_is_kept_and_continues(
 @pytest.mark.processes
 def test_two_runs_do_not_write_to_one_directory(tmp_path: Path) -> None:
     trainer = build_async_trainer(
-        DQN_SMALL, cartpole(), async_config(), stop=MaxOptSteps(20), checkpoint_dir=tmp_path / "x"
+        DQN_SMALL, cartpole(), in_threads(), stop=MaxOptSteps(20), checkpoint_dir=tmp_path / "x"
     )
     with pytest.raises(ConfigError, match="in use by another run"):
-        train_async(DQN_SMALL, cartpole(), async_config(), checkpoint_dir=tmp_path / "x")
+        train_async(DQN_SMALL, cartpole(), in_threads(), checkpoint_dir=tmp_path / "x")
     with pytest.raises(ConfigError, match="in use by another run"):
         sync_run("dqn", tmp_path / "x")
     trainer.train()
     resumed = {"stop": MaxOptSteps(40), "checkpoint_dir": tmp_path / "x", "resume": True}
-    assert train_async(DQN_SMALL, cartpole(), async_config(), **resumed).opt_steps == 40  # type: ignore[arg-type]
+    assert train_async(DQN_SMALL, cartpole(), in_threads(), **resumed).opt_steps == 40  # type: ignore[arg-type]

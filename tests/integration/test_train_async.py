@@ -173,7 +173,9 @@ def test_evaluation_on_demand_waits_for_the_process_that_evaluates() -> None:
 
     quiet = dataclasses.replace(config().evaluate, interval_opt_steps=0)
     result, _ = run(
-        config(evaluate=quiet), callbacks=[Asks()], stop=MaxOptSteps(20) | MaxSeconds(120)
+        config(evaluate=quiet, launcher="thread"),
+        callbacks=[Asks()],
+        stop=MaxOptSteps(20) | MaxSeconds(120),
     )
     assert Asks.scores == [result.best_score]
     assert (result.best_opt_steps, result.opt_steps) == (7, 20)
@@ -183,7 +185,7 @@ def test_each_actor_can_have_a_separate_config() -> None:
     recorder = MemoryRecorder()
     agents = [SpyConfig(action=0, rate=rate) for rate in (0.1, 0.2, 0.3)]
     run(
-        config(actors=3),
+        config(actors=3, launcher="thread"),
         agent=SpyConfig(),
         actor_agents=agents,
         recorder=recorder,
@@ -301,19 +303,6 @@ def test_actors_that_never_get_going_are_not_restarted_for_ever() -> None:
         )
 
 
-def test_ten_actors_build_their_environments_side_by_side(tmp_path: Path) -> None:
-    def make_env() -> CountingBatch:
-        if in_actor():
-            (tmp_path / str(os.getpid())).touch()
-            wait_until(lambda: len(list(tmp_path.iterdir())) >= 10, 60, "all ten")
-        return CountingBatch()
-
-    off = EvaluationConfig(where="off")
-    result, _ = run(config(actors=10, evaluate=off), make_env=make_env)
-    assert result.opt_steps == 200
-    assert len(list(tmp_path.iterdir())) == 10, "none was started again"
-
-
 def test_interrupter_stops_a_run_from_another_thread_with_its_reason() -> None:
     interrupter = Interrupter()
     recorder = MemoryRecorder()
@@ -324,7 +313,8 @@ def test_interrupter_stops_a_run_from_another_thread_with_its_reason() -> None:
         )
     )
     stopper.start()
-    result, _ = run(interrupter=interrupter, recorder=recorder, stop=None)
+    cfg = config(launcher="thread")
+    result, _ = run(cfg, interrupter=interrupter, recorder=recorder, stop=None)
     stopper.join()
     assert result.stop_reason == "seen enough"
     assert result.ledger["in_flight"] == 0
@@ -352,6 +342,7 @@ def test_learner_continues_while_an_evaluation_runs(tmp_path: Path) -> None:
             trainer.interrupter.stop("seen to go on")
 
     result, _ = run(
+        config(launcher="thread"),
         strategy=Loop(watch),
         make_evaluator=partial(SlowEvaluator, tmp_path),
         stop=MaxSeconds(60),
@@ -497,7 +488,7 @@ def test_number_of_actors_changes_during_a_run() -> None:
                     trainer.set_actors(actors)
                 trainer.run_step()
 
-    cfg = config(evaluate=EvaluationConfig(where="off"))
+    cfg = config(launcher="thread", evaluate=EvaluationConfig(where="off"))
     result, trainer = run(cfg, strategy=UntilTwoHaveLeft(), stop=MaxSeconds(60))
     assert trainer.actors == 1
     assert [actor["left"] for actor in result.actors.values()] == [0, 1, 1]

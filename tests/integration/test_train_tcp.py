@@ -162,9 +162,11 @@ def test_by_default_a_run_opens_nothing_to_other_hosts_or_users() -> None:
     assert looks
 
 
+@pytest.mark.fault("F1")
 def test_a_run_over_tcp_listens_on_its_address_alone_and_shows_no_secret(
     secrets: list[bytes],
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -188,21 +190,7 @@ def test_a_run_over_tcp_listens_on_its_address_alone_and_shows_no_secret(
         replace_an_actor()
         look()
 
-    recorder = JsonlRecorder(tmp_path / "metrics.jsonl")
-    run(RESTARTS, look_at_two_lives, recorder=recorder, checkpoint_dir=tmp_path / "checkpoints")
-    seen.extend(contents(files_below(tmp_path)))
-    seen.append("".join(capfd.readouterr()).encode())
-    seen.append(caplog.text.encode())
-    assert len(secrets) == 5, "the learner's, two actors', the evaluator's and a restarted actor's"
-    assert len(seen) > 20
-    forms = [form for secret in secrets for form in (secret, z85.decode(secret))]
-    assert not [form for form in forms for text in seen if form in text]
-
-
-@pytest.mark.fault("F1")
-def test_a_new_incarnation_gets_a_new_key_and_the_old_one_is_revoked(secrets: list[bytes]) -> None:
     keys: list[int] = []
-
     close = ZmqLearnerLink.close
 
     def count_and_close(link: ZmqLearnerLink) -> None:
@@ -210,8 +198,14 @@ def test_a_new_incarnation_gets_a_new_key_and_the_old_one_is_revoked(secrets: li
             keys.append(len(link._auth._users))
         close(link)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ZmqLearnerLink, "close", count_and_close)
-        run(RESTARTS, replace_an_actor)
-    assert len(secrets) > 4
+    monkeypatch.setattr(ZmqLearnerLink, "close", count_and_close)
+    recorder = JsonlRecorder(tmp_path / "metrics.jsonl")
+    run(RESTARTS, look_at_two_lives, recorder=recorder, checkpoint_dir=tmp_path / "checkpoints")
     assert keys[0] == 0, "every process has ended, and its key is void"
+    seen.extend(contents(files_below(tmp_path)))
+    seen.append("".join(capfd.readouterr()).encode())
+    seen.append(caplog.text.encode())
+    assert len(secrets) == 5, "the learner's, two actors', the evaluator's and a restarted actor's"
+    assert len(seen) > 20
+    forms = [form for secret in secrets for form in (secret, z85.decode(secret))]
+    assert not [form for form in forms for text in seen if form in text]
