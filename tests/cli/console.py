@@ -20,7 +20,7 @@ TINY = """
 """.split()
 
 SLOW = [*TINY, "--env", "tests.support.fake_envs:SlowEnv"]
-"""The same where a run goes on until the test ends it."""
+"""The same for a run that continues until the test ends it."""
 
 _DEADLINE_S = 60.0
 

@@ -37,15 +37,6 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> list[FakeStage]:
     return stages
 
 
-def test_people_read_a_table_of_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "env", *TINY]) == 0
-    shown = capsys.readouterr()
-    assert shown.err == ""
-    last = shown.out.splitlines()[-1]
-    assert last.startswith("env    CartPole-v1  ")
-    assert "agent steps/s" in last
-
-
 @pytest.mark.processes
 def test_quick_smoke_of_every_stage(tmp_path: Path) -> None:
     flags = ["--quick", *TINY, "--actors", "1", "--capacity", "2000", "--save", "all.json"]

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
@@ -17,8 +16,7 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli import run_directory
 from asyncrl.cli.main import main
-from asyncrl.core.agent import Policy, PolicyContext
-from asyncrl.core.env import EnvSpec
+from asyncrl.core.agent import Policy
 from asyncrl.core.evaluator import Evaluation
 from asyncrl.envs.spaces import spec_from_spaces
 from asyncrl.learner.run_services import POLICY
@@ -27,7 +25,7 @@ from asyncrl.training.trained_policy import PolicyOf
 from tests.cli.conftest import Trained
 from tests.cli.console import run
 from tests.support.fake_envs import OBS_SPACE
-from tests.support.fakes import ConstantAgent, ConstantConfig
+from tests.support.fakes import ConstantConfig
 
 pytestmark = pytest.mark.processes
 
@@ -63,25 +61,6 @@ def test_model_that_plays_is_the_one_that_was_saved(
         )
         assert main(["eval", str(tmp_path), "--checkpoint", name, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["score"] == 3 * 10 * action + 6
-
-
-def test_exploration_is_spread_over_the_environments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    env = "tests.support.fake_envs:TellingEnv"
-    save_yaml(RunConfig(agent=ConstantConfig(), env=env), tmp_path / "config.yaml")
-    meta = {"opt_steps": 1, "env_steps": 0}
-    Checkpointer(tmp_path / "checkpoints").save("1", {"model": {"action": np.array(1)}}, meta)
-    build, contexts = ConstantConfig.build_policy, list[PolicyContext]()
-
-    def noting(self: ConstantConfig, spec: EnvSpec, context: PolicyContext) -> ConstantAgent:
-        contexts.append(context)
-        return build(self, spec, context)
-
-    monkeypatch.setattr(ConstantConfig, "build_policy", noting)
-    how: Any = {"all_checkpoints": False, "seed": None, "env_kwargs": {}}
-    run_directory.evaluated(tmp_path, "1", episodes=5, stochastic=True, **how)
-    assert [context.n_envs for context in contexts] == [5]
 
 
 def test_checkpoint_that_an_active_run_deletes_is_passed_over(
@@ -235,43 +214,20 @@ def test_the_environment_may_be_made_with_other_arguments(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The arguments of training, those of its evaluations over them, and the command's over all."""
-    env = "tests.cli.test_eval:make_long"
-    config = RunConfig(agent=ConstantConfig(), env=env, env_kwargs={"length": 4, "bonus": 100.0})
+    env = "tests.support.fake_envs:TellingEnv"
+    config = RunConfig(agent=ConstantConfig(), env=env, env_kwargs={"who": 4})
     checkpoints = Checkpointer(tmp_path / "checkpoints")
     checkpoints.save("best", {"model": {"action": np.array(0)}}, {"opt_steps": 1, "env_steps": 0})
-    for own, flags, score in (
-        ({}, [], 4 + 100),
-        ({"length": 7}, [], 7 + 100),
-        ({"length": 7}, ["--env-kwargs", "length", "9"], 9 + 100),
-        ({"length": 7}, ["--env-kwargs", "bonus", "0.5"], 7 + 0.5),
+    for own, flags, who in (
+        ({}, [], 4),
+        ({"who": 7}, [], 7),
+        ({"who": 7}, ["--env-kwargs", "who", "9"], 9),
+        ({"who": 7}, ["--env-kwargs", "reuse", "True"], 7),
     ):
         saved = dataclasses.replace(config, eval_env_kwargs=own)
         save_yaml(saved, tmp_path / "config.yaml")
         assert main(["eval", str(tmp_path), "--json", *flags]) == 0
-        assert json.loads(capsys.readouterr().out)["score"] == score
-
-
-class Long(gymnasium.Env[Any, Any]):
-    """Pays 1 a step, and a bonus at the end."""
-
-    def __init__(self, length: int, bonus: float) -> None:
-        self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
-        self.action_space = gymnasium.spaces.Discrete(10)
-        self.length, self.bonus, self.steps = length, bonus, 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.steps = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.steps += 1
-        over = self.steps == self.length
-        return np.zeros(1, np.float32), 1.0 + self.bonus * over, over, False, {}
-
-
-def make_long(length: int, bonus: float) -> Long:
-    return Long(length, bonus)
+        assert json.loads(capsys.readouterr().out)["score"] == 3 * 100 * who + 6
 
 
 def test_newest_model_plays_and_is_named_without_a_best_one(

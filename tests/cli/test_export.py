@@ -77,7 +77,6 @@ def test_a_checkpoint_is_exported_from_within_but_not_into_it(
     assert "policy.npz would be inside checkpoint 300" in capsys.readouterr().err
     assert sorted(Path().iterdir()) == files
     monkeypatch.chdir(trained.directory / "checkpoints")
-    assert main(["export", "300", "--to", str(to)]) == 0
     assert main(["export", str(trained.directory), "--checkpoint", "300", "--to", str(to)]) == 0
     assert np.array_equal(Policy(to).act(OBS), actions_of(trained.directory, "300"))
 

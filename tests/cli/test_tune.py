@@ -69,10 +69,6 @@ def test_actors_are_within_limits(tried: list[RunConfig], monkeypatch: pytest.Mo
     assert {one.actors for one in tried} == {config.actors} == {1}
 
 
-def ladder(agent: Any, actors: int) -> list[Any]:
-    return [agent] * actors
-
-
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [

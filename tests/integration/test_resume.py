@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 import shutil
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,9 +16,8 @@ from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Columns
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.run_services import RecordConfig, SaveConfig
-from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps, MaxSamples, StopCondition
-from asyncrl.recorders.memory import MemoryRecorder
+from asyncrl.learner.run_services import SaveConfig
+from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.training.asynchronous import build_async_trainer, train_async
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
@@ -165,41 +163,6 @@ def test_run_does_not_continue_with_another_agent_or_replay(tmp_path: Path) -> N
         train_sync(agent, make_env, longer, checkpoint_dir=tmp_path, resume=True)
 
 
-@pytest.mark.fault("F21")
-@pytest.mark.parametrize(
-    ("limit", "reason"),
-    [
-        (partial(MaxOptSteps, 20), "20 optimisation steps are done"),
-        (partial(MaxEnvSteps, 80), "80 environment steps are done"),
-        (partial(MaxSamples, 70), "70 transitions are stored"),
-    ],
-)
-def test_synchronous_run_at_its_limit_trains_no_step_more(
-    limit: Callable[[], StopCondition], reason: str, tmp_path: Path
-) -> None:
-    agent, env, replay = CASES["dqn"]
-    trainer, record = (
-        TrainerConfig(batch_size=16, warmup_env_steps=60),
-        RecordConfig(interval_opt_steps=5),
-    )
-    config = SyncConfig(trainer=trainer, replay=replay, record=record)
-    make_env = EnvConfig(id=env, n_envs=2).build
-    steps = []
-    for resume in (False, True):
-        result = train_sync(
-            agent,
-            make_env,
-            config,
-            stop=limit(),
-            checkpoint_dir=tmp_path,
-            resume=resume,
-        )
-        assert result.stop_reason == reason
-        steps.append((result.opt_steps, result.env_steps, result.best_score))
-    assert steps[1] == steps[0]
-    assert Checkpointer(tmp_path).latest() == str(steps[0][0])
-
-
 def test_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
     agent, env, replay = CASES["dqn"]
     config = SyncConfig(
@@ -217,41 +180,6 @@ def test_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
         callbacks=[WaitsForSaves(tmp_path)],
     )
     assert Checkpointer(tmp_path).names() == ["90", "95", "best"]
-
-
-@pytest.mark.fault("F21")
-@pytest.mark.parametrize("best_by", ["min:agent/loss"])
-def test_best_by_another_metric_than_evaluations_is_kept_and_continues(
-    best_by: str, tmp_path: Path
-) -> None:
-    agent, env, replay = CASES["dqn"]
-    config = SyncConfig(
-        trainer=TrainerConfig(batch_size=16, warmup_env_steps=60),
-        replay=replay,
-        evaluate=EvaluationConfig(interval_opt_steps=25),
-        record=RecordConfig(interval_s=0.0, interval_opt_steps=10),
-        save=SaveConfig(interval_opt_steps=10, keep=2, best_by=best_by),
-    )
-    recorder = MemoryRecorder()
-    for last in (60, 120):
-        result = train_sync(
-            agent,
-            EnvConfig(id=env, n_envs=2).build,
-            config,
-            stop=MaxOptSteps(last),
-            checkpoint_dir=tmp_path,
-            recorder=recorder,
-            resume=last > 60,
-            callbacks=[WaitsForSaves(tmp_path)],
-        )
-    metric = best_by.removeprefix("min:")
-    values = [(r[metric], r["opt_steps"]) for r in recorder.records if metric in r]
-    assert len({value for value, _ in values}) > 1
-    best = min(values) if best_by.startswith("min:") else max(values, key=lambda v: (v[0], -v[1]))
-    assert (result.best_score, result.best_opt_steps) == best
-    assert Checkpointer(tmp_path).names() == ["110", "120", "best"]
-    meta = Checkpointer(tmp_path).load("best").meta
-    assert (meta["best_by"], meta["score"], meta["opt_steps"]) == (best_by, *best)
 
 
 @pytest.mark.fault("F36")

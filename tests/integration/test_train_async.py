@@ -320,16 +320,6 @@ def test_interrupter_stops_a_run_from_another_thread_with_its_reason() -> None:
     assert result.ledger["in_flight"] == 0
 
 
-@pytest.mark.fault("F10")
-def test_error_of_the_learner_ends_the_run_and_leaves_nothing() -> None:
-    def fail(trainer: AsyncTrainer) -> None:
-        if trainer.services.counts.opt_steps == 20:
-            raise ValueError("of my own")
-
-    with pytest.raises(ValueError, match="of my own"):
-        run(strategy=Loop(fail))
-
-
 def test_learner_continues_while_an_evaluation_runs(tmp_path: Path) -> None:
     started_at: list[int] = []
 
