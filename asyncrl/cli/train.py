@@ -551,10 +551,13 @@ def _tuned(arguments: TrainArguments) -> TrainArguments:
     """Choose the settings that were left to the search, by short runs."""
     if not arguments.auto:
         return arguments
-    if not arguments.output.quiet:
+    quiet = arguments.output.quiet
+    if not quiet:
         show(f"choosing the number of actors by short runs, at most {_TUNING_S:.0f} s")
-    config, tuning = tune(arguments.config, seconds=_TUNING_S, search_space=arguments.auto)
-    if not arguments.output.quiet:
+    config, tuning = tune(
+        arguments.config, seconds=_TUNING_S, search_space=arguments.auto, quiet=quiet
+    )
+    if not quiet:
         show(tuning.sentence)
     return replace(arguments, config=config, auto=None)
 

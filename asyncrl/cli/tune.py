@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -88,19 +88,9 @@ def parse(argv: list[str]) -> TuneArguments:
 def run(arguments: TuneArguments) -> int:
     """Search, and return the exit code."""
     options, agent, config = arguments.options, arguments.agent, arguments.config
-
-    def on_tried(tried: TrialRecord) -> None:
-        if not options.json:
-            show(_row(tried))
-
-    def on_failed(plan: Plan, error: AsyncRLError) -> None:
-        if not options.json:
-            show(_failed_row(plan, error))
-
     if not options.json:
         show(f"{agent} on {config.env}, at most {options.seconds:.0f} s")
-        show("  ".join(f"{title:>{width}}" for title, width in _COLUMNS))
-    tuned, tuning = tune(config, seconds=options.seconds, on_tried=on_tried, on_failed=on_failed)
+    tuned, tuning = tune(config, seconds=options.seconds, quiet=options.json)
     command = _command(agent, tuned, options)
     if options.json:
         plan = dataclasses.asdict(tuning.chosen)
@@ -117,11 +107,11 @@ def tune(
     *,
     seconds: float,
     search_space: SearchSpace | None = None,
-    on_tried: Callable[[TrialRecord], object] = lambda _: None,
-    on_failed: Callable[[Plan, AsyncRLError], object] = lambda _plan, _error: None,
+    quiet: bool = False,
 ) -> tuple[RunConfig, Tuning]:
     """Search; return the settings with the chosen values, and the search.
 
+    Prints a line for each trial when it is over, unless `quiet`.
     Trials use the named parts that act. The others do not change which plan is the fastest, but
     for a strategy, which a trial replaces by its own: it is refused.
     """
@@ -136,6 +126,8 @@ def tune(
             segment=replace(config.segment, length=plan.segment_length),
         )
 
+    report = (lambda _: None) if quiet else show
+    report("  ".join(f"{title:>{width}}" for title, width in _COLUMNS))
     tuning = Tuner(
         run_plan=lambda plan: _trial(configured(plan)),
         start=Plan(
@@ -145,8 +137,8 @@ def tune(
         ),
         budget_s=seconds,
         search_space=search_space,
-        on_tried=on_tried,
-        on_failed=on_failed,
+        on_tried=lambda tried: report(_row(tried)),
+        on_failed=lambda plan, error: report(_failed_row(plan, error)),
     ).run()
     return configured(tuning.chosen), tuning
 

@@ -556,9 +556,10 @@ def search(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RunConfig, SearchSpace
     chosen = Plan(actors=1, envs_per_actor=3, segment_length=8)
 
     def tune(
-        config: RunConfig, *, seconds: float, search_space: SearchSpace
+        config: RunConfig, *, seconds: float, search_space: SearchSpace, quiet: bool
     ) -> tuple[RunConfig, Tuning]:
         assert seconds <= 60.0
+        assert not quiet, "each trial is shown"
         asked.append((config, search_space))
         found = TrialRecord(plan=chosen, trial=World().run_plan(chosen))
         tuning = Tuning(start=chosen, chosen=chosen, tried=(found,), took_s=0.0)
