@@ -125,6 +125,7 @@ class Stage:
         """Run until the script ends; `parts` are those of `build_async_trainer`."""
         parts["strategy"] = _Scripted(self, script)
         with self.notices:
+            parts = {"recorder": None, **parts}
             self.trainer = build_async_trainer(agent, self._make_env, self.config, **parts)
             self.result = self.trainer.train()
 

@@ -182,6 +182,7 @@ def measure(case: Case, seconds: float, address: str = "") -> dict[str, float]:
             config,
             strategy=probe,
             join_key=directory / "join.key" if case.where == "join" else None,
+            recorder=None,
         )
         if proxy:
             endpoint = trainer._link.address.endpoint  # type: ignore[attr-defined]  # noqa: SLF001

@@ -135,7 +135,8 @@ def measure_beside(load: Load) -> Measured:
     """Measure the learner of a run."""
     torch.set_num_threads(load.threads)
     loop = Counting(load)
-    build_async_trainer(load.agent, load.make_envs, load.config, strategy=loop).train()
+    agent, make_envs = load.agent, load.make_envs
+    build_async_trainer(agent, make_envs, load.config, strategy=loop, recorder=None).train()
     return loop.measured
 
 

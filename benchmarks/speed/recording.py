@@ -84,7 +84,12 @@ def measure(config: RunConfig, how: How, turns: InTurns) -> None:
         path = Path(directory) / "order"
         make_env = config.env_config().build
         trainer = build_async_trainer(
-            config.agent, make_env, config, strategy=turns, record_order=path
+            config.agent,
+            make_env,
+            config,
+            strategy=turns,
+            record_order=path,
+            recorder=None,
         )
         if how == "order":
             trainer.proxy.order.message = _drop  # type: ignore[method-assign]

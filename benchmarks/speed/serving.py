@@ -104,7 +104,7 @@ def acting(where: Where, actors: int, seconds: float, widths: tuple[int, ...]) -
     agent = DQNConfig(hidden=widths, device="cpu")
     make_env = EnvConfig(id="CartPole-v1", n_envs=1).build
     stop = MaxSeconds(_LONGEST_S)
-    build_async_trainer(agent, make_env, config, strategy=watch, stop=stop).train()
+    build_async_trainer(agent, make_env, config, strategy=watch, stop=stop, recorder=None).train()
     return {"steps_per_s": watch.steps_per_s, "actor_mb": watch.actor_mb}
 
 
