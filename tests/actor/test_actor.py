@@ -255,6 +255,7 @@ def test_actor_that_is_not_let_in_waits_and_leaves_its_manager_to_judge() -> Non
     assert stage.env.actions == [[4, 4]]
 
 
+@pytest.mark.behaviour(number=31)
 @pytest.mark.fault("F31")
 def test_nothing_acts_before_the_first_model() -> None:
     stage = Stage()

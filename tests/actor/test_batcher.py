@@ -37,6 +37,7 @@ def compute(batcher: Batcher, clock: Clock, took_s: float) -> None:
     batcher.computed()
 
 
+@pytest.mark.behaviour(number=32)
 def test_a_batch_is_due_at_so_many_rows_or_after_so_long() -> None:
     clock = Clock()
     batcher = Batcher(ServingConfig(min_batch=4, max_wait_s=0.5), clock)
@@ -94,6 +95,7 @@ def test_slow_batches_wait_for_three_quarters_of_the_actors_but_only_by_default(
     assert waits == [pytest.approx(0.03), 0.0, 0.0], "a slow batch is worth the time it takes"
 
 
+@pytest.mark.behaviour(number=33)
 def test_requests_of_the_dead_are_dropped_and_repeated_ones_computed_once() -> None:
     clock = Clock()
     batcher = Batcher(ServingConfig(min_batch=9, max_wait_s=1.0), clock)

@@ -87,6 +87,7 @@ class Wandering(gymnasium.Env[Any, Any]):
         return np.array([self.start], np.float32), self.start * over, over, False, {}
 
 
+@pytest.mark.behaviour(number=17)
 @pytest.mark.parametrize("mode", [None, *AutoresetMode])
 def test_episode_k_begins_alike_for_every_policy_and_number_of_environments(
     mode: AutoresetMode | None,

@@ -359,6 +359,7 @@ def test_the_device_that_was_asked_for_computes(device: str) -> None:
     )
 
 
+@pytest.mark.behaviour(number=35)
 def test_the_server_computes_elsewhere_than_the_learner() -> None:
     learner, moved = policy(), policy()
     place(moved, "meta")  # a device that every machine has, which computes shapes only
@@ -367,6 +368,7 @@ def test_the_server_computes_elsewhere_than_the_learner() -> None:
     assert {parameter.device.type for parameter in learner.model.parameters()} == {"cpu"}
 
 
+@pytest.mark.behaviour(number=35)
 def test_a_device_that_is_not_there_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"serving\.device must be auto, cpu, cuda or cuda:N"):
         place(policy(), "tpu-9")

@@ -131,6 +131,7 @@ class Naive:
         return [*found, (steps, float(len(ends)))] if steps else found
 
 
+@pytest.mark.behaviour(number=52)
 @given(
     ends=st.lists(st.sampled_from("----TC"), min_size=1, max_size=40).map("".join),
     min_length=st.integers(1, 4),
@@ -161,6 +162,7 @@ def test_return_to_go_is_the_sum_that_it_says(rewards: list[float], gamma: float
         assert made["return_to_go"][t] == pytest.approx(naive, rel=1e-5, abs=1e-5)
 
 
+@pytest.mark.behaviour(number=52)
 def test_columns_are_made_of_the_whole_trajectory_before_it_is_clipped() -> None:
     config = TrajectoryConfig(clip_length=2)
     emitted = feed(Trajectories(config, post_process=ReturnToGo(gamma=1.0)), ["---T"])

@@ -179,6 +179,7 @@ def test_share_is_that_of_the_entropy_of_allowed_actions() -> None:
     assert second["alpha"].item() == pytest.approx(math.exp(-0.01), rel=1e-4)
 
 
+@pytest.mark.behaviour(number=8)
 def test_fixed_alpha_stays() -> None:
     agent = small(alpha=0.2).build(SPEC, CONTEXT)
     assert [agent.opt(batch_of())["alpha"].item() for _ in range(3)] == pytest.approx([0.2] * 3)

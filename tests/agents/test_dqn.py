@@ -148,6 +148,7 @@ def weights(agent: DQNAgent) -> Array:
     return np.concatenate([p.detach().numpy().ravel() for p in agent.model.parameters()])
 
 
+@pytest.mark.behaviour(number=7)
 def test_hard_target_is_copied_at_intervals_and_still_between_them() -> None:
     agent = DQNConfig(tau=0.0, target_interval_opt_steps=3, device="cpu").build(
         TWO_STATES, PolicyContext(seed=0)

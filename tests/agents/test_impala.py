@@ -207,6 +207,7 @@ def test_episodes_of_one_trajectory_are_as_those_of_several(memory: str) -> None
     assert results[0] == pytest.approx(results[1], rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.behaviour(number=35)
 @pytest.mark.gpu
 @pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
 def test_gpu_learns_what_a_cpu_learns(memory: Any) -> None:
@@ -252,6 +253,7 @@ def test_learner_sees_actions_as_likely_as_the_actor_did(env_id: str, memory: st
     assert ratios == pytest.approx([1.0] * len(ratios), abs=1e-5)
 
 
+@pytest.mark.behaviour(number=64)
 def test_learning_rate_and_entropy_follow_schedules() -> None:
     agent = linear_agent(
         learning_rate=Schedule.linear(1e-2, 0.0, 100), entropy_weight=Schedule.linear(1.0, 0.0, 100)

@@ -129,6 +129,7 @@ def best_score(
     return train_sync(agent, make_env, config, stop=stop).best_score
 
 
+@pytest.mark.behaviour(number=6)
 @pytest.mark.parametrize(
     ("agent", "config", "recalls"),
     [

@@ -91,6 +91,7 @@ def learned(config: AgentConfig, opt_steps: int, **changes: Any) -> tuple[Array,
     return parameters(agent), metrics
 
 
+@pytest.mark.behaviour(number=65)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
 @the_family

@@ -231,6 +231,7 @@ def test_step_is_that_of_the_papers_equations(target_entropy: float, n_critics: 
         np.testing.assert_allclose(slow, 0.995 * old + 0.005 * new, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.behaviour(number=8)
 @pytest.mark.parametrize(("target_entropy", "sign"), [(50.0, 1), (-50.0, -1)])
 def test_alpha_follows_the_target_entropy(target_entropy: float, sign: int) -> None:
     config = small(target_entropy=target_entropy, initial_alpha=0.5, alpha_learning_rate=0.01)

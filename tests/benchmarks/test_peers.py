@@ -213,6 +213,7 @@ def test_every_side_has_its_script_and_a_label():
             assert (ROOT / "benchmarks/peers/requirements" / f"{side.venv}.txt").exists()
 
 
+@pytest.mark.behaviour(number=68)
 @pytest.mark.parametrize("stage", ["updates-sac", "updates-dqn"])
 def test_ours_and_the_plain_loops_report_what_they_measure(stage: str) -> None:
     env = "CartPole-v1" if stage == "updates-dqn" else "HalfCheetah-v5"

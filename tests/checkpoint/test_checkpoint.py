@@ -168,6 +168,7 @@ def test_missing_checkpoint_is_a_sentence_with_those_there_are(tmp_path: Path) -
         checkpointer.load("best")
 
 
+@pytest.mark.behaviour(number=47)
 def test_keep_last_deletes_old_numbers_only(tmp_path: Path) -> None:
     checkpointer = Checkpointer(tmp_path, keep_last=2)
     checkpointer.save("best", groups(), {})

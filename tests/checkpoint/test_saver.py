@@ -181,6 +181,7 @@ def test_memory_of_a_state_is_reused_after_its_last_reader() -> None:
     assert checkpointer.written == ["1", "best", "3"]
 
 
+@pytest.mark.behaviour(number=16)
 @pytest.mark.fault("F17")
 def test_full_disk_is_reported_and_counted_and_the_next_checkpoint_is_another_try(
     stage: Stage, caplog: pytest.LogCaptureFixture

@@ -46,6 +46,7 @@ def actions_of(run_dir: Path, checkpoint: str) -> Array:
     return policy.act(OBS).action
 
 
+@pytest.mark.behaviour(number=67)
 def test_the_best_model_is_exported_with_what_reads_it(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

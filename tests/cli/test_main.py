@@ -227,6 +227,7 @@ def run(arguments):
 """
 
 
+@pytest.mark.behaviour(number=41)
 @pytest.mark.parametrize(
     ("argv", "code", "text"),
     [

@@ -71,6 +71,7 @@ def test_live_view_knows_that_other_modes_have_no_actors(
     assert verdict.sentence.startswith(words)
 
 
+@pytest.mark.behaviour(number=36)
 def test_synchronous_run_is_the_same_twice_and_continues(run_dir: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
     command(

@@ -39,6 +39,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return codes
 
 
+@pytest.mark.behaviour(number=42)
 @pytest.mark.fault("F12", "F14")
 @pytest.mark.parametrize("number", SIGNALS)
 def test_first_signal_stops_the_run_and_gives_the_exit_code(

@@ -84,6 +84,7 @@ def test_help_shows_what_people_change_most(name: str, capsys: pytest.CaptureFix
     assert common < flags_of_help(capsys, name, "--help-all")
 
 
+@pytest.mark.behaviour(number=12)
 def test_help_of_a_custom_agent_shows_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
     common = flags_of_help(capsys, "examples.own_torch_agent:QRDQNConfig", "--help")
     own = {f"--agent.{field.name.replace('_', '-')}" for field in dataclasses.fields(QRDQNConfig)}
@@ -190,6 +191,7 @@ def test_run_is_logged_to_mlflow_beside_a_csv_file(
     assert not (tmp_path / "runs/x/warnings.log").exists()
 
 
+@pytest.mark.behaviour(number=12)
 @pytest.mark.processes
 def test_summary_says_how_the_run_went(trained: Trained) -> None:
     summary = read_json(trained.directory / "summary.json")
@@ -430,6 +432,7 @@ def test_file_that_names_a_class_says_all_about_that_part(tmp_path: Path) -> Non
         config_of("dqn", "--config", str(path))
 
 
+@pytest.mark.behaviour(number=65)
 def test_steps_are_profiled_if_asked(tmp_path: Path) -> None:
     flags = ["--launcher", "thread", "--max-opt-steps", "60", "--profile-opt-steps", "5"]
     run_dir = tmp_path / "it"

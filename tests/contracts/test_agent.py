@@ -249,6 +249,7 @@ def test_subclass_cannot_take_a_name_of_its_base_by_accident(case: Case) -> None
         assert [name for name in hidden if not name.startswith(own)] == []
 
 
+@pytest.mark.behaviour(number=17)
 @every_agent_with_networks
 def test_networks_act_in_evaluation_mode(case: Case) -> None:
     agent: Any = case.build()
@@ -312,6 +313,7 @@ def test_all_take_batches_in_parts_but_those_that_normalise_them() -> None:
         replace(_CROSSQ, accumulate=3)
 
 
+@pytest.mark.behaviour(number=58)
 @every_agent_with_networks
 def test_every_agent_reports_the_same_core_set(case: Case) -> None:
     agent = case.subject.agent()

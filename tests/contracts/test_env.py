@@ -189,6 +189,7 @@ def test_arrays_are_as_the_spec_says(case: Case) -> None:
             assert (flags.shape, flags.dtype) == ((N_ENVS,), np.bool_)
 
 
+@pytest.mark.behaviour(number=51)
 @every_end
 @every_case
 def test_final_obs_is_the_true_successor(case: Case, end: str) -> None:
@@ -217,6 +218,7 @@ def test_episodes_follow_each_other_and_resets_come_right_after_ends(case: Case,
         fresh, ended = over | (fresh & ~stepped), over
 
 
+@pytest.mark.behaviour(number=51)
 @every_end
 @every_case
 def test_terminated_and_truncated_are_kept_apart(case: Case, end: str) -> None:

@@ -324,6 +324,7 @@ class Answers(nn.Module):
         return out
 
 
+@pytest.mark.behaviour(number=66)
 @pytest.mark.parametrize(
     ("name", "network", "wanted"),
     [

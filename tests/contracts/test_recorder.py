@@ -125,6 +125,7 @@ def test_files_stay_where_they_began_if_the_working_directory_changes(
     assert kept.values("opt_steps") == [1.0, 2.0]
 
 
+@pytest.mark.behaviour(number=60)
 def test_records_are_kept_in_order(kept: Kept) -> None:
     kept.recorder.start(CONFIG)
     bad = {"agent/loss": math.nan, "fps": math.inf, "eval_reward": -math.inf, "agent/big": 1e300}
@@ -137,6 +138,7 @@ def test_records_are_kept_in_order(kept: Kept) -> None:
         assert kept.values("opt_steps") == [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
+@pytest.mark.behaviour(number=61)
 def test_failed_run_keeps_what_was_written(kept: Kept) -> None:
     kept.recorder.start(CONFIG)
     kept.recorder.write(record(1))

@@ -227,6 +227,7 @@ def test_batches_are_the_callers(case: Case) -> None:
         np.testing.assert_array_equal(column, found[name])
 
 
+@pytest.mark.behaviour(number=48)
 @every_case
 def test_same_seed_draws_the_same(case: Case) -> None:
     drawn = [case.filled(seed=seed).sample(32)["obs"].tobytes() for seed in (1, 1, 2)]

@@ -99,6 +99,7 @@ def make(request: pytest.FixtureRequest) -> Make:
 # --- custom training loops ------------------------------------------------------------------------
 
 
+@pytest.mark.behaviour(number=5)
 def test_custom_loop_does_what_train_does(make: Make) -> None:
     agent, recorder = ConstantAgent(), MemoryRecorder()
     trainer = make(agent=agent, stop=MaxOptSteps(9), recorder=recorder)
@@ -369,6 +370,7 @@ class NotingRecorder(MemoryRecorder):
         self.log.append("close recorder")
 
 
+@pytest.mark.behaviour(number=62)
 def test_callbacks_are_called_in_their_order_and_closed_in_the_opposite_one(make: Make) -> None:
     log: list[str] = []
     callbacks = [Noting(log, "a"), Noting(log, "b")]
@@ -428,6 +430,7 @@ class Events(Callback):
         return lambda _, *values: self.seen.setdefault(name, []).append(values)
 
 
+@pytest.mark.behaviour(number=62)
 def test_callbacks_are_called_for_evaluations_checkpoints_models_and_episodes(
     make: Make, tmp_path: Path
 ) -> None:
@@ -515,6 +518,7 @@ def test_callback_that_records_no_numbers_is_reported(make: Make, record: Any, w
 METHODS = ["begin", "step", "record", "end", "close"]
 
 
+@pytest.mark.behaviour(number=41)
 @pytest.mark.fault("F10")
 @pytest.mark.parametrize("method", METHODS)
 def test_callback_that_fails_ends_the_run_by_its_name_and_all_are_closed(

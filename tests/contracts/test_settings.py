@@ -155,6 +155,7 @@ def refusal(config: Any, name: str, value: object) -> str:
     return ""
 
 
+@pytest.mark.behaviour(number=11)
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_what_a_field_does_not_declare_is_refused_by_name(cls: type) -> None:
     config = made(cls)
@@ -174,6 +175,7 @@ def test_the_ends_of_a_range_belong_to_it_if_they_are_said_to(cls: type) -> None
             assert not any(f"{name} must {within}," in said for _, within in members)
 
 
+@pytest.mark.behaviour(number=11)
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_every_number_has_a_range(cls: type) -> None:
     open_ones = [
@@ -190,6 +192,7 @@ def test_the_settings_of_a_run_are_among_them() -> None:
     assert {"RingConfig", "DQNConfig", "RestartPolicyConfig"} <= {cls.__name__ for cls in CLASSES}
 
 
+@pytest.mark.behaviour(number=21)
 def test_the_name_of_each_interval_ends_with_its_unit() -> None:
     units = r"_(s|opt_steps|env_steps|episodes)"
     names = {f.name for cls in CLASSES for f in dataclasses.fields(cls) if "interval" in f.name}

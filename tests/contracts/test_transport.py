@@ -282,6 +282,7 @@ def test_models_do_not_queue(net: Net) -> None:
     assert len(versions) <= 2
 
 
+@pytest.mark.behaviour(number=29)
 def test_what_happens_to_the_arrays_after_publishing_is_not_seen(net: Net) -> None:
     params = {"w": np.zeros(4, np.float32)}
     model = make_model(1)

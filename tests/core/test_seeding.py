@@ -39,6 +39,7 @@ def test_seeds_are_spread_over_their_range() -> None:
     assert chi2 < 37.7, "beyond the 0.999 quantile for 15 degrees of search_space"
 
 
+@pytest.mark.behaviour(number=53)
 def test_streams_of_neighbours_are_not_alike() -> None:
     seeds = [derive_seed(0, Role.ENVIRONMENT, actor) for actor in range(8)]
     draws = [np.random.default_rng(seed).standard_normal(2000) for seed in seeds]

@@ -180,6 +180,7 @@ def types_in(value: Any) -> Any:
     return type(value)
 
 
+@pytest.mark.behaviour(number=10)
 @settings(max_examples=examples(150, usual=20), deadline=None)
 @given(config=everything)
 def test_a_config_comes_back_from_its_file_identical(

@@ -124,6 +124,7 @@ def test_episode_that_an_exception_cut_off_never_counts_as_ended(
     assert set(steps_apart) <= {1, 2}, "and no transition spans two incarnations"
 
 
+@pytest.mark.behaviour(number=39)
 @pytest.mark.fault("F4")
 def test_environments_are_rebuilt_in_actors_that_live_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -278,6 +279,7 @@ def test_environment_that_leaks_trains_on_without_a_death_or_a_loss() -> None:
 # --- hangs and stragglers ------------------------------------------------------------------------
 
 
+@pytest.mark.behaviour(number=39)
 @pytest.mark.fault("F6")
 def test_actors_that_hang_in_any_way_are_replaced_and_their_stacks_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -56,6 +56,7 @@ def swept(traced: TracedSaves, tmp_path: Path, names: str, fault: str, most: int
     return found.points
 
 
+@pytest.mark.behaviour(number=45)
 @needs_strace
 @pytest.mark.fault("F18")
 def test_wherever_a_save_is_killed_the_newest_checkpoint_is_whole(

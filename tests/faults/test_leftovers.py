@@ -49,6 +49,7 @@ def traces() -> set[Path]:
     return {*Path(tempfile.gettempdir()).glob("*asyncrl*")}
 
 
+@pytest.mark.behaviour(number=40)
 @pytest.mark.fault("F11", "F35")
 @pytest.mark.parametrize("kill", [the_learner, its_helper, one_by_one])
 def test_nothing_is_left_whichever_process_is_killed(

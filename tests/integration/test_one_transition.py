@@ -97,6 +97,7 @@ def test_one_transition_from_the_environment_to_the_update_and_back() -> None:
     interrupter.raise_if_failed()
 
 
+@pytest.mark.behaviour(number=31)
 @pytest.mark.parametrize("version", [0, 1234])
 def test_actor_starts_on_any_version(version: int) -> None:
     schema = make_schema(OneStep().columns(COUNTING_SPEC, ()), length=2, lookahead=1)

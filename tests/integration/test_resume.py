@@ -39,6 +39,7 @@ from tests.support.resumed_runs import (
 )
 
 
+@pytest.mark.behaviour(number=46)
 @pytest.mark.fault("F21")
 @pytest.mark.parametrize("case", CASES)
 def test_synchronous_run_continues_with_the_same_bits(case: str, tmp_path: Path) -> None:
@@ -163,6 +164,8 @@ def test_run_does_not_continue_with_another_agent_or_replay(tmp_path: Path) -> N
         train_sync(agent, make_env, longer, checkpoint_dir=tmp_path, resume=True)
 
 
+@pytest.mark.behaviour(number=16)
+@pytest.mark.behaviour(number=47)
 def test_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
     agent, env, replay = CASES["dqn"]
     config = SyncConfig(

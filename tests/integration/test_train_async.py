@@ -103,6 +103,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     return Finished(*run(recorder=recorder, checkpoint_dir=directory), recorder, directory)
 
 
+@pytest.mark.behaviour(number=2)
 def test_run_ends_on_its_stop_condition_and_every_transition_is_accounted_for(
     finished: Finished,
 ) -> None:
@@ -124,6 +125,7 @@ def test_run_ends_on_its_stop_condition_and_every_transition_is_accounted_for(
     assert sum(result.actor_shares.values()) == pytest.approx(1.0)
 
 
+@pytest.mark.behaviour(number=54)
 def test_run_records_what_the_list_of_metrics_says_and_nothing_else(finished: Finished) -> None:
     recorder = finished.recorder
     names = {name for record in recorder.records for name in record}
@@ -144,6 +146,7 @@ def test_run_records_what_the_list_of_metrics_says_and_nothing_else(finished: Fi
         assert all(np.isfinite(lag) and lag >= 0 for lag in lags)
 
 
+@pytest.mark.behaviour(number=18)
 def test_evaluation_in_the_background_scores_models_and_keeps_the_best(finished: Finished) -> None:
     result, _, recorder, directory = finished
     # The model's one parameter is the action: environment e pays 10 e + action for 3 steps.
@@ -181,6 +184,8 @@ def test_evaluation_on_demand_waits_for_the_process_that_evaluates() -> None:
     assert (result.best_opt_steps, result.opt_steps) == (7, 20)
 
 
+@pytest.mark.behaviour(number=2)
+@pytest.mark.behaviour(number=3)
 def test_each_actor_can_have_a_separate_config() -> None:
     recorder = MemoryRecorder()
     agents = [SpyConfig(action=0, rate=rate) for rate in (0.1, 0.2, 0.3)]
@@ -211,6 +216,7 @@ def test_global_generators_differ_from_actor_to_actor_and_repeat(tmp_path: Path)
     assert drawn[0] == drawn[1]
 
 
+@pytest.mark.behaviour(number=37)
 @pytest.mark.fault("F1")
 def test_killed_actor_comes_back_and_what_it_had_not_sent_is_counted_as_lost() -> None:
     killed: list[int] = []
@@ -268,6 +274,7 @@ def test_failure_to_close_the_environment_is_not_one_to_build_it() -> None:
         run(make_env=Stuck)
 
 
+@pytest.mark.behaviour(number=66)
 @pytest.mark.fault("F5")
 def test_what_cannot_be_sent_to_an_actor_is_refused_before_a_process_starts(
     monkeypatch: pytest.MonkeyPatch,
@@ -303,6 +310,7 @@ def test_actors_that_never_get_going_are_not_restarted_for_ever() -> None:
         )
 
 
+@pytest.mark.behaviour(number=43)
 def test_interrupter_stops_a_run_from_another_thread_with_its_reason() -> None:
     interrupter = Interrupter()
     recorder = MemoryRecorder()

@@ -21,6 +21,7 @@ def report(actor_id: int, incarnation: int = 0, **values: object) -> ActorReport
     return ActorReport(peer=make_peer(actor_id, incarnation), **(base | values))  # type: ignore[arg-type]
 
 
+@pytest.mark.behaviour(number=56)
 def test_rows_add_up_over_reports_and_incarnations() -> None:
     table = ActorTable()
     table.on_report(report(1, env_steps=100, episodes=2))
@@ -63,6 +64,7 @@ def test_actor_that_was_dropped_is_distinguished() -> None:
     assert [row.totals()["dropped"] for row in table.rows().values()] == [0, 1]
 
 
+@pytest.mark.behaviour(number=57)
 def test_episodes_are_taken_once_counts_stay() -> None:
     table = ActorTable()
     table.on_report(
@@ -88,6 +90,7 @@ def test_numbers_of_infos_are_means_over_the_episodes_of_all_actors() -> None:
     assert not {"episode/success_rate", "info/distance"} & second.keys()
 
 
+@pytest.mark.behaviour(number=23)
 def test_episodes_kept_between_records_are_bounded() -> None:
     table = ActorTable()
     many = report(0, episode_returns=np.full(1000, -1.0), episode_lengths=np.ones(1000, int))

@@ -460,6 +460,7 @@ def test_a_resumed_run_that_may_have_no_more_actors_says_how_it_may(
         Stage(checkpoint=saved)
 
 
+@pytest.mark.behaviour(number=28)
 def test_models_are_published_at_the_start_and_at_intervals() -> None:
     stage = Stage(strategy=Steps(12))
     stage.train()

@@ -26,6 +26,7 @@ def offered(best: BestModel, *values: float) -> list[bool]:
     ]
 
 
+@pytest.mark.behaviour(number=15)
 @pytest.mark.parametrize("less", [False, True])
 def test_best_is_strictly_more_than_all_before(less: bool) -> None:
     """Or less, where less is better."""
@@ -35,6 +36,7 @@ def test_best_is_strictly_more_than_all_before(less: bool) -> None:
     assert (best.score, best.opt_steps) == (sign * 0.5, 5)
 
 
+@pytest.mark.behaviour(number=15)
 @pytest.mark.parametrize("less", [False, True])
 def test_value_that_is_not_finite_is_never_best_and_warned_of_once(
     less: bool, caplog: pytest.LogCaptureFixture

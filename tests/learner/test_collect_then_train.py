@@ -63,6 +63,7 @@ class Watched:
             self.trained.append((middle[1], trainer.services.counts.opt_steps))
 
 
+@pytest.mark.behaviour(number=5)
 @pytest.mark.processes
 def test_rounds_alternate_and_models_are_handed_out_after_each() -> None:
     watched = Watched(CollectThenTrain(env_steps=300, opt_steps=7))
@@ -90,6 +91,7 @@ def test_rounds_alternate_and_models_are_handed_out_after_each() -> None:
     assert result.env_steps >= 900
 
 
+@pytest.mark.behaviour(number=9)
 @pytest.mark.processes
 def test_returns_of_whole_trajectories_are_in_the_batches() -> None:
     seen: list[Columns] = []

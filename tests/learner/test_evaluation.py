@@ -101,6 +101,7 @@ def test_answer_for_another_model_is_no_answer() -> None:
     assert not site.busy
 
 
+@pytest.mark.behaviour(number=19)
 @pytest.mark.parametrize("number", [3.0, np.float32(3.0), torch.tensor(3.0), np.array(3.0)])
 def test_custom_evaluator_needs_no_stochastic_option(number: Any) -> None:
     """Its numbers become floats: a checkpoint holds the best score as JSON."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.learner.progress import Every, EverySeconds
 
 
+@pytest.mark.behaviour(number=20)
 def test_a_jump_over_several_multiples_is_due_once_and_then_at_the_next() -> None:
     every = Every(30)
     assert [count for count in (10, 29, 100, 110, 119, 120, 121) if every.due(count)] == [100, 120]

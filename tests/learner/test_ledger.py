@@ -13,6 +13,7 @@ def peer(incarnation: int = 0) -> Peer:
     return Peer(actor_id=ActorId(0), incarnation=incarnation)
 
 
+@pytest.mark.behaviour(number=22)
 def test_normal_run_ends_with_nothing_in_flight() -> None:
     ledger = Ledger()
     ledger.on_received(peer(), transitions=10, produced=13, env_steps=14)
@@ -48,6 +49,7 @@ def test_message_that_arrives_after_the_death_is_not_lost() -> None:
     assert (balance.lost, balance.in_flight) == (7, 0)
 
 
+@pytest.mark.behaviour(number=24)
 def test_dropped_ones_keep_their_reason() -> None:
     ledger = Ledger()
     ledger.on_received(peer(), transitions=5, produced=5, env_steps=5)

@@ -19,6 +19,7 @@ def take_turn(limiter: RateLimiter, message: int, batch: int, *, insert_first: b
         limiter.on_sample(batch)
 
 
+@pytest.mark.behaviour(number=27)
 @given(
     ratio=st.sampled_from([0.25, 1.0, 8.0, 64.0]),
     min_size=st.integers(1, 500),
@@ -113,6 +114,7 @@ def test_room_is_what_may_be_inserted_and_stock_what_may_be_sampled() -> None:
     assert not limiter.may_insert(int(limiter.room()) + 1)
 
 
+@pytest.mark.behaviour(number=13)
 def test_nothing_is_sampled_before_the_warm_up() -> None:
     limiter = RateLimiterConfig(samples_per_insert=1.0, min_size=10).build(
         max_insert=4, batch_size=1

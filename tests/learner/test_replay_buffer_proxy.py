@@ -177,6 +177,7 @@ def test_draining_stores_whatever_the_limiter_says(slow_station: Station) -> Non
     station.stored(1, 2, 3, 4, 5, 6)
 
 
+@pytest.mark.behaviour(number=24)
 @pytest.mark.fault("F30")
 def test_what_may_not_be_inserted_is_dropped_if_asked_for() -> None:
     station = Station(samples_per_insert=8.0, overflow="drop")
@@ -235,6 +236,7 @@ def done_between_parts(station: Station, act: Callable[[], object]) -> None:
     other.join(SOON_S)
 
 
+@pytest.mark.behaviour(number=26)
 def test_sampling_waits_for_no_more_than_a_part_of_a_long_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -483,6 +485,7 @@ def test_thread_that_does_not_end_is_reported_and_blocks_no_exit(
     assert station.proxy.state(save_replay=True)[1]["ledger"]["stored"] == PER_MESSAGE
 
 
+@pytest.mark.behaviour(number=25)
 def test_storing_and_sampling_at_once_lose_nothing() -> None:
     station = Station(samples_per_insert=1.0)
     n_messages, total = 3000, 0

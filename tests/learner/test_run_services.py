@@ -176,6 +176,7 @@ def test_every_due_time_is_followed_by_an_evaluation(
     assert len(run.site.requested) <= len(due)
 
 
+@pytest.mark.behaviour(number=11)
 def test_intervals_of_0_are_off() -> None:
     run = Run(1.0)
     for _ in range(50):
@@ -456,6 +457,7 @@ def test_records_come_by_time_and_by_steps() -> None:
     assert run.recorded("opt_steps") == [4.0, 8.0], "both at once is one record"
 
 
+@pytest.mark.behaviour(number=55)
 def test_shares_of_the_learners_time_add_up() -> None:
     run = Run(record_interval_opt_steps=1)
     run.services.watch.lap("opt")

@@ -37,6 +37,7 @@ def test_lag_is_weighted_by_how_often_a_version_occurs() -> None:
     assert staleness.mean_when_sampled == (30 + 31 * 10) / 32
 
 
+@pytest.mark.behaviour(number=30)
 def test_histogram_counts_rows_of_the_whole_run_by_powers_of_two() -> None:
     staleness = Staleness()
     assert staleness.histogram == {}
@@ -158,6 +159,7 @@ def test_experience_of_a_model_long_replaced_is_warned_of_as_it_arrives(
     assert "actor 5 comes from a model that is 3.5 s and 100 opt steps behind" in record.message
 
 
+@pytest.mark.behaviour(number=30)
 @pytest.mark.fault("F31")
 def test_each_actor_is_warned_of_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]

@@ -12,6 +12,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.learner.step_metrics import StepMetrics
 
 
+@pytest.mark.behaviour(number=60)
 def test_each_number_has_mean_minimum_maximum_and_a_count() -> None:
     metrics = StepMetrics()
     for loss in (1.0, 4.0, 1.0):

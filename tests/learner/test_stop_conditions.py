@@ -76,6 +76,7 @@ def test_a_bound_counts_only_while_the_newest_value_says_so() -> None:
     assert condition.update({"eval_reward": 9.0}) is None
 
 
+@pytest.mark.behaviour(number=44)
 @pytest.mark.parametrize(
     ("condition", "values", "at"),
     [
@@ -134,6 +135,7 @@ def test_a_condition_of_the_users_own_combines_on_either_side() -> None:
     assert (MaxEnvSteps(5) & Solved()).update({}) is None
 
 
+@pytest.mark.behaviour(number=44)
 @pytest.mark.parametrize(
     ("make", "message"),
     [

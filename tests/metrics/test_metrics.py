@@ -11,6 +11,7 @@ import asyncrl
 from asyncrl.metrics.metrics import METRICS, describe
 
 
+@pytest.mark.behaviour(number=54)
 def test_listed_name_is_described_by_its_own_line() -> None:
     assert describe("fps") is METRICS["fps"]
 

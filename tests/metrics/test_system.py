@@ -40,6 +40,7 @@ def children_of_this_test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil.Process, "children", children)
 
 
+@pytest.mark.behaviour(number=59)
 def test_busy_process_takes_processor_time_and_memory() -> None:
     meter = SystemMeter()
     work(0.2)

@@ -70,6 +70,7 @@ def steps(recorder: MemoryRecorder) -> list[float]:
     return [kept["env_steps"] for kept in recorder.records]
 
 
+@pytest.mark.behaviour(number=61)
 def test_slow_recorder_does_not_hold_up_its_caller(gated: GatedRecorder) -> None:
     background = BackgroundRecorder([gated])
     background.start({})

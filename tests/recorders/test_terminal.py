@@ -137,6 +137,7 @@ def test_last_frame_stays_and_the_cursor_comes_back() -> None:
     assert "done" in text[text.rindex("96 %") :]
 
 
+@pytest.mark.behaviour(number=63)
 def test_frame_of_a_failed_run_shows_the_failure() -> None:
     console, out = terminal_console()
     run(console, failed=True)
@@ -241,6 +242,8 @@ ROW = {
 }
 
 
+@pytest.mark.behaviour(number=56)
+@pytest.mark.behaviour(number=63)
 def test_summary_shows_what_each_actor_did() -> None:
     other = {**ROW, "env_steps": 7, "restarts": 0, "dropped": 0}
     lines = render_summary({"actors": {"0": ROW, "10": other}, "run_dir": "runs/x"}).splitlines()

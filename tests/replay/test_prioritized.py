@@ -53,6 +53,7 @@ def changes(draw: st.DrawFn) -> tuple[int, list[list[tuple[int, float]]]]:
     return n_leaves, draw(st.lists(st.lists(change, max_size=30), min_size=1, max_size=4))
 
 
+@pytest.mark.behaviour(number=49)
 @given(changes(), st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=20))
 @settings(max_examples=examples(100), deadline=None)
 def test_tree_finds_what_a_running_sum_finds(
@@ -87,6 +88,7 @@ def test_draws_are_in_proportion(alpha: float) -> None:
     assert [found.get(i, 0.0) for i in range(len(buffer))] == pytest.approx(wanted, abs=0.003)
 
 
+@pytest.mark.behaviour(number=49)
 def test_new_transitions_are_drawn_like_the_most_wrong_one() -> None:
     buffer = build(alpha=1.0)
     fill(buffer, 4)

@@ -22,6 +22,8 @@ def build(
     return config.build(schema(length, n_step), seed)
 
 
+@pytest.mark.behaviour(number=48)
+@pytest.mark.behaviour(number=50)
 @given(streams(), st.integers(1, 5), st.integers(1, 6))
 @settings(max_examples=examples(100), deadline=None)
 def test_samples_equal_naive_n_step_returns(

@@ -285,6 +285,7 @@ def test_exception_in_an_actor_fails_the_run_with_the_actors_traceback(
         assert "Traceback" not in caplog.text, "it would hide the first error"
 
 
+@pytest.mark.behaviour(number=38)
 @pytest.mark.fault("F4")
 def test_actors_that_fail_are_dropped_down_to_the_fewest(caplog: pytest.LogCaptureFixture) -> None:
     evaluator = {ActorId(3): "the evaluator"}

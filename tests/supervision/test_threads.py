@@ -38,6 +38,7 @@ def threads(**changes: Any) -> Any:
     return replace(config(), launcher="thread", **changes)
 
 
+@pytest.mark.behaviour(number=36)
 def test_run_trains_evaluates_and_accounts_for_every_transition() -> None:
     formats = [handler.formatter for handler in logging.getLogger().handlers]
     random.seed(3)

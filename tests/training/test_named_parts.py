@@ -123,6 +123,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.behaviour(number=12)
 @pytest.mark.parametrize("mode", ["sync", "offline"])
 def test_run_in_one_process_uses_all_that_it_can(mode: Any, data: Path) -> None:
     parts = replace(PARTS, processor=None) if mode == "offline" else PARTS
@@ -165,6 +166,7 @@ def test_condition_may_be_a_class_a_function_or_an_object() -> None:
         assert stop.update({"opt_steps": at})
 
 
+@pytest.mark.behaviour(number=12)
 def test_files_and_flags_say_the_same(tmp_path: Path) -> None:
     file, again = tmp_path / "config.yaml", tmp_path / "again.yaml"
     config = RunConfig(parts=replace(PARTS, strategy=LOOP.strategy))

@@ -62,6 +62,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.behaviour(number=4)
 def test_run_that_evaluates_nothing_needs_no_environment(run: Path) -> None:
     with closing(MAKE_ENV()) as env:
         spec = env.spec
@@ -72,6 +73,7 @@ def test_run_that_evaluates_nothing_needs_no_environment(run: Path) -> None:
         train_from_data(AGENT, run, spec, CONFIG)
 
 
+@pytest.mark.behaviour(number=4)
 def test_data_of_a_run_needs_no_environment_unless_it_evaluates(run: Path, tmp_path: Path) -> None:
     never, once = replace(CONFIG, evaluate=NEVER), MaxOptSteps(3)
     train_from_data(AGENT, run, _no_simulator, never, stop=once, checkpoint_dir=tmp_path)

@@ -43,6 +43,7 @@ class Sends(Callback):
             os.kill(os.getpid(), number)
 
 
+@pytest.mark.behaviour(number=42)
 def test_sigusr1_saves_and_sigterm_ends_the_run(tmp_path: Path) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)]
     result = train_sync(

@@ -65,6 +65,7 @@ CONFIG = SyncConfig(
 UNSCORED = replace(CONFIG, evaluate=EvaluationConfig(where="off"))
 
 
+@pytest.mark.behaviour(number=61)
 def test_recorder_receives_all_settings() -> None:
     recorder = MemoryRecorder()
     train_sync(AGENT, MAKE_ENV, UNSCORED, stop=MaxEnvSteps(120), recorder=recorder)
@@ -285,6 +286,7 @@ def test_checkpoints_by_time_change_nothing_of_what_is_computed(tmp_path: Path) 
     assert same(unsaved.load("250"), saved.load("250"))
 
 
+@pytest.mark.behaviour(number=46)
 def test_run_branches_off_from_a_chosen_checkpoint(tmp_path: Path) -> None:
     config = replace(UNSCORED, save=SaveConfig(interval_opt_steps=10))
     first, branch = tmp_path / "first", tmp_path / "branch"

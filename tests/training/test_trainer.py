@@ -45,6 +45,7 @@ def build(
     )
 
 
+@pytest.mark.behaviour(number=1)
 @pytest.mark.parametrize(
     ("interval", "per_interval", "expected"), [(1, 1, 80), (4, 1, 20), (4, 3, 60), (30, 1, 2)]
 )
@@ -56,6 +57,8 @@ def test_counts_are_exact(interval: int, per_interval: int, expected: int) -> No
     assert trainer.agent.opt_steps == expected  # type: ignore[attr-defined]
 
 
+@pytest.mark.behaviour(number=1)
+@pytest.mark.behaviour(number=13)
 def test_nothing_happens_before_the_warm_up_is_over() -> None:
     evaluator = ScriptedEvaluator([1.0] * 100)
     trainer = build(
@@ -87,6 +90,7 @@ def build_on_policy(agent: ConstantAgent, n_envs: int, **settings: int) -> Train
     )
 
 
+@pytest.mark.behaviour(number=6)
 def test_on_policy_round_learns_from_all_that_was_collected_and_nothing_else() -> None:
     agent, n_envs, round_steps = ConstantAgent(), 2, 8
     trainer = build_on_policy(
@@ -113,6 +117,7 @@ def test_round_ends_when_whole_trajectories_are_used_up() -> None:
     assert [int(batch["mask"].sum()) for batch in agent.batches] == [4] * 5, "two a round"
 
 
+@pytest.mark.behaviour(number=14)
 @pytest.mark.parametrize(
     ("settings", "words"),
     [({"batch_size": 501}, "batch_size of 501"), ({"warmup_env_steps": 501}, "warm-up of 501")],

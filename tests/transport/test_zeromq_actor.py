@@ -281,6 +281,7 @@ def test_an_evaluation_that_was_lost_is_reported_again(line: Line) -> None:
     evaluator.close()
 
 
+@pytest.mark.behaviour(number=23)
 def test_unread_reports_are_bounded(line: Line) -> None:
     line.until_seq(1)
     line.proxy.stalled.set()

@@ -35,6 +35,7 @@ def gradients(net: nn.Module, parts: int) -> tuple[Tensor, list[Tensor]]:
     ]
 
 
+@pytest.mark.behaviour(number=65)
 @pytest.mark.parametrize("parts", [2, 5, 3 * ROWS])
 def test_gradients_add_up_to_those_of_the_whole_batch(parts: int) -> None:
     net = network()

@@ -46,6 +46,7 @@ def test_each_environment_explores_as_its_rung_says() -> None:
     assert of_four.record(0)["exploration_rate"] == pytest.approx(of_four.epsilons(0).mean())
 
 
+@pytest.mark.behaviour(number=64)
 @pytest.mark.parametrize(
     ("env_steps", "line", "step"),
     [(0, 1.0, 1.0), (250, 0.775, 1.0), (500, 0.55, 1.0), (1000, 0.1, 0.1), (5000, 0.1, 0.1)],
@@ -74,6 +75,7 @@ def test_ladder_may_start_from_chance_as_well() -> None:
     assert of_three.epsilons(100) == pytest.approx(final)
 
 
+@pytest.mark.behaviour(number=7)
 def test_softmax_draws_actions_in_proportion_to_their_exponentials() -> None:
     warm = explorer(Softmax(temperature=2.0))
     drawn = warm.choose(np.tile(np.array([0.0, 1.0, 3.0]), (5000, 1)), 0)
