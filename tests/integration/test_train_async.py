@@ -63,7 +63,7 @@ def config(**changes: Any) -> AsyncConfig:
 
 
 def run(cfg: AsyncConfig | None = None, **parts: Any) -> tuple[TrainResult, AsyncTrainer]:
-    parts = {"stop": MaxOptSteps(200) | MaxSeconds(60)} | parts
+    parts = {"stop": MaxOptSteps(200) | MaxSeconds(60), "recorder": None} | parts
     make_env = parts.pop("make_env", CountingBatch)
     agent = parts.pop("agent", ConstantConfig())
     trainer = build_async_trainer(agent, make_env, cfg or config(), **parts)
