@@ -207,12 +207,12 @@ def test_each_actor_can_have_a_separate_config() -> None:
 
 def test_global_generators_differ_from_actor_to_actor_and_repeat(tmp_path: Path) -> None:
     drawn = []
-    for name in ("first", "again"):
-        notes = tmp_path / name
+    for notes in (tmp_path / "first", tmp_path / "again"):
         notes.mkdir()
-        run(make_env=partial(NotingBatch, notes), stop=MaxOptSteps(20) | MaxSeconds(60))
+        all_noted = partial(lambda at, _record: len(list(at.iterdir())) == 3, notes)
+        run(make_env=partial(NotingBatch, notes), stop=MaxSeconds(60) | all_noted)
         drawn.append(sorted(path.read_text() for path in notes.iterdir()))
-    assert len(set(drawn[0])) == 3, "two actors and the evaluator"
+    assert len(set(drawn[0])) == len(drawn[0]) == 3, "two actors and the evaluator"
     assert drawn[0] == drawn[1]
 
 
