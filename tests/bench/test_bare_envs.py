@@ -78,30 +78,32 @@ def test_bare_loop_and_batch_do_the_same_to_plain_environments() -> None:
     assert "reset" in bare[0].done[1:], "episodes end within this test"
 
 
-def test_actions_start_where_the_environment_counts_from() -> None:
-    env = Recording()
-    env.action_space = gymnasium.spaces.Discrete(5, start=10)
-    turn_plain([env], np.array([[3]]))()
-    assert env.done[-1] == 13
-
-
-@pytest.mark.parametrize("start", [None, [3, 5]])
-def test_several_choices_at_once_are_taken_as_policies_give_them(start: Any) -> None:
+@pytest.mark.parametrize(
+    ("space", "given", "taken"),
+    [
+        (gymnasium.spaces.Discrete(5, start=10), 3, 13),
+        (gymnasium.spaces.MultiDiscrete([2, 3]), [1, 2], [1, 2]),
+        (gymnasium.spaces.MultiDiscrete([2, 3], start=[3, 5]), [4, 6], [4, 6]),
+    ],
+)
+def test_actions_start_where_the_environment_counts_from(
+    space: Any, given: Any, taken: Any
+) -> None:
     chosen: list[Any] = []
 
     class Choosing(TellingEnv):
         def __init__(self) -> None:
             super().__init__()
-            self.action_space = gymnasium.spaces.MultiDiscrete([2, 3], start=start)
+            self.action_space = space
 
         def step(self, action: Any) -> Any:
-            chosen.append(action.tolist())
+            chosen.append(np.asarray(action).tolist())
             return super().step(0)
 
-    actions = np.array([[[4, 6]]])
+    actions = np.array([[given]])
     turn_plain([Choosing()], actions)()
     turn_native(SyncVectorEnv([Choosing], autoreset_mode=AutoresetMode.SAME_STEP), actions)()
-    assert chosen == [[4, 6], [4, 6]]
+    assert chosen == [taken, taken]
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
@@ -119,82 +121,52 @@ def test_bare_loop_and_batch_count_the_same_steps_of_a_vector_environment(
     assert (sum(counted) < 2 * TURNS) == (mode is AutoresetMode.NEXT_STEP)
 
 
-def test_policy_plays_plain_environments() -> None:
-    envs = [Recording(0), Recording(1)]
-    progress = Until(5)
+@pytest.mark.parametrize("mode", [None, *AutoresetMode])
+def test_policy_plays(mode: AutoresetMode | None) -> None:
+    envs, progress = [Recording(0), Recording(1)], Until(5)
+    played: Any = envs
+    if mode is not None:
+        played = SyncVectorEnv([lambda: envs[0], lambda: envs[1]], autoreset_mode=mode)
     with pytest.raises(Enough):
-        play_plain(envs, ConstantAgent(4), SPEC, progress)
-    assert progress.produced == [2, 4, 6, 8, 10]
-    assert envs[1].done == ["reset", 4, 4, 4, "reset", 4, 4]
-
-
-@pytest.mark.parametrize("mode", AutoresetMode)
-def test_policy_plays_a_vector_environment(mode: AutoresetMode) -> None:
-    envs = [Recording(0), Recording(1)]
-    vector = SyncVectorEnv([lambda: envs[0], lambda: envs[1]], autoreset_mode=mode)
-    progress = Until(5)
-    with pytest.raises(Enough):
-        play_native(vector, ConstantAgent(4), SPEC, progress)
+        (play_native if mode else play_plain)(played, ConstantAgent(4), SPEC, progress)
     # The fourth step only resets where a reset takes a separate step.
     fourth = 6 if mode is AutoresetMode.NEXT_STEP else 8
     assert progress.produced == [2, 4, 6, fourth, fourth + 2]
     assert envs[1].done.count(4) == progress.produced[-1] // 2
 
 
-class Skipping(TellingEnv):
-    def __init__(self, skip: object = 5) -> None:
-        super().__init__()
-        self.frame_skip = skip
+class Skipping(gymnasium.Wrapper[Any, Any, Any, Any]):
+    frame_skip: object = 1
 
-
-class SkippingToo(gymnasium.Wrapper[Any, Any, Any, Any]):
-    frame_skip = 1
-
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: Any, frame_skip: object) -> None:
         super().__init__(env)
-        self.frame_skip = 4
+        self.frame_skip = frame_skip
 
 
-def make_skipping() -> Skipping:
-    return Skipping()
-
-
-def make_skipping_twice() -> gymnasium.Env[Any, Any]:
-    return SkippingToo(Skipping(2))
-
-
-def make_skipping_at_random() -> Skipping:
-    return Skipping((2, 5))
+def make_skipping(skips: list[object]) -> gymnasium.Env[Any, Any]:
+    env: gymnasium.Env[Any, Any] = TellingEnv()
+    for skip in skips:
+        env = Skipping(env, skip)
+    return env
 
 
 @pytest.mark.parametrize(
-    ("env_id", "skip"),
+    ("package", "env_id", "how", "skip"),
     [
-        ("CartPole-v1", 1),
-        (f"{__name__}:make_skipping", 5),
-        (f"{__name__}:make_skipping_twice", 8),
-        (f"{__name__}:make_skipping_at_random", 1),
+        ("gymnasium", f"{__name__}:make_skipping", {"kwargs": {"skips": [2, 4]}}, 8),
+        ("gymnasium", f"{__name__}:make_skipping", {"kwargs": {"skips": [(2, 5)]}}, 1),
+        ("gymnasium", "CartPole-v1", {"n_envs": 2, "vectorization": "native"}, 1),
+        ("ale_py", "ALE/Pong-v5", {}, 4),
+        ("ale_py", "ALE/Pong-v5", {"kwargs": {"frame_skip": 2}}, 2),
+        ("envpool", "envpool:HalfCheetah-v4", {}, 5),
+        ("envpool", "envpool:Pong-v5", {"kwargs": {"frame_skip": 3}}, 3),
     ],
 )
-def test_frames_of_an_agent_step_are_those_of_all_layers(env_id: str, skip: int) -> None:
-    assert frame_skip(EnvConfig(id=env_id)) == skip
-
-
-def test_vector_environment_of_no_layers_skips_no_frames() -> None:
-    assert frame_skip(EnvConfig(id="CartPole-v1", n_envs=2, vectorization="native")) == 1
-
-
-def test_robots_and_games_skip_frames() -> None:
-    pytest.importorskip("ale_py")
-    assert frame_skip(EnvConfig(id="ALE/Pong-v5", n_envs=1)) == 4
-    assert frame_skip(EnvConfig(id="ALE/Pong-v5", n_envs=1, kwargs={"frame_skip": 2})) == 2
-
-
-def test_frames_of_envpools_environments_are_counted() -> None:
-    pytest.importorskip("envpool")
-    assert frame_skip(EnvConfig(id="envpool:HalfCheetah-v4", n_envs=1)) == 5
-    assert frame_skip(EnvConfig(id="envpool:Pong-v5", n_envs=1, kwargs={"frame_skip": 3})) == 3
-    assert frame_skip(EnvConfig(id="envpool:CartPole-v1", n_envs=1)) == 1
+def test_frames_of_an_agent_step_are_those_of_all_layers(
+    package: str, env_id: str, how: dict[str, Any], skip: int
+) -> None:
+    pytest.importorskip(package)
+    assert frame_skip(EnvConfig(id=env_id, **{"n_envs": 1, **how})) == skip
 
 
 @pytest.mark.parametrize("play", [play_plain, play_native])

@@ -44,13 +44,6 @@ def test_constructor_that_ends_its_process_does_not_end_the_bench() -> None:
         Load.of(tiny(**odd))
 
 
-def test_no_side_waits_in_the_measured_run(cartpole: Load) -> None:
-    config = cartpole.async_config()
-    assert config.limiter.samples_per_insert == 0
-    assert config.evaluate.where == "off"
-    assert (config.actors, config.segment.length, config.replay.capacity) == (1, 8, 2000)
-
-
 def test_rows_hold_the_newest_frame_where_the_environment_stacks_frames() -> None:
     pytest.importorskip("ale_py")
     pong = {"env": "ALE/Pong-v5", "envs_per_actor": 1, "capacity": 100}
@@ -60,12 +53,6 @@ def test_rows_hold_the_newest_frame_where_the_environment_stacks_frames() -> Non
         assert load.async_config().segment.frame_stack == frames
         (row,) = (column for column in load.schema.columns if column.name == "obs")
         assert row.shape == ((84, 84) if frames > 1 else load.spec.observation.shape)
-
-
-def test_stacks_of_envpools_are_found_too() -> None:
-    pytest.importorskip("envpool")
-    for env, frames in [("envpool:Pong-v5", 4), ("envpool:CartPole-v1", 1)]:
-        assert Load.of(tiny(env=env, envs_per_actor=1, capacity=100)).frame_stack == frames
 
 
 def test_observations_that_are_no_stacks_are_kept_whole(cartpole: Load) -> None:
@@ -85,7 +72,10 @@ def test_replay_is_as_large_as_memory_holds_it_twice(
     assert Load.of(tiny(capacity=701)).capacity == 500
 
 
-def test_made_up_experience_is_whole_segments_within_the_spaces(pendulum: Load) -> None:
+def test_made_up_experience_is_whole_segments_within_the_spaces(
+    cartpole: Load, pendulum: Load
+) -> None:
+    assert set(synthetic_experience(cartpole.schema, cartpole.spec, 5)["action"].flat) == {0, 1}
     load = pendulum
     columns = synthetic_experience(load.schema, load.spec, 5)
     assert {name: column.shape[:2] for name, column in columns.items()} == dict.fromkeys(
@@ -97,7 +87,3 @@ def test_made_up_experience_is_whole_segments_within_the_spaces(pendulum: Load) 
     assert not (columns["flags"] & END).any()
     assert 1 < np.abs(columns["action"]).max() <= 2, "of all of the space"
     assert columns["obs"].std() > 0.5, "all zeros would be quicker to learn from than anything"
-
-
-def test_made_up_experience_knows_the_choices(cartpole: Load) -> None:
-    assert set(synthetic_experience(cartpole.schema, cartpole.spec, 5)["action"].flat) == {0, 1}

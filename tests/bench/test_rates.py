@@ -31,56 +31,27 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return hand
 
 
-def test_repeated_work_is_counted_per_second(clock: Clock) -> None:
-    calls_at: list[float] = []
-
-    def work() -> int:
-        calls_at.append(clock.now_s)
-        clock.pass_s(0.004)
-        return 3
-
-    rate = Repeating(work, warm_up_seconds=1.0).rate(2.0)
-    assert rate == pytest.approx(3 / 0.004)
-    assert clock.now_s == pytest.approx(3.0, abs=0.1)
-
-
-def test_warm_up_does_not_count(clock: Clock) -> None:
+def test_repeated_work_is_counted_per_second_after_one_warm_up(clock: Clock) -> None:
     def work() -> int:
         clock.pass_s(0.1 if clock.now_s < 1.0 else 0.01)
-        return 1
+        return 3
 
-    assert Repeating(work, warm_up_seconds=1.0).rate(1.0) == pytest.approx(100.0)
+    repeating = Repeating(work, warm_up_seconds=1.0)
+    for ends in (2.0, 3.0):
+        assert repeating.rate(1.0) == pytest.approx(3 / 0.01)
+        assert clock.now_s == pytest.approx(ends, abs=0.2)
 
 
-def test_only_the_first_measurement_warms_up(clock: Clock) -> None:
+@pytest.mark.parametrize(("begins", "rate", "ends"), [(4.0, 1 / 3.9, 4.0), (99.0, 0.0, 11.1)])
+def test_measurement_lasts_until_something_is_counted_or_hopeless(
+    begins: float, rate: float, ends: float, clock: Clock
+) -> None:
     def work() -> int:
         clock.pass_s(0.01)
-        return 1
+        return int(clock.now_s > begins)
 
-    repeating = Repeating(work, warm_up_seconds=5.0)
-    repeating.rate(1.0)
-    before = clock.now_s
-    assert repeating.rate(1.0) == pytest.approx(100.0)
-    assert clock.now_s - before == pytest.approx(1.0, abs=0.1)
-
-
-def test_measurement_lasts_until_something_is_counted(clock: Clock) -> None:
-    def work() -> int:
-        clock.pass_s(0.01)
-        return int(clock.now_s > 4.0)
-
-    rate = Repeating(work, warm_up_seconds=0.1).rate(1.0)
-    assert rate == pytest.approx(1 / 3.9, rel=0.02)
-    assert clock.now_s < 4.1
-
-
-def test_measurement_of_nothing_ends(clock: Clock) -> None:
-    def work() -> int:
-        clock.pass_s(0.01)
-        return 0
-
-    assert Repeating(work, warm_up_seconds=0.1).rate(1.0) == 0
-    assert clock.now_s == pytest.approx(11.1, abs=0.1)
+    assert Repeating(work, warm_up_seconds=0.1).rate(1.0) == pytest.approx(rate, rel=0.02)
+    assert clock.now_s == pytest.approx(ends, abs=0.2)
 
 
 def test_quick_work_is_done_many_times_between_two_looks_at_the_clock(
@@ -116,16 +87,11 @@ def test_what_was_only_ordered_is_waited_for(clock: Clock) -> None:
     assert rate == pytest.approx(100 / 2.0, rel=0.02)
 
 
-def test_growth_is_measured_from_lump_to_lump(clock: Clock) -> None:
-    """Lumps of 600 come every 1.5 s, which is 400 a second; 4 s hold two of them or three."""
-    rate = growth_rate(lambda: (600 * int(clock.now_s / 1.5), 1), 4.0)
-    assert rate == pytest.approx(400.0, rel=0.01)
-
-
-def test_growth_of_a_steady_count(clock: Clock) -> None:
-    assert growth_rate(lambda: (int(50_000 * clock.now_s), 1), 2.0) == pytest.approx(
-        50_000.0, rel=0.02
-    )
+@pytest.mark.parametrize(("every_s", "lump"), [(1.5, 600), (0.02, 8)])
+def test_growth_is_measured_from_lump_to_lump(every_s: float, lump: int, clock: Clock) -> None:
+    """Both are 400 a second; 4 s hold two of the large lumps or three."""
+    rate = growth_rate(lambda: (lump * int(clock.now_s / every_s), 1), 4.0)
+    assert rate == pytest.approx(400.0, rel=0.02)
 
 
 @pytest.mark.usefixtures("clock")

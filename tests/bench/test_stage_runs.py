@@ -1,4 +1,4 @@
-"""Stage `sample`: actors and bare loops, in separate processes."""
+"""Stage `sample`: its frames, its network, and its failures."""
 
 from __future__ import annotations
 
@@ -14,26 +14,6 @@ from tests.bench.workloads import OnlyFastConfig, make_failing, tiny
 pytestmark = pytest.mark.processes
 
 FAILING = f"{make_failing.__module__}:{make_failing.__name__}"
-
-
-@pytest.mark.parametrize(
-    ("env", "vectorization", "served"),
-    [
-        ("CartPole-v1", "native", False),
-        ("Pendulum-v1", "batch", True),
-    ],
-)
-def test_value_and_limit_are_measured(env: str, vectorization: str, served: bool) -> None:
-    load = Load.of(tiny(env=env, vectorization=vectorization, actors=2))
-    stage = sample_stage(load, served=served)
-    (quantity,) = stage.quantities
-    assert quantity.case == ("inference server" if served else "")
-    assert (quantity.stage, quantity.env, quantity.unit) == ("sample", env, "agent steps/s")
-    assert quantity.limit_is == "bare loop, 2 processes"
-    (limit,), (value,) = stage.limit(), stage.value()
-    assert limit > 0
-    assert value > 0
-    stage.close()
 
 
 def test_single_frames_are_sent_of_stacks_and_the_result_says_so() -> None:

@@ -1,33 +1,38 @@
-"""The stages by name."""
+"""The stages by name, and what each of them measures."""
 
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Literal, get_args
 
 import pytest
 
 from asyncrl.bench.stages import STAGES, make_stages
-from asyncrl.bench.workload import StageName
 from asyncrl.core.errors import ConfigError
 from tests.bench.workloads import tiny
 
 
-def names_of(name: StageName | Literal["all"]) -> list[str]:
-    found = []
-    for stage in make_stages(name, tiny()):
-        with closing(stage):
-            found += [f"{q.stage} {q.case} {q.env}" for q in stage.quantities]
-    return found
-
-
-def test_each_name_makes_its_own_stage_and_all_makes_every_one() -> None:
-    assert tuple(STAGES) == get_args(StageName)
-    made = names_of("all")
-    assert len(made) == len(set(made))
-    assert list(dict.fromkeys(name.split()[0] for name in made)) == list(STAGES)
+@pytest.mark.processes
+def test_each_name_makes_its_own_stage_which_measures_values_and_limits() -> None:
+    workload = tiny(env="Pendulum-v1", vectorization="batch", device="cpu", actors=2)
+    limits: dict[str, str] = {}
     for name in STAGES:
-        assert names_of(name) == [found for found in made if found.startswith(f"{name} ")]
+        for stage in make_stages(name, workload):
+            with closing(stage):
+                rates = zip(stage.quantities, stage.value(), stage.limit(), strict=True)
+                for quantity, value, limit in rates:
+                    assert (quantity.stage, quantity.env) == (name, "Pendulum-v1")
+                    assert min(value, limit) > 0
+                    assert quantity.settings.get("agent", "SAC") == "SAC"
+                    limits[f"{name} {quantity.case}: {quantity.unit}"] = quantity.limit_is
+    assert limits == {
+        "env : agent steps/s": "bare loop over the envs",
+        "sample : agent steps/s": "bare loop, 2 processes",
+        "sample inference server: agent steps/s": "bare loop, 2 processes",
+        "learner : opt steps/s": "one fixed batch",
+        "learner update: opt steps/s": "its matrix products alone",
+        "train learner: opt steps/s": "learner alone",
+        "train actors: agent steps/s": "actors alone",
+    }
 
 
 def test_a_measurement_is_made_when_its_turn_has_come() -> None:

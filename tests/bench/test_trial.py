@@ -59,10 +59,3 @@ def test_settings_of_every_preset_can_be_tried(name: str, monkeypatch: pytest.Mo
     limiter = config.limiter.build(max_insert=message, batch_size=batch_size, once=once)
     limiter.on_insert(10 * (message + batch_size))
     assert not limiter.may_insert(message), "it limits, and has not to wait for long to begin"
-
-
-@pytest.mark.processes
-def test_trial_on_policy() -> None:
-    start = preset("ppo")
-    trial = run_trial(start.agent, start.env_config().build, start, seconds=0.3)
-    assert trial.rate > 0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asyncrl.bench.trial import Trial
-from asyncrl.bench.tuner import Plan, SearchSpace, TrialRecord, Tuner, Tuning
+from asyncrl.bench.tuner import Plan, SearchSpace, Tuner, Tuning
 from asyncrl.core.errors import ActorFailed, AsyncRLError, ConfigError, OutOfMemory
 from tests.bench.worlds import World
 
@@ -70,7 +70,7 @@ def test_slow_steps_are_not_put_together() -> None:
     assert {plan.envs_per_actor for plan in world.runs} == {1}, "4 could take 4 s a step"
 
 
-@pytest.mark.parametrize("budget_s", [0.0, 10.0, 20.0, 40.0])
+@pytest.mark.parametrize("budget_s", [0.0, 20.0])
 def test_budget_is_kept(budget_s: float) -> None:
     world = World(took_s=4.0)
     tuning = search(world, budget_s=budget_s)
@@ -105,23 +105,16 @@ def test_plan_that_fails_is_skipped_and_reported(error: AsyncRLError) -> None:
                 raise error
             return super().run_plan(plan)
 
-    world, failed, tried = (
-        Small(call_s=2e-3),
-        list[tuple[Plan, AsyncRLError]](),
-        list[TrialRecord](),
-    )
+    world, failed = Small(call_s=2e-3), list[tuple[Plan, AsyncRLError]]()
     tuner = Tuner(
         run_plan=world.run_plan,
         start=START,
         budget_s=60.0,
         clock=world.clock,
-        on_tried=tried.append,
         on_failed=lambda *one: failed.append(one),
     )
     tuning = tuner.run()
     assert tuning.chosen == plan(8, 16)
     assert failed == [(plan(1, 1), error)]
-    assert tuple(tried) == tuning.tried
-    assert [one.plan for one in tried] == world.runs
     with pytest.raises(type(error)):  # which cannot be improved on
         search(world, start=plan(1, 8))
