@@ -39,13 +39,11 @@ class Frames(CountingBatch):
 
 
 MAKES: list[MakeBatchEnv] = [
-    EnvConfig(id="CartPole-v1", n_envs=3).build,
     EnvConfig(id="CartPole-v1", n_envs=3, vectorization="native").build,
     EnvConfig(id="tests.support.fake_envs:make_vector_env", n_envs=1).build,
     make_batch(partial(SeesAll, Box(-2, 2, (), np.float32)), n_envs=2),
     make_batch(partial(SeesAll, MultiDiscrete([3, 4])), n_envs=2),
     make_batch(partial(SeesAll, Discrete(3, start=-1)), n_envs=2),
-    make_batch(make_vector_env, n_envs=3),
     Frames,
 ]
 

@@ -10,7 +10,6 @@ import pytest
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.env import EnvStep
-from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array, Params
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
@@ -80,10 +79,3 @@ def test_run_is_the_same_whatever_is_evaluated_meanwhile_and_exploring_differs()
     for name in before:
         np.testing.assert_array_equal(before[name], after[name])
     assert scores[False] != scores[True]
-
-
-def test_trainer_that_cannot_evaluate_apart_says_what_it_needs() -> None:
-    trainer = build_sync_trainer(ConstantConfig(), Paying, CONFIG, stop=MaxEnvSteps(20))
-    trainer._evaluate_apart = None
-    with trainer, pytest.raises(ConfigError, match="make the trainer by build_async_trainer"):
-        trainer.evaluate(greedy=False)

@@ -77,24 +77,21 @@ def test_settings_of_hosts_stand_for_a_launcher(tmp_path: Path) -> None:
     assert from_plain(RunConfig, settings) == replace(config, launcher="hosts", hosts=hosts)
 
 
-def test_hosts_are_refused_for_runs_without_actors() -> None:
-    config = replace(preset("dqn"), mode="sync")
-    with pytest.raises(ConfigError, match="HostsConfig has no effect with mode=sync"):
-        build_trainer(config, launcher=HostsConfig())
-
-
-@pytest.mark.parametrize("mode", ["sync", "offline"])
-def test_a_key_is_refused_for_runs_without_actors(mode: Any, tmp_path: Path) -> None:
-    config = replace(preset("dqn"), mode=mode, data=tmp_path if mode == "offline" else None)
-    with pytest.raises(ConfigError, match=f"join_key has no effect with mode={mode}"):
-        build_trainer(config, join_key=tmp_path / "join.key")
-
-
-@pytest.mark.parametrize("launcher", ["process", "thread", "ray"])
-def test_a_key_is_refused_for_a_run_that_starts_its_actors(launcher: Any, tmp_path: Path) -> None:
-    config = AsyncConfig(launcher=launcher)
-    with pytest.raises(ConfigError, match=f"join_key has no effect with launcher={launcher}"):
-        build_async_trainer(ConstantConfig(), CountingBatch, config, join_key=tmp_path / "join.key")
+@pytest.mark.parametrize(
+    ("changes", "parts", "words"),
+    [
+        ({"mode": "sync"}, {"launcher": HostsConfig()}, "HostsConfig has no effect with mode=sync"),
+        ({"mode": "offline", "data": Path("x")}, {}, "join_key has no effect with mode=offline"),
+        ({"launcher": "process"}, {}, "join_key has no effect with launcher=process"),
+        ({"launcher": "ray"}, {}, "join_key has no effect with launcher=ray"),
+    ],
+)
+def test_a_run_that_no_host_can_join_is_refused(
+    changes: dict[str, Any], parts: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    parts = parts or {"join_key": tmp_path / "join.key"}
+    with pytest.raises(ConfigError, match=words):
+        build_trainer(replace(preset("dqn"), **changes), **parts)
 
 
 @pytest.mark.parametrize("launcher", ["ray", AsyncConfig()])
@@ -112,6 +109,7 @@ def test_what_is_no_launcher_is_refused(launcher: Any) -> None:
             "set transport.advertise",
         ),
         ({"inference": "server"}, "leave it at actor"),
+        ({"launcher": "ray", "inference": "server"}, "with launcher=ray each actor .* leave it at"),
         (
             {"launcher": "process", "hosts": HostsConfig(min_actors=1)},
             "launcher=process starts all actors itself; leave it out, or let hosts join: --listen",
@@ -122,10 +120,3 @@ def test_what_is_no_launcher_is_refused(launcher: Any) -> None:
 def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         replace(CONFIG, **changes)
-
-
-def test_on_ray_the_learner_finds_its_address_itself() -> None:
-    config = AsyncConfig(launcher="ray")
-    assert config.elsewhere
-    with pytest.raises(ConfigError, match=r"with launcher=ray each actor .* leave it at actor"):
-        replace(config, inference="server")

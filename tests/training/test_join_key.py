@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
 from pathlib import Path
 
@@ -49,24 +48,8 @@ def test_a_key_that_others_can_reach_is_refused(path: Path, mode: int) -> None:
         JoinKey.load(path)
 
 
-def test_a_key_of_another_user_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
-    if path.stat().st_uid:
-        with pytest.raises(ConfigError, match="belongs to another user"):
-            JoinKey.load(path)
-    else:  # root may have made it for all
-        assert JoinKey.load(path).address == KEY.address
-
-
 @pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "[]",
-        "{}",
-        json.dumps({"address": "tcp://a:1", "settings": None}),
-        json.dumps({"address": 1, "settings": None, **dict.fromkeys(("server", "public"), "a")}),
-    ],
+    "content", ["", "[]", json.dumps({"address": "tcp://a:1", "settings": None})]
 )
 def test_a_file_that_is_no_key_is_refused(path: Path, content: str) -> None:
     path.write_text(content)
@@ -75,6 +58,8 @@ def test_a_file_that_is_no_key_is_refused(path: Path, content: str) -> None:
 
 
 def test_what_is_wrong_with_a_file_is_said_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there is no join key .*--listen tcp://ADDRESS"):
+        JoinKey.load(tmp_path / "join.key")
     with pytest.raises(ConfigError, match=r"is a directory; name its file join\.key$"):
         JoinKey.load(tmp_path)
     path = tmp_path / "join.key"
@@ -82,8 +67,3 @@ def test_what_is_wrong_with_a_file_is_said_once(tmp_path: Path) -> None:
     path.chmod(0o644)
     with pytest.raises(ConfigError, match=r"^the join key .* can be read by others"):
         JoinKey.load(path)
-
-
-def test_a_missing_key_says_what_writes_it(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there is no join key .*--listen tcp://ADDRESS"):
-        JoinKey.load(tmp_path / "join.key")

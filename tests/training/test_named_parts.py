@@ -189,13 +189,9 @@ def test_files_and_flags_say_the_same(tmp_path: Path) -> None:
     ("mode", "parts", "sentence"),
     [
         ("async", {"stop": "enough"}, "parts.stop: 'enough' .* module:n"),
-        ("async", {"stop": f"{HERE}:enoug"}, "parts.stop: .*'enoug'.* enough"),
         ("async", {"stop": f"{HERE}:enough"}, "parts.stop: .*:enough: .*'opt_steps'"),
-        ("async", {"stop": f"{HERE}:HERE"}, "parts.stop: .* got 'tes"),
         ("async", {"stop": 3}, "parts.stop: 3 .* module"),
-        ("async", {"recorders": ["nowhere:It"]}, "parts.recorders: 'nowhere:It'.* no module"),
         ("async", {"callbacks": [{"type": f"{HERE}:Stage", "nam": 1}]}, "'nam'; did you"),
-        ("async", {"callbacks": [{"type": f"{HERE}:Stage", "name": 1}]}, "callbacks.name: .* 1 "),
         ("async", {"strategy": f"{HERE}:Listening"}, "parts.strategy: .* Strategy"),
         ("async", {"callbacks": [f"{HERE}:Loop"]}, "parts.callbacks: .* Callback"),
         ("async", {"recorders": [f"{HERE}:Loop"]}, "parts.recorders: .* Recorder"),

@@ -63,17 +63,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.behaviour(number=4)
-def test_run_that_evaluates_nothing_needs_no_environment(run: Path) -> None:
-    with closing(MAKE_ENV()) as env:
-        spec = env.spec
-    config = replace(CONFIG, evaluate=NEVER)
-    result = train_from_data(AGENT, run, spec, config, stop=MaxOptSteps(20))
-    assert (result.opt_steps, result.last_score) == (20, None)
-    with pytest.raises(ConfigError, match="nothing can be evaluated in an EnvSpec"):
-        train_from_data(AGENT, run, spec, CONFIG)
-
-
-@pytest.mark.behaviour(number=4)
 def test_data_of_a_run_needs_no_environment_unless_it_evaluates(run: Path, tmp_path: Path) -> None:
     never, once = replace(CONFIG, evaluate=NEVER), MaxOptSteps(3)
     train_from_data(AGENT, run, _no_simulator, never, stop=once, checkpoint_dir=tmp_path)
@@ -84,10 +73,17 @@ def test_data_of_a_run_needs_no_environment_unless_it_evaluates(run: Path, tmp_p
     assert all(np.array_equal(first[name], second[name]) for name in first)
     with pytest.raises(RuntimeError, match="no simulator"):
         train_from_data(AGENT, run, _no_simulator, CONFIG, stop=once)
+    with closing(MAKE_ENV()) as env:
+        spec = env.spec
+    assert train_from_data(AGENT, run, spec, never, stop=once).last_score is None
+    with pytest.raises(ConfigError, match="nothing can be evaluated in an EnvSpec"):
+        train_from_data(AGENT, run, spec, CONFIG)
     scored = train_from_data(
         AGENT, run, _no_simulator, CONFIG, stop=MaxOptSteps(10), make_evaluator=ConstantEvaluator
     )
     assert scored.best_score == 4.5
+    buffer = load_replay(run, PrioritizedReplayConfig(capacity=500), seed=0)
+    assert train_from_data(AGENT, buffer, MAKE_ENV, never, stop=once).opt_steps == 3
 
 
 def test_schedules_count_optimisation_steps(run: Path) -> None:
@@ -111,14 +107,6 @@ class ConstantEvaluator:
 
     def close(self) -> None:
         pass
-
-
-def test_learns_from_a_buffer(run: Path) -> None:
-    buffer = load_replay(run, PrioritizedReplayConfig(capacity=500), seed=0)
-    result = train_from_data(
-        AGENT, buffer, MAKE_ENV, replace(CONFIG, evaluate=NEVER), stop=MaxOptSteps(5)
-    )
-    assert (result.opt_steps, result.best_score) == (5, None)
 
 
 @pytest.mark.parametrize(
@@ -149,20 +137,15 @@ def test_resumed_run_continues(
     assert is_same is (save_replay and resume is True)
 
 
-@pytest.mark.parametrize("resume", [False, True])
-def test_importance_weights_go_on_where_the_run_was(
-    run: Path, tmp_path: Path, resume: bool
-) -> None:
+def test_importance_weights_go_on_where_the_run_was(run: Path, tmp_path: Path) -> None:
     replay = PrioritizedReplayConfig(capacity=500, beta=0.4, beta_samples=400)
     config = replace(CONFIG, replay=replay, evaluate=NEVER, save=SaveConfig(replay=False))
     where: Any = {"stop": MaxOptSteps(5), "checkpoint_dir": tmp_path}
-    if resume:
-        train_from_data(AGENT, run, MAKE_ENV, config, **where)
-    with closing(
-        build_offline_trainer(AGENT, run, MAKE_ENV, config, **where, resume=resume)
-    ) as trainer:
+    train_from_data(AGENT, run, MAKE_ENV, config, **where)
+    trainer = build_offline_trainer(AGENT, run, MAKE_ENV, config, **where, resume=True)
+    with closing(trainer):
         buffer: Any = trainer.buffer
-        assert buffer._priorities.beta == pytest.approx(0.4 + 0.6 * resume * 5 * 16 / 400)
+        assert buffer._priorities.beta == pytest.approx(0.4 + 0.6 * 5 * 16 / 400)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,7 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.rainbow import RainbowConfig
 from asyncrl.agents.sac import SACConfig
-from asyncrl.core.agent import PolicyContext
 from asyncrl.core.errors import ConfigError
-from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, ReachesUpperBound
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
@@ -72,28 +70,15 @@ def test_file_may_be_about_a_relative_of_the_preset_named(tmp_path: Path) -> Non
             load_over(name, path)
 
 
-@pytest.mark.parametrize("name", ["asyncrl.agents.sac:SACAgent", "asyncrl.agents.dqn:DQNPolicy"])
-def test_agent_in_place_of_its_config_is_reported(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name} is an agent; name its config"):
-        preset(name)
-
-
-def test_agent_for_other_actions_names_itself() -> None:
-    spec = EnvConfig(id="CartPole-v1").build().spec
-    words = "OwnSAC needs continuous actions, .* or give another --env"
-    with pytest.raises(ConfigError, match=words):
-        OwnSACConfig().build_policy(spec, PolicyContext(seed=0))
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("nothing", "unknown agent 'nothing'; use .*dqn, dqn-atari, "),
         ("dqn_atari", "unknown agent 'dqn_atari'.*; did you mean dqn-atari"),
         ("../presets/dqn", "unknown agent"),
         ("tests.support.fakes:COUNTING_SPEC", "not a class of agent configs"),
         ("tests.support.fakes:CountingBatch", "build, build_policy and extra_columns"),
         ("tests.support.fakes:Missing", "has no 'Missing'"),
+        ("asyncrl.agents.sac:SACAgent", "sac:SACAgent is an agent; name its config"),
     ],
 )
 def test_what_is_no_agent_config_is_refused(name: str, words: str) -> None:

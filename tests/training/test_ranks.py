@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import open_checkpoints
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.replay_buffer import REPLAY
@@ -46,14 +47,12 @@ def test_a_share_is_the_whole_divided() -> None:
     ("config", "says"),
     [
         (replace(WHOLE, actors=3), "actors=3 means the whole run.* among 2 learners.* 2 or 4"),
-        (replace(WHOLE, actors=1), "actors=1 means.* set it to 2"),
         (
             replace(WHOLE, trainer=AsyncTrainerConfig(batch_size=61)),
             "trainer.batch_size=61.* 60 or 62",
         ),
         (replace(WHOLE, replay=UniformReplayConfig(capacity=6001)), "replay.capacity=6001"),
         (replace(WHOLE, inference="server"), "inference is 'server', but there are 2 learners"),
-        (replace(WHOLE, launcher="thread"), "launcher is 'thread'"),
         (replace(WHOLE, evaluate=EvaluationConfig(where="inline")), "evaluate.where is inline"),
     ],
 )
@@ -107,18 +106,25 @@ def saved_by(world: int, path: Path, step: int = 8) -> None:
         )
 
 
+def opened(path: Path, resume: Any, rank: int, world: int) -> Checkpoint:
+    """Return what a learner resumes from."""
+    where = path if resume is True else None
+    checkpointer, checkpoint = open_checkpoints(
+        where, keep=3, resume=resume, config=None, rank=rank, world=world
+    )
+    if checkpointer:
+        checkpointer.unlock()
+    assert checkpoint is not None
+    return checkpoint
+
+
 def test_each_learner_resumes_with_its_own_replay_and_the_first_with_the_counters(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     saved_by(2, tmp_path)
     found = []
     for rank in (0, 1):
-        checkpointer, checkpoint = open_checkpoints(
-            tmp_path, keep=3, resume=True, config=None, rank=rank, world=2
-        )
-        assert checkpointer is not None
-        checkpointer.unlock()
-        assert checkpoint is not None
+        checkpoint = opened(tmp_path, True, rank, 2)
         assert checkpoint.groups[REPLAY]["rank"] == [rank]
         assert checkpoint.groups["agent"]["weight"].tolist() == [1.0, 1.0]
         run = checkpoint.meta["run"]
@@ -132,12 +138,7 @@ def test_another_number_of_learners_gets_all_replays_to_share(
     before: int, now: int, tmp_path: Path
 ) -> None:
     saved_by(before, tmp_path)
-    checkpointer, checkpoint = open_checkpoints(
-        tmp_path, keep=3, resume=True, config=None, rank=now - 1, world=now
-    )
-    assert checkpointer is not None
-    checkpointer.unlock()
-    assert checkpoint is not None
+    checkpoint = opened(tmp_path, True, now - 1, now)
     assert REPLAY not in checkpoint.groups
     shards = [checkpoint.groups[f"{REPLAY}-{rank}"]["rank"].item() for rank in range(before)]
     assert shards == list(range(before))
@@ -152,19 +153,13 @@ def test_a_learner_that_failed_continues_with_the_experience_it_saved_before(
         saved_by(2, tmp_path, step)
     shards = tmp_path / "rank-1"
     (shards / "16").unlink()
-    _, checkpoint = open_checkpoints(
-        None, keep=3, resume=tmp_path / "16", config=None, rank=1, world=world
-    )
-    assert checkpoint is not None
+    checkpoint = opened(tmp_path, tmp_path / "16", 1, world)
     assert checkpoint.meta["opt_steps"] == 16
     assert checkpoint.groups[REPLAY if world == 2 else f"{REPLAY}-1"]["step"] == [12]
     assert "rank 1 continues with the experience that it saved at step 12" in caplog.text
     for path in (shards / "12").glob("*"):
         path.write_bytes(b"damaged")
-    _, checkpoint = open_checkpoints(
-        None, keep=3, resume=tmp_path / "16", config=None, rank=1, world=world
-    )
-    assert checkpoint is not None
+    checkpoint = opened(tmp_path, tmp_path / "16", 1, world)
     assert checkpoint.groups[REPLAY if world == 2 else f"{REPLAY}-1"]["step"] == [8]
 
 
@@ -174,9 +169,6 @@ def test_what_another_number_of_learners_saved_is_no_part_of_the_whole(
     saved_by(2, tmp_path, 8)
     saved_by(3, tmp_path, 12)
     (tmp_path / "rank-1" / "12").unlink()
-    _, checkpoint = open_checkpoints(
-        None, keep=3, resume=tmp_path / "12", config=None, rank=1, world=3
-    )
-    assert checkpoint is not None
+    checkpoint = opened(tmp_path, tmp_path / "12", 1, 3)
     assert REPLAY not in checkpoint.groups
     assert "the experience of rank 1 is lost" in caplog.text

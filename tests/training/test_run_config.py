@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from asyncrl.agents.dqn import DQNConfig
-from asyncrl.agents.parts.exploration import Softmax
 from asyncrl.core.errors import ConfigError
-from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
+from asyncrl.training.run_config import RunConfig
 
 
 def test_whichever_limit_comes_first_ends_the_run() -> None:
@@ -65,15 +61,3 @@ def test_evaluations_may_take_place_elsewhere_in_the_same_wrappers() -> None:
     config = RunConfig(env_kwargs=train, eval_env_kwargs=other, env_wrappers=(limit,))
     assert config.env_config().kwargs == train
     assert config.eval_env_config() == replace(config.env_config(), kwargs=train | other)
-
-
-def test_file_gives_the_same_config_back(tmp_path: Path) -> None:
-    config = RunConfig(
-        agent=DQNConfig(hidden=(7,), exploration=Softmax(temperature=2.0)),
-        env_kwargs={"maps": ["a", "b"], "size": 3},
-        env_wrappers=("gymnasium.wrappers:TimeLimit(max_episode_steps=50)",),
-        replay=UniformReplayConfig(capacity=4321, n_step=3),
-        stop_at_return=1.5,
-    )
-    save_yaml(config, tmp_path / "config.yaml")
-    assert load_yaml(RunConfig, tmp_path / "config.yaml") == config

@@ -106,6 +106,8 @@ def test_an_action_that_is_late_is_that_of_the_next_call(loop: UserLoop) -> None
         loop.act([0, 1], 0.01)
     actor = ActorSide(loop)
     assert loop.act([0, 1], DEADLINE_S) == 0
+    with pytest.raises(ConfigError, match="call observe"):
+        loop.act([0, 2], DEADLINE_S)
     actor.end()
 
 
@@ -156,14 +158,6 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         does(loop)
-
-
-def test_calls_take_turns(loop: UserLoop) -> None:
-    actor = ActorSide(loop)
-    loop.act([0, 1], DEADLINE_S)
-    with pytest.raises(ConfigError, match="call observe"):
-        loop.act([0, 2], DEADLINE_S)
-    actor.end()
 
 
 def test_the_end_is_raised(loop: UserLoop) -> None:
