@@ -1,4 +1,4 @@
-"""PPO: several small steps on each batch of trajectories, all near the policy that acted.
+"""PPO: several small steps on each batch of trajectories, all near the newest policy.
 
 Papers:
 
@@ -9,32 +9,42 @@ Papers:
 * Ye et al. (2020), Mastering complex control in MOBA games with deep reinforcement learning,
   https://arxiv.org/abs/1912.09729: the second clip.
 * Espeholt et al. (2018), IMPALA, https://arxiv.org/abs/1802.01561: V-trace, for asynchronous runs.
+* Hilton et al. (2021), Batch size-invariance for policy optimization,
+  https://arxiv.org/abs/2110.00641: the decoupled objective, whose clip is not at the acting policy.
+* Fu et al. (2025), AReaL, https://arxiv.org/abs/2505.24298: the same for asynchronous runs.
 
-With policy pi, acting policy mu (whose probabilities are stored with each action), values V and H
-the entropy of a policy:
+With policy pi, newest policy pi_0 before the first step on a batch, acting policy mu (whose
+probabilities are stored with each action), values V and H the entropy of a policy:
 
     A_t = delta_t + discount * lambda * A_t+1     delta_t = reward_t + discount * V(s_t+1) - V(s_t)
     y   = A + V                                   both with V-trace's corrections, if on
-    r   = pi(a|s) / mu(a|s)
-    J   = mean of min(r * A, clip(r, 1 - eps, 1 + eps) * A), no less than c * A where A < 0
+    w   = min(pi_0(a|s) / mu(a|s), 2)
+    r   = pi(a|s) / pi_0(a|s)
+    J   = mean of w * min(r * A, clip(r, 1 - eps, 1 + eps) * A), no less than w * c * A where A < 0
     L   = - J + value_weight * mean of (V(s) - y)^2 - entropy_weight * mean of H(pi(.|s))
 
 eps is `clip`, c is `dual_clip`. A and y are computed below, from `gae` and `vtrace` in
 `parts/policy_gradient.py`.
 
+In an asynchronous run, mu is older than pi_0. With a clip at mu, as in the first paper, that lag
+alone would move ratios out of the clip, and steps would have no effect on their actions. A clip at
+pi_0 leaves the whole trust region to the update; w corrects for the lag. Where pi_0 itself acted, w
+is 1 and both objectives are the same. The outputs that V is computed with also give pi_0.
+
 Deviations, on purpose:
 
 * The learner computes values when a batch arrives, not the actors.
-* With V-trace, the weight r of an action itself is in the objective only, not in A as well.
+* With V-trace, the weight w of an action itself is in the objective only, not in A as well.
 * `lambda_` enters V-trace such that A and y of experience of pi itself equal generalized advantage
   estimation.
 * By default, values are learned in units of the running standard deviation of targets; the network
   is not rescaled when it changes. The value clip, in these units, is off by default.
+* w is capped. Neither paper limits it.
 * Early stopping is decided after whole epochs.
 * Advantages are normalised over the whole batch, not by minibatch as in Stable-Baselines3 and
   CleanRL.
-* With `normalize_obs` the statistics change between acting and learning, so ratios do not start at
-  exactly 1.
+* With `normalize_obs` the statistics change between acting and learning. pi_0 has the new ones, so
+  r starts at 1, and w differs from 1 even without lag.
 """
 
 from __future__ import annotations
@@ -87,6 +97,9 @@ from asyncrl.core.segment import ColumnSpec
 _LARGEST_LOG_RATIO = 20.0
 """exp(20) is half a billion. The exponential of much larger ratios is infinite, and 0 times
 infinity, where the clip removes the gradient, is NaN instead of 0."""
+
+_LARGEST_LAG_WEIGHT = 2.0
+"""Cap of w: it limits the variance from actions that have become much more likely."""
 
 
 class Estimates(NamedTuple):
@@ -158,7 +171,8 @@ def value_errors(value: Tensor, before: Tensor, target: Tensor, clip: float = 0.
 
 
 def divergence(log_ratio: Tensor) -> Tensor:
-    """Return a nonnegative estimate of KL(mu, pi) per action: r - 1 - log r."""
+    """Return a nonnegative estimate of KL(p, q) per action of p, for log r = log q - log p."""
+    # r - 1 - log r
     return torch.expm1(log_ratio) - log_ratio
 
 
@@ -173,7 +187,7 @@ Correction = Literal["gae", "vtrace"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PPOConfig(TorchConfig):
-    """Settings of PPO, for synchronous runs; `correction="vtrace"` is for asynchronous ones."""
+    """Settings of PPO; `correction="vtrace"` is for batches that are several updates old."""
 
     hidden: Annotated[Widths, COMMON] = (64, 64)
     """Units of each hidden layer. For images, these layers follow the convolutions."""
@@ -247,8 +261,8 @@ class PPOConfig(TorchConfig):
     """Weight of the entropy bonus."""
 
     target_kl: PositiveOrOff = 0.0
-    """Stop the epochs of a batch when the KL divergence from the acting policy reaches this value,
-    in nats. 0 disables."""
+    """Stop the epochs of a batch when the KL divergence from the policy before them reaches this
+    value, in nats. 0 disables."""
 
     normalize_advantages: bool = True
     """Normalise the advantages of each batch to mean 0 and standard deviation 1."""
@@ -354,14 +368,14 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
         self, played: TrajectoryBatch, reward: Tensor, data: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Estimate advantages and targets with the current network; return columns and numbers."""
-        unroll = self.net.unroll
-        outputs, values = self.updater(unroll, played.obs, played.memory, played.begins)
+        outputs, values = self.updater(self.net.unroll, played.obs, played.memory, played.begins)
         mask, drawn, log_mu = played.mask, data[self.net.head.sampler.column], data["log_prob"]
-        log_ratio = torch.where(mask, self.net.head.log_prob(outputs[:, :-1], drawn) - log_mu, 0.0)
+        log_newest = self.net.head.log_prob(outputs[:, :-1], drawn)
+        lag = torch.where(mask, log_newest - log_mu, 0.0)
         expected = self.in_rewards(values)
-        advantages, targets = self.estimate(log_ratio, reward, data, expected)
+        advantages, targets = self.estimate(lag, reward, data, expected)
         metrics = {
-            "lag_kl": divergence(log_ratio)[mask].mean(),
+            "lag_kl": divergence(lag)[mask].mean(),
             "explained_variance": explained_variance(expected[:, :-1][mask], targets[mask]),
         }
         if self.config.normalize_values:
@@ -373,8 +387,9 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
             advantages = (advantages - mean) / (std + 1e-8)
         return {
             "drawn": drawn,
-            "log_mu": log_mu,
-            "advantage": advantages,
+            "log_newest": log_newest,
+            # w A, w = min(pi_0 / mu, 2); Hilton et al. (2021), the decoupled objective
+            "advantage": advantages * lag.exp().clamp(max=_LARGEST_LAG_WEIGHT),
             "value": values[:, :-1],
             "target": targets,
         }, metrics
@@ -416,8 +431,7 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
             if config.target_kl and updater.mean(_mean(newest, "approx_kl")) > config.target_kl:
                 break
         means = {name: _mean(metrics, name) for name in metrics[0]}
-        means["grad_steps"] = torch.tensor(float(len(metrics)))
-        return means
+        return means | {"grad_steps": torch.tensor(float(len(metrics)))}
 
     def improve_on(self, minibatches: Minibatches, index: Tensor) -> dict[str, Tensor]:
         """Take one step on these transitions; if there are none, they are those of other ranks."""
@@ -432,7 +446,7 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
         """Take one step on a minibatch."""
         config = self.config
         clip = value_at(config.clip, self.env_steps)
-        log_ratio = self.net.head.log_prob(outputs, rows["drawn"]) - rows["log_mu"]
+        log_ratio = self.net.head.log_prob(outputs, rows["drawn"]) - rows["log_newest"]
         gain = surrogate(log_ratio, rows["advantage"], clip, config.dual_clip).mean()
         errors = value_errors(values, rows["value"], rows["target"], config.value_clip).mean()
         entropy = self.net.head.entropy(outputs).mean()

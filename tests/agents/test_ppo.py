@@ -239,44 +239,61 @@ def test_network_unrolls_to_the_probabilities_that_were_played(memory: dict[str,
 
 
 @with_and_without_memory
-def test_update_starts_from_the_loss_of_a_naive_implementation(memory: dict[str, Any]) -> None:
+def test_update_has_the_loss_of_a_naive_implementation(memory: dict[str, Any]) -> None:
+    """Of a policy that is newer than the one that played, in the first and in the second step."""
     dual_clip = 1.05 if memory else 0.0
-    agent = agent_for(**memory, normalize_values=False, clip=0.1, dual_clip=dual_clip)
-    batch = batch_for(agent, seed=1, n=4, length=8)
-    with torch.no_grad():  # now it is another policy than the one that has played
-        agent.net.policy.weight.normal_(std=0.6, generator=torch.Generator().manual_seed(0))
+    settings: dict[str, Any] = {"normalize_values": False, "clip": 0.1, "learning_rate": 0.02}
+    agents = [
+        agent_for(**memory, **settings, dual_clip=dual_clip, epochs=epochs) for epochs in (1, 2)
+    ]
+    with torch.no_grad():
+        agents[0].net.policy.bias[0] = 1.0
+    batch = batch_for(agents[0], seed=1, n=4, length=8)
     tensors = {name: torch.from_numpy(column) for name, column in batch.items()}
     begins = np.concatenate([np.zeros((4, 1), bool), ~batch["mask"]], axis=1)
     start = tensors.get("memory", torch.zeros(4, 0))
-    with torch.no_grad():
-        outputs, v = agent.net.unroll(tensors["obs"], start, torch.from_numpy(begins))
-    metrics = agent.opt(batch)
 
-    values, mask = v.numpy().astype(float), batch["mask"]
+    @torch.no_grad()
+    def unrolled() -> tuple[Array, Array]:
+        outputs, values = agents[0].net.unroll(tensors["obs"], start, torch.from_numpy(begins))
+        return outputs.softmax(dim=-1).double().numpy(), values.double().numpy()
+
+    for agent in agents:
+        with torch.no_grad():
+            agent.net.policy.bias.zero_()
+            agent.net.policy.weight.normal_(std=2.0, generator=torch.Generator().manual_seed(0))
+    newest, values = unrolled()
+    first, both = agents[0].opt(batch), agents[1].opt(batch)
+    now, _ = unrolled()
+
+    mask = batch["mask"]
     on_policy = {**batch, "values": values, "log_ratio": np.zeros(mask.shape)}
     advantages, _ = naive_estimates(on_policy, 0.95, 1.0, 1.0)
     mean, std = advantages[mask].mean(), advantages[mask].std()
-    gains, errors, entropies, clipped = [], [], [], []
+    gains, errors, entropies, clipped, weights = [], [], [], [], []
     for b, t in np.argwhere(mask):
-        p = np.exp(outputs[b, t].numpy().astype(float))
-        p /= p.sum()
-        ratio = p[batch["action"][b, t]] / np.exp(batch["log_prob"][b, t])
+        p, action = newest[b, t], batch["action"][b, t]
+        ratio = now[b, t, action] / p[action]
         advantage = (advantages[b, t] - mean) / std
         gain = min(ratio * advantage, min(max(ratio, 0.9), 1.1) * advantage)
         if dual_clip and advantage < 0:
             gain = max(gain, dual_clip * advantage)
-        gains.append(gain)
+        weights.append(p[action] / np.exp(batch["log_prob"][b, t]))
+        gains.append(np.array([advantage, gain]) * min(weights[-1], 2.0))
         errors.append(advantages[b, t] ** 2)  # y - V, since y = A + V
         entropies.append(-(p * np.log(p)).sum())
         clipped.append(abs(ratio - 1) > 0.1)
-    assert float(metrics["policy_loss"]) == pytest.approx(-np.mean(gains), abs=1e-4)
-    assert float(metrics["value_loss"]) == pytest.approx(np.mean(errors), rel=1e-4)
-    assert float(metrics["entropy"]) == pytest.approx(np.mean(entropies), rel=1e-4)
-    assert float(metrics["clip_fraction"]) == pytest.approx(np.mean(clipped), abs=1e-6)
+    assert max(weights) > 2.0
     assert 0.0 < np.mean(clipped) < 1.0
+    losses = [float(first["policy_loss"]), float(2 * both["policy_loss"] - first["policy_loss"])]
+    assert losses == pytest.approx(-np.mean(gains, axis=0), abs=1e-4)
+    assert float(first["clip_fraction"]) == 0.0
+    assert 2 * float(both["clip_fraction"]) == pytest.approx(np.mean(clipped), abs=1e-6)
+    assert float(first["value_loss"]) == pytest.approx(np.mean(errors), rel=1e-4)
+    assert float(first["entropy"]) == pytest.approx(np.mean(entropies), rel=1e-4)
     targets = (advantages + values[:, :-1])[mask]
     explained = 1 - advantages[mask].var() / targets.var()
-    assert float(metrics["explained_variance"]) == pytest.approx(explained, abs=1e-4)
+    assert float(first["explained_variance"]) == pytest.approx(explained, abs=1e-4)
 
 
 @pytest.mark.gpu
