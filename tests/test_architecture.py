@@ -243,10 +243,10 @@ MAX_CODE_LINES: Mapping[str, int] = {
     "agents": 5383,
     "bench": 1230,
     "checkpoint": 1015,
-    "cli": 2730,
+    "cli": 2753,
     "core": 1873,
     "datasets": 284,
-    "doctor": 1620,
+    "doctor": 1629,
     "envs": 1619,
     "export": 834,
     "learner": 4129,
@@ -255,7 +255,7 @@ MAX_CODE_LINES: Mapping[str, int] = {
     "replay": 1594,
     "report": 1222,
     "supervision": 3010,
-    "training": 4356,
+    "training": 4478,
     "transport": 2209,
     "tests": 46_393,
     "benchmarks": 9166,
@@ -263,7 +263,7 @@ MAX_CODE_LINES: Mapping[str, int] = {
 """Lines of code per room, and in the folders beside the package: without blanks, comments and
 docstrings."""
 
-MAX_MODULES = 253
+MAX_MODULES = 254
 
 MAX_LOADED: Mapping[str, int] = {
     "asyncrl": 0,

@@ -43,8 +43,9 @@ if TYPE_CHECKING:
 _USAGE = """\
 usage: asyncrl COMMAND [OPTIONS]
 
-  asyncrl train PRESET|MODULE:CONFIG [--env ID] [--actors N] [--config FILE] ...
-      train an agent with actor processes; train --help lists presets and settings
+  asyncrl train [PRESET|MODULE:CONFIG] [--env ID] [--actors N] [--config FILE] ...
+      train an agent with actor processes; train --help lists presets and settings; with --env
+      alone it takes the preset that suits the environment, and says which
   asyncrl resume RUN_DIR [OPTIONS OF train]
       resume a run from its newest valid checkpoint
   asyncrl join RUN_DIR/join.key [--actors N] ...

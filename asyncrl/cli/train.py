@@ -296,14 +296,39 @@ def parse(argv: list[str]) -> TrainArguments:
         return parse_flags(f"asyncrl train {agent}", agent, _starting_point(agent, flags), flags)
     path = _config_file(words)
     named = agent_in(path) if path else None
+    if named is None and not path and value_of("--env", words):
+        agent = _suggested(words)
+        return parse_flags(f"asyncrl train {agent}", agent, _starting_point(agent, words), words)
     if named is None:
         raise ConfigError(
             (f"{path} has no agent.type; " if path else "")
             + "name an agent: asyncrl train PRESET|MODULE:CONFIG [OPTIONS], where PRESET is one "
-            f"of {', '.join(preset_lines())}"
+            f"of {', '.join(preset_lines())}; or only an environment: asyncrl train --env ID"
         )
     start = _starting_point(named, words)
     return parse_flags("asyncrl train", preset_like(start), start, words)
+
+
+_OF_ENV = ("--env", "--env-kwargs", "--env-wrappers", "--vectorization")
+
+
+def _suggested(words: list[str]) -> str:
+    """Return the preset that suits the environment of a command line, and say which and why."""
+    from asyncrl.training.suggested import suggested_for
+
+    if own := [word for word in words if word.startswith(("--agent.", "--replay."))]:
+        raise ConfigError(f"{own[0]} is a setting of one agent; name it: asyncrl train PRESET ...")
+    kept, is_kept = [], False
+    for word in words:
+        if word.startswith("--"):
+            is_kept = word.partition("=")[0] in _OF_ENV
+        kept += [word] * is_kept
+    config = parse_flags("asyncrl train", "dqn", preset("dqn"), kept).config
+    timeout_s = config.supervision.start_timeout_s
+    found = suggested_for(config.env_config(), timeout_s=timeout_s)
+    show(f"{found.preset} suits {config.env}: {found.why}. The same by name:")
+    show(f"  asyncrl train {found.preset} {shlex.join(words)}")
+    return found.preset
 
 
 def parse_flags(

@@ -32,6 +32,8 @@ from asyncrl.envs.spaces import random_allowed_actions
 from asyncrl.supervision.in_child import CHILD_ID
 from asyncrl.supervision.local import LocalLauncher, pickled
 from asyncrl.supervision.restart_policy import cause_of
+from asyncrl.training.describe_env import describe_here
+from asyncrl.training.suggested import EnvFacts, suggest
 
 _LEAVE_S = 2.0
 """Timeout for child processes to exit after `close`."""
@@ -183,6 +185,13 @@ class _Examination:
             rewards += outcome.reward[stepped].tolist()
         yield findings.reward_scale(rewards)
         yield findings.speed(step_s, reset_s, batch.n_envs, len(rewards))
+        yield self._preset(float(np.median(step_s)) / batch.n_envs)
+
+    def _preset(self, step_s: float) -> Finding:
+        seen = describe_here(self._config.build, goals=True)
+        found = suggest(EnvFacts(id=self._config.id, seen=seen, step_s=step_s))
+        text = f"{found.preset} suits it: {found.why}"
+        return ok("preset", f"{text}; asyncrl train --env {self._config.id} takes it")
 
     def _kind(self) -> str:
         probe = self._probes[0]

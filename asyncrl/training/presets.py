@@ -281,6 +281,31 @@ def ppo() -> RunConfig:
     )
 
 
+def ppo_mujoco() -> RunConfig:
+    """PPO for robots whose steps are cheap, such as those of MuJoCo; HalfCheetah in seconds.
+
+    Both cores work: actors sample as fast as the learner learns from each step eight times.
+    """
+    return RunConfig(
+        agent=PPOConfig(
+            initial_log_std=-1.0,
+            epochs=8,
+            minibatches=8,
+            learning_rate=6e-4,
+            normalize_obs=True,
+            normalize_reward=True,
+        ),
+        env="HalfCheetah-v5",
+        envs_per_actor=32,
+        segment=SegmentConfig(length=64),
+        transport=ZmqTransportConfig(window=1),
+        replay=TrajectoryQueueConfig(),
+        limiter=RateLimiterConfig(samples_per_insert=1.0),
+        trainer=AsyncTrainerConfig(batch_size=4096, sync_interval_opt_steps=1),
+        evaluate=EvaluationConfig(interval_opt_steps=5),
+    )
+
+
 _R2D2_BURN_IN = 8
 
 
@@ -434,6 +459,7 @@ PRESETS: Mapping[str, Callable[[], RunConfig]] = {
         iql,
         iqn,
         ppo,
+        ppo_mujoco,
         r2d2,
         rainbow,
         sac,

@@ -67,7 +67,7 @@ def test_nothing_is_wrong_with_a_good_plain_environment() -> None:
     findings = examined()
     assert wrong(findings) == []
     names = "make spaces actions reproducible seeds observations finite rewards episodes"
-    names += " time limit arrays reward scale speed close"
+    names += " time limit arrays reward scale speed preset close"
     assert " ".join(f.check for f in findings) == names
     numbers = only(findings, "speed").numbers
     assert numbers["env_steps_per_s"] > 0
