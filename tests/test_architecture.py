@@ -243,19 +243,19 @@ MAX_CODE_LINES: Mapping[str, int] = {
     "agents": 5383,
     "bench": 1230,
     "checkpoint": 1015,
-    "cli": 2753,
+    "cli": 2753,  # the choice of a preset
     "core": 1873,
     "datasets": 284,
-    "doctor": 1629,
+    "doctor": 1629,  # the same
     "envs": 1619,
     "export": 834,
     "learner": 4129,
-    "metrics": 1080,
+    "metrics": 1084,  # the preset that would use idle cores
     "recorders": 1634,
     "replay": 1594,
     "report": 1222,
     "supervision": 3010,
-    "training": 4478,
+    "training": 4485,  # the choice of a preset, and one for robots
     "transport": 2209,
     "tests": 46_393,
     "benchmarks": 9166,
@@ -263,13 +263,13 @@ MAX_CODE_LINES: Mapping[str, int] = {
 """Lines of code per room, and in the folders beside the package: without blanks, comments and
 docstrings."""
 
-MAX_MODULES = 254
+MAX_MODULES = 255
 
 MAX_LOADED: Mapping[str, int] = {
     "asyncrl": 0,
-    "asyncrl.training.synchronous": 103,
-    "asyncrl.training.asynchronous": 117,
-    "asyncrl.cli.train": 196,
+    "asyncrl.training.synchronous": 104,
+    "asyncrl.training.asynchronous": 118,
+    "asyncrl.cli.train": 197,
 }
 """Modules of the package that an import loads, without the empty ones of rooms."""
 

@@ -33,7 +33,7 @@ from asyncrl.supervision.in_child import CHILD_ID
 from asyncrl.supervision.local import LocalLauncher, pickled
 from asyncrl.supervision.restart_policy import cause_of
 from asyncrl.training.describe_env import describe_here
-from asyncrl.training.suggested import EnvFacts, suggest
+from asyncrl.training.preset_rules import EnvFacts, suggest
 
 _LEAVE_S = 2.0
 """Timeout for child processes to exit after `close`."""

@@ -49,6 +49,9 @@ class Setup:
     served: bool = False
     """Whether the actors' networks are computed in batches of all actors."""
 
+    if_cheap: str = ""
+    """Preset that suits such environments if a step is cheap; empty if unknown."""
+
     @property
     def share(self) -> float:
         """CPU seconds per second that a run may use."""
@@ -422,7 +425,10 @@ def _learner_bound(facts: Facts) -> Verdict | None:
     if crowded and (facts.cpu_percent or 100.0) < _FULL_PERCENT:
         gets = f"{facts.cpu_percent:.0f} % of a core"
         advice = f"{_actors(setup.actors - 1)} would leave it more than {gets}"
-    return Verdict("learner-bound", f"{evidence}; {advice}, or {lower}")
+    other = ""
+    if setup.if_cheap.startswith("ppo") and ratio and ratio > _ONCE and waits > _MOST_WAIT:
+        other = f". Steps are cheap here: {setup.if_cheap} would use the cores that wait"
+    return Verdict("learner-bound", f"{evidence}; {advice}, or {lower}{other}")
 
 
 def _actors_bound(facts: Facts) -> Verdict | None:

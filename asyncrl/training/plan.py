@@ -51,6 +51,7 @@ from asyncrl.supervision.local import pickled
 from asyncrl.training.common_config import EvaluationConfig, with_env_kwargs
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.layout import Layout
+from asyncrl.training.preset_rules import EnvFacts, suggest
 
 
 class Admit(Protocol):
@@ -139,6 +140,7 @@ class RunPlan:
             most_actors=config.most_actors(actor_agents),
             learners=world,
             served=config.inference != "actor",
+            if_cheap=suggest(EnvFacts(id="", seen=seen, step_s=0.0)).preset,
         )
 
     def build_learner(self) -> Agent:

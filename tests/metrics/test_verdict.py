@@ -135,13 +135,13 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
     "learner has all cores": (
         facts(
             0.98,
-            setup={"actors": 4, "cores": 2},
+            setup={"actors": 4, "cores": 2, "if_cheap": "ppo-mujoco"},
             machine_cpu_percent=98.0,
             cpu_percent=190.0,
             children_cpu_percent=6.0,
         ),
         "learner-bound",
-        ("while the learner, with all 2 cores, optimises", "1 actor would do"),
+        ("while the learner, with all 2 cores, optimises", "1 actor would do", "ppo-mujoco"),
     ),
     "learner lacks a core": (
         facts(
