@@ -298,7 +298,7 @@ class Diverging(ConstantAgent):
         ({}, 4),  # as it is noticed when the run ends
     ],
 )
-def test_model_that_is_not_finite_is_neither_evaluated_nor_saved(
+def test_model_that_is_not_finite_is_neither_published_nor_evaluated_nor_saved(
     make: Make, services: dict[str, Any], last: int, tmp_path: Path
 ) -> None:
     checkpointer, recorder = Checkpointer(tmp_path), MemoryRecorder()
@@ -315,6 +315,8 @@ def test_model_that_is_not_finite_is_neither_evaluated_nor_saved(
     assert not hasattr(raised.value, "__notes__"), "it is said once"
     assert checkpointer.names() == []
     assert not any("eval_reward" in record for record in recorder.records)
+    if make is with_actors:
+        assert trainer._link.published == [(0, "act")]  # type: ignore[attr-defined]
 
 
 # --- callbacks ------------------------------------------------------------------------------------

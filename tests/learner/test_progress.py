@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from asyncrl.learner.progress import Counts, Pace
 from asyncrl.metrics.stopwatch import Stopwatch
 
@@ -23,6 +25,7 @@ class Measured:
         self.pace.turn()
 
 
+@pytest.mark.behaviour(number=55)
 def test_rates_and_shares_are_those_since_the_record_before() -> None:
     measured = Measured()
     measured.pace.start(100.0)
@@ -51,10 +54,7 @@ def test_time_is_reported_from_the_first_step_to_the_end_of_learning() -> None:
     measured.lap("save", 8.0)
     spent = measured.pace.run_times()
     assert (spent.wall_s, spent.start_up_s, spent.end_s) == (18.0, 6.0, 8.0)
-    assert spent.learner_shares == {
-        "wait": 0.25,
-        "opt": 0.75,
-    }
+    assert spent.learner_shares == {"wait": 0.25, "opt": 0.75}
 
 
 def test_time_of_training_counts_from_the_first_step_of_each_part() -> None:

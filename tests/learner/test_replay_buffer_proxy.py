@@ -6,6 +6,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -131,24 +132,22 @@ class Station:
         wait_until(self.proxy.take_evaluations, SOON_S, "the messages to be handled")
 
 
-@pytest.fixture
-def open_station() -> Iterator[Station]:
-    """A station whose limiter lets everything in."""
-    station = Station()
+@contextmanager
+def running(station: Station) -> Iterator[Station]:
+    """Run the receiving thread."""
     station.proxy.start()
-    yield station
-    station.proxy.close()
+    try:
+        yield station
+    finally:
+        station.proxy.close()
     station.interrupter.raise_if_failed()
 
 
 @pytest.fixture
 def slow_station() -> Iterator[Station]:
     """A station that lets two messages in, and one more for each batch of 8 * PER_MESSAGE."""
-    station = Station(samples_per_insert=8.0)
-    station.proxy.start()
-    yield station
-    station.proxy.close()
-    station.interrupter.raise_if_failed()
+    with running(Station(samples_per_insert=8.0)) as station:
+        yield station
 
 
 def evaluation(score: float) -> EvaluationReport:
@@ -180,84 +179,52 @@ def test_draining_stores_whatever_the_limiter_says(slow_station: Station) -> Non
 @pytest.mark.behaviour(number=24)
 @pytest.mark.fault("F30")
 def test_what_may_not_be_inserted_is_dropped_if_asked_for() -> None:
-    station = Station(samples_per_insert=8.0, overflow="drop")
-    station.proxy.start()
-    station.link.put(*(make_experience(seq) for seq in range(1, 6)))
-    station.handled()
-    assert station.buffer.pushed == [1, 2]
-    assert [seq for _, seq in station.link.acknowledged] == [1, 2, 3, 4, 5], "no message waits"
-    balance = station.proxy.ledger.balance()
-    assert (balance.stored, balance.dropped) == (2 * PER_MESSAGE, 3 * PER_MESSAGE)
-    assert balance.produced == 5 * PER_MESSAGE
-    assert balance.in_flight == 0
-    assert station.proxy.ledger.dropped == {"overflow": 3 * PER_MESSAGE}
-    station.proxy.sample(8 * PER_MESSAGE)
-    station.link.put(make_experience(6), make_experience(7))
-    station.handled()
-    assert station.buffer.pushed == [1, 2, 6]
-    station.proxy.drain()
-    station.link.put(make_experience(8))
-    station.handled()
-    assert station.buffer.pushed == [1, 2, 6, 8]
-    assert station.proxy.record()["ledger/dropped"] == 4 * PER_MESSAGE
-    station.proxy.close()
-    station.interrupter.raise_if_failed()
+    with running(Station(samples_per_insert=8.0, overflow="drop")) as station:
+        station.link.put(*(make_experience(seq) for seq in range(1, 6)))
+        station.handled()
+        assert station.buffer.pushed == [1, 2]
+        assert [seq for _, seq in station.link.acknowledged] == [1, 2, 3, 4, 5], "no message waits"
+        balance = station.proxy.ledger.balance()
+        assert (balance.stored, balance.dropped) == (2 * PER_MESSAGE, 3 * PER_MESSAGE)
+        assert (balance.produced, balance.in_flight) == (5 * PER_MESSAGE, 0)
+        assert station.proxy.ledger.dropped == {"overflow": 3 * PER_MESSAGE}
+        station.proxy.sample(8 * PER_MESSAGE)
+        station.link.put(make_experience(6), make_experience(7))
+        station.handled()
+        station.proxy.drain()
+        station.link.put(make_experience(8))
+        station.handled()
+        assert station.buffer.pushed == [1, 2, 6, 8]
+        assert station.proxy.record()["ledger/dropped"] == 4 * PER_MESSAGE
 
 
-class SlowBuffer(ListBuffer):
-    """Waits in its first push until it may continue; keeps the order of events."""
+class GuidedBuffer(ListBuffer):
+    """Copies and samples when a semaphore allows it; keeps the order of events."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.entered, self.go_on = threading.Event(), threading.Event()
+        self.may_push, self.may_copy = threading.Semaphore(0), threading.Semaphore(0)
+        self.may_sample = threading.Semaphore(0)
         self.done: list[str] = []
 
     def push(self, columns: Columns, rows: IntArray) -> int:
-        self.entered.set()
-        assert self.go_on.wait(SOON_S)
         self.done.append("push")
+        assert self.may_push.acquire(timeout=SOON_S)
+        self.done.append("pushed")
         return super().push(columns, rows)
 
     def sample(self, batch_size: int) -> Columns:
         self.done.append("sample")
+        assert self.may_sample.acquire(timeout=SOON_S)
+        self.done.append("sampled")
         return super().sample(batch_size)
 
-
-def done_between_parts(station: Station, act: Callable[[], object]) -> None:
-    """Have a message stored in parts, with another thread active while the first part is stored."""
-    assert isinstance(station.buffer, SlowBuffer)
-    station.proxy.start()
-    station.link.put(make_experience(1))
-    assert station.buffer.entered.wait(SOON_S)
-    other = threading.Thread(target=act)
-    other.start()
-    wait_until(station.proxy._turnstile.locked, SOON_S, "the other to stand in line")
-    station.buffer.go_on.set()
-    other.join(SOON_S)
+    def awaited(self, event: str, times: int = 1) -> None:
+        wait_until(lambda: self.done.count(event) >= times, SOON_S, f"{event} {times}")
 
 
-@pytest.mark.behaviour(number=26)
-def test_sampling_waits_for_no_more_than_a_part_of_a_long_message(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("asyncrl.learner.replay_buffer_proxy.PART_BYTES", 1)
-    buffer = SlowBuffer()
-    station = Station(buffer=buffer)
-    done_between_parts(station, lambda: station.proxy.sample(4))
-    wait_until(lambda: station.link.acknowledged, SOON_S, "the whole message to be stored")
-    assert buffer.done == ["push", "sample", "push"]
-    assert station.proxy.ledger.balance().stored == PER_MESSAGE
-    station.proxy.close()
-    station.interrupter.raise_if_failed()
-
-
-class StagingBuffer(ListBuffer):
-    """Makes four copies, and samples, when a semaphore allows it; keeps the order of events."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.may_copy, self.may_sample = threading.Semaphore(0), threading.Semaphore(0)
-        self.done: list[str] = []
+class StagingBuffer(GuidedBuffer):
+    """Makes four copies before it pushes."""
 
     def stage(
         self, columns: Columns, rows: IntArray, pause: Callable[[], object]
@@ -269,49 +236,59 @@ class StagingBuffer(ListBuffer):
             pause()
         return lambda: self.push(columns, rows)
 
-    def push(self, columns: Columns, rows: IntArray) -> int:
-        self.done.append("push")
-        return super().push(columns, rows)
 
-    def sample(self, batch_size: int) -> Columns:
-        self.done.append("sample")
-        assert self.may_sample.acquire(timeout=SOON_S)
-        self.done.append("sampled")
-        return super().sample(batch_size)
-
-
-def begin_to_sample(station: Station) -> threading.Thread:
-    assert isinstance(station.buffer, StagingBuffer)
-    before = station.buffer.done.count("sample")
-    other = threading.Thread(target=station.proxy.sample, args=[4])
+@contextmanager
+def meanwhile(act: Callable[[], object]) -> Iterator[None]:
+    other = threading.Thread(target=act)
     other.start()
-    done = station.buffer.done
-    wait_until(lambda: done.count("sample") > before, SOON_S, "the sample to begin")
-    return other
+    yield
+    other.join(SOON_S)
+
+
+def done_between_parts(station: Station, act: Callable[[], object]) -> None:
+    """Have a message stored in parts, with another thread active while the first part is stored."""
+    assert isinstance(station.buffer, GuidedBuffer)
+    station.link.put(make_experience(1))
+    station.buffer.awaited("push")
+    with meanwhile(act):
+        wait_until(station.proxy._turnstile.locked, SOON_S, "the other to stand in line")
+        station.buffer.may_push.release(2)
+        station.buffer.may_sample.release()
+
+
+@pytest.mark.behaviour(number=26)
+def test_sampling_waits_for_no_more_than_a_part_of_a_long_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("asyncrl.learner.replay_buffer_proxy.PART_BYTES", 1)
+    buffer = GuidedBuffer()
+    with running(Station(buffer=buffer)) as station:
+        done_between_parts(station, lambda: station.proxy.sample(4))
+        wait_until(lambda: station.link.acknowledged, SOON_S, "the whole message to be stored")
+        assert buffer.done == ["push", "pushed", "sample", "sampled", "push", "pushed"]
+        assert station.proxy.ledger.balance().stored == PER_MESSAGE
 
 
 def test_copies_of_a_part_give_way_to_one_sample() -> None:
     buffer = StagingBuffer()
-    station = Station(buffer=buffer)
-    station.proxy.start()
-    station.link.put(make_experience(1))
-    wait_until(lambda: buffer.done, SOON_S, "the message to be staged")
-    first = begin_to_sample(station)
-    buffer.may_copy.release(2)
-    wait_until(lambda: "copy" in buffer.done, SOON_S, "the first copy")
-    buffer.may_sample.release()
-    first.join(SOON_S)
-    wait_until(lambda: buffer.done.count("copy") == 2, SOON_S, "the second copy")
-    assert buffer.done == ["stage", "sample", "copy", "sampled", "copy"]
-    second = begin_to_sample(station)
-    buffer.may_copy.release(2)
-    wait_until(lambda: buffer.done.count("copy") == 4, SOON_S, "the last copy")
-    buffer.may_sample.release()
-    second.join(SOON_S)
-    station.stored(1)
-    assert buffer.done[5:] == ["sample", "copy", "copy", "sampled", "push"]
-    station.proxy.close()
-    station.interrupter.raise_if_failed()
+    with running(Station(buffer=buffer)) as station:
+        station.link.put(make_experience(1))
+        buffer.awaited("stage")
+        with meanwhile(lambda: station.proxy.sample(4)):
+            buffer.awaited("sample")
+            buffer.may_copy.release(2)
+            buffer.awaited("copy")
+            buffer.may_sample.release()
+        buffer.awaited("copy", 2)
+        assert buffer.done == ["stage", "sample", "copy", "sampled", "copy"]
+        with meanwhile(lambda: station.proxy.sample(4)):
+            buffer.awaited("sample", 2)
+            buffer.may_copy.release(2)
+            buffer.awaited("copy", 4)
+            buffer.may_sample.release()
+        buffer.may_push.release()
+        station.stored(1)
+        assert buffer.done[5:] == ["sample", "copy", "copy", "sampled", "push", "pushed"]
 
 
 @pytest.mark.fault("F21")
@@ -319,21 +296,18 @@ def test_checkpoint_in_the_middle_of_a_message_counts_what_its_replay_holds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("asyncrl.learner.replay_buffer_proxy.PART_BYTES", 1)
-    buffer = SlowBuffer()
-    station = Station(buffer=buffer)
-    states: list[tuple[int, Mapping[str, Any]]] = []
+    buffer = GuidedBuffer()
+    states: list[tuple[list[int], Mapping[str, Any]]] = []
+    with running(Station(buffer=buffer)) as station:
 
-    def save() -> None:
-        _, numbers = station.proxy.state(save_replay=True)
-        states.append((len(buffer.done), numbers["ledger"]))
+        def save() -> None:
+            _, numbers = station.proxy.state(save_replay=True)
+            states.append(([*buffer.pushed], numbers["ledger"]))
 
-    done_between_parts(station, save)
-    ((pushed, ledger),) = states
-    assert pushed == 1, "of two parts"
-    assert ledger["stored"] == PER_MESSAGE // 2
-    assert ledger["produced"] == PER_MESSAGE
-    station.proxy.close()
-    station.interrupter.raise_if_failed()
+        done_between_parts(station, save)
+        ((pushed, ledger),) = states
+        assert pushed == [1], "of two parts"
+        assert (ledger["stored"], ledger["produced"]) == (PER_MESSAGE // 2, PER_MESSAGE)
 
 
 def test_wait_ends_when_the_run_does(slow_station: Station) -> None:
@@ -405,26 +379,23 @@ def test_evaluating_processes_are_granted_nothing(slow_station: Station) -> None
 
 
 @pytest.mark.fault("F22", "F32")
-def test_record_reports_what_the_link_did_not_accept(open_station: Station) -> None:
-    assert "link/malformed" not in open_station.proxy.record(), "absent until there is one"
-    open_station.link.counters |= {"malformed": 3, "duplicate": 1}
-    record = open_station.proxy.record()
-    assert (record["link/malformed"], record["link/duplicate"]) == (3.0, 1.0)
-
-
 def test_record_adds_up_and_knows_its_names(slow_station: Station) -> None:
     slow_station.link.put(*(make_experience(seq) for seq in range(1, 5)))
     slow_station.handled()
     record = slow_station.proxy.record()
-    for name, value in record.items():
-        assert describe(name) is not None, name
-        assert type(value) is float
     assert record["samples_total"] == record["ledger/stored"] == 2 * PER_MESSAGE
     assert record["replay/size"] == 2 * PER_MESSAGE
     parts = ("stored", "dropped", "lost", "in_flight")
     assert record["ledger/produced"] == sum(record[f"ledger/{part}"] for part in parts)
     assert {"ms/recv", "ms/push"} <= set(record)
-    assert not {"ms/recv", "ms/push"} & set(slow_station.proxy.record()), "nothing since then"
+    assert "link/malformed" not in record, "absent until there is one"
+    slow_station.link.counters |= {"malformed": 3, "duplicate": 1}
+    second = slow_station.proxy.record()
+    assert not {"ms/recv", "ms/push"} & set(second), "nothing since then"
+    assert (second["link/malformed"], second["link/duplicate"]) == (3.0, 1.0)
+    for name, value in (record | second).items():
+        assert describe(name) is not None, name
+        assert type(value) is float
 
 
 @pytest.mark.fault("F10")
@@ -442,8 +413,7 @@ def test_failure_of_the_buffer_ends_the_run() -> None:
 
 def test_close_takes_in_what_has_arrived() -> None:
     station = Station()
-    station.link.put(make_experience(1))
-    station.link.put(make_experience(2))
+    station.link.put(make_experience(1), make_experience(2))
     station.proxy.close()  # before it starts, so that all of it has arrived by then
     station.proxy.start()
     station.proxy.close()
@@ -452,24 +422,11 @@ def test_close_takes_in_what_has_arrived() -> None:
     assert not station.proxy._thread.is_alive()
 
 
-class Hangs(ListBuffer):
-    """Takes nothing in until the test lets it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.evict = threading.Event()
-
-    def push(self, columns: Columns, rows: IntArray) -> int:
-        assert self.evict.wait(SOON_S)
-        return super().push(columns, rows)
-
-
 @pytest.mark.fault("F10")
 def test_thread_that_does_not_end_is_reported_and_blocks_no_exit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    station = Station()
-    station.proxy.buffer = buffer = Hangs()
+    station = Station(buffer=(buffer := GuidedBuffer()))
     station.proxy.start()
     station.link.put(make_experience(1))
     with pytest.raises(TransportError, match=r"did not end within 0\.05 s.* stuck in \w+.*:\d+$"):
@@ -478,7 +435,7 @@ def test_thread_that_does_not_end_is_reported_and_blocks_no_exit(
     monkeypatch.setattr("asyncrl.learner.replay_buffer_proxy._HELD_S", 0.05)
     with pytest.raises(CheckpointError, match="was not saved"):
         station.proxy.state(save_replay=True)
-    buffer.evict.set()
+    buffer.may_push.release()
     station.proxy.close()
     assert not station.proxy.hangs
     assert buffer.pushed == [1]
@@ -518,28 +475,16 @@ class KeptBuffer(ListBuffer):
         self.pushed = state["pushed"].tolist()
 
 
-class StreamingBuffer(KeptBuffer):
-    """One that is too large to be copied."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.room_bytes: list[int | None] = []
-
-    def state(self) -> Params:
-        raise MemoryError("it is copied")
-
-    def stream(self, room_bytes: int | None = None) -> Any:
-        self.room_bytes.append(room_bytes)
-        return self
-
-
 @pytest.mark.fault("F30")
 def test_large_replay_is_not_copied_while_others_wait() -> None:
-    station = Station(buffer=StreamingBuffer())
+    class Streaming(KeptBuffer):
+        def stream(self, room_bytes: int | None = None) -> Any:
+            assert room_bytes == 32 << 20, "what is kept has an end"
+            return self
+
+    station = Station(buffer=Streaming())
     groups, _ = station.proxy.state(save_replay=True)
-    assert isinstance(station.buffer, StreamingBuffer)
-    assert list(groups.values()) == [station.buffer]
-    assert station.buffer.room_bytes == [32 << 20], "what is kept has an end"
+    assert list(groups.values()) == [station.buffer], "and not what its `state` returns"
     assert station.proxy.state(save_replay=False)[0] == {}
 
 
