@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,9 @@ from asyncrl.core.errors import (
     TransportError,
 )
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.messages import EnvChange, Hello, ModelInfo
-from asyncrl.core.transport import Topic
+from asyncrl.core.messages import EnvChange, Hello
 from asyncrl.core.types import Array, Columns, IntArray
 from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
-from asyncrl.learner.evaluation import Scored
 from asyncrl.learner.progress import Counts
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
@@ -34,9 +33,9 @@ from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.actor_manager import ActorStatus
 from tests.learner.test_lockstep import lockstep
-from tests.support.fakes import ConstantAgent, DirectSaver
+from tests.support.fakes import ConstantAgent, DirectSaver, FakeCheckpointer, FakeSite
 from tests.support.helpers import wait_until
-from tests.support.local_transport import LocalLearnerLink, LocalTransport
+from tests.support.local_transport import LocalTransport
 from tests.support.services import services_config
 from tests.support.streams import PEER, make_outbox, play, schema
 
@@ -57,66 +56,29 @@ class Log(list[str]):
             self.trips_at = ""
             raise OSError(f"at {word}")
 
+    def of(self, part: object, **words: str) -> None:
+        """Write a word after each call of a part's method, in which {0} is its first argument."""
+        for name, word in words.items():
+            setattr(part, name, partial(self._call, getattr(part, name), word))
 
-class Link(LocalLearnerLink):
-    """A learner's end that records what it is asked to do."""
-
-    def __init__(self, transport: LocalTransport, log: Log) -> None:
-        super().__init__(transport._shared, transport)
-        self.log = log
-        self.published: list[tuple[int, Topic]] = []
-        self.at_stop_actors: Callable[[], object] = lambda: None
-
-    def publish(self, model: ModelInfo, topic: Topic) -> None:
-        super().publish(model, topic)
-        self.published.append((int(model.version), topic))
-        self.log.append(f"publish {model.version}")
-
-    def stop_actors(self) -> None:
-        super().stop_actors()
-        self.log.append("stop actors")
-        self.at_stop_actors()
-
-    def close(self) -> None:
-        super().close()
-        self.log.append("close link")
-
-
-class Proxy(ReplayBufferProxy):
-    """A receiving thread that reports when it is started, asked to drain, and ended."""
-
-    log: Log
-    drawn: list[int]
-
-    def start(self) -> None:
-        self.log.append("start proxy")
-        super().start()
-
-    def sample(self, batch_size: int) -> Columns:
-        self.drawn.append(batch_size)
-        return super().sample(batch_size)
-
-    def drain(self) -> None:
-        self.log.append("drain")
-        super().drain()
-
-    def close(self, timeout_s: float = 30.0) -> None:
-        super().close(timeout_s)
-        self.log.append("close proxy")
+    def _call(self, method: Callable[..., Any], word: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        finally:
+            self.append(word.format(*args))
 
 
 class FakeManager:
     """Stands for the actors: does at their start, and at their end, what a test says."""
 
-    def __init__(self, log: Log) -> None:
-        self.log = log
-        self.at_start: Callable[[], object] = lambda: None
-        self.at_stop: Callable[[], object] = lambda: None
-        self.waited_s: float | None = None
-
     next_incarnation = 1
     size = 2
     asked = 0
+    waited_s: float | None = None
+
+    def __init__(self, at_start: Callable[[], object]) -> None:
+        self.at_start = at_start
+        self.at_stop: Callable[[], object] = lambda: None
 
     def resize(self, actors: int) -> None:
         self.size = self.asked = actors
@@ -125,62 +87,13 @@ class FakeManager:
         return []
 
     def start(self) -> None:
-        self.log.append("start actors")
         self.at_start()
 
-    def expect_ends(self) -> None:
-        self.log.append("expect ends")
+    def expect_ends(self) -> None: ...
 
     def stop(self, timeout_s: float | None = None) -> None:
-        self.log.append("wait for actors")
         self.waited_s = timeout_s
         self.at_stop()
-
-
-class Recorder(MemoryRecorder):
-    log: Log
-
-    def start(self, config: Mapping[str, object]) -> None:
-        self.log.append("start recorder")
-        super().start(config)
-
-    def close(self, *, failed: bool) -> None:
-        self.log.append("close recorder")
-        super().close(failed=failed)
-
-
-class Saves(Checkpointer):
-    """Records what is saved, and keeps nothing."""
-
-    def __init__(self, log: Log) -> None:
-        super().__init__(Path("nowhere"))
-        self.log = log
-
-    def save(self, name: str, groups: Mapping[str, Any], meta: Mapping[str, Any]) -> Path:
-        self.log.append(f"save {name}")
-        return Path(name)
-
-
-class Site:
-    """Scores every model at once, with the number of its version."""
-
-    busy = False
-
-    def __init__(self, log: Log) -> None:
-        self.log = log
-        self.scored: list[Scored] = []
-        self.closed = 0
-
-    def request(self, model: ModelInfo) -> None:
-        self.log.append(f"evaluate {model.version}")
-        self.scored.append(Scored(model, float(model.version), {}))
-
-    def take(self) -> list[Scored]:
-        scored, self.scored = self.scored, []
-        return scored
-
-    def close(self) -> None:
-        self.closed += 1
 
 
 class Steps:
@@ -201,28 +114,33 @@ class Stage:
     """A trainer with all its parts; `feed` is its actor."""
 
     def __init__(self, *, agent: ConstantAgent | None = None, **parts: Any) -> None:
-        self.log = Log()
+        self.log, self.draws = Log(), Log()
         self.agent = agent or ConstantAgent()
         self.interrupter = Interrupter()
         transport = LocalTransport(SCHEMA)
-        self.link = Link(transport, self.log)
+        self.link = transport.listen()
         self.actor_link = transport.connect(PEER)
         self._outbox = make_outbox(1, LENGTH, 1)
-        self.manager = FakeManager(self.log)
-        self.manager.at_start = self.say_hello
-        self.recorder = Recorder()
-        self.recorder.log = self.log
+        self.manager = FakeManager(self.say_hello)
+        self.recorder, self.saves, self.site = MemoryRecorder(), FakeCheckpointer(), FakeSite()
         samples_per_insert = parts.pop("samples_per_insert", 0.0)
         limiter = RateLimiterConfig(samples_per_insert=samples_per_insert, min_size=16)
         replay = parts.pop("replay", UniformReplayConfig(capacity=500))
-        self.proxy = Proxy(
+        self.proxy = ReplayBufferProxy(
             self.link,
             replay.build(SCHEMA, seed=0),
             limiter.build(max_insert=LENGTH, batch_size=BATCH_SIZE),
             self.interrupter,
         )
-        self.proxy.log = self.log
-        self.proxy.drawn = []
+        log = self.log
+        log.of(self.link, publish="publish {0.version}", stop_actors="stop actors")
+        log.of(self.link, close="close link")
+        log.of(self.proxy, start="start proxy", drain="drain", close="close proxy")
+        self.draws.of(self.proxy, sample="{0}")
+        log.of(self.manager, start="start actors", expect_ends="expect ends", stop="actors ended")
+        log.of(self.recorder, start="start recorder", close="close recorder")
+        log.of(self.saves, save="save {0}")
+        log.of(self.site, request="evaluate {0.version}")
         services = {"record_interval_s": 0.0, "evaluate_interval_opt_steps": 0}
         services |= parts.pop("services", {})
         config = AsyncTrainerConfig(
@@ -230,10 +148,8 @@ class Stage:
             sync_interval_opt_steps=5,
             max_lag_opt_steps=parts.pop("max_lag_opt_steps", 0),
         )
-        self.site = Site(self.log)
-        self.saves = Saves(self.log)
         closing = ExitStack()
-        closing.callback(self.site.close)
+        closing.callback(log.append, "close the rest")
         self.trainer = AsyncTrainer(
             self.agent,
             self.link,
@@ -248,6 +164,15 @@ class Stage:
         )
         if "checkpointer" not in parts:
             self.trainer.services._saver = DirectSaver(self.saves, self.interrupter)
+
+    @property
+    def drawn(self) -> list[int]:
+        """Numbers of batches that were drawn together."""
+        return [int(drawn) // BATCH_SIZE for drawn in self.draws]
+
+    @property
+    def published(self) -> list[str]:
+        return [word for word in self.log if word.startswith("publish")]
 
     def say_hello(self) -> None:
         self.actor_link.hello(Hello(peer=PEER, schema_hash=SCHEMA.hash()))
@@ -279,10 +204,8 @@ def test_trainer_that_is_not_to_train_releases_all_of_it_whatever_fails() -> Non
     with pytest.raises(ActorFailed, match="its launcher hangs") as caught:
         stage.trainer.close()
     assert "ArithmeticError: no" in caught.value.__notes__[0]
-    assert stage.log == ["wait for actors", "close link"]
-    assert stage.site.closed == 1
     stage.trainer.close()
-    assert stage.site.closed == 1
+    assert stage.log == ["actors ended", "close link", "close the rest"]
 
 
 # --- priorities ----------------------------------------------------------------------------------
@@ -332,13 +255,12 @@ def test_turn_without_data_waits_a_little_and_learns_nothing() -> None:
         def run(self, trainer: AsyncTrainer) -> None:
             turns.append(trainer.run_step())
 
-    class Empty(Proxy):
-        def wait_may_sample(self, batch_size: int, timeout_s: float) -> bool:
-            now_s[0] += timeout_s
-            return False
+    def wait(_: int, timeout_s: float) -> bool:
+        now_s[0] += timeout_s
+        return False
 
     stage = Stage(strategy=OneTurn())
-    stage.proxy.__class__ = Empty
+    stage.proxy.wait_may_sample = wait  # type: ignore[method-assign]
     result = stage.trainer.train()
     assert turns == [False]
     assert (result.opt_steps, stage.agent.batches) == (0, [])
@@ -359,7 +281,7 @@ def test_each_phase_of_the_learner_has_a_share_and_a_mean_time() -> None:
 def test_batches_are_drawn_together_and_learned_from_one_by_one() -> None:
     stage = Stage(strategy=Steps(6))
     stage.train()
-    assert stage.proxy.drawn == [BATCH_SIZE, 32 * BATCH_SIZE], "the first shows how large they are"
+    assert stage.drawn == [1, 32], "the first shows how large they are"
     batches = [batch["obs"] for batch in stage.agent.batches]
     assert [len(obs) for obs in batches] == [BATCH_SIZE] * 6
     assert not np.array_equal(batches[0], batches[1])
@@ -375,7 +297,7 @@ def test_no_more_batches_are_drawn_together_than_turns_are_to_come() -> None:
 
     stage = Stage(strategy=Rounds())
     stage.train()
-    assert [drawn // BATCH_SIZE for drawn in stage.proxy.drawn] == [1, 4, 5, 5]
+    assert stage.drawn == [1, 4, 5, 5]
 
 
 def test_fewer_batches_are_drawn_together_where_the_limiter_allows_no_more() -> None:
@@ -383,9 +305,8 @@ def test_fewer_batches_are_drawn_together_where_the_limiter_allows_no_more() -> 
     # of which 16 stored ones allow the first 5.
     stage = Stage(strategy=Steps(17), samples_per_insert=8.0)
     stage.train()
-    counts = [drawn // BATCH_SIZE for drawn in stage.proxy.drawn]
-    assert (counts[0], sum(counts)) == (1, 17)
-    assert 4 <= max(counts) < AsyncTrainerConfig().batches_per_draw
+    assert (stage.drawn[0], sum(stage.drawn)) == (1, 17)
+    assert 4 <= max(stage.drawn) < AsyncTrainerConfig().batches_per_draw
 
 
 @pytest.mark.parametrize(
@@ -397,7 +318,7 @@ def test_batches_with_priorities_or_handed_out_once_are_drawn_one_by_one(
 ) -> None:
     stage = Stage(agent=agent(), strategy=Steps(2), replay=replay)
     stage.train()
-    assert stage.proxy.drawn == [BATCH_SIZE] * 2
+    assert stage.drawn == [1, 1]
 
 
 def test_large_batches_are_drawn_one_by_one() -> None:
@@ -453,7 +374,7 @@ def test_a_resumed_run_has_as_many_actors_as_before_or_says_how_it_may(
 def test_models_are_published_at_the_start_and_at_intervals() -> None:
     stage = Stage(strategy=Steps(12))
     stage.train()
-    assert stage.link.published == [(0, "act"), (5, "act"), (10, "act")]
+    assert stage.published == ["publish 0", "publish 5", "publish 10"]
     newest = stage.actor_link.latest_model("act", newer_than=-1)
     assert newest
     assert (newest.version, int(newest.params["action"])) == (10, 0)
@@ -483,8 +404,8 @@ def test_experience_of_too_old_a_model_is_warned_of_at_once(
 
 
 BEGINNING = ["start recorder", "start proxy", "publish 0", "start actors"]
-ENDING = ["expect ends", "drain", "stop actors", "wait for actors", "close proxy", "save 2"]
-ENDING += ["close link", "close recorder"]
+ENDING = ["expect ends", "drain", "stop actors", "actors ended", "close proxy", "save 2"]
+ENDING += ["close link", "close recorder", "close the rest"]
 
 
 def test_actors_start_after_all_services_and_end_without_losing_experience() -> None:
@@ -505,7 +426,6 @@ def test_step_that_fails_does_not_keep_those_of_the_end_from_happening(word: str
     ending = [step for step in ENDING if begun or not step.startswith("save")]
     assert stage.log[-len(ending) :] == ending
     assert stage.agent.opt_steps == 2 * begun
-    assert stage.site.closed == 1
 
 
 @pytest.mark.fault("F10")
@@ -521,7 +441,7 @@ def test_link_is_not_closed_under_a_thread_that_hangs() -> None:
     stage.proxy.close = hangs  # type: ignore[method-assign]
     with pytest.raises(TransportError, match="it hangs"):
         stage.train()
-    assert stage.log[-len(ENDING) + 1 :] == [step for step in ENDING if step != "close link"]
+    assert stage.log[1 - len(ENDING) :] == [step for step in ENDING if step != "close link"]
 
 
 # --- failures ------------------------------------------------------------------------------------
@@ -554,7 +474,7 @@ def test_run_that_is_interrupted_ends_well_and_in_a_hurry() -> None:
     )
     result = stage.train()
     assert result.stop_reason == "a signal"
-    assert stage.log.index("save 3") < stage.log.index("wait for actors"), "there may be no time"
+    assert stage.log.index("save 3") < stage.log.index("actors ended"), "there may be no time"
     assert "evaluate 3" not in stage.log
     assert stage.recorder.failed is False
 
@@ -575,7 +495,7 @@ def test_own_loop_may_use_the_parts_by_hand() -> None:
     stage = Stage(strategy=ByHand())
     result = stage.train()
     assert [len(batch["obs"]) for batch in stage.agent.batches] == [BATCH_SIZE] * 3
-    assert stage.link.published == [(0, "act"), (1, "act"), (2, "act"), (3, "act")]
+    assert stage.published == [f"publish {version}" for version in range(4)]
     assert result.stop_reason == "the loop ended"
     assert result.opt_steps == 3
 
@@ -619,7 +539,7 @@ def test_first_ctrl_c_without_a_handler_ends_the_run_as_well() -> None:
 def test_second_interruption_waits_neither_for_actors_nor_for_the_disk() -> None:
     stage = Stage(strategy=Steps(1, after=interrupt))
     stage.trainer.services._saver = disk = Disk(stage.saves, stage.interrupter)
-    stage.link.at_stop_actors = interrupt
+    stage.link.stop_actors = interrupt  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         stage.train()
     assert stage.interrupter.hurry, "which both look at while they wait"

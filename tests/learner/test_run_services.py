@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.checkpoint.checkpoint import PASSING, Checkpoint, Checkpointer
+from asyncrl.checkpoint.checkpoint import PASSING, Checkpoint
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.messages import ModelInfo
-from asyncrl.learner.evaluation import Scored
 from asyncrl.learner.progress import Counts
 from asyncrl.learner.run_services import RunServices
 from asyncrl.learner.stop_conditions import (
@@ -30,61 +26,9 @@ from asyncrl.learner.stop_conditions import (
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.verdict import Setup
 from asyncrl.recorders.memory import MemoryRecorder
-from tests.support.fakes import DirectSaver, ThriftyAgent
+from tests.support.fakes import DirectSaver, FakeCheckpointer, FakeSite, ThriftyAgent
 from tests.support.scale import examples
 from tests.support.services import services_config
-
-
-class FakeSite:
-    """Answers at once with the next of its scores, or, if `slow`, when the test says so."""
-
-    def __init__(self, *scores: float, slow: bool = False) -> None:
-        self.scores = list(scores)
-        self.slow = slow
-        self.requested: list[int] = []
-        self.pending: ModelInfo | None = None
-        self.answers: list[Scored] = []
-        self.on_take: Callable[[], object] = lambda: None
-
-    @property
-    def busy(self) -> bool:
-        return self.pending is not None
-
-    def request(self, model: ModelInfo) -> None:
-        assert not self.busy, "one at a time"
-        self.requested.append(int(model.version))
-        self.pending = model
-        if not self.slow:
-            self.answer()
-
-    def answer(self) -> None:
-        assert self.pending is not None
-        score = self.scores.pop(0) if self.scores else 0.0
-        self.answers.append(Scored(self.pending, score, {"eval/length_mean": 5.0}))
-        self.pending = None
-
-    def take(self) -> list[Scored]:
-        self.on_take()
-        answers, self.answers = self.answers, []
-        return answers
-
-
-class FakeCheckpointer(Checkpointer):
-    """Keeps in memory what it should save."""
-
-    def __init__(self) -> None:
-        super().__init__(Path("nowhere"))
-        self.saved: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = []
-
-    def save(self, name: str, groups: Mapping[str, Any], meta: Mapping[str, Any]) -> Path:
-        self.saved.append((name, groups, meta))
-        return Path(name)
-
-    def names(self) -> list[str]:
-        return [name for name, _, _ in self.saved]
-
-    def load(self, name: str, *, mapped: Collection[str] = ()) -> Checkpoint:
-        return next(Checkpoint(g, meta) for n, g, meta in reversed(self.saved) if n == name)
 
 
 class Run:
@@ -268,7 +212,7 @@ def test_best_is_the_model_that_was_evaluated_not_the_newest() -> None:
 
 
 def test_checkpoints_are_saved_at_their_intervals_with_what_is_needed_to_continue() -> None:
-    run = Run(3.0, save_interval_opt_steps=4, evaluate_interval_opt_steps=4)
+    run = Run(3.0, 2.0, save_interval_opt_steps=4, evaluate_interval_opt_steps=4)
     for _ in range(9):
         run.turn()
     saved = [entry for entry in run.checkpointer.saved if entry[0] != "best"]

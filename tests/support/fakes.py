@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.saver import Saver
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
@@ -16,6 +18,7 @@ from asyncrl.core.messages import ModelInfo
 from asyncrl.core.recorder import Record
 from asyncrl.core.segment import DISCOUNTED_RETURN, ColumnSpec
 from asyncrl.core.types import Array, Arrays, BoolArray, Columns, ModelVersion, Params
+from asyncrl.learner.evaluation import Scored
 
 COUNTING_SPEC = EnvSpec(
     BoxSpec((2,), "float32", np.full(2, -np.inf), np.full(2, np.inf)), DiscreteSpec(10)
@@ -145,6 +148,61 @@ class DirectSaver(Saver):
 
     def close(self, timeout_s: float) -> None:
         pass
+
+
+class FakeCheckpointer(Checkpointer):
+    """Keeps in memory what it should save."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("nowhere"))
+        self.saved: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = []
+
+    def save(self, name: str, groups: Mapping[str, Any], meta: Mapping[str, Any]) -> Path:
+        self.saved.append((name, groups, meta))
+        return Path(name)
+
+    def names(self) -> list[str]:
+        return [name for name, _, _ in self.saved]
+
+    def load(self, name: str, *, mapped: Collection[str] = ()) -> Checkpoint:
+        return next(Checkpoint(g, meta) for n, g, meta in reversed(self.saved) if n == name)
+
+
+class FakeSite:
+    """Scores models, at once or, if `slow`, when the test says so.
+
+    After the scores that it was given, that of a model is its version.
+    """
+
+    def __init__(self, *scores: float, slow: bool = False) -> None:
+        self.scores = list(scores)
+        self.slow = slow
+        self.requested: list[int] = []
+        self.pending: ModelInfo | None = None
+        self.answers: list[Scored] = []
+        self.on_take: Callable[[], object] = lambda: None
+
+    @property
+    def busy(self) -> bool:
+        return self.pending is not None
+
+    def request(self, model: ModelInfo) -> None:
+        assert not self.busy, "one at a time"
+        self.requested.append(int(model.version))
+        self.pending = model
+        if not self.slow:
+            self.answer()
+
+    def answer(self) -> None:
+        assert self.pending is not None
+        score = self.scores.pop(0) if self.scores else float(self.pending.version)
+        self.answers.append(Scored(self.pending, score, {"eval/length_mean": 5.0}))
+        self.pending = None
+
+    def take(self) -> list[Scored]:
+        self.on_take()
+        answers, self.answers = self.answers, []
+        return answers
 
 
 class NoProgress:
