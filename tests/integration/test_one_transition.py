@@ -21,6 +21,7 @@ from tests.support.local_transport import LocalTransport
 from tests.support.sample_messages import PEER
 
 
+@pytest.mark.behaviour(number=22)
 def test_one_transition_from_the_environment_to_the_update_and_back() -> None:
     replay = UniformReplayConfig(capacity=64, n_step=1, gamma=0.5)
     columns = OneStep().columns(COUNTING_SPEC, ())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,13 +15,11 @@ from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.core.agent import Policy
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluation
-from asyncrl.core.messages import EvaluationReport, ModelInfo
-from asyncrl.core.transport import LearnerLink, Topic
-from asyncrl.core.types import ModelVersion
+from asyncrl.core.messages import EvaluationReport
 from asyncrl.learner.evaluation import BackgroundEvaluation, InlineEvaluation, Scored
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from tests.support.fakes import ConstantAgent, CountingBatch
-from tests.support.sample_messages import PEER, make_model
+from tests.support.sample_messages import make_evaluation, make_model
 
 
 class CountingEvaluator:
@@ -39,40 +38,6 @@ class CountingEvaluator:
         self.closed = True
 
 
-class FakeLink:
-    """Keeps what was published."""
-
-    def __init__(self) -> None:
-        self.published: list[tuple[int, Topic]] = []
-
-    def publish(self, model: ModelInfo, topic: Topic) -> None:
-        self.published.append((int(model.version), topic))
-
-
-class FakeProxy:
-    """Gives out the reports that a test has put in."""
-
-    def __init__(self) -> None:
-        self.reports: list[EvaluationReport] = []
-
-    def put(self, version: int, score: float, record: Mapping[str, float] | None = None) -> None:
-        self.reports.append(
-            EvaluationReport(
-                peer=PEER, model_version=ModelVersion(version), score=score, record=record or {}
-            )
-        )
-
-    def take_evaluations(self) -> list[EvaluationReport]:
-        reports, self.reports = self.reports, []
-        return reports
-
-
-def background() -> tuple[BackgroundEvaluation, FakeLink, FakeProxy]:
-    link, proxy = FakeLink(), FakeProxy()
-    site = BackgroundEvaluation(cast(LearnerLink, link), cast(ReplayBufferProxy, proxy))
-    return site, link, proxy
-
-
 def test_inline_answers_at_once_with_the_agent_unchanged() -> None:
     agent, evaluator = ConstantAgent(7), CountingEvaluator()
     site = InlineEvaluation(evaluator, agent)
@@ -87,17 +52,19 @@ def test_inline_answers_at_once_with_the_agent_unchanged() -> None:
 
 def test_answer_for_another_model_is_no_answer() -> None:
     """A restarted evaluator may score once more what it had scored before."""
-    site, _, proxy = background()
-    proxy.put(3, 1.0)
-    assert site.take() == [], "nothing was asked"
+    answers: list[EvaluationReport] = []
+    proxy = SimpleNamespace(take_evaluations=lambda: [answers.pop() for _ in answers[:]])
+    site = BackgroundEvaluation(Mock(), cast(ReplayBufferProxy, proxy))
+
+    def scores(*versions: int) -> list[float]:
+        answers.extend(make_evaluation(version=n, score=float(n)) for n in versions)
+        return [scored.score for scored in site.take()]
+
+    assert scores(3) == [], "nothing was asked"
     site.request(make_model(5))
-    proxy.put(3, 1.0)
-    assert site.take() == []
+    assert scores(3) == []
     assert site.busy
-    proxy.put(3, 1.0)
-    proxy.put(5, 2.0)
-    proxy.put(5, 2.0)
-    assert [scored.score for scored in site.take()] == [2.0], "and the same one counts once"
+    assert scores(5, 5, 3) == [5.0], "and the same one counts once"
     assert not site.busy
 
 
@@ -121,10 +88,10 @@ def test_custom_evaluator_needs_no_stochastic_option(number: Any) -> None:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (3.0, r"`evaluate` of Wrong must return a score and numbers by name, got 3\.0; return for"),
-        ((3.0, None), r"must return a score and numbers by name, got \(3\.0, None\)"),
-        ((None, {}), "eval_reward must be one number, got None"),
-        ((3.0, {"eval/own": "x"}), "eval/own must be one number, got 'x'"),
+        (3.0, r"`evaluate` of Wrong .* 3\.0"),
+        ((3.0, None), r"\(3\.0, None\)"),
+        ((None, {}), "eval_reward .* None"),
+        ((3.0, {"eval/own": "x"}), "eval/own .* 'x'"),
     ],
 )
 def test_wrong_answer_of_an_evaluator_is_named(answer: Any, words: str) -> None:

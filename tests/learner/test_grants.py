@@ -188,15 +188,6 @@ def test_a_new_incarnation_begins_with_its_first_message() -> None:
     assert given.outstanding == 1
 
 
-@pytest.mark.parametrize("peers", [(), (A,)])
-def test_all_blocked_needs_actors_none_of_which_may_act(peers: tuple[Peer, ...]) -> None:
-    given = grants(*peers)
-    assert given.all_blocked is bool(peers)
-    assert given.room_for_next == (MESSAGE if peers else math.inf)
-    issue(given, MESSAGE)
-    assert not given.all_blocked
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_totals_are_those_of_the_actors_on_any_course(seed: int) -> None:
     draw, window = random.Random(seed), 4

@@ -93,26 +93,23 @@ def test_room_is_the_machine_without_what_others_use(monkeypatch: pytest.MonkeyP
     assert meter() == Room(cores=1.5, waits=0.25)
 
 
-@pytest.mark.parametrize(("omp", "expected"), [(None, 8), ("3", 3), ("all", 8), ("1", 1), ("0", 1)])
-def test_most_threads_keeps_to_cores_and_to_what_the_user_has_set(
-    omp: str | None, expected: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("omp", "left", "expected"),
+    [
+        *((omp, None, n) for omp, n in {"": 8, "3": 3, "all": 8, "0": 1}.items()),
+        *(("", left, n) for left, n in ((learner_threads.limits.TASKS.of(2) + 3, 4), (0, 1))),
+    ],
+)
+def test_most_threads_keeps_to_cores_to_what_the_user_has_set_and_to_what_actors_leave(
+    omp: str, left: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if omp:
         monkeypatch.setenv("OMP_NUM_THREADS", omp)
     monkeypatch.setattr(learner_threads, "Cores", lambda: type("Eight", (), {"count": 8}))
-    monkeypatch.setattr(learner_threads.limits, "tasks", lambda: None)
+    room = None if left is None else learner_threads.limits.Room(100, left, "pids.max")
+    monkeypatch.setattr(learner_threads.limits, "tasks", lambda: room)
     assert most_threads(actors=2) == expected
-
-
-def test_most_threads_leaves_actors_their_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(learner_threads, "Cores", lambda: type("Eight", (), {"count": 8}))
-    need = learner_threads.limits.TASKS.of(2)
-    for left, expected in ((need + 3, 4), (need, 1), (0, 1)):
-        room = learner_threads.limits.Room(100, left, "pids.max")
-        monkeypatch.setattr(learner_threads.limits, "tasks", lambda room=room: room)
-        assert most_threads(actors=2) == expected
 
 
 class Adds:

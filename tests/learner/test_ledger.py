@@ -13,21 +13,6 @@ def peer(incarnation: int = 0) -> Peer:
     return Peer(actor_id=ActorId(0), incarnation=incarnation)
 
 
-@pytest.mark.behaviour(number=22)
-def test_normal_run_ends_with_nothing_in_flight() -> None:
-    ledger = Ledger()
-    ledger.on_received(peer(), transitions=10, produced=13, env_steps=14)
-    assert ledger.balance().in_flight == 13
-    ledger.on_stored(10)
-    assert ledger.balance().in_flight == 3
-    ledger.on_received(peer(), transitions=3, produced=13, env_steps=14)
-    ledger.on_stored(3)
-    ledger.on_ended(peer(), produced=13)
-    balance = ledger.balance()
-    assert (balance.produced, balance.stored, balance.lost, balance.in_flight) == (13, 13, 0, 0)
-    assert ledger.env_steps == 14
-
-
 @pytest.mark.fault("F1")
 def test_what_a_dead_actor_never_sent_is_lost() -> None:
     ledger = Ledger()
@@ -47,15 +32,6 @@ def test_message_that_arrives_after_the_death_is_not_lost() -> None:
     ledger.on_stored(10)
     balance = ledger.balance()
     assert (balance.lost, balance.in_flight) == (7, 0)
-
-
-@pytest.mark.behaviour(number=24)
-def test_dropped_ones_keep_their_reason() -> None:
-    ledger = Ledger()
-    ledger.on_received(peer(), transitions=5, produced=5, env_steps=5)
-    ledger.on_dropped("stale", 5)
-    assert ledger.dropped == {"stale": 5}
-    assert ledger.balance().in_flight == 0
 
 
 @pytest.mark.fault("F21")

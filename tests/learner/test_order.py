@@ -8,41 +8,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from asyncrl.checkpoint.record_file import RecordFile
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.messages import ModelInfo
-from asyncrl.core.types import Array, ModelVersion
+from asyncrl.core.types import Array
 from asyncrl.learner import order as module
 from asyncrl.learner.order import RecordedOrder
 from asyncrl.learner.order_log import (
-    Event,
     Kind,
-    Learns,
     OrderFile,
     OrderLog,
-    Published,
-    Pushed,
-    Reprioritised,
-    Sampled,
     Saved,
-    Threads,
-    Took,
-    checksum_of,
 )
 from tests.support.helpers import wait_until
 from tests.support.sample_messages import SCHEMA, make_experience
-
-MODEL = {"w": np.arange(6.0).reshape(2, 3).T, "b": np.array(1.0)}
-
-
-def shown(events: list[Event]) -> list[str]:
-    """Return them with their types, which do not count when tuples are compared."""
-    return [repr(event) for event in events]
 
 
 def order_of(tmp_path: Path, interrupter: Interrupter | None = None) -> RecordedOrder:
@@ -51,64 +32,6 @@ def order_of(tmp_path: Path, interrupter: Interrupter | None = None) -> Recorded
     )
     order.begin()
     return order
-
-
-def test_events_and_experience_come_back(tmp_path: Path) -> None:
-    order = order_of(tmp_path)
-    order.published(ModelInfo(version=ModelVersion(0), params=MODEL))
-    messages = [make_experience(seq=seq) for seq in (1, 2)]
-    for message in messages:
-        order.message(message)
-        order.pushed(1)
-        order.pushed(1)
-    order.sampled(5000)
-    order.took()
-    order.learns(env_steps=130)
-    order.changed(Reprioritised())
-    order.took()
-    order.learns(env_steps=10**9)
-    order.close()
-    order.close()
-
-    threads = torch.get_num_threads()
-    file = OrderFile(tmp_path / "order")
-    assert file.head["name"] == "mine"
-    events: list[Event] = []
-    for event in file.events():
-        if isinstance(event, Pushed):
-            columns, rows = file.pop(event.segments)
-            i = sum(isinstance(e, Pushed) for e in events)
-            message, part = messages[i // 2], slice(i % 2, i % 2 + 1)
-            np.testing.assert_array_equal(rows, message.rows[part])
-            for name, column in message.columns.items():
-                np.testing.assert_array_equal(columns[name], column[part])
-                assert columns[name].dtype == column.dtype
-        events.append(event)
-    assert shown(events) == shown(
-        [
-            Published(0, checksum_of(MODEL)),
-            *[Pushed(1)] * 4,
-            Sampled(5000),
-            Took(),
-            Threads(threads),
-            Learns(130),
-            Reprioritised(),
-            Took(),
-            Learns(10**9),
-        ]
-    )
-    assert file.ended
-    assert (file.event_bytes, file.experience_bytes) == (
-        2 + 4 + 4 * 2 + 3 + 2 * 1 + 2 + 3 + 1 + 6,
-        2 * (4 + messages[0].rows.nbytes + sum(c.nbytes for c in messages[0].columns.values())),
-    )
-
-
-def test_checksum_depends_on_names_and_values_not_on_memory_layout() -> None:
-    copied = {name: np.ascontiguousarray(value) for name, value in MODEL.items()}
-    assert checksum_of(copied) == checksum_of(MODEL)
-    assert checksum_of({**MODEL, "b": np.array(2.0)}) != checksum_of(MODEL)
-    assert checksum_of({"v": MODEL["w"], "b": MODEL["b"]}) != checksum_of(MODEL)
 
 
 def test_checkpoint_is_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +45,7 @@ def test_checkpoint_is_written_at_once(tmp_path: Path, monkeypatch: pytest.Monke
             events = [*OrderFile(tmp_path / "order").events()]
         except CheckpointError:  # the head is not there yet
             return False
-        return shown(events) == shown([Saved(1), Saved(2)])
+        return events == [Saved(1), Saved(2)] and all(isinstance(e, Saved) for e in events)
 
     wait_until(is_there, 10.0, "the checkpoints to be written")
     order.close()
@@ -204,7 +127,12 @@ LOOP = b'{"format": 1, "columns": [], "after": {"part": 1}}'
         (lambda _: None, "ends before the run has begun"),
         (lambda file: file.append(Kind.END), "ends before the run has begun"),
         (lambda file: file.append(Kind.HEAD, b'{"format": 0}'), "another version of asyncrl"),
-        (lambda file: file.append(Kind.HEAD, LOOP), "follows a later part"),
+        (
+            lambda file: file.append(
+                Kind.HEAD, b'{"format": 1, "columns": [], "after": {"part": 1}}'
+            ),
+            "follows a later part",
+        ),
     ],
 )
 def test_files_that_are_no_order_are_refused(

@@ -10,8 +10,8 @@ import pytest
 
 from asyncrl.core.messages import Experience
 from asyncrl.core.segment import END
-from asyncrl.core.types import ActorId, ModelVersion
-from asyncrl.learner.staleness import Lag, Staleness, lag_warning
+from asyncrl.core.types import ModelVersion
+from asyncrl.learner.staleness import Lag, Staleness
 from tests.support.sample_messages import make_experience, make_peer
 
 
@@ -45,14 +45,6 @@ def test_histogram_counts_rows_of_the_whole_run_by_powers_of_two() -> None:
     staleness.take()
     staleness.on_sampled({"model_version": np.array([0, 9])}, opt_steps=9)
     assert staleness.histogram == {"0": 3, "1": 1, "2": 2, "4": 1, "8": 1}
-
-
-def test_lags_are_read_when_many_rows_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncrl.learner.staleness._READ_TOGETHER", 4)
-    staleness = Staleness()
-    for opt_steps in range(5):
-        staleness.on_sampled({"model_version": np.array([0, 0])}, opt_steps)
-    assert staleness.take()["lag/versions_mean"] == 2.0
 
 
 def stored(staleness: Staleness, versions: list[list[int]], rows: list[int], at: int) -> None:
@@ -102,23 +94,6 @@ def test_number_of_remembered_publications_is_bounded(monkeypatch: pytest.Monkey
 
 
 # --- limits --------------------------------------------------------------------------------------
-
-FIVE = ActorId(5)
-
-
-@pytest.mark.fault("F31")
-@pytest.mark.parametrize(
-    ("limit", "exceeded"),
-    [
-        (Lag(0.0, 0), ""),
-        (Lag(2.0, 30), ""),
-        (Lag(1.0, 9), "trainer.max_lag_s=1 and trainer.max_lag_opt_steps=9"),
-    ],
-)
-def test_complaint_names_actor_lag_and_limit(limit: Lag, exceeded: str) -> None:
-    words = lag_warning(FIVE, Lag(2.0, 30), limit)
-    assert bool(words) == bool(exceeded)
-    assert not words or all(one in words for one in ("actor 5", "2 s", "30 opt steps", exceeded))
 
 
 def message(version: int, actor_id: int = 5) -> Experience:

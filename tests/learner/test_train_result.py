@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -31,11 +30,6 @@ def result(**more: Any) -> TrainResult:
     return TrainResult(**(values | more))
 
 
-def test_rates_are_means_over_the_run() -> None:
-    assert (result().env_steps_per_s, result().opt_steps_per_s) == (200.0, 5.0)
-    assert result(wall_s=0.0).env_steps_per_s == 0.0
-
-
 def test_verdict_is_about_the_whole_run() -> None:
     kind, sentence = result().verdict
     assert kind == "learner-bound"
@@ -47,13 +41,6 @@ def test_verdict_is_about_the_whole_run() -> None:
 def test_part_before_a_run_was_resumed_is_no_time_to_judge() -> None:
     short = result(wall_s=520.0, resumed_at_s=500.0, start_up_s=12.0, end_s=7.0)
     assert "learned for 1.0 s after 12.0 s of start-up" in short.verdict.sentence
-
-
-def test_summary_is_plain_and_holds_what_follows() -> None:
-    summary = json.loads(json.dumps(result().summary()))
-    assert summary["verdict"] == result().verdict._asdict()
-    assert summary["env_steps_per_s"] == 200.0
-    assert summary["setup"]["envs_per_actor"] == 8
 
 
 def test_curve_has_a_point_for_each_evaluation() -> None:
