@@ -262,13 +262,13 @@ def saved_after(turns: int, *scores: float, **config: Any) -> Checkpoint:
 
 @pytest.mark.fault("F21")
 def test_resumed_run_continues_counting_where_the_other_was() -> None:
-    told: list[dict[str, int]] = []
+    positions: list[dict[str, int]] = []
     resumed = Run(save_interval_opt_steps=4, record_interval_opt_steps=1)
-    resumed.recorder.resume_at = lambda **position: told.append(position)  # type: ignore[attr-defined]
+    resumed.recorder.resume_at = lambda **position: positions.append(position)  # type: ignore[attr-defined]
     resumed.services.start({}, [resumed.stored])
-    assert told == [], "it is not resumed yet"
+    assert positions == [], "it is not resumed yet"
     resumed.resume(saved_after(6))
-    assert told == [{"env_steps": 60, "opt_steps": 6}]
+    assert positions == [{"env_steps": 60, "opt_steps": 6}]
     assert resumed.services.counts == Counts(env_steps=60, opt_steps=6)
     assert resumed.agent.opt_steps == 6, "the agent continues, too"
     assert resumed.agent.params["action"] == saved_after(6).groups["agent"]["action"]
