@@ -9,12 +9,10 @@ from typing import Any
 import gymnasium
 import pytest
 
-from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.callback import Callback
 from asyncrl.core.env import describe_env
 from asyncrl.core.errors import ConfigError
-from asyncrl.envs.gym import EnvConfig, make_batch
-from asyncrl.learner.async_trainer import CollectThenTrain
+from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.config import AsyncConfig
@@ -53,16 +51,12 @@ def from_data(agent: Any, make_env: Any, config: Any = None, **parts: Any) -> ob
     return build_offline_trainer(agent, Path("nothing"), make_env, config, **parts)
 
 
-WAYS = pytest.mark.parametrize("train", [asynchronously, synchronously, offline])
-
-
-@WAYS
 @pytest.mark.parametrize(
-    ("make_env", "words"),
+    ("train", "make_env", "words"),
     [
-        ("CartPole-v1", "must be a function, got 'CartPole-v1', because training"),
-        (EnvConfig(id="CartPole-v1"), r"must be a function, got EnvConfig\("),
-        (lambda: gymnasium.make("CartPole-v1"), "must return a batch of environments, got <Time"),
+        (synchronously, "CartPole-v1", "must be a function, got 'CartPole-v1', because training"),
+        (offline, EnvConfig(id="CartPole-v1"), r"must be a function, got EnvConfig\("),
+        (asynchronously, lambda: gymnasium.make("CartPole-v1"), "must return a batch .*<Time"),
     ],
 )
 def test_what_makes_no_batch_is_refused_with_two_that_do(
@@ -73,17 +67,10 @@ def test_what_makes_no_batch_is_refused_with_two_that_do(
     assert not (tmp_path / "none").exists(), "nothing has begun"
 
 
-@WAYS
-@pytest.mark.parametrize(
-    ("agent", "words"),
-    [
-        (ConstantConfig, r"got its class; write ConstantConfig\(\)"),
-        ("dqn", "must be a config such as DQNConfig.., got 'dqn'"),
-    ],
-)
-def test_agent_that_is_no_settings_is_refused(
-    train: Train, agent: Any, words: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("train", [asynchronously, synchronously, offline])
+@pytest.mark.parametrize("agent", [ConstantConfig, "dqn"])
+def test_agent_that_is_no_settings_is_refused(train: Train, agent: Any, tmp_path: Path) -> None:
+    words = "write ConstantConfig" if agent is ConstantConfig else "must be a config .*, got 'dqn'"
     with pytest.raises(ConfigError, match=words):
         train(agent, CountingBatch, tmp_path)
 
@@ -100,23 +87,17 @@ def test_what_is_no_batch_is_closed() -> None:
     assert len(closed) == 1
 
 
-BUILDERS = pytest.mark.parametrize("build", [build_async_trainer, build_sync_trainer, from_data])
-
-
-@BUILDERS
+@pytest.mark.parametrize("build", [build_async_trainer, build_sync_trainer, from_data])
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"stop": 20}, "stop must be a stop condition, got 20; pass .*MaxEnvSteps"),
-        ({"recorder": "x.jsonl"}, "recorder must be .* got 'x.jsonl'; pass .*JsonlRecorder"),
-        (
-            {"callbacks": Callback()},
-            r"callbacks must be a list, got .*: callbacks=\[Callback\(\)\]",
-        ),
-        ({"callbacks": [Hiding()]}, "attribute `step` = 0 of callback Hiding hides the method"),
-        ({"make_evaluator": object()}, "make_evaluator must be a function or a class, got <object"),
-        ({"checkpoint_dir": 3}, "checkpoint_dir must be the path of a directory, got 3"),
-        ({"config": 3}, r"config must be \w+Config\(\.\.\.\) here, got 3; .* takes SyncConfig"),
+        ({"stop": 20}, "stop must .* got 20; pass .*MaxEnvSteps"),
+        ({"recorder": "x.jsonl"}, "recorder must .* got 'x.jsonl'; pass .*JsonlRecorder"),
+        ({"callbacks": Callback()}, r"callbacks must .* got .*: callbacks=\[Callback\(\)\]"),
+        ({"callbacks": [Hiding()]}, "attribute `step` = 0 of callback Hiding"),
+        ({"make_evaluator": object()}, "make_evaluator must .* got <object"),
+        ({"checkpoint_dir": 3}, "checkpoint_dir must .* got 3"),
+        ({"config": 3}, r"config must .* got 3; .* takes SyncConfig"),
     ],
 )
 def test_part_that_is_none_is_refused_before_anything_starts(
@@ -125,23 +106,3 @@ def test_part_that_is_none_is_refused_before_anything_starts(
     with pytest.raises(ConfigError, match=words):
         build(ConstantConfig(), CountingBatch, **{"checkpoint_dir": tmp_path / "none", **given})
     assert not (tmp_path / "none").exists(), "nothing has begun"
-
-
-@pytest.mark.parametrize("strategy", [CollectThenTrain])
-def test_strategy_that_is_none_is_refused_before_anything_starts(strategy: Any) -> None:
-    with pytest.raises(ConfigError, match="strategy must be an object with a method run, got <"):
-        build_async_trainer(ConstantConfig(), CountingBatch, strategy=strategy)
-
-
-def test_directory_of_checkpoints_may_be_text(tmp_path: Path) -> None:
-    Checkpointer(tmp_path).save("1", {}, {})
-    with pytest.raises(ConfigError, match="contains checkpoints of an earlier run, up to 1"):
-        build_sync_trainer(ConstantConfig(), CountingBatch, checkpoint_dir=str(tmp_path))
-
-
-def test_environment_in_place_of_what_makes_one_is_refused() -> None:
-    env: Any = gymnasium.make("CartPole-v1")
-    with pytest.raises(
-        ConfigError, match=r"takes a function .* got <TimeLimit.*make_batch\(lambda"
-    ):
-        make_batch(env, 2)

@@ -32,13 +32,6 @@ def test_seeds_fit_any_generator(seed: int) -> None:
         np.random.RandomState(derived)  # the pickiest one
 
 
-def test_seeds_are_spread_over_their_range() -> None:
-    seeds = [derive_seed(seed, Role.ENVIRONMENT, 0) for seed in range(4000)]
-    counts, _ = np.histogram(seeds, bins=16, range=(0, 2**31))
-    chi2 = ((counts - 250) ** 2 / 250).sum()
-    assert chi2 < 37.7, "beyond the 0.999 quantile for 15 degrees of search_space"
-
-
 @pytest.mark.behaviour(number=53)
 def test_streams_of_neighbours_are_not_alike() -> None:
     seeds = [derive_seed(0, Role.ENVIRONMENT, actor) for actor in range(8)]
