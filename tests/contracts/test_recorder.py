@@ -129,13 +129,17 @@ def test_files_stay_where_they_began_if_the_working_directory_changes(
 def test_records_are_kept_in_order(kept: Kept) -> None:
     kept.recorder.start(CONFIG)
     bad = {"agent/loss": math.nan, "fps": math.inf, "eval_reward": -math.inf, "agent/big": 1e300}
+    unheard_of = ["user/deep/name", "agent/", "actor/x", "\u00fcn\u00ef [/x]", "actor/[/x]/[/y]"]
+    more = {2: bad, 3: {**dict.fromkeys(unheard_of, np.float32(7.5)), "agent/b": 3}}
     for step in range(1, 6):
-        values = record(step, **(bad if step == 2 else {}))
+        values = record(step, **more.get(step, {}))
         kept.recorder.write(values)
         values["opt_steps"] = 99.0  # the caller's again
     kept.recorder.close(failed=False)
     if kept.values:
         assert kept.values("opt_steps") == [1.0, 2.0, 3.0, 4.0, 5.0]
+        assert [kept.values(name) for name in unheard_of] == [[7.5]] * len(unheard_of)
+        assert [type(value) for value in kept.values("agent/b")] == [float]
 
 
 @pytest.mark.behaviour(number=61)
@@ -153,30 +157,3 @@ def test_close_without_start_is_harmless(kept: Kept) -> None:
     kept.recorder.close(failed=True)
     if kept.values:
         assert kept.values("opt_steps") == []
-
-
-def test_unknown_names_are_accepted(kept: Kept) -> None:
-    names = [
-        "unheard_of",
-        "user/deep/name",
-        "agent/",
-        "actor/x",
-        "\u00fcn\u00ef [/x]",
-        "actor/[/x]/[/y]",
-    ]
-    kept.recorder.start(CONFIG)
-    kept.recorder.write(record(1, **dict.fromkeys(names, 7.5)))
-    kept.recorder.close(failed=False)
-    if kept.values:
-        assert [kept.values(name) for name in names] == [[7.5]] * len(names)
-
-
-def test_values_come_back_as_floats(kept: Kept) -> None:
-    kept.recorder.start(CONFIG)
-    kept.recorder.write(record(1, **{"agent/a": np.float32(0.5), "agent/b": 3}))
-    kept.recorder.close(failed=False)
-    if kept.values:
-        for name, expected in (("agent/a", 0.5), ("agent/b", 3.0)):
-            (value,) = kept.values(name)
-            assert type(value) is float
-            assert value == expected

@@ -17,7 +17,7 @@ from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.replay.uniform import UniformReplayConfig
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch, NoProgress
 from tests.support.helpers import wait_until
-from tests.support.local_transport import LocalTransport
+from tests.support.local_transport import LocalActorLink, LocalLearnerLink, LocalTransport
 from tests.support.sample_messages import PEER
 
 
@@ -26,8 +26,8 @@ def test_one_transition_from_the_environment_to_the_update_and_back() -> None:
     replay = UniformReplayConfig(capacity=64, n_step=1, gamma=0.5)
     columns = OneStep().columns(COUNTING_SPEC, ())
     schema = make_schema(columns, length=2, lookahead=replay.lookahead)
-    transport = LocalTransport(schema)
-    learner_link, actor_link = transport.listen(), transport.connect(PEER)
+    transport = LocalTransport()
+    learner_link, actor_link = LocalLearnerLink(transport), LocalActorLink(transport)
     learner = ConstantAgent(action=7)
     buffer = replay.build(schema, seed=0)
     limiter = RateLimiterConfig(samples_per_insert=0.0, min_size=4).build(
@@ -102,12 +102,12 @@ def test_one_transition_from_the_environment_to_the_update_and_back() -> None:
 @pytest.mark.parametrize("version", [0, 1234])
 def test_actor_starts_on_any_version(version: int) -> None:
     schema = make_schema(OneStep().columns(COUNTING_SPEC, ()), length=2, lookahead=1)
-    transport = LocalTransport(schema)
-    link = transport.listen()
+    transport = LocalTransport()
+    link = LocalLearnerLink(transport)
     link.publish(ModelInfo(version=ModelVersion(version), params={"action": np.array(3)}), "act")
     policy = ConstantAgent()
     outbox = Outbox(PEER, schema, SegmentConfig(length=2), n_envs=2)
-    actor_link = transport.connect(PEER)
+    actor_link = LocalActorLink(transport)
     actor_link.hello(Hello(peer=PEER, schema_hash=schema.hash()))
     link.poll(0.0)
     actor = Actor(

@@ -35,7 +35,7 @@ from asyncrl.supervision.actor_manager import ActorStatus
 from tests.learner.test_lockstep import lockstep
 from tests.support.fakes import ConstantAgent, DirectSaver, FakeCheckpointer, FakeSite
 from tests.support.helpers import wait_until
-from tests.support.local_transport import LocalTransport
+from tests.support.local_transport import LocalActorLink, LocalLearnerLink, LocalTransport
 from tests.support.services import services_config
 from tests.support.streams import PEER, make_outbox, play, schema
 
@@ -117,9 +117,9 @@ class Stage:
         self.log, self.draws = Log(), Log()
         self.agent = agent or ConstantAgent()
         self.interrupter = Interrupter()
-        transport = LocalTransport(SCHEMA)
-        self.link = transport.listen()
-        self.actor_link = transport.connect(PEER)
+        transport = LocalTransport()
+        self.link: Any = LocalLearnerLink(transport)
+        self.actor_link = LocalActorLink(transport)
         self._outbox = make_outbox(1, LENGTH, 1)
         self.manager = FakeManager(self.say_hello)
         self.recorder, self.saves, self.site = MemoryRecorder(), FakeCheckpointer(), FakeSite()

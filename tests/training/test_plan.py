@@ -32,7 +32,6 @@ from asyncrl.training.plan import RunPlan, check_run
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.synchronous import SyncConfig, build_sync_trainer, train_sync
 from tests.support.fakes import ConstantConfig, CountingBatch
-from tests.support.local_transport import LocalTransport
 from tests.support.sample_messages import make_peer
 
 CONFIG = AsyncConfig(
@@ -80,7 +79,7 @@ def test_stacks_of_frames_are_suggested_where_they_are_stored_whole(
 
 def test_actor_that_starts_later_begins_with_the_newest_arguments() -> None:
     one = plan()
-    bodies = one.bodies(LocalTransport(one.schema).listen().admit, lambda: None, None)  # type: ignore[arg-type,return-value]
+    bodies = one.bodies(lambda *_, **__: None, lambda: None, None)  # type: ignore[arg-type,return-value]
     first: Any = bodies[ActorId(0)](make_peer(0))
     one.env_change = lambda: EnvChange(number=3, kwargs={"level": 1})
     second: Any = bodies[ActorId(0)](make_peer(0))
@@ -89,11 +88,16 @@ def test_actor_that_starts_later_begins_with_the_newest_arguments() -> None:
 
 def test_only_the_evaluator_is_let_in_to_evaluate() -> None:
     one = plan(replace(CONFIG, evaluate=EvaluationConfig(where="background")))
-    link = LocalTransport(one.schema).listen()
-    bodies = one.bodies(link.admit, lambda: None, None)  # type: ignore[arg-type,return-value]
+    evaluators = set()
+
+    def admit(peer: Any, *, evaluates: bool = False) -> Any:
+        if evaluates:
+            evaluators.add(peer.actor_id)
+
+    bodies = one.bodies(admit, lambda: None, None)
     for actor_id, make_body in bodies.items():
         make_body(make_peer(actor_id))
-    assert link._table.evaluators == {ActorId(MOST_ACTORS)}
+    assert evaluators == {ActorId(MOST_ACTORS)}
 
 
 @dataclass(frozen=True)
