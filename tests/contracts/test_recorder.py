@@ -129,8 +129,8 @@ def test_files_stay_where_they_began_if_the_working_directory_changes(
 def test_records_are_kept_in_order(kept: Kept) -> None:
     kept.recorder.start(CONFIG)
     bad = {"agent/loss": math.nan, "fps": math.inf, "eval_reward": -math.inf, "agent/big": 1e300}
-    unheard_of = ["user/deep/name", "agent/", "actor/x", "\u00fcn\u00ef [/x]", "actor/[/x]/[/y]"]
-    more = {2: bad, 3: {**dict.fromkeys(unheard_of, np.float32(7.5)), "agent/b": 3}}
+    strange = ["user/deep/name", "agent/", "actor/x", "\u00fcn\u00ef [/x]", "actor/[/x]/[/y]"]
+    more = {2: bad, 3: {**dict.fromkeys(strange, np.float32(7.5)), "agent/b": 3}}
     for step in range(1, 6):
         values = record(step, **more.get(step, {}))
         kept.recorder.write(values)
@@ -138,7 +138,7 @@ def test_records_are_kept_in_order(kept: Kept) -> None:
     kept.recorder.close(failed=False)
     if kept.values:
         assert kept.values("opt_steps") == [1.0, 2.0, 3.0, 4.0, 5.0]
-        assert [kept.values(name) for name in unheard_of] == [[7.5]] * len(unheard_of)
+        assert [kept.values(name) for name in strange] == [[7.5]] * len(unheard_of)
         assert [type(value) for value in kept.values("agent/b")] == [float]
 
 

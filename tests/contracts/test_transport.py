@@ -212,7 +212,7 @@ def test_draining_waits_for_all_acknowledgements_and_until_reports_have_been_rea
     net.until(lambda: actor.drain(0.0))
 
 
-def test_a_late_joiner_gets_the_newest_model_and_nobody_an_older_one(net: Net) -> None:
+def test_a_late_joiner_gets_the_newest_model_and_never_an_older_one(net: Net) -> None:
     for version in (1, 2):
         net.learner.publish(make_model(version, value=version), "act")
     net.learner.publish(make_model(7), "evaluate")
