@@ -31,16 +31,13 @@ def evaluator(
     return EpisodeEvaluator(env, config, seed)
 
 
-def batch(plans: list[Plan], mode: AutoresetMode | None = None) -> BatchEnv:
-    makers = telling_makers(plans)
+def batch(makers: list[Any], mode: AutoresetMode | None, keys: tuple[str, ...] = ()) -> BatchEnv:
     if mode is None:
-        return PlainBatch(makers, len(makers))
-    return VectorBatch(SyncVectorEnv(makers, autoreset_mode=mode))
+        return PlainBatch(makers, len(makers), keys)
+    return VectorBatch(SyncVectorEnv(makers, autoreset_mode=mode), keys)
 
 
-def telling_return(who: int, length: int) -> int:
-    """Add up the rewards of one episode of a telling environment, where action 0 is taken."""
-    return sum(100 * who + step for step in range(1, length + 1))
+every_mode = pytest.mark.parametrize("mode", [None, *AutoresetMode])
 
 
 def test_score_is_the_mean_return() -> None:
@@ -56,14 +53,16 @@ def test_score_is_the_mean_return() -> None:
     }
 
 
-@pytest.mark.parametrize("mode", [None, *AutoresetMode])
+@every_mode
 @pytest.mark.parametrize("episodes", [1, 4, 7])
 def test_short_episodes_do_not_count_more_often(mode: AutoresetMode | None, episodes: int) -> None:
     plans: list[Plan] = [[(1, "T")], [(9, "C"), (2, "T")]]
-    score, record = evaluator(batch(plans, mode), episodes).evaluate(ConstantAgent(0))
+    score, record = evaluator(batch(telling_makers(plans), mode), episodes).evaluate(
+        ConstantAgent(0)
+    )
     first, second = (episodes + 1) // 2, episodes // 2
     lengths = [(0, 1)] * first + [(1, 9)] * second
-    returns = [telling_return(who, length) for who, length in lengths]
+    returns = [sum(100 * who + t for t in range(1, length + 1)) for who, length in lengths]
     assert score == pytest.approx(sum(returns) / episodes)
     assert record["eval/return_max"] == max(returns)
     assert record["eval/length_mean"] == pytest.approx(sum(n for _, n in lengths) / episodes)
@@ -88,17 +87,12 @@ class Wandering(gymnasium.Env[Any, Any]):
 
 
 @pytest.mark.behaviour(number=17)
-@pytest.mark.parametrize("mode", [None, *AutoresetMode])
+@every_mode
 def test_episode_k_begins_alike_for_every_policy_and_number_of_environments(
     mode: AutoresetMode | None,
 ) -> None:
     def starts(n_envs: int, action: int) -> tuple[float, ...]:
-        makers = [Wandering] * n_envs
-        env: BatchEnv = (
-            PlainBatch(makers, n_envs)
-            if mode is None
-            else VectorBatch(SyncVectorEnv(makers, autoreset_mode=mode))
-        )
+        env = batch([Wandering] * n_envs, mode)
         _, record = evaluator(env, 7, seed=5).evaluate(ConstantAgent(action))
         return tuple(record[f"eval/return_{name}"] for name in ("min", "max", "std"))
 
@@ -131,30 +125,20 @@ class Reaching(gymnasium.Env[Any, Any]):
         return np.zeros(1, np.float32), 0.0, False, over, info
 
 
-@pytest.mark.parametrize("mode", [None, *AutoresetMode])
+@every_mode
 @pytest.mark.parametrize(("name", "rate"), [("is_success", 0.6), ("success", 0.6), ("other", None)])
 def test_success_is_what_the_last_info_of_an_episode_says(
     mode: AutoresetMode | None, name: str, rate: float | None
 ) -> None:
-    makers = [partial(Reaching, name)] * 2
-    env: BatchEnv = (
-        PlainBatch(makers, 2)
-        if mode is None
-        else VectorBatch(SyncVectorEnv(makers, autoreset_mode=mode))
-    )
+    env = batch([partial(Reaching, name)] * 2, mode)
     _, record = evaluator(env, 5).evaluate(ConstantAgent(0))
     assert record.get("eval/success_rate") == rate
 
 
-@pytest.mark.parametrize("mode", [None, *AutoresetMode])
+@every_mode
 def test_numbers_of_infos_are_collected_by_episode(mode: AutoresetMode | None) -> None:
     keys = ("distance", "sum:distance", "mean:distance", "min:distance", "max:distance", "missing")
-    makers = [partial(Reaching, "other")] * 2
-    env: BatchEnv = (
-        PlainBatch(makers, 2, keys)
-        if mode is None
-        else VectorBatch(SyncVectorEnv(makers, autoreset_mode=mode), keys)
-    )
+    env = batch([partial(Reaching, "other")] * 2, mode, keys)
     _, record = evaluator(env, 2).evaluate(ConstantAgent(0))  # seeds 0 and 1
     assert {name: value for name, value in record.items() if "info" in name} == {
         "eval/info/distance": 1.0,
@@ -180,24 +164,11 @@ def test_score_is_the_environments_not_the_learners_reward() -> None:
     assert record["eval/length_mean"] == 6
 
 
-def test_exploration_is_as_before_also_after_an_error() -> None:
-    class Failing(CountingBatch):
-        def step(self, action: Array) -> EnvStep:
-            raise RuntimeError("the physics exploded")
-
-    policy = ConstantAgent()
-    with pytest.raises(RuntimeError, match="exploded"):
-        evaluator(Failing()).evaluate(policy)
-    assert policy.training
-
-
-@pytest.mark.parametrize("mode", [None, *AutoresetMode])
+@every_mode
 def test_policy_with_a_memory_begins_each_episode_without_one(mode: AutoresetMode | None) -> None:
-    env, policy, seen = (
-        batch([[(3, "T"), (2, "C")], [(2, "C"), (4, "T")]], mode),
-        CountingMemory(),
-        list[list[int | None]](),
-    )
+    plans: list[Plan] = [[(3, "T"), (2, "C")], [(2, "C"), (4, "T")]]
+    env, policy = batch(telling_makers(plans), mode), CountingMemory()
+    seen: list[list[int | None]] = []
     step = env.step
 
     def watched_step(action: Array) -> EnvStep:
@@ -247,8 +218,10 @@ def test_step_of_the_users_own_environment_that_is_not_finite_is_no_score(
             spoiled: dict[str, Any] = {part: np.full_like(like, math.nan)}
             return out._replace(**spoiled)
 
+    policy = ConstantAgent()
     with pytest.raises(EnvironmentFault, match=rf"\(Spoiling\) gave {words} .* NaN or infinite"):
-        evaluator(Spoiling()).evaluate(ConstantAgent())
+        evaluator(Spoiling()).evaluate(policy)
+    assert policy.training, "it explores as before"
 
 
 def test_environment_without_an_end_is_reported_once(

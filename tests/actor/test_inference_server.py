@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +17,6 @@ from asyncrl.actor.batcher import Batcher, ServingConfig
 from asyncrl.actor.inference_server import (
     InferenceServer,
     InferenceServerSpec,
-    InferenceThread,
     check_served,
     place,
     serve,
@@ -31,17 +29,18 @@ from asyncrl.core.agent import Agent, AgentConfig, PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.inference import Inference, InferenceAnswer, InferenceRequest, observation_input
-from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import ModelInfo, Peer
+from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array, Columns, ModelVersion
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.replay.sequences import SequenceReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, NoProgress
-from tests.support.helpers import wait_until
+from tests.support.helpers import same
 from tests.support.sample_messages import make_peer
 
 OBS = BoxSpec((3,), "float32", np.full(3, -9, "f4"), np.full(3, 9, "f4"))
@@ -169,8 +168,7 @@ class Fast(ConstantAgent):
         return lambda inputs: {"outputs": np.full((len(inputs["obs"]), 4), value, np.float32)}
 
 
-@pytest.mark.parametrize(("in_thread", "value"), [(False, 1.0), (True, 2.0)])
-def test_a_server_computes_with_the_fastest_inference(in_thread: bool, value: float) -> None:
+def test_a_server_computes_with_the_fastest_inference() -> None:
     info = ModelInfo(version=ModelVersion(1), params={"action": np.array(0)})
     site = Site(policy(), lambda: info)
     client = site.client()
@@ -187,15 +185,9 @@ def test_a_server_computes_with_the_fastest_inference(in_thread: bool, value: fl
         answer=site.answer,
     )
     spec = InferenceServerSpec(env_spec=SPEC, agent=here, transport=here, address=here, seed=0)
-    if in_thread:  # of the learner, which limits no library to one thread
-        thread = InferenceThread(spec, make_peer(9), Interrupter())
-        thread.start()
-        wait_until(lambda: site.outbox[client.peer], 10.0, "an answer")
-        thread.stop()
-    else:
-        serve(spec, make_peer(9), NoProgress())
+    serve(spec, make_peer(9), NoProgress())
     outputs = site.outbox[client.peer][0].outputs["outputs"]
-    np.testing.assert_array_equal(outputs, np.full((2, 4), value))
+    np.testing.assert_array_equal(outputs, np.ones((2, 4)), "a process of its own has one thread")
 
 
 @pytest.mark.parametrize(
@@ -204,7 +196,6 @@ def test_a_server_computes_with_the_fastest_inference(in_thread: bool, value: fl
         ({"noise": np.zeros((1, 3), np.float32)}, r"lacks \['obs'\]"),
         ({"obs": np.zeros((1, 3), np.float64)}, "obs as float64"),
         ({"obs": np.zeros((1, 4), np.float32)}, "expected rows of"),
-        ({"obs": np.zeros((0, 3), np.float32)}, "0 rows"),
         ({"obs": np.zeros((), np.float32)}, "without rows"),
         ({"obs": np.zeros((1, 3), np.float32), "x": np.zeros(1)}, "x as float64"),
     ],
@@ -275,15 +266,16 @@ def test_policies_that_no_server_can_compute_are_refused() -> None:
     check_served(policy(), SPEC)
 
 
-class ServedAgent:
-    """Builds the agent of another config, whose network a server computes."""
+class Kept:
+    """Builds the agent of another config, whose network a server may compute."""
 
-    def __init__(self, config: Any) -> None:
-        self.config = config
-        self.requests = 0
+    def __init__(self, config: Any, *, is_served: bool) -> None:
+        self.config, self.is_served = config, is_served
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> Agent:
-        agent = self.config.build(spec, context)
+        self.agent = agent = self.config.build(spec, context)
+        if not self.is_served:
+            return agent
         versions = iter(range(10**9))
         # Each turn of the server loads the learner's parameters, as they are then.
         server = served(self.config.build_policy(spec, replace(context, seed=99)))
@@ -291,7 +283,6 @@ class ServedAgent:
             server, lambda: replace(agent.model_info(), version=ModelVersion(next(versions)))
         )
         agent.inference = served_by(site.client(), agent)
-        self.agent = agent
         return agent
 
     def __getattr__(self, name: str) -> Any:
@@ -301,67 +292,40 @@ class ServedAgent:
 @pytest.mark.parametrize(
     ("config", "env", "replay"),
     [
-        (SACConfig(hidden=(8,), random_env_steps=20, device="cpu"), "Pendulum-v1", {}),
+        (
+            SACConfig(hidden=(8,), random_env_steps=20, device="cpu"),
+            "Pendulum-v1",
+            UniformReplayConfig(capacity=400),
+        ),
         (
             R2D2Config(hidden=(8,), memory_units=4, burn_in=2, device="cpu"),
             "CartPole-v1",
-            {
-                "replay": SequenceReplayConfig(
-                    capacity=400, sequence_length=4, burn_in=2, stride=2
-                ),
-                "segment": SegmentConfig(length=8),
-            },
+            SequenceReplayConfig(capacity=400, sequence_length=4, burn_in=2, stride=2),
         ),
     ],
 )
 def test_a_synchronous_run_is_the_same_bits_with_served_inference(
-    config: AgentConfig, env: str, replay: dict[str, Any]
+    config: AgentConfig, env: str, replay: ReplayBufferConfig
 ) -> None:
-    segment = replay.pop("segment", SegmentConfig(length=1))
+    segment = SegmentConfig(length=8)
     settings = SyncConfig(
         trainer=TrainerConfig(batch_size=4, warmup_env_steps=40, segment=segment),
         evaluate=EvaluationConfig(where="off"),
-        **replay,
+        replay=replay,
     )
-    make_env = partial(EnvConfig(id=env, n_envs=2).build)
-    local, remote = (
-        train(config, make_env, settings),
-        train(ServedAgent(config), make_env, settings),
-    )
-    assert local.keys() == remote.keys()
-    for name, array in local.items():
-        np.testing.assert_array_equal(array, remote[name], err_msg=name)
-
-
-def train(config: Any, make_env: Any, settings: SyncConfig) -> dict[str, Array]:
-    agents: list[Any] = []
-
-    class Kept:
-        def build(self, spec: EnvSpec, context: PolicyContext) -> Agent:
-            agents.append(config.build(spec, context))
-            return agents[-1]
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(config, name)
-
-    train_sync(Kept(), make_env, settings, stop=MaxEnvSteps(80))
-    return dict(agents[0].state())
-
-
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_the_device_that_was_asked_for_computes(device: str) -> None:
-    moved = policy()
-    place(moved, device)
-    assert moved.device.type == device
-    assert {parameter.device.type for parameter in moved.model.parameters()} == {device}
-    np.testing.assert_allclose(
-        moved.answers(observations(2)), policy().answers(observations(2)), rtol=1e-4, atol=1e-5
-    )
+    states = []
+    for is_served in (False, True):
+        kept: Any = Kept(config, is_served=is_served)
+        train_sync(kept, EnvConfig(id=env, n_envs=2).build, settings, stop=MaxEnvSteps(80))
+        states.append(kept.agent.state())
+    assert same(*states)
 
 
 @pytest.mark.behaviour(number=35)
 def test_the_server_computes_elsewhere_than_the_learner() -> None:
     learner, moved = policy(), policy()
+    place(moved, "cpu")
+    np.testing.assert_array_equal(moved.answers(observations(2)), learner.answers(observations(2)))
     place(moved, "meta")  # a device that every machine has, which computes shapes only
     assert moved.device.type == "meta"
     assert {parameter.device.type for parameter in moved.model.parameters()} == {"meta"}

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from asyncrl.actor.step_processor import OneStep, Rows, Step
 from asyncrl.core.agent import Act
-from asyncrl.core.env import BatchEnv, BoxSpec, DiscreteSpec, EnvSpec, EnvStep
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.core.errors import ConfigError, EnvironmentFault
 from asyncrl.core.segment import END, TERMINATED, TRUNCATED, ColumnSpec
 from asyncrl.core.types import ModelVersion
-from asyncrl.envs.vector import VectorBatch
-from tests.support.fake_envs import Plan, telling_makers
 
 BOX = BoxSpec((2,), "float32", np.full(2, -np.inf), np.full(2, np.inf))
 SPEC = EnvSpec(BOX, DiscreteSpec(3))
@@ -59,6 +53,8 @@ def test_step_becomes_one_row_for_each_environment() -> None:
     assert rows.columns["flags"].tolist() == [0, 0, 0]
     assert rows.columns["model_version"].tolist() == [7, 7, 7]
     assert rows.columns["log_prob"].tolist() == [-1, -2, -3]
+    announced = {c.name: c.dtype for c in OneStep().columns(SPEC, (ColumnSpec("log_prob", "f4"),))}
+    assert {name: column.dtype for name, column in rows.columns.items()} == announced
 
 
 @pytest.mark.parametrize("how", ["terminated", "truncated"])
@@ -78,68 +74,6 @@ def test_row_of_an_environment_that_only_reset_does_not_count() -> None:
     assert rows.only is not None
     assert rows.only.tolist() == [True, False, True]
     assert (end.env_ids.tolist(), end.only) == ([2], None)
-
-
-def test_rows_hold_exactly_the_columns_that_were_announced() -> None:
-    announced = {c.name: c.dtype for c in OneStep().columns(SPEC, (ColumnSpec("log_prob", "f4"),))}
-    rows, end = process(make_step(terminated=(0, 1, 0)))
-    assert set(rows.columns) == set(announced)
-    for name, column in [*rows.columns.items(), *end.columns.items()]:
-        assert column.dtype == announced[name]
-
-
-@pytest.mark.parametrize("mode", list(AutoresetMode))
-@given(
-    st.lists(
-        st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["T", "C"])), min_size=1, max_size=3),
-        min_size=1,
-        max_size=3,
-    ),
-    st.integers(1, 15),
-)
-@settings(max_examples=25, deadline=None)
-def test_next_row_is_always_the_true_successor(
-    mode: AutoresetMode, plans: list[Plan], n_steps: int
-) -> None:
-    """Telling observations say which step of which episode they are."""
-    env = VectorBatch(SyncVectorEnv(telling_makers(plans), autoreset_mode=mode))
-    streams, n_stepped = rows_of(env, n_steps)
-    transitions = 0
-    for stream in streams:
-        assert stream[0][0][1:3] == [0, 0]
-        assert stream[-1][1] == END
-        for (before, flags), (after, after_flags) in pairwise(stream):
-            if flags == END:
-                assert after_flags == END or after[1:3] == [before[1] + 1, 0]
-                continue
-            transitions += 1
-            assert after == [before[0], before[1], before[2] + 1, before[3]]
-            assert after_flags == END or not flags
-    assert transitions == n_stepped
-
-
-def rows_of(env: BatchEnv, n_steps: int) -> tuple[list[list[tuple[list[float], int]]], int]:
-    """Return observation and flags of every row of each environment, and how many steps it were."""
-    streams: list[list[tuple[list[float], int]]] = [[] for _ in range(env.n_envs)]
-    processor, obs, n_stepped = OneStep(), env.reset(0), 0
-
-    def append(rows: Rows) -> None:
-        for k, i in enumerate(rows.env_ids):
-            if rows.only is not None and not rows.only[k]:
-                continue
-            seen = rows.columns["obs"][k].tolist()
-            streams[i].append((seen, int(rows.columns["flags"][k])))
-
-    for _ in range(n_steps):
-        act = Act(np.zeros(env.n_envs, np.int64))
-        outcome = env.step(act.action)
-        n_stepped += env.n_envs if outcome.stepped is None else int(outcome.stepped.sum())
-        for rows in processor.process(Step(obs, act, outcome, ModelVersion(0))):
-            append(rows)
-        obs = outcome.obs
-    for rows in processor.finish(obs):
-        append(rows)
-    return streams, n_stepped
 
 
 # --- frame stacks ---------------------------------------------------------------------------------
