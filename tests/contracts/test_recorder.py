@@ -138,7 +138,7 @@ def test_records_are_kept_in_order(kept: Kept) -> None:
     kept.recorder.close(failed=False)
     if kept.values:
         assert kept.values("opt_steps") == [1.0, 2.0, 3.0, 4.0, 5.0]
-        assert [kept.values(name) for name in strange] == [[7.5]] * len(unheard_of)
+        assert [kept.values(name) for name in strange] == [[7.5]] * len(strange)
         assert [type(value) for value in kept.values("agent/b")] == [float]
 
 
