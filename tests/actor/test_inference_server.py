@@ -187,7 +187,7 @@ def test_a_server_computes_with_the_fastest_inference() -> None:
     spec = InferenceServerSpec(env_spec=SPEC, agent=here, transport=here, address=here, seed=0)
     serve(spec, make_peer(9), NoProgress())
     outputs = site.outbox[client.peer][0].outputs["outputs"]
-    np.testing.assert_array_equal(outputs, np.ones((2, 4)), "a process of its own has one thread")
+    np.testing.assert_array_equal(outputs, np.ones((2, 4)), "a separate process has one thread")
 
 
 @pytest.mark.parametrize(
