@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.launcher import ActorBody, ActorExit, Launcher, ProgressReport
+from asyncrl.core.launcher import ActorExit, Launcher, ProgressReport
 from asyncrl.core.messages import Peer
 from asyncrl.supervision.local import LocalLauncher
 from asyncrl.supervision.threads import ThreadLauncher
@@ -110,10 +110,12 @@ def test_a_crash_reports_signal_and_stack(isolating: Launcher) -> None:
     assert "in crashes" in ended.text
 
 
-def test_progress_is_read_while_it_runs(launcher: Launcher) -> None:
+def test_progress_is_read_while_it_runs_until_the_launcher_is_closed(launcher: Launcher) -> None:
     launcher.launch(peer(), bodies.waits)
     expected = ProgressReport(turns=1, produced=5, waiting=True, waits=1)
     wait_until(lambda: launcher.progress(peer()) == expected, DEADLINE_S, "progress")
+    launcher.close()
+    launcher.close()  # does nothing
 
 
 @pytest.mark.fault("F3")
@@ -131,19 +133,17 @@ def test_memory_is_read_while_it_runs_and_its_peak_afterwards(isolating: Launche
     assert end_of(isolating).peak_bytes > 50 << 20
 
 
-def test_each_end_is_reported_once(launcher: Launcher) -> None:
-    for i in range(3):
-        launcher.launch(peer(i), bodies.returns)
-    ends: list[ActorExit] = []
-    wait_until(lambda: ends.extend(launcher.exits(1.0)) or len(ends) >= 3, DEADLINE_S, "three ends")
-    assert sorted(ended.peer.actor_id for ended in ends) == [0, 1, 2]
-    assert launcher.exits(0.0) == []
-
-
-def test_a_slot_can_be_filled_again(launcher: Launcher) -> None:
+def test_each_end_is_reported_once_and_its_slot_can_be_filled_again(launcher: Launcher) -> None:
+    produced = 11
     for incarnation in range(2):
-        launcher.launch(peer(0, incarnation), bodies.returns)
-        assert end_of(launcher).peer == peer(0, incarnation)
+        for i in range(3):  # a function defined on the spot can be sent, too
+            launcher.launch(peer(i, incarnation), lambda progress: progress.turn(produced))
+        ends: list[ActorExit] = []
+        wait_until(lambda: ends.extend(launcher.exits(1.0)) or len(ends) >= 3, DEADLINE_S, "ends")  # noqa: B023
+        assert {ended.peer for ended in ends} == {peer(i, incarnation) for i in range(3)}
+        assert {ended.last.produced for ended in ends} == {11}
+        launcher.kill(peer(0, incarnation))  # does nothing
+        assert launcher.exits(0.0) == []
 
 
 @pytest.mark.fault("F3")
@@ -156,24 +156,14 @@ def test_an_actor_that_is_asked_to_finish_ends_with_0(launcher: Launcher) -> Non
     assert (ended.peer, ended.code, ended.last.produced) == (peer(1), 0, 2), "no other actor"
 
 
-@pytest.mark.fault("F6")
-def test_kill_ends_an_actor(launcher: Launcher) -> None:
-    _is_killed(launcher, bodies.waits)
-
-
 @also_spawned
 @pytest.mark.fault("F6")
 def test_kill_ends_an_actor_in_native_code(isolating: Launcher) -> None:
-    _is_killed(isolating, bodies.holds_the_gil)
-
-
-def _is_killed(launcher: Launcher, body: ActorBody) -> None:
-    launcher.launch(peer(), body)
-    wait_until(lambda: runs(launcher, peer()), DEADLINE_S, "a first turn")
-    launcher.kill(peer())
-    ended = end_of(launcher)
-    assert ended.code == -signal.SIGKILL
-    assert ended.last.turns == 1
+    isolating.launch(peer(), bodies.holds_the_gil)
+    wait_until(lambda: runs(isolating, peer()), DEADLINE_S, "a first turn")
+    isolating.kill(peer())
+    ended = end_of(isolating)
+    assert (ended.code, ended.last.turns) == (-signal.SIGKILL, 1)
 
 
 @pytest.mark.fault("F6")
@@ -184,13 +174,6 @@ def test_kill_can_ask_for_stacks_first(launcher: Launcher) -> None:
     ended = end_of(launcher)
     assert ended.code == -signal.SIGKILL
     assert "in forever" in ended.text
-
-
-def test_kill_of_one_that_has_ended_does_nothing(launcher: Launcher) -> None:
-    launcher.launch(peer(), bodies.returns)
-    end_of(launcher)
-    launcher.kill(peer())
-    assert launcher.exits(0.0) == []
 
 
 @also_spawned
@@ -216,24 +199,12 @@ def test_an_end_takes_the_actors_own_helpers_along(isolating: Launcher, tmp_path
     wait_until(lambda: not alive(near), DEADLINE_S, "the helper in its group gone")
 
 
-def test_closing_twice_is_fine(launcher: Launcher) -> None:
-    launcher.launch(peer(), bodies.waits)
-    launcher.close()
-    launcher.close()
-
-
 @pytest.mark.fault("F5")
 def test_what_cannot_be_sent_is_refused_before_anything_starts(isolating: Launcher) -> None:
     lock = threading.Lock()
     with pytest.raises(ConfigError, match=r"cannot be sent.*lock"):
         isolating.launch(peer(), lambda _: lock.release())
     assert isolating.exits(0.0) == []
-
-
-def test_a_function_defined_on_the_spot_can_be_sent(launcher: Launcher) -> None:
-    produced = 11
-    launcher.launch(peer(), lambda progress: progress.turn(produced))
-    assert end_of(launcher).last.produced == 11
 
 
 @also_spawned
