@@ -113,12 +113,25 @@ def q_of(weight: Array, obs: Array, action: Array) -> float:
     return float((weight @ np.concatenate([obs, units(action)]))[0])
 
 
-def rows_of(batch: Columns) -> list[dict[str, Array]]:
-    """Return a batch row by row."""
-    return [
-        {name: np.array(column[i]) for name, column in batch.items()}
-        for i in range(len(batch["obs"]))
-    ]
+class Naive:
+    """One row after another: what the equations of agents with an actor and critics see."""
+
+    def __init__(self, agent: Any, batch: Columns) -> None:
+        self.rows = [
+            {name: np.array(column[i]) for name, column in batch.items()}
+            for i in range(len(batch["obs"]))
+        ]
+        self.actor = weight_of(agent.actor.network)
+        self.critics = critics_of(agent.critics)
+        self.targets = critics_of(agent.parts["targets"])
+
+
+def randomized(agent: Any, *more: nn.Module) -> Any:
+    """Give an agent's networks numbers of normal size."""
+    parts = agent.actor.network, agent.critics, agent.parts["targets"], *more
+    for seed, part in enumerate(parts):
+        randomize(part, seed)
+    return agent
 
 
 def slope(loss: Callable[[Array], float], at: Array) -> Array:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from asyncrl.agents.c51 import C51Agent, C51Config, C51Network, project
+from asyncrl.agents.c51 import C51Agent, C51Config, project
 from asyncrl.core.agent import PolicyContext, evaluation_mode
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
@@ -154,13 +154,6 @@ def test_it_acts_on_the_mean() -> None:
     assert q == pytest.approx(np.array(expected), abs=1e-6)
 
 
-def test_atoms_do_not_travel_but_lie_on_both_sides() -> None:
-    agent = table_agent()
-    assert list(agent.model_info().params) == ["body.weight"]
-    assert isinstance(agent.model, C51Network)
-    assert agent.model.atoms.tolist() == ATOMS.tolist()
-
-
 def test_custom_network_may_return_an_output_for_each_action_and_atom() -> None:
     def make(_: EnvSpec) -> nn.Module:
         return nn.Sequential(nn.Linear(2, 6), nn.Unflatten(1, (2, 3)))
@@ -169,19 +162,12 @@ def test_custom_network_may_return_an_output_for_each_action_and_atom() -> None:
     assert np.isfinite(float(agent.opt(random_batch())["loss"]))
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"v_min": 10.0}, r"v_min must be less than agent\.v_max, got 10\.0 and 10\.0"),
-        ({"network": logits_table, "noisy": True}, r"build NoisyLinear layers into your network"),
-    ],
-)
-def test_setting_that_cannot_work_is_refused(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        C51Config(**changes)
+def test_bounds_that_cannot_work_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"agent\.v_max, got 10\.0 and 10\.0"):
+        C51Config(v_min=10.0)
 
 
-@pytest.mark.parametrize(("reward", "clips"), [(2.0, False), (-3.0, True), (7.0, True)])
+@pytest.mark.parametrize(("reward", "clips"), [(2.0, False), (7.0, True)])
 def test_returns_that_the_atoms_do_not_reach_are_reported(
     reward: float, clips: bool, caplog: pytest.LogCaptureFixture
 ) -> None:

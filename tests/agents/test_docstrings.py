@@ -21,11 +21,6 @@ def configures(path: Path) -> bool:
 ALGORITHMS = sorted(path for path in FOLDER.glob("[!_]*.py") if configures(path))
 
 
-def test_algorithms_are_found() -> None:
-    names = {path.stem for path in ALGORITHMS}
-    assert {"dqn", "rainbow", "sac", "ppo", "impala", "bc"} <= names
-
-
 @pytest.mark.parametrize("path", ALGORITHMS, ids=lambda path: path.stem)
 def test_file_opens_with_papers_equations_and_deviations(path: Path) -> None:
     opening = ast.get_docstring(ast.parse(path.read_text())) or ""

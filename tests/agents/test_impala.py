@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents.impala import IMPALAAgent, IMPALAConfig
 from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array, Columns
-from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.run_services import RecordConfig
-from asyncrl.learner.stop_conditions import MaxOptSteps
-from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.replay.trajectories import TrajectoryQueueConfig
-from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
+from tests.agents.parts.test_returns import (
+    GAMMA,
+    NOTHING,
+    STEP,
+    TERMINATES,
+    Clips,
+    Rows,
+    naive_vtrace,
+)
 
-GAMMA = 0.9
 CONTEXT = PolicyContext(seed=0, n_envs=4)
 OBSERVATION = BoxSpec((2,), "float32", np.full(2, -1.0), np.ones(2))
 CHOICES = EnvSpec(OBSERVATION, DiscreteSpec(3))
@@ -65,103 +64,62 @@ def batch_of(n: int = 3, length: int = 6, seed: int = 0) -> Columns:
     }
 
 
-class Naive:
-    """The losses of Espeholt et al. (2018), section 4.2, one row after the other."""
-
-    def __init__(self, agent: IMPALAAgent, batch: Columns) -> None:
-        self.config = agent.config
-        self.batch = batch
-        self.policy = agent.net.policy.weight.detach().double().numpy().copy()
-        self.policy_bias = agent.net.policy.bias.detach().double().numpy().copy()
-        self.value = agent.net.value.weight.detach().double().numpy().copy()
-        self.value_bias = agent.net.value.bias.detach().double().numpy().copy()
-        self.targets, self.advantages = self._vtrace()
-
-    def _log_pi(self, b: int, t: int) -> Array:
-        logits = self.policy @ self.batch["obs"][b, t] + self.policy_bias
-        log_pi: Array = logits - np.log(np.exp(logits).sum())
-        return log_pi
-
-    def _v(self, b: int, t: int) -> float:
-        return float((self.value @ self.batch["obs"][b, t] + self.value_bias)[0])
-
-    def _vtrace(self) -> tuple[dict[tuple[int, int], float], dict[tuple[int, int], float]]:
-        batch, config = self.batch, self.config
-        targets: dict[tuple[int, int], float] = {}
-        advantages: dict[tuple[int, int], float] = {}
-        n, length = batch["mask"].shape
-        for b in range(n):
-            correction = 0.0  # of the row after this one
-            for t in reversed(range(length)):
-                if not batch["mask"][b, t]:
-                    correction = 0.0
-                    continue
-                ratio = math.exp(
-                    self._log_pi(b, t)[batch["action"][b, t]] - batch["log_prob"][b, t]
-                )
-                gamma, reward = float(batch["discount"][b, t]), float(batch["reward"][b, t])
-                if config.reward_clip:
-                    reward = max(-config.reward_clip, min(config.reward_clip, reward))
-                after = self._v(b, t + 1)
-                advantages[b, t] = min(config.clip_pg_rho, ratio) * (
-                    reward + gamma * (after + correction) - self._v(b, t)
-                )
-                delta = min(config.clip_rho, ratio) * (reward + gamma * after - self._v(b, t))
-                c = config.lambda_ * min(config.clip_c, ratio)
-                correction = delta + gamma * c * correction
-                targets[b, t] = self._v(b, t) + correction
-        return targets, advantages
-
-    def losses(self) -> dict[str, float]:
-        """Return losses of the current parameters, with unchanged targets and advantages."""
-        count = len(self.targets)
-        policy = value = entropy = 0.0
-        for (b, t), target in self.targets.items():
-            log_pi = self._log_pi(b, t)
-            policy -= self.advantages[b, t] * log_pi[self.batch["action"][b, t]] / count
-            value += (target - self._v(b, t)) ** 2 / count
-            entropy -= float((np.exp(log_pi) * log_pi).sum()) / count
-        assert isinstance(self.config.entropy_weight, float)
-        loss = policy + self.config.value_weight * value - self.config.entropy_weight * entropy
-        return {"loss": loss, "policy_loss": policy, "value_loss": value, "entropy": entropy}
-
-    def gradient(self, of: Array) -> Array:
-        """Return how the loss changes with some of the parameters, by trying."""
-        gradient = np.zeros_like(of)
-        for index in np.ndindex(of.shape):
-            before, ends = of[index], []
-            for change in (1e-5, -1e-5):
-                of[index] = before + change
-                ends.append(self.losses()["loss"])
-            of[index] = before
-            gradient[index] = (ends[0] - ends[1]) / 2e-5
-        return gradient
+def naive_losses(agent: IMPALAAgent, batch: Columns, entropy_weight: float) -> dict[str, Tensor]:
+    """Return the losses of Espeholt et al. (2018), section 4.2, of the network as it is."""
+    config, net = agent.config, agent.net
+    obs, action, mask = (torch.from_numpy(batch[name]) for name in ("obs", "action", "mask"))
+    log_pi = (obs[:, :-1] @ net.policy.weight.T + net.policy.bias).log_softmax(dim=2)
+    values = (obs @ net.value.weight.T + net.value.bias)[..., 0]
+    log_prob = log_pi.gather(2, action[..., None])[..., 0]
+    ends = (batch["discount"] == 0) & batch["mask"]
+    clip = config.reward_clip or np.inf
+    rows = Rows(
+        np.select([ends, batch["mask"]], [TERMINATES, STEP], NOTHING).tolist(),
+        reward=batch["reward"].clip(-clip, clip),
+        discount=batch["discount"],
+        mask=batch["mask"],
+        values=values.detach().numpy(),
+        log_rhos=log_prob.detach().numpy() - batch["log_prob"],
+    )
+    clips = Clips(clip_rho=config.clip_rho, clip_c=config.clip_c, clip_pg_rho=config.clip_pg_rho)
+    targets, advantages = map(torch.from_numpy, naive_vtrace(rows, config.lambda_, clips))
+    if config.normalize_advantages:
+        advantages = (advantages - advantages[mask].mean()) / advantages[mask].std(correction=0)
+    policy = -(advantages * log_prob)[mask].mean()
+    value = (targets - values[:, :-1])[mask].square().mean()
+    entropy = -(log_pi.exp() * log_pi).sum(dim=2)[mask].mean()
+    loss = policy + config.value_weight * value - entropy_weight * entropy
+    return {"loss": loss, "policy_loss": policy, "value_loss": value, "entropy": entropy}
 
 
+@pytest.mark.behaviour(number=64)
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
-        {"clip_rho": 2.0, "clip_c": 0.5, "clip_pg_rho": 0.7, "lambda_": 0.9},
-        {"reward_clip": 0.5, "entropy_weight": 0.3, "value_weight": 2.0, "optimizer": "rmsprop"},
+        {"entropy_weight": 0.3},
+        {"entropy_weight": 0.0, "clip_rho": 2.0, "clip_c": 0.5, "clip_pg_rho": 0.7, "lambda_": 0.9},
+        {
+            "reward_clip": 0.5,
+            "entropy_weight": Schedule.linear(0.6, 0.0, 100),
+            "value_weight": 2.0,
+            "optimizer": "rmsprop",
+            "normalize_advantages": True,
+        },
     ],
     ids=["defaults", "clips", "weights"],
 )
 def test_losses_and_gradients_are_the_papers(settings: dict[str, Any]) -> None:
     agent, batch = linear_agent(**settings, max_grad_norm=0.0), batch_of()
-    naive = Naive(agent, batch)
+    agent.env_steps = 50
+    naive = naive_losses(agent, batch, 0.3 if settings["entropy_weight"] else 0.0)
+    params = [*agent.net.policy.parameters(), *agent.net.value.parameters()]
+    gradients = torch.autograd.grad(naive["loss"], params)
     metrics = agent.opt(batch)
-    for name, value in naive.losses().items():
-        assert float(metrics[name]) == pytest.approx(value, rel=1e-4), name
-    tried = {
-        agent.net.policy.weight: naive.policy,
-        agent.net.policy.bias: naive.policy_bias,
-        agent.net.value.weight: naive.value,
-        agent.net.value.bias: naive.value_bias,
-    }
-    for param, numbers in tried.items():
+    for name, value in naive.items():
+        assert float(metrics[name]) == pytest.approx(value.item(), rel=1e-4), name
+    for param, gradient in zip(params, gradients, strict=True):
         assert param.grad is not None
-        np.testing.assert_allclose(param.grad.numpy(), naive.gradient(numbers), atol=1e-4)
+        torch.testing.assert_close(param.grad, gradient.float(), rtol=1e-4, atol=1e-5)
 
 
 def metrics_of(agent: IMPALAAgent, batch: Columns) -> dict[str, float]:
@@ -207,98 +165,7 @@ def test_episodes_of_one_trajectory_are_as_those_of_several(memory: str) -> None
     assert results[0] == pytest.approx(results[1], rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.behaviour(number=35)
-@pytest.mark.gpu
-@pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
-def test_gpu_learns_what_a_cpu_learns(memory: Any) -> None:
-    results = []
-    for device in ("cpu", "cuda"):
-        config = IMPALAConfig(hidden=(8,), memory=memory, device=device)
-        batch = with_memory(config, batch_of())
-        agent = config.build(CHOICES, CONTEXT)
-        results.append([metrics_of(agent, batch) for _ in range(3)])
-        assert agent.act(batch["obs"][:, 0]).action.shape == (3,)
-    for cpu, gpu in zip(*results, strict=True):
-        assert gpu == pytest.approx(cpu, rel=1e-3, abs=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("env_id", "memory"), [("CartPole-v1", "lstm"), ("Pendulum-v1", "none"), ("CartPole-v1", "gru")]
-)
-def test_learner_sees_actions_as_likely_as_the_actor_did(env_id: str, memory: str) -> None:
-    """Nothing is learned, so that all ratios are 1, also behind episodes and evaluations."""
-    config = IMPALAConfig(
-        hidden=(8,),
-        memory=memory,  # type: ignore[arg-type]
-        learning_rate=0.0,
-        device="cpu",
-    )
-    play = EpisodeEvaluatorConfig(episodes=2, max_episode_steps=30)
-    recorder = MemoryRecorder()
-    train_sync(
-        config,
-        EnvConfig(id=env_id, n_envs=3).build,
-        SyncConfig(
-            replay=TrajectoryQueueConfig(gamma=GAMMA),
-            trainer=TrainerConfig(batch_size=120),
-            record=RecordConfig(interval_opt_steps=1, interval_s=0.0),
-            evaluate=EvaluationConfig(interval_opt_steps=1, play=play),
-        ),
-        stop=MaxOptSteps(4),
-        recorder=recorder,
-    )
-    assert sum("eval_reward" in record for record in recorder.records) >= 3
-    ratios = [record["agent/rho_mean"] for record in recorder.records if "agent/loss" in record]
-    assert len(ratios) >= 4
-    assert ratios == pytest.approx([1.0] * len(ratios), abs=1e-5)
-
-
-@pytest.mark.behaviour(number=64)
-def test_learning_rate_and_entropy_follow_schedules() -> None:
-    agent = linear_agent(
-        learning_rate=Schedule.linear(1e-2, 0.0, 100), entropy_weight=Schedule.linear(1.0, 0.0, 100)
-    )
-    batch = batch_of()
-    first = metrics_of(agent, batch)
-    assert first["learning_rate"] == pytest.approx(1e-2)
-    expected = first["policy_loss"] + 0.5 * first["value_loss"] - first["entropy"]
-    assert first["loss"] == pytest.approx(expected, rel=1e-5)
-    agent.env_steps = 100
-    before = {name: value.copy() for name, value in agent.model_info().params.items()}
-    last = metrics_of(agent, batch)
-    assert last["learning_rate"] == 0.0
-    expected = last["policy_loss"] + 0.5 * last["value_loss"]
-    assert last["loss"] == pytest.approx(expected, rel=1e-5)
-    assert all(np.array_equal(v, before[n]) for n, v in agent.model_info().params.items())
-
-
-def test_advantages_are_normalised_over_transitions() -> None:
-    batch, config = batch_of(), linear_agent().config
-    naive = Naive(linear_agent(), batch)
-    values = np.array(list(naive.advantages.values()))
-    scaled = (values - values.mean()) / values.std()
-    naive.advantages = dict(zip(naive.advantages, scaled.tolist(), strict=True))
-    metrics = metrics_of(linear_agent(normalize_advantages=True), batch)
-    assert config.normalize_advantages is False
-    assert metrics["policy_loss"] == pytest.approx(naive.losses()["policy_loss"], rel=1e-4)
-
-
 def test_clips_that_contradict_each_other_are_refused() -> None:
     words = r"agent\.clip_c must be no larger than agent\.clip_rho=1\.0, got 2\.0"
     with pytest.raises(ConfigError, match=words):
         IMPALAConfig(clip_c=2.0)
-
-
-@pytest.mark.parametrize("settings", [{"memory": "gru"}, {"hidden": ()}])
-def test_heads_answer_in_full_precision_beside_bfloat16(settings: dict[str, Any]) -> None:
-    """Whatever their features come in: a memory's are never in less, nor is an observation."""
-    config = IMPALAConfig(**{"hidden": (8,), **settings}, precision="bfloat16", device="cpu")
-    agent = config.build(CHOICES, CONTEXT)
-    obs = torch.rand(4, 6, *OBSERVATION.shape)
-    with config.precision_on(torch.device("cpu"))(), torch.no_grad():
-        features = agent.net.torsos[0](obs.flatten(0, 1))
-        answers = agent.net.unroll(obs, torch.zeros(4, agent.net.memory_size))
-    assert features.dtype == (torch.bfloat16 if config.hidden else torch.float32)
-    for answer in answers:
-        assert answer.dtype == torch.float32
-        assert not answer.bfloat16().float().equal(answer), "no more exact than bfloat16"

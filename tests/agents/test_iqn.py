@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from typing import Any
@@ -16,10 +15,8 @@ from torch import nn
 
 from asyncrl.agents.iqn import IQNAgent, IQNConfig, IQNNetwork, quantile_huber
 from asyncrl.core.agent import PolicyContext, evaluation_mode
-from asyncrl.core.env import EnvSpec
 from asyncrl.core.types import Array
 from tests.agents.chain import (
-    IMAGES,
     TWO_STATES,
     random_batch,
 )
@@ -121,12 +118,6 @@ def test_loss_and_priorities_of_a_batch_are_those_of_the_paper(double: bool) -> 
     assert agent.priorities() == pytest.approx(expected, rel=1e-4)
 
 
-def test_each_optimisation_step_draws_fractions() -> None:
-    agent = dataclasses.replace(SMALL, learning_rate=1e-12, tau=0.0).build(TWO_STATES, CONTEXT)
-    losses = {float(agent.opt(random_batch())["loss"]) for _ in range(3)}
-    assert len(losses) == 3
-
-
 def test_value_is_the_mean_of_quantiles_at_even_fractions() -> None:
     agent = dataclasses.replace(SMALL, n_acting_quantiles=4).build(TWO_STATES, CONTEXT)
     obs = np.array([[0.3, 0.9], [0.5, 0.1]], np.float32)
@@ -139,27 +130,3 @@ def test_value_is_the_mean_of_quantiles_at_even_fractions() -> None:
     assert q == pytest.approx(np.array(expected), abs=1e-5)
     with evaluation_mode(agent):
         assert agent.act(obs).action.tolist() == np.argmax(expected, axis=1).tolist()
-
-
-def test_images_are_encoded_by_convolutions_and_all_hidden_layers_come_after() -> None:
-    agent = IQNConfig(hidden=(16, 8), device="cpu").build(IMAGES, CONTEXT)
-    convolutions, (flatten,) = agent.net.encoder[0:6:2], agent.net.encoder[6:]
-    assert all(isinstance(m, nn.Conv2d) for m in convolutions)
-    assert isinstance(flatten, nn.Flatten)
-    assert agent.net.embedding.out_features == 64
-    assert [m.out_features for m in agent.net.head if isinstance(m, nn.Linear)] == [16, 8, 4]  # type: ignore[union-attr]
-    before = copy.deepcopy(agent.net.encoder.state_dict())
-    assert np.isfinite(float(agent.opt(random_batch(IMAGES))["loss"]))
-    after = agent.net.encoder.state_dict()
-    assert not any(torch.equal(before[name], after[name]) for name in before)
-
-
-def own_encoder(_: EnvSpec) -> nn.Module:
-    return nn.Sequential(nn.Linear(2, 5), nn.Tanh())
-
-
-def test_custom_encoder_comes_before_all_hidden_layers() -> None:
-    agent = dataclasses.replace(SMALL, network=own_encoder).build(TWO_STATES, CONTEXT)
-    assert agent.net.embedding.out_features == 5
-    assert [m.out_features for m in agent.net.head if isinstance(m, nn.Linear)] == [8, 8, 2]  # type: ignore[union-attr]
-    assert np.isfinite(float(agent.opt(random_batch())["loss"]))

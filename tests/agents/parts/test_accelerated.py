@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate, cycle
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.parts import accelerated
 from asyncrl.agents.parts.accelerated import (
     Accelerated,
     FlushedDenormals,
     multiplies_better,
 )
 from asyncrl.agents.parts.torch_config import Acceleration
+from asyncrl.core.agent import PolicyContext
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Array
+from tests.agents.chain import TWO_STATES, random_batch
+from tests.contracts.test_agent import CASES, Case, batch_for
 
 CPU = torch.device("cpu")
 
@@ -44,11 +53,6 @@ def run(how: Acceleration, device: torch.device, sizes: list[int]) -> tuple[Coun
         assert answer["row"].tolist() == [turn + 1.0] * 3
         results.append(answer["largest"])
     return counting, [float(value) for value in results]
-
-
-def test_off_calls_the_update_itself() -> None:
-    counting, results = run("off", CPU, [2, 2, 4])
-    assert (counting.calls, results) == (3, [2.0, 6.0, 18.0])
 
 
 @pytest.mark.gpu
@@ -100,18 +104,102 @@ def test_compiling_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch
         Accelerated(Counting(CPU).update, "compile", CPU)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "better"), [((2.0, 1.0), True), ((1.0, 1.0), False), ((1.0, 2.0), False)]
-)
-def test_library_is_chosen_by_the_time_of_a_product(
-    seconds: tuple[float, float], better: bool
+@pytest.mark.parametrize(("own_s", "other_s"), [(2.0, 1.0), (1.0, 1.0)])
+def test_library_is_chosen_by_the_time_and_the_precision_of_a_product(
+    own_s: float, other_s: float
 ) -> None:
-    own_s, other_s = seconds
-    times = accumulate(cycle([0.0, own_s, 0.0, other_s]))
-    assert multiplies_better(nullcontext, lambda: next(times)) is better
+    def better(other: Any) -> bool:
+        times = accumulate(cycle([0.0, own_s, 0.0, other_s]))
+        return multiplies_better(other, lambda: next(times))
+
+    assert better(nullcontext) is (own_s > other_s)
+    assert not better(partial(torch.autocast, "cpu", torch.bfloat16))
 
 
-def test_library_that_multiplies_in_a_lower_precision_is_not_chosen() -> None:
-    times = accumulate(cycle([0.0, 2.0, 0.0, 1.0]))
-    bfloat16 = partial(torch.autocast, "cpu", torch.bfloat16)
-    assert not multiplies_better(bfloat16, lambda: next(times))
+@pytest.fixture
+def amd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand in for a CPU on which oneDNN multiplies faster than MKL."""
+    monkeypatch.setattr(accelerated, "_onednn_is_better", lambda: True)
+
+
+@pytest.mark.usefixtures("amd")
+@pytest.mark.parametrize(("width", "precision"), [(8, "none"), (65_536, "bf16")])
+def test_only_updates_of_large_networks_change_who_multiplies(width: int, precision: str) -> None:
+    settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # made on import
+    seen: list[str] = []
+
+    class Own(nn.Sequential):
+        def forward(self, obs: Tensor) -> Tensor:
+            seen.append(settings.fp32_precision)
+            return super().forward(obs)  # type: ignore[no-any-return]
+
+    config = DQNConfig(network=lambda _: Own(nn.Linear(2, width), nn.Linear(width, 2)))
+    agent = config.build(TWO_STATES, PolicyContext(seed=0))
+    batch = random_batch()
+    before = settings.fp32_precision
+    seen.clear()
+    agent.opt(batch)
+    assert set(seen) == {before if precision == "none" else precision}
+    assert settings.fp32_precision == before
+    seen.clear()
+    agent.act(batch["obs"])
+    assert seen == [before]
+
+
+# --- whole agents -------------------------------------------------------------------------------
+
+
+def learned(case: Case, steps: int, **changes: Any) -> tuple[dict[str, Array], list[float]]:
+    """Return parameters after some steps, and all metrics and priorities."""
+    agent: Any = replace(case, config=replace(case.config, **changes)).build()  # type: ignore[type-var]
+    metrics: list[float] = []
+    for number in range(steps):
+        batch = batch_for(case, number)
+        batch["weight"] = np.random.default_rng(number).random(len(batch["reward"]), np.float32)
+        metrics += map(float, agent.opt(batch).values())
+        metrics += agent.priorities().tolist()
+    return agent.model_info().params, metrics
+
+
+def check_alike(mine: Any, right: Any, tolerance: float) -> None:
+    assert mine[1] == pytest.approx(right[1], rel=10 * tolerance, abs=10 * tolerance)
+    for name, params in right[0].items():
+        np.testing.assert_allclose(mine[0][name], params, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.behaviour(number=65)
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["dqn-normalized", "rainbow", "iqn-noisy", "sac"])
+def test_compiled_updates_are_those_of_eager_ones(name: str, precision: str) -> None:
+    eager = learned(CASES[name], 6, precision=precision)
+    compiled = learned(CASES[name], 6, precision=precision, accelerate="compile")
+    check_alike(compiled, eager, 0.02 if precision == "bfloat16" else 1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["dqn-normalized", "rainbow", "iqn-noisy", "sac"])
+def test_recorded_updates_are_those_of_eager_ones(name: str, precision: str) -> None:
+    # Draws of a GPU depend on its generator alone, which both runs start alike.
+    gpu = {"device": "cuda", "precision": precision}
+    recorded = learned(CASES[name], 12, accelerate="graphs", **gpu)
+    check_alike(recorded, learned(CASES[name], 12, **gpu), 1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["dqn", "sac"])
+def test_recorded_updates_resume_from_a_state(name: str) -> None:
+    case = CASES[name]
+    config: Any = replace(case.config, device="cuda", accelerate="graphs")  # type: ignore[type-var]
+    first, second = (replace(case, config=config).build() for _ in range(2))
+    for number in range(6):
+        first.opt(batch_for(case, number))
+        second.opt(batch_for(case, 6 + number))
+    second.load_state(first.state())
+    numbers = [[agent.opt(batch_for(case, n)) for n in range(6)] for agent in (first, second)]
+    for mine, right in zip(numbers[1], numbers[0], strict=True):
+        assert {n: float(v) for n, v in mine.items()} == pytest.approx(
+            {n: float(v) for n, v in right.items()}, abs=1e-4
+        )

@@ -70,24 +70,15 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return waited
 
 
-def test_only_batches_larger_than_all_before_take_new_buffers(waits: list[object]) -> None:
+def test_a_batch_stays_while_the_next_is_copied_and_only_larger_ones_take_new_buffers(
+    waits: list[object],
+) -> None:
     lanes = _StagingBuffers(CPU)
-    for turn, (rows, allocations) in enumerate([(8, 1), (5, 1), (8, 1), (1, 1), (9, 2), (12, 2)]):
-        columns = batch(rows, seed=turn)
-        moved = lanes.move(columns)
-        assert len(waits) == allocations
-        assert {name: tensor.tolist() for name, tensor in moved.items()} == {
-            name: column.tolist() for name, column in columns.items()
-        }
-
-
-@pytest.mark.usefixtures("waits")
-def test_a_batch_stays_while_the_next_one_is_copied() -> None:
-    lanes = _StagingBuffers(CPU)
-    for turn, rows in enumerate([8, 5, 7, 7, 40]):
+    for turn, (rows, allocations) in enumerate([(8, 1), (5, 1), (8, 1), (1, 1), (9, 2), (40, 3)]):
         columns = batch(rows, seed=turn)
         before = lanes.move(columns)
-        lanes.move(batch(6, seed=100 + turn))
+        assert len(waits) == allocations
+        lanes.move(batch(1, seed=100 + turn))
         assert all(np.array_equal(before[name].numpy(), columns[name]) for name in columns)
 
 

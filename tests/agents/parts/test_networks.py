@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import math
 from typing import Any
 from unittest.mock import patch
 
@@ -21,12 +19,10 @@ from asyncrl.agents.parts.networks import (
     MLP,
     DuelingHead,
     Embedding,
-    NoisyLinear,
     OneHot,
     encoder_layers,
     n_features,
     nature_cnn,
-    no_observations,
     observation_reader,
     q_network,
 )
@@ -43,15 +39,6 @@ def box(shape: tuple[int, ...], dtype: str = "float32") -> BoxSpec:
 
 def linear_sizes(network: nn.Module) -> list[tuple[int, int]]:
     return [(m.in_features, m.out_features) for m in network.modules() if isinstance(m, nn.Linear)]
-
-
-def test_mlp_computes_with_its_layers_after_they_were_copied_converted_and_changed() -> None:
-    network = copy.deepcopy(MLP(3, (8,), 2)).to(torch.float64)
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.data = 2 * parameter
-    features = torch.randn(5, 3, dtype=torch.float64)
-    assert torch.equal(network(features), nn.Sequential(*network)(features))
 
 
 @pytest.mark.parametrize("rows", [1, 12, 128, 129])
@@ -74,21 +61,6 @@ def test_dueling_head_of_several_values_is_one_for_each_of_them() -> None:
     advantage = head.advantage(features).reshape(6, 5, 4, 2)
     assert torch.allclose(q.mean(dim=2), head.value(features), atol=1e-6)
     assert torch.allclose(q - q[:, :, :1], advantage - advantage[:, :, :1], atol=1e-6)
-
-
-@pytest.mark.parametrize("dueling", [False, True])
-@pytest.mark.parametrize("observation", [box((5,)), box((3, 36, 36), "uint8")])
-def test_all_layers_behind_the_encoder_are_noisy_if_asked_for(
-    observation: BoxSpec, dueling: bool
-) -> None:
-    network = q_network(observation, (16, 8), 6, dueling=dueling, n_values=3, sigma=0.3)
-    assert network(no_observations(observation, 2)).shape == (2, 18)
-    linear = [m for m in network.modules() if isinstance(m, nn.Linear)]
-    assert len(linear) == (5 if dueling else 3)
-    for layer in linear:
-        assert isinstance(layer, NoisyLinear)
-        spread = torch.full_like(layer.bias_sigma, 0.3 / layer.in_features**0.5)
-        torch.testing.assert_close(layer.bias_sigma.detach(), spread)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "float64", "int16"])
@@ -150,12 +122,6 @@ def test_images_that_do_not_fit_are_refused_with_the_shape_that_would(
         q_network(box(shape, "uint8"), (16,), 2)
     assert str(shape) in str(caught.value)
     assert q_network(box((3, 36, 36), "uint8"), (16,), 2)
-
-
-@pytest.mark.parametrize("shape", [(3, 8, 8), (7, 7, 3), (3, 35, 35)])
-def test_small_images_are_flattened(shape: tuple[int, ...]) -> None:
-    pixels = math.prod(shape)
-    assert linear_sizes(q_network(box(shape, "uint8"), (16,), 2)) == [(pixels, 16), (16, 2)]
 
 
 def choices(low: list[int], high: list[int]) -> BoxSpec:
@@ -246,17 +212,6 @@ def test_fields_are_read_as_floats_by_name() -> None:
             scale = 255 if columns[name].dtype == np.uint8 else 1
             right = columns[name][part].astype(np.float32) / np.float32(scale)
             np.testing.assert_array_equal(field, right)
-
-
-@pytest.mark.parametrize("dtype", [*"bBIfd", "?"])
-def test_fields_of_every_dtype_are_read(dtype: str) -> None:
-    spec = PackedSpec((("a", box((), "uint8")), ("b", box((3,), np.dtype(dtype).name))))
-    right = np.array([[0, 1, 1]], dtype)
-    packed = spec.pack({"a": np.zeros(1, np.uint8), "b": right})
-    fields = observation_reader(spec)(torch.from_numpy(packed))
-    assert isinstance(fields, dict)
-    scale = 255 if dtype == "B" else 1
-    np.testing.assert_array_equal(fields["b"], right.astype(np.float32) / np.float32(scale))
 
 
 def byte_choices(low: list[int], high: list[int]) -> BoxSpec:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asyncrl.agents.dqn import DQNAgent, DQNConfig
-from asyncrl.agents.parts.networks import NoisyLinear, NoisyMLP, Perturbation
+from asyncrl.agents.parts.networks import NoisyLinear, Perturbation
 from asyncrl.core.agent import PolicyContext, evaluation_mode
 from tests.agents.chain import TWO_STATES, random_batch, spec
 
@@ -59,32 +59,6 @@ def test_parameters_start_as_in_the_paper() -> None:
     for mu in (layer.weight, layer.bias):
         assert 0.2 < float(mu.detach().abs().max()) <= 0.25
         assert float(mu.detach().std()) == pytest.approx(0.25 / math.sqrt(3), rel=0.2)
-
-
-@pytest.mark.parametrize("rows", [1, 4])
-def test_slope_in_sigma_is_that_of_the_paper(rows: int) -> None:
-    layer, x, noise = NoisyLinear(3, 2), drawn(4, 3), drawn(rows, 5, seed=1)
-    Perturbation(layer).set(noise)
-    layer(x).sum().backward()
-    into, out = noise.expand(4, -1).split([3, 2], dim=1)
-    # dL / d sigma_ij = sum over rows of f_i f_j x_i
-    slope = torch.einsum("bi,bj,bi->ji", into, out, x)
-    assert layer.weight_sigma.grad is not None
-    assert layer.bias_sigma.grad is not None
-    torch.testing.assert_close(layer.weight_sigma.grad, slope)
-    torch.testing.assert_close(layer.bias_sigma.grad, out.sum(dim=0))
-
-
-def test_each_layer_has_separate_random_numbers() -> None:
-    network = NoisyMLP(3, (4,), 2)
-    perturbation = Perturbation(network)
-    assert perturbation.size == (3 + 4) + (4 + 2)
-    noise = perturbation.draw(np.random.default_rng(0), 6)
-    assert noise.shape == (6, 13)
-    perturbation.set(noise)
-    parts = [m.noise for m in network if isinstance(m, NoisyLinear)]
-    assert torch.equal(torch.cat([part for part in parts if part is not None], dim=1), noise)
-    assert len(np.unique(noise)) == noise.numel()
 
 
 def test_environments_explore_apart_and_differently_each_time() -> None:

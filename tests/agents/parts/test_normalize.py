@@ -11,7 +11,6 @@ from torch import nn
 
 from asyncrl.agents.parts.normalize import Normalized, RunningNorm
 from asyncrl.core.env import BoxSpec, PackedSpec
-from asyncrl.core.errors import ConfigError
 
 
 def box(shape: tuple[int, ...], dtype: str = "float32", *, categorical: bool = False) -> BoxSpec:
@@ -34,17 +33,6 @@ def test_parts_add_up_to_the_whole(sizes: list[int], mean: float, scale: float) 
     assert norm.mean.numpy() == pytest.approx(rows.mean(axis=0), rel=1e-9, abs=1e-9)
     assert norm.var.numpy() == pytest.approx(rows.var(axis=0), rel=1e-6, abs=1e-9)
     assert norm.count.item() == len(rows)
-
-
-def test_small_differences_of_large_numbers_survive() -> None:
-    rows = 1e7 + np.random.default_rng(0).integers(0, 3, (1000, 1)).astype(np.float32)
-    norm = RunningNorm((1,))
-    for part in np.split(rows, 10):
-        norm.learn(torch.from_numpy(part))
-    seen = norm(torch.from_numpy(rows))
-    assert seen.dtype == torch.float32
-    assert seen.mean().item() == pytest.approx(0.0, abs=1e-5)
-    assert seen.std(correction=0).item() == pytest.approx(1.0, abs=1e-4)
 
 
 def test_outliers_are_cut() -> None:
@@ -99,12 +87,3 @@ def test_first_rewards_after_many_steps_without_any_are_cut() -> None:
     data = {"discounted_return": torch.zeros(3), "reward": torch.tensor([1.0, -1.0, 0.0])}
     model.learn(torch.zeros(3, 1), data)
     assert model.rewards(data).tolist() == [10.0, -10.0, 0.0]
-
-
-def test_missing_returns_are_requested_in_the_error() -> None:
-    model = Normalized(nn.Identity(), None, rewards=True)
-    with pytest.raises(
-        ConfigError, match=r"column discounted_return.* only obs, reward; .*return_gamma"
-    ):
-        model.check({"reward": np.ones(1), "obs": np.ones(1)})
-    model.check({"discounted_return": np.ones(1)})

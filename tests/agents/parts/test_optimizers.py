@@ -82,17 +82,9 @@ class Both:
 
 @pytest.mark.parametrize("device", DEVICES)
 @each_pair
-def test_steps_are_those_of_torch(pair: Pair, device: str) -> None:
+def test_steps_are_those_of_torch_while_gradients_come_and_go(pair: Pair, device: str) -> None:
     both = Both(pair, device)
-    for seed in range(STEPS):
-        both.step(seed)
-    assert both.are_equal()
-
-
-@each_pair
-def test_gradients_may_come_and_go(pair: Pair) -> None:
-    both = Both(pair)
-    for seed, absent in enumerate([(0, 1, 2), (1,), (), (0, 2), (1,)]):
+    for seed, absent in enumerate([(), (0, 1, 2), (1,), (), (0, 2), (1,)]):
         both.step(seed, absent)
     assert both.are_equal()
 

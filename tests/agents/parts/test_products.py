@@ -48,14 +48,6 @@ def test_convolutions_are_products_without_what_is_added() -> None:
     assert operations(products) == kinds
 
 
-def test_products_change_nothing_that_the_work_uses() -> None:
-    layer, x = nn.Linear(4, 4), torch.randn(3, 4)
-    before = layer.weight.detach().clone()
-    products = matrix_products(lambda: layer(x))
-    products()
-    assert torch.equal(layer.weight, before)
-
-
 def test_work_that_differs_between_repetitions_is_computed_as_often() -> None:
     layers, x, turns = (nn.Linear(4, 4), nn.Linear(4, 2)), torch.randn(3, 4), count()
     products = matrix_products(lambda: [layer(x) for layer in layers[: 1 + next(turns) % 2]], 4)

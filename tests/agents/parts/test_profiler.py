@@ -11,21 +11,11 @@ import pytest
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.parts.profiler import Profiler
 from asyncrl.core.agent import PolicyContext
-from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.replay_buffer import ReplayBuffer
 from asyncrl.core.types import Params
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.training.offline import OfflineTrainer
-
-SPEC = EnvSpec(BoxSpec((4,), "float32", np.full(4, -9.0), np.full(4, 9.0)), DiscreteSpec(2))
-BATCH = {
-    "obs": np.ones((8, 4), np.float32),
-    "next_obs": np.zeros((8, 4), np.float32),
-    "action": np.zeros(8, np.int64),
-    "reward": np.ones(8, np.float32),
-    "discount": np.full(8, 0.9, np.float32),
-    "model_version": np.zeros(8, np.int32),
-}
+from tests.agents.chain import TWO_STATES, random_batch
 
 
 class Same:
@@ -35,14 +25,14 @@ class Same:
     once = False
 
     def sample(self, batch_size: int) -> dict[str, np.ndarray]:
-        return dict(BATCH)
+        return {**random_batch(), "model_version": np.zeros(8, np.int32)}
 
     def __len__(self) -> int:
         return 8
 
 
 def train(opt_steps: int, *callbacks: Profiler) -> Params:
-    agent = DQNConfig(device="cpu").build(SPEC, PolicyContext(seed=0))
+    agent = DQNConfig(device="cpu").build(TWO_STATES, PolicyContext(seed=0))
     buffer: ReplayBuffer = Same()  # type: ignore[assignment]
     OfflineTrainer(agent, buffer, stop=MaxOptSteps(opt_steps), callbacks=callbacks).train()
     return agent.model_info().params

@@ -9,13 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 from asyncrl.agents.parts.memories import CoreKind, Memories
-from asyncrl.agents.parts.networks import NetworkInput, encoder_layers
-from asyncrl.agents.parts.recurrent import RecurrentCore, each_row
+from asyncrl.agents.parts.recurrent import RecurrentCore
 from asyncrl.agents.parts.torch_agent import seeded
-from asyncrl.core.env import BoxSpec, PackedSpec
 
 CPU = torch.device("cpu")
 N_INPUTS, N_UNITS = 3, 5
@@ -97,42 +95,3 @@ def test_training_and_evaluation_remember_apart() -> None:
     memories.forget(np.ones(3, np.bool_), training=False)
     assert np.array_equal(memories.recall(3, training=True), np.ones((3, 2), np.float32))
     assert not memories.recall(3, training=False).any()
-
-
-def test_forgetting_another_number_of_environments_forgets_all() -> None:
-    memories = Memories(2)
-    memories.keep(np.ones((3, 2), np.float32), training=True)
-    memories.forget(np.array([True, False]), training=True)
-    assert not memories.recall(3, training=True).any()
-
-
-def _box(shape: tuple[int, ...], dtype: str = "float32") -> BoxSpec:
-    return BoxSpec(shape, dtype, np.zeros(shape, dtype), np.ones(shape, dtype))
-
-
-SCALARS, IMAGES = _box(()), _box((1, 36, 36), "uint8")
-
-
-@pytest.mark.parametrize(
-    ("spec", "inputs"),
-    [
-        (_box((4,)), drawn(2, 3, 4)),
-        (SCALARS, drawn(2, 3)),
-        (IMAGES, drawn(2, 3, 1, 36, 36)),
-        (
-            PackedSpec((("a", _box((2, 2))), ("b", SCALARS))),
-            {"a": drawn(2, 3, 2, 2), "b": drawn(2, 3)},
-        ),
-    ],
-    ids=["vector", "scalar", "image", "dict"],
-)
-def test_rows_are_encoded_one_by_one(spec: BoxSpec | PackedSpec, inputs: NetworkInput) -> None:
-    encode = nn.Sequential(*encoder_layers(spec))
-    found = each_row(encode, inputs)
-    for b, t in np.ndindex(2, 3):
-        row = (
-            inputs[b, t][None]
-            if isinstance(inputs, Tensor)
-            else {name: field[b, t][None] for name, field in inputs.items()}
-        )
-        torch.testing.assert_close(found[b, t], encode(row)[0])

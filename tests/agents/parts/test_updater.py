@@ -16,7 +16,7 @@ from asyncrl.agents.sac import SACAgent, SACConfig
 from asyncrl.core.agent import PolicyContext, evaluation_mode
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError, OutOfMemory
-from asyncrl.core.types import Array, Columns
+from asyncrl.core.types import Columns
 from asyncrl.testing import check_agent
 
 CONTEXT = PolicyContext(seed=4, n_envs=6)
@@ -50,20 +50,6 @@ def batch_for(config: Config, seed: int = 0, rows: int = ROWS) -> Columns:
         "discount": np.where(random.random(rows) < 0.1, 0.0, 0.99).astype(np.float32),
         "discounted_return": random.normal(0.0, 20.0, rows).astype(np.float32),
     }
-
-
-def parameters(agent: DQNAgent | SACAgent) -> Array:
-    params = agent.model_info().params
-    return np.concatenate([params[name].ravel() for name in sorted(params)])
-
-
-def learned(config: Config, opt_steps: int = 6, **changes: Any) -> tuple[Array, list[float]]:
-    """Return parameters after some steps, and all metrics."""
-    agent = build(config, **changes)
-    metrics: list[float] = []
-    for seed in range(opt_steps):
-        metrics += map(float, agent.opt(batch_for(config, seed)).values())
-    return parameters(agent), metrics
 
 
 @both
@@ -146,58 +132,6 @@ def test_an_update_may_report_no_priorities() -> None:
     check_agent(TellingConfig(hidden=(16,), device="cpu"), spec_for(DQN))
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
-@both
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"normalize_obs": True, "normalize_reward": True, "precision": "bfloat16"}],
-    ids=["plain", "all"],
-)
-def test_compiled_updates_are_those_of_eager_ones(config: Config, changes: dict[str, Any]) -> None:
-    eager, metrics = learned(config, **changes)
-    compiled, metrics_compiled = learned(config, accelerate="compile", **changes)
-    tolerance = 0.02 if "precision" in changes else 1e-5
-    assert compiled == pytest.approx(eager, abs=tolerance)
-    assert metrics_compiled == pytest.approx(metrics, rel=10 * tolerance, abs=10 * tolerance)
-
-
-@pytest.mark.gpu
-@both
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"normalize_obs": True, "normalize_reward": True, "max_grad_norm": 1.0},
-        {"precision": "bfloat16"},
-    ],
-    ids=["plain", "normalized", "bfloat16"],
-)
-def test_recorded_updates_are_those_of_eager_ones(config: Config, changes: dict[str, Any]) -> None:
-    eager, metrics = learned(config, opt_steps=12, device="cuda", **changes)
-    recorded, metrics_recorded = learned(
-        config, opt_steps=12, device="cuda", accelerate="graphs", **changes
-    )
-    assert recorded == pytest.approx(eager, abs=1e-4)
-    assert metrics_recorded == pytest.approx(metrics, rel=1e-3, abs=1e-3)
-
-
-@pytest.mark.gpu
-@both
-def test_recorded_updates_resume_from_a_state(config: Config) -> None:
-    changes: dict[str, Any] = {"device": "cuda", "accelerate": "graphs"}
-    first, second = build(config, **changes), build(config, **changes)
-    for seed in range(6):
-        first.opt(batch_for(config, seed))
-        second.opt(batch_for(config, 100 + seed))
-    second.load_state(first.state())
-    for seed in range(6):
-        for agent in (first, second):
-            agent.opt(batch_for(config, 10 + seed))
-    assert parameters(second) == pytest.approx(parameters(first), abs=1e-5)
-    assert second.priorities() == pytest.approx(first.priorities(), abs=1e-4)
-
-
 @both
 def test_actors_normalize_as_the_learner_does(config: Config) -> None:
     agent = build(config, normalize_obs=True, normalize_reward=True)
@@ -276,7 +210,5 @@ def test_free_gpu_memory_is_reported_after_its_cache_is_freed(
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_bytes[-1], 80 << 30))
     batch = {"obs": np.zeros((512, 1 << 9), np.float32)}
     said = str(_out_of_memory(batch, torch.device("cuda", 0)))
-    assert said.startswith(
-        "cuda:0 ran out of memory in an optimisation step on a batch of 512 rows"
-    )
-    assert "1.0 MiB, 3.00 of 80.00 GiB are free there now; reduce trainer.batch_size" in said
+    for words in ("cuda:0", "batch of 512 rows", "3.00 of 80.00 GiB", "reduce trainer.batch_size"):
+        assert words in said
