@@ -163,18 +163,6 @@ def test_what_remembers_acts_as_torch_does_through_episodes(case: str, tmp_path:
         begins = random.random(ROWS) < 0.1
 
 
-def test_one_environment_acts_as_its_row_of_many_does(tmp_path: Path) -> None:
-    config, spec = REMEMBERING["ppo lstm, quantities"]
-    trained_and_exported(config, spec, tmp_path / "p.npz")
-    many, one = Policy(tmp_path / "p.npz"), Policy(tmp_path / "p.npz")
-    for step in range(10):
-        if step in {0, 6}:
-            many.reset(np.arange(ROWS) == 7)
-            one.reset()
-        obs = observations(VECTOR, seed=step)
-        np.testing.assert_allclose(one.act(obs[7]), many.act(obs)[7], rtol=1e-4, atol=1e-5)
-
-
 def test_network_that_counts_rows_remembers_row_by_row(tmp_path: Path) -> None:
     config, spec = IMPALAConfig(network=counting_network, **GRU), EnvSpec(VECTOR, BOUNDED)
     policy = trained_and_exported(config, spec, tmp_path / "p.npz", seed=0)

@@ -31,7 +31,6 @@ from tests.export.test_export import (
     VECTOR,
     counting_network,
     observations,
-    own_network,
     trained_and_exported,
 )
 
@@ -50,12 +49,8 @@ def inputs_of(spec: EnvSpec, obs: Any) -> dict[str, Any]:
     return {f"obs/{name}": field for name, field in spec.observation.unpack(obs).items()}
 
 
-FAMILIES = [
-    "dqn, dueling, noisy",
-    "ppo, many choices",
-    "crossq",
-    "ppo, quantities",
-]  # each kind of network, observation and action is among them, here or in the next two tests
+# Each kind of network, observation and action is among these, or in the next two tests.
+FAMILIES = ["dqn, dueling, noisy", "ppo, many choices", "crossq"]
 
 
 @pytest.mark.parametrize("case", FAMILIES)
@@ -71,20 +66,24 @@ def test_actions_are_those_of_torch(case: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(action, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_discrete_actions_are_those_of_the_environment(tmp_path: Path) -> None:
+def test_discrete_actions_are_those_of_the_environment_for_any_number_of_rows(
+    tmp_path: Path,
+) -> None:
+    """A wide network computes few rows in another way, which an export must not keep."""
     spec = EnvSpec(VECTOR, DiscreteSpec(4, start=-1))
-    policy = trained_and_exported(DQNConfig(), spec, tmp_path / "p.onnx")
+    policy = trained_and_exported(DQNConfig(hidden=(512,)), spec, tmp_path / "p.onnx")
     export_policy(policy, spec, tmp_path / "p.npz")
-    obs = observations(VECTOR)
-    right = policy.act(obs).action - 1
-    (action,) = session_of(tmp_path / "p.onnx").run(None, {"obs": obs})
-    assert np.array_equal(action, right)
-    assert np.array_equal(Policy(tmp_path / "p.npz").act(obs), right)
+    session = session_of(tmp_path / "p.onnx")
+    for obs in (observations(VECTOR), observations(VECTOR)[:20]):
+        right = policy.act(obs).action - 1
+        (action,) = session.run(None, {"obs": obs})
+        assert np.array_equal(action, right)
+        assert np.array_equal(Policy(tmp_path / "p.npz").act(obs), right)
+    assert b".py" not in (tmp_path / "p.onnx").read_bytes(), "no path of this machine"
 
 
-@pytest.mark.parametrize("case", ["ppo lstm, quantities", "r2d2 gru, noisy"])
-def test_memory_goes_in_and_comes_out(case: str, tmp_path: Path) -> None:
-    config, spec = REMEMBERING[case]
+def test_memory_goes_in_and_comes_out(tmp_path: Path) -> None:
+    config, spec = REMEMBERING["ppo lstm, quantities"]
     policy = trained_and_exported(config, spec, tmp_path / "p.onnx")
     session = session_of(tmp_path / "p.onnx")
     memory = np.zeros((ROWS, session.get_inputs()[-1].shape[1]), np.float32)
@@ -119,17 +118,6 @@ def test_fields_have_names_and_shapes_and_are_acted_on_as_torch_does(tmp_path: P
     np.testing.assert_allclose(action, policy.act(obs).action, rtol=1e-5, atol=1e-5)
 
 
-def test_wide_network_takes_any_number_of_rows(tmp_path: Path) -> None:
-    """It computes few rows in another way, which an export must not keep."""
-    spec = EnvSpec(VECTOR, FOUR)
-    config = DQNConfig(hidden=(512,), device="cpu")
-    policy = trained_and_exported(config, spec, tmp_path / "p.onnx", seed=0)
-    obs = observations(VECTOR)
-    rows = np.concatenate([obs] * 20)[:20]
-    (action,) = session_of(tmp_path / "p.onnx").run(["action"], {"obs": rows})
-    np.testing.assert_array_equal(action, policy.act(rows).action)
-
-
 def test_network_that_counts_rows_takes_one(tmp_path: Path) -> None:
     spec = EnvSpec(VECTOR, BOUNDED)
     config = IMPALAConfig(network=counting_network, **GRU)
@@ -140,16 +128,6 @@ def test_network_that_counts_rows_takes_one(tmp_path: Path) -> None:
     inputs = {"obs": observations(VECTOR)[:1], "memory": memory}
     action = session.run(["action"], inputs)[0]
     np.testing.assert_allclose(action, policy.act(inputs["obs"]).action, 1e-5, 1e-5)
-
-
-def test_network_of_the_users_own_is_exported(tmp_path: Path) -> None:
-    spec = EnvSpec(VECTOR, FOUR)
-    policy = DQNConfig(network=own_network).build_policy(spec, PolicyContext(seed=0)).train(False)
-    export_policy(policy, spec, tmp_path / "p.onnx")
-    obs = observations(VECTOR)
-    (action,) = session_of(tmp_path / "p.onnx").run(None, {"obs": obs})
-    assert np.array_equal(action, policy.act(obs).action)
-    assert b".py" not in (tmp_path / "p.onnx").read_bytes(), "no path of this machine"
 
 
 class Spectrum(nn.Linear):

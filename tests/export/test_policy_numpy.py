@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from asyncrl.core.types import Array
-from asyncrl.export import policy_numpy
 from asyncrl.export.policy_numpy import FORMAT, OPERATIONS, Policy
 
 X = torch.linspace(-2, 2, 24).reshape(4, 6)
@@ -26,9 +24,7 @@ ROW = torch.arange(3.0)
 
 # Name, what torch does, and the arguments of both.
 CASES: list[tuple[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
-    ("linear", functional.linear, (X, W), {}),
     ("linear", functional.linear, (X, W, ROW), {}),
-    ("conv2d", functional.conv2d, (IMAGE, KERNEL), {}),
     ("conv2d", functional.conv2d, (IMAGE, KERNEL, torch.arange(4.0), [2, 3], [1, 2]), {}),
     ("layer_norm", functional.layer_norm, (X, [6], X[0], X[1], 1e-3), {}),
     ("layer_norm", functional.layer_norm, (X, [4, 6]), {}),
@@ -46,13 +42,11 @@ CASES: list[tuple[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
     ("clamp", torch.clamp, (X, None, 0.5), {}),
     ("clamp", torch.clamp, (X,), {"min": -0.5}),
     ("mean", torch.mean, (X, [-1], True), {}),
-    ("mean", torch.mean, (X,), {}),
     ("sum", torch.sum, (X, [0]), {}),
     ("amax", torch.amax, (X, [1]), {}),
     ("cat", torch.cat, ([X, X], 1), {}),
     ("stack", torch.stack, ([X, X], 1), {}),
     ("view", torch.reshape, (X, [2, -1]), {}),
-    ("flatten", torch.flatten, (IMAGE, 1), {}),
     ("flatten", torch.flatten, (IMAGE, 1, 2), {}),
     ("unflatten", torch.unflatten, (X, -1, [-1, 2]), {}),
     ("unsqueeze", torch.unsqueeze, (X, 1), {}),
@@ -109,28 +103,6 @@ def test_batch_norm_is_torchs() -> None:
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=1e-5)
 
 
-def test_cells_of_memories_are_torchs() -> None:
-    memory, cell = torch.linspace(-1, 1, 12).reshape(4, 3), torch.linspace(2, -2, 12).reshape(4, 3)
-    for kind, cells, expected_of in (("gru", 3, torch.gru_cell), ("lstm", 4, torch.lstm_cell)):
-        n = cells * 3
-        of_x = torch.linspace(-1, 1, n * 6).reshape(n, 6)
-        of_memory = torch.linspace(1, -2, n * 3).reshape(n, 3)
-        biases = torch.linspace(-1, 1, n), torch.linspace(0, 1, n)
-        before: Any = memory if kind == "gru" else [memory, cell]
-        for weights in ((of_x, of_memory), (of_x, of_memory, *biases)):
-            expected: Any = expected_of(X, before, *weights)
-            found = OPERATIONS[f"{kind}_cell"](*map(plain, (X, before, *weights)))
-            torch.testing.assert_close(
-                torch.from_numpy(np.stack([*found])), torch.stack([*expected])
-            )
-
-
-def test_large_numbers_are_squashed_in_silence() -> None:
-    large = np.array([-1e4, 1e4], np.float32)
-    assert OPERATIONS["sigmoid"](large).tolist() == [0.0, 1.0]
-    assert OPERATIONS["silu"](large).tolist() == [0.0, 1e4]
-
-
 def remembering(path: Path, *, any_batch: bool = True) -> Policy:
     """Return a policy that remembers the sum of all observations, and acts by it."""
     box = {"dtype": "float32", "shape": [1], "scale": 1.0, "input": "input 0"}
@@ -166,6 +138,9 @@ def test_memory_continues_until_an_episode_begins(tmp_path: Path, any_batch: boo
     policy = remembering(tmp_path / "p.npz", any_batch=any_batch)
     obs = np.array([[1.0], [10.0]], np.float32)
     assert policy.act(obs).ravel().tolist() == [1, 10]
+    kept = policy.memory
+    assert policy.act(obs).ravel().tolist() == [2, 20]
+    policy.memory = kept
     assert policy.act(obs).ravel().tolist() == [2, 20]
     policy.reset([False, True])
     assert policy.act(obs).ravel().tolist() == [3, 10]
@@ -175,32 +150,18 @@ def test_memory_continues_until_an_episode_begins(tmp_path: Path, any_batch: boo
     assert policy.act(obs[0]).tolist() == [2]
 
 
-def test_memory_may_be_kept_and_given_back(tmp_path: Path) -> None:
-    policy = remembering(tmp_path / "p.npz")
-    policy.act(np.ones((2, 1)))
-    kept = policy.memory
-    policy.act(np.ones((2, 1)))
-    policy.memory = kept
-    assert policy.act(np.ones((2, 1))).ravel().tolist() == [2, 2]
-
-
 def test_another_number_of_environments_is_refused_within_episodes(tmp_path: Path) -> None:
     policy = remembering(tmp_path / "p.npz")
     policy.act(np.ones((2, 1)))
-    with pytest.raises(ValueError, match="got 3 observations after 2; pass one per environment"):
+    with pytest.raises(ValueError, match="got 3 observations after 2"):
         policy.act(np.ones((3, 1)))
-    policy.reset(np.ones(2))
-    assert policy.act(np.ones((3, 1))).shape == (3, 1)
-
-
-def test_begins_of_another_number_of_environments_are_refused(tmp_path: Path) -> None:
-    policy = remembering(tmp_path / "p.npz")
-    policy.act(np.ones((3, 1)))
-    for begins in ([True], [False, True]):
-        with pytest.raises(ValueError, match=r"begins must be .* 3 .*, got shape"):
+    for begins in ([True], [False, True, True]):
+        with pytest.raises(ValueError, match="begins must be"):
             policy.reset(begins)
     policy.reset(False)
-    assert policy.act(np.ones((3, 1))).ravel().tolist() == [2, 2, 2]
+    assert policy.act(np.ones((2, 1))).ravel().tolist() == [2, 2]
+    policy.reset(np.ones(2))
+    assert policy.act(np.ones((3, 1))).shape == (3, 1)
 
 
 def seeing(path: Path, **fields: tuple[str, list[int]]) -> Policy:
@@ -223,11 +184,8 @@ def seeing(path: Path, **fields: tuple[str, list[int]]) -> Policy:
 @pytest.mark.parametrize(
     ("dtype", "given"),
     [
-        ("float32", np.zeros(12)),
         ("float32", np.zeros(3)),
         ("float32", np.zeros((3, 2, 2))),
-        ("float32", np.zeros((1, 1, 2, 3))),
-        ("float32", np.zeros((6, 2, 3, 1))),
         ("uint8", np.full((2, 3), 0.5)),
         ("uint8", np.full((2, 3), 256)),
         ("int64", np.full((5, 2, 3), -0.1)),
@@ -254,7 +212,6 @@ def test_observations_may_be_of_other_dtypes_that_hold_the_same(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (np.zeros(2), r"obs must have the field 'gear', got \[''\]; '' stands for"),
         ({"place": np.zeros(2)}, r"the field 'gear', got \['place'\]"),
         ({"gear": 1, "place": np.zeros((4, 2))}, r"all fields .* same number .* \[\(\), \(4,\)\]"),
         ({"gear": 1, "place": np.zeros(3)}, r"^place must be float32 of shape \(2,\)"),
@@ -272,17 +229,6 @@ def test_fields_that_are_missing_or_do_not_go_together_are_refused(
 def test_convolutions_that_it_cannot_do_are_refused() -> None:
     with pytest.raises(ValueError, match="groups or dilation are not supported"):
         OPERATIONS["conv2d"](IMAGE.numpy(), KERNEL.numpy(), None, 1, 0, 2)
-
-
-def test_the_file_needs_nothing_but_numpy() -> None:
-    tree = ast.parse(Path(policy_numpy.__file__).read_text(encoding="utf-8"))
-    imported = {
-        (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-    }
-    standard = {"__future__", "collections.abc", "json", "math", "operator", "pathlib", "typing"}
-    assert imported == {*standard, "numpy"}
 
 
 def test_files_of_another_format_are_refused(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from asyncrl.core.env import BoxSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.export.tracing import plan_acting, some_observations
 from tests.export.test_acting import CHOICES
-from tests.support import warm
 from tests.support.fakes import ConstantConfig
 
 
@@ -71,33 +69,3 @@ def own(kind: str) -> Callable[[EnvSpec], nn.Module]:
 def test_what_cannot_be_traced_is_refused_in_words(agent: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         plan_acting(agent, CHOICES)
-
-
-TRACES = """
-import os, tempfile
-import torch
-tempfile.tempdir = None  # whichever was used before
-from asyncrl.export.tracing import operations_of, traced
-class Network(torch.nn.Module):
-    def forward(self, *inputs):
-        return inputs[0] + 1.0
-def trace():
-    operations_of(traced(Network(), [torch.zeros(1, 2)], any_rows=False))
-    return os.path.exists(os.environ["TORCHINDUCTOR_CACHE_DIR"])
-print(trace(), os.environ["TORCHINDUCTOR_CACHE_DIR"])
-os.mkdir(os.environ["TORCHINDUCTOR_CACHE_DIR"])
-print(trace())
-"""
-
-
-def test_tracing_leaves_no_directory_that_was_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    for name, value in (("TMPDIR", str(tmp_path)), ("USER", "someone"), ("LOGNAME", "someone")):
-        monkeypatch.setenv(name, value)
-    directory = tmp_path / "torchinductor_someone"
-    done = warm.run("code", [TRACES], cwd=Path.cwd(), timeout_s=100)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["False", str(directory), "True"]
-    assert [*tmp_path.iterdir()] == [directory]
