@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
+from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.training.run_config import RunConfig, save_yaml
 from tests.cli.console import TINY, run
+from tests.support.fakes import ConstantConfig
 
 
 class Trained(NamedTuple):
@@ -26,6 +31,20 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     done = run("train", "dqn", *TINY, "--max-opt-steps", "300", "--run-dir", "runs/x", cwd=cwd)
     assert done.returncode == 0, done.stderr
     return Trained(cwd / "runs/x", done)
+
+
+def constant_run(run_dir: Path, actions: Mapping[str, int], **settings: Any) -> Checkpointer:
+    """Write a run whose models take these actions; return its checkpoints.
+
+    Three steps of its environment pay 10 times the action and 1, 2, 3.
+    """
+    usual = {"agent": ConstantConfig(), "env": "tests.support.fake_envs:TellingEnv"}
+    save_yaml(RunConfig(**{**usual, **settings}), run_dir / "config.yaml")
+    checkpoints = Checkpointer(run_dir / "checkpoints")
+    for name, action in actions.items():
+        meta = {"opt_steps": int(name) if name.isdigit() else 20, "env_steps": 0}
+        checkpoints.save(name, {"model": {"action": np.array(action)}}, meta)
+    return checkpoints
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from asyncrl.cli.doctor import DoctorArguments, parse, render, run
+from asyncrl.cli.doctor import DoctorArguments, parse, run
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
@@ -167,17 +166,3 @@ def test_words_of_the_environment_are_no_part_of_the_report(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["fit"] is True
     assert "loud" in done.stderr
-
-
-@pytest.mark.parametrize(("columns", "most"), [(60, 60), (200, 100)])
-def test_long_findings_are_wrapped_and_advice_stands_below(
-    columns: int, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", str(columns))
-    finding = Finding(level="warn", check="speed", seen="slow " * 30, advice="be quick")
-    lines = render(finding).splitlines()
-    assert most - 5 <= max(map(len, lines)) <= most
-    assert lines[0].startswith("warn  speed          slow")
-    assert lines[1].startswith(" " * 21 + "slow")
-    assert lines[-1] == " " * 21 + "-> be quick"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,8 @@ from asyncrl.core.agent import Policy
 from asyncrl.core.evaluator import Evaluation
 from asyncrl.envs.spaces import spec_from_spaces
 from asyncrl.learner.run_services import POLICY
-from asyncrl.training.run_config import RunConfig, save_yaml
 from asyncrl.training.trained_policy import PolicyOf
-from tests.cli.conftest import Trained
+from tests.cli.conftest import Trained, constant_run
 from tests.cli.console import run
 from tests.support.fake_envs import OBS_SPACE
 from tests.support.fakes import ConstantConfig
@@ -45,20 +43,17 @@ def test_one_line_of_json_reports_the_score(trained: Trained) -> None:
     assert (
         shown["opt_steps"] == Checkpointer(directory / "checkpoints").load("best").meta["opt_steps"]
     )
+    summary = json.loads((directory / "summary.json").read_text())
+    assert shown["score"] == summary["best_score"], "as the run says it did"
     assert 1.0 <= shown["eval/return_min"] <= shown["score"] <= shown["eval/return_max"] <= 500.0
 
 
 def test_model_that_plays_is_the_one_that_was_saved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Three steps pay 10 times the action and 1, 2, 3; the model's one parameter is the action."""
-    env = "tests.support.fake_envs:TellingEnv"
-    save_yaml(RunConfig(agent=ConstantConfig(), env=env), tmp_path / "config.yaml")
-    for name, action in (("best", 4), ("20", 1)):
-        checkpoints = Checkpointer(tmp_path / "checkpoints")
-        checkpoints.save(
-            name, {"model": {"action": np.array(action)}}, {"opt_steps": 20, "env_steps": 0}
-        )
+    actions = {"best": 4, "20": 1}
+    constant_run(tmp_path, actions)
+    for name, action in actions.items():
         assert main(["eval", str(tmp_path), "--checkpoint", name, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["score"] == 3 * 10 * action + 6
 
@@ -66,12 +61,7 @@ def test_model_that_plays_is_the_one_that_was_saved(
 def test_checkpoint_that_an_active_run_deletes_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    env = "tests.support.fake_envs:TellingEnv"
-    save_yaml(RunConfig(agent=ConstantConfig(), env=env), tmp_path / "config.yaml")
-    checkpoints = Checkpointer(tmp_path / "checkpoints")
-    for steps in (10, 20, 30):
-        meta = {"opt_steps": steps, "env_steps": 0}
-        checkpoints.save(str(steps), {"model": {"action": np.array(1)}}, meta)
+    constant_run(tmp_path, dict.fromkeys(("10", "20", "30"), 1))
     evaluate = EpisodeEvaluator.evaluate
 
     def delete_and_evaluate(self: EpisodeEvaluator, policy: Policy) -> Evaluation:
@@ -88,23 +78,15 @@ def test_checkpoint_that_an_active_run_deletes_is_passed_over(
 @pytest.mark.parametrize(
     ("faults", "code", "words"),
     [
-        (
-            "thread+chdir+ignore-signals+umask+spawn-children+print",
-            0,
-            "environment: a word of the environment\n",
-        ),
+        ("thread+chdir+ignore-signals+umask+spawn-children+print", 0, "a word of the environment"),
         ("exit-0", 1, "asyncrl: error: the evaluation failed: its process exited with code 0"),
     ],
 )
 def test_environment_that_does_unusual_things_is_played_in_a_child(
     faults: str, code: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    env_kwargs = {"do": faults, "at": "make"}
     env = "benchmarks.misbehaving_env:MisbehavingEnv"
-    config = RunConfig(agent=ConstantConfig(), env=env, env_kwargs=env_kwargs)
-    save_yaml(config, tmp_path / "config.yaml")
-    checkpoints = Checkpointer(tmp_path / "checkpoints")
-    checkpoints.save("best", {"model": {"action": np.array(1)}}, {"opt_steps": 1, "env_steps": 0})
+    constant_run(tmp_path, {"best": 1}, env=env, env_kwargs={"do": faults, "at": "make"})
     assert main(["eval", str(tmp_path), "--json", "--episodes", "1"]) == code
     out, err = capsys.readouterr()
     assert words in err
@@ -131,29 +113,20 @@ def sizes_in(video: Path) -> list[tuple[int, int]]:
         return [(frame.width, frame.height) for frame in film.decode(video=0)]
 
 
-def test_video_has_a_frame_for_each_step(
+def test_video_has_a_frame_for_each_step_and_a_grid_all_episodes_side_by_side(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("av")
     video = tmp_path / "two.mp4"
-    flags = ["--episodes", "2"]
-    played = evaluated(trained, capsys, *flags, "--video", str(video))
-    assert played == evaluated(trained, capsys, *flags)
+    flags = ["--episodes", "2", "--video", str(video)]
+    played = evaluated(trained, capsys, *flags)
+    assert played == evaluated(trained, capsys, *flags[:2])
     frames = len(sizes_in(video))
     assert frames == 2 * played["eval/length_mean"]
     assert video.stat().st_size < 200 * frames + 20_000
     assert [path.name for path in tmp_path.iterdir()] == ["two.mp4"]
-
-
-def test_grid_shows_the_same_episodes_side_by_side(
-    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("av")
-    video = tmp_path / "three.mp4"
-    summary = json.loads((trained.directory / "summary.json").read_text())
-    played = evaluated(trained, capsys, "--episodes", "3", "--video", str(video), "--grid", "8")
-    assert played["score"] == summary["best_score"], "as the run says it did"
-    assert {*sizes_in(video)} == {(2 * 600, 2 * 400)}
+    assert evaluated(trained, capsys, *flags, "--grid", "8") == played
+    assert {*sizes_in(video)} == {(2 * 600, 400)}
 
 
 def test_film_of_all_checkpoints_shows_each_in_order(
@@ -214,18 +187,13 @@ def test_the_environment_may_be_made_with_other_arguments(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The arguments of training, those of its evaluations over them, and the command's over all."""
-    env = "tests.support.fake_envs:TellingEnv"
-    config = RunConfig(agent=ConstantConfig(), env=env, env_kwargs={"who": 4})
-    checkpoints = Checkpointer(tmp_path / "checkpoints")
-    checkpoints.save("best", {"model": {"action": np.array(0)}}, {"opt_steps": 1, "env_steps": 0})
     for own, flags, who in (
         ({}, [], 4),
         ({"who": 7}, [], 7),
         ({"who": 7}, ["--env-kwargs", "who", "9"], 9),
         ({"who": 7}, ["--env-kwargs", "reuse", "True"], 7),
     ):
-        saved = dataclasses.replace(config, eval_env_kwargs=own)
-        save_yaml(saved, tmp_path / "config.yaml")
+        constant_run(tmp_path, {"best": 0}, env_kwargs={"who": 4}, eval_env_kwargs=own)
         assert main(["eval", str(tmp_path), "--json", *flags]) == 0
         assert json.loads(capsys.readouterr().out)["score"] == 3 * 100 * who + 6
 
@@ -233,12 +201,7 @@ def test_the_environment_may_be_made_with_other_arguments(
 def test_newest_model_plays_and_is_named_without_a_best_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    env = "tests.support.fake_envs:TellingEnv"
-    save_yaml(RunConfig(agent=ConstantConfig(), env=env), tmp_path / "config.yaml")
-    for opt_steps in (20, 9):
-        meta = {"opt_steps": opt_steps, "env_steps": 0}
-        model = {"action": np.array(opt_steps)}
-        Checkpointer(tmp_path / "checkpoints").save(str(opt_steps), {"model": model}, meta)
+    constant_run(tmp_path, {"20": 20, "9": 9})
     assert main(["eval", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["score"] == 3 * 10 * 20 + 6
     (warning,) = caplog.messages
@@ -266,9 +229,7 @@ def test_checkpoint_that_cannot_be_used_is_named(
     agent: Any,
     said: str,
 ) -> None:
-    config = RunConfig(agent=agent, env="tests.support.fake_envs:TellingEnv")
-    save_yaml(config, tmp_path / "config.yaml")
-    checkpoints = Checkpointer(tmp_path / "checkpoints")
+    checkpoints = constant_run(tmp_path, {}, agent=agent)
     description = PolicyOf(agent, spec_from_spaces(OBS_SPACE, Discrete(5))).description
     checkpoints.save("best", {group: {"action": np.array(1)}}, {**meta, POLICY: description})
     for command in ("eval", "export"):
@@ -283,10 +244,8 @@ def test_checkpoint_that_cannot_be_used_is_named(
 def test_checkpoint_that_was_cut_off_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = RunConfig(agent=ConstantConfig(), env="tests.support.fake_envs:TellingEnv")
-    save_yaml(config, tmp_path / "config.yaml")
-    checkpoints = Checkpointer(tmp_path / "checkpoints")
-    path = checkpoints.save("best", {"model": {"action": np.array(1)}}, {}) / "manifest.json"
+    constant_run(tmp_path, {"best": 1})
+    path = tmp_path / "checkpoints/best/manifest.json"
     path.write_bytes(path.read_bytes()[:100])
     assert main(["eval", str(tmp_path)]) == 1
     text = capsys.readouterr().err

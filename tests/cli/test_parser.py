@@ -74,7 +74,7 @@ def test_what_is_said_meanwhile_is_shown(capsys: pytest.CaptureFixture[str]) -> 
     assert not capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["dqn", "sac", "ppo"])
+@pytest.mark.parametrize("name", ["dqn", "ppo"])
 def test_every_flag_that_help_shows_takes_its_own_default(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,21 +65,6 @@ def test_until_stops_there_and_opens_the_debugger(
     assert shown.out.startswith("replayed 21 optimisation steps")
 
 
-def test_damage_is_reported_with_its_place(
-    killed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    whole = bytearray((killed / "order").read_bytes())
-    whole[len(whole) // 2] ^= 1
-    for name, content in (
-        ("order", bytes(whole)),
-        ("config.yaml", (killed / "config.yaml").read_bytes()),
-    ):
-        (tmp_path / name).write_bytes(content)
-    assert main(["replay", str(tmp_path)]) == 1
-    assert "order is damaged: the" in (said := capsys.readouterr().err)
-    assert "can be replayed up to optimisation step" in said
-
-
 def test_run_without_a_recorded_order_is_refused(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

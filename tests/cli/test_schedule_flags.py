@@ -7,7 +7,6 @@ import pytest
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.parts.exploration import EpsilonGreedy, Softmax
 from asyncrl.agents.parts.schedules import Schedule
-from asyncrl.agents.sac import SACConfig
 from asyncrl.cli.flags import read_setting, show_setting
 from asyncrl.cli.main import main
 from asyncrl.cli.train import parse
@@ -25,29 +24,20 @@ def test_a_number_or_points(text: str, setting: float | Schedule) -> None:
     assert read_setting(show_setting(setting)) == setting
 
 
-def exploration_of(*flags: str) -> object:
-    agent = parse(["dqn", *flags]).config.agent
-    assert isinstance(agent, DQNConfig)
-    return agent.exploration
-
-
-def test_flags_take_schedules() -> None:
+def test_flags_take_numbers_and_schedules() -> None:
     greedy = "agent.exploration:epsilon-greedy"
-    given = exploration_of(greedy, "--agent.exploration.epsilon", "steps,0:1,500:0.1")
-    assert given == EpsilonGreedy(epsilon=STEPS)
-    assert exploration_of(greedy) == EpsilonGreedy()
-    softmax = exploration_of("agent.exploration:softmax", "--agent.exploration.temperature", "2")
-    assert softmax == Softmax(temperature=2.0)
-
-
-def test_learning_rates_are_numbers_or_schedules() -> None:
-    for text, expected in (("0:3e-4,1e6:0", LINE), ("0.01", 0.01)):
-        agent = parse(["dqn", "--agent.learning-rate", text]).config.agent
-        assert isinstance(agent, DQNConfig)
-        assert agent.learning_rate == expected
-    agent = parse(["sac", "--agent.critic-learning-rate", "steps,0:1,500:0.1"]).config.agent
-    assert isinstance(agent, SACConfig)
-    assert agent.critic_learning_rate == STEPS
+    softmax = "agent.exploration:softmax"
+    for flags, expected in (
+        (
+            [greedy, "--agent.exploration.epsilon", "steps,0:1,500:0.1"],
+            EpsilonGreedy(epsilon=STEPS),
+        ),
+        ([greedy], EpsilonGreedy()),
+        ([softmax, "--agent.exploration.temperature", "2"], Softmax(temperature=2.0)),
+    ):
+        assert parse(["dqn", *flags]).config.agent == DQNConfig(exploration=expected)
+    agent = parse(["dqn", "--agent.learning-rate", "0:3e-4,1e6:0"]).config.agent
+    assert agent == DQNConfig(learning_rate=LINE)
 
 
 def test_the_user_reads_what_is_wrong_with_a_flag(capsys: pytest.CaptureFixture[str]) -> None:

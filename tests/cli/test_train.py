@@ -25,7 +25,6 @@ import pytest
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.parts.exploration import Softmax
-from asyncrl.agents.ppo import PPOConfig
 from asyncrl.bench.tuner import Plan, SearchSpace, TrialRecord, Tuning
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli import run_directory as _run_directory
@@ -49,7 +48,6 @@ from tests.cli.conftest import Trained
 from tests.cli.console import TINY, misbehaving_env, run
 from tests.report.runs import made_run
 from tests.support.fakes import ConstantConfig
-from tests.test_readme import SITE
 
 SUMMARY = """
     starts stop_reason wall_s env_steps opt_steps env_steps_per_s opt_steps_per_s best_by best_score
@@ -91,22 +89,6 @@ def test_help_of_a_custom_agent_shows_its_settings(capsys: pytest.CaptureFixture
     assert own - {"--agent.exploration"} <= common
 
 
-def memories_of_guide() -> list[str]:
-    """Return the flags for memories that the guide names in the row of PPO."""
-    (row,) = re.findall(r"^\| \[PPO\].*$", SITE["docs/guides/recurrent.md"], re.MULTILINE)
-    found = re.search(r"`(--agent\.memory) (\w+)` or `(\w+)`", row)
-    assert found, row
-    flag, *kinds = found.groups()
-    return [f"{flag} {kind}" for kind in kinds]
-
-
-@pytest.mark.parametrize("flags", memories_of_guide())
-def test_memory_is_one_flag(flags: str) -> None:
-    agent = config_of("ppo", *flags.split()).agent
-    assert isinstance(agent, PPOConfig)
-    assert agent.memory == flags.split()[1]
-
-
 # --- a run, and what it leaves -------------------------------------------------------------------
 
 
@@ -144,27 +126,6 @@ def test_start_names_the_commit_of_the_working_directory(
     (tmp_path / ".git/refs/heads/main").write_text("5" * 40 + "\n")
     monkeypatch.chdir(tmp_path)
     assert _run_directory.a_start("dqn", "asyncrl train dqn")["commit"] == "5" * 40
-
-
-def test_no_training_is_announced_before_all_settings_are_valid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    too_much = ["--trainer.batch-size", "1000", "--replay.capacity", "100"]
-    assert main(["train", "dqn", "--mode", "sync", *too_much]) == 2
-    out, err = capsys.readouterr()
-    assert "batch_size of 1000 does not fit a replay buffer of" in err
-    assert "training" not in out
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.processes
-def test_memory_of_the_replay_is_reported_before_training(trained: Trained) -> None:
-    lines = trained.done.stdout.splitlines()
-    (at,) = (i for i, line in enumerate(lines) if line.startswith("replay of 5000 transitions"))
-    assert lines[at + 1].startswith("training dqn on CartPole-v1")
-    assert "MiB of memory" in lines[at]
-    assert trained.done.stdout.count("MiB") == 1, "on this line alone, for nothing is in a file"
 
 
 @pytest.mark.processes
@@ -206,17 +167,6 @@ def test_summary_says_how_the_run_went(trained: Trained) -> None:
     assert sum(summary["actor_shares"].values()) == pytest.approx(1.0)
     ledger = summary["ledger"]
     assert ledger["produced"] == ledger["stored"] == summary["env_steps"] >= 64
-
-
-@pytest.mark.processes
-def test_metrics_are_one_object_a_line_in_the_order_of_time(trained: Trained) -> None:
-    lines = (trained.directory / "metrics.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
-    assert all({"env_steps", "opt_steps", "wall_s"} <= set(record) for record in records)
-    assert [r["opt_steps"] for r in records] == sorted(r["opt_steps"] for r in records)
-    assert any("eval_reward" in record for record in records)
-    assert any("agent/loss" in record for record in records)
-    assert records[-1]["opt_steps"] == 300
 
 
 @pytest.mark.processes
