@@ -100,6 +100,10 @@ def test_curves_are_drawn_in_the_format_of_the_name(
         assert main(["plot", *made, "-o", str(picture), "--axis", "wall_s"]) == 0
         assert capsys.readouterr().out == f"{picture}\n"
         assert picture.read_bytes().startswith(begins)
+    at = [dict.fromkeys(records[0], 7.0)]  # the other run has no evaluation then
+    apart = str(made_run(tmp_path / "r2", replace(RunConfig(), seed=2), records=at))
+    assert main(["plot", made[0], apart, "-o", str(tmp_path / "x.svg"), "--axis", "wall_s"]) == 2
+    assert "that differ only in their seed lie at no common time" in capsys.readouterr().err
 
 
 def test_settings_that_cannot_be_read_are_named_with_their_file(

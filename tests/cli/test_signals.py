@@ -58,31 +58,21 @@ def test_first_signal_stops_the_run_and_gives_the_exit_code(
 
 @pytest.mark.fault("F13")
 @pytest.mark.parametrize("number", SIGNALS)
-def test_second_signal_ends_the_process(
-    number: signal.Signals, ends: list[int], capfd: pytest.CaptureFixture[str]
-) -> None:
-    interrupter = Interrupter()
-    with interrupting(interrupter):
-        send_to_oneself(signal.SIGINT)
-        assert interrupter.wait(DEADLINE_S)
-        send_to_oneself(number)
-        wait_until(lambda: ends, DEADLINE_S, "the end")
-    assert ends == [128 + number]
-    assert capfd.readouterr().err == "asyncrl: interrupted twice; ended without a summary\n"
-
-
-@pytest.mark.fault("F13")
-def test_process_ends_also_where_the_system_allows_no_more_threads(
-    ends: list[int], monkeypatch: pytest.MonkeyPatch
+def test_second_signal_ends_the_process_also_where_no_more_threads_are_allowed(
+    number: signal.Signals,
+    ends: list[int],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     interrupter = Interrupter()
     with interrupting(interrupter):
         monkeypatch.setattr(threading.Thread, "start", no_thread)
         send_to_oneself(signal.SIGINT)
         assert interrupter.wait(DEADLINE_S)
-        send_to_oneself(signal.SIGINT)
+        send_to_oneself(number)
         wait_until(lambda: ends, DEADLINE_S, "the end")
-    assert ends == [130]
+    assert ends == [128 + number]
+    assert capfd.readouterr().err == "asyncrl: interrupted twice; ended without a summary\n"
 
 
 @pytest.mark.fault("F14")
@@ -102,36 +92,35 @@ def test_signal_that_is_sent_twice_is_one(
 
 
 @pytest.mark.fault("F14")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_run_is_gone_when_its_grace_is_over(
-    number: signal.Signals, ends: list[int], capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("number", "way"),
+    [
+        (signal.SIGTERM, "saves"),
+        (signal.SIGHUP, "fails"),
+        (signal.SIGTERM, "hangs"),
+        (signal.SIGTERM, "has none"),
+    ],
+)
+def test_run_is_gone_when_its_grace_is_over_with_a_summary_if_it_can_be_saved(
+    number: signal.Signals,
+    way: str,
+    ends: list[int],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    interrupter = Interrupter()
-    with interrupting(interrupter, 0.4):
-        send_to_oneself(number)
-        wait_until(lambda: ends, DEADLINE_S, "the end")
-    assert interrupter.reason == f"interrupted by {number.name}"
-    assert ends == [128 + number]
-    why = f"not done within --grace-s after {number.name}"
-    assert capfd.readouterr().err == f"asyncrl: {why}; ended without a summary\n"
-
-
-@pytest.mark.fault("F14")
-@pytest.mark.parametrize("way", ["saves", "fails", "hangs"])
-def test_summary_is_saved_when_the_grace_is_over(
-    way: str, ends: list[int], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    evict = threading.Event()
+    evict, interrupter = threading.Event(), Interrupter()
     ways = {"saves": lambda: None, "fails": lambda: 1 // 0, "hangs": evict.wait}
     monkeypatch.setattr(signals, "_SUMMARY_S", 0.05 if way == "hangs" else 20.0)
-    with interrupting(Interrupter(), 0.2) as interrupted:
-        interrupted.save_summary = ways[way]
-        send_to_oneself(signal.SIGTERM)
+    with interrupting(interrupter, 0.2) as interrupted:
+        interrupted.save_summary = ways.get(way)
+        send_to_oneself(number)
         wait_until(lambda: ends, DEADLINE_S, "the end")
     evict.set()
-    assert ends == [128 + signal.SIGTERM]
-    with_or_without = "with" if way == "saves" else "without"
-    assert capfd.readouterr().err.endswith(f"; ended {with_or_without} a summary\n")
+    assert interrupter.reason == f"interrupted by {number.name}"
+    assert ends == [128 + number]
+    ended = f"ended {'with' if way == 'saves' else 'without'} a summary"
+    why = f"not done within --grace-s after {number.name}"
+    assert capfd.readouterr().err == f"asyncrl: {why}; {ended}\n"
 
 
 @pytest.mark.fault("F12")
@@ -214,24 +203,17 @@ with {block}:
     ],
 )
 def test_end_does_not_wait_for_native_code_and_prints_nothing(
-    block: str, sent: list[signal.Signals], why: str
+    block: str, sent: list[signal.Signals], why: str, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-c", IN_NATIVE_CODE.format(block=block)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
-        try:
-            assert process.stdout
-            assert process.stdout.readline() == "begins\n"
-            child = psutil.Process(process.pid)
-            before_s = child.cpu_times().user
-            wait_until(
-                lambda: child.cpu_times().user > before_s + 0.2, DEADLINE_S, "it to be in there"
-            )
-            for number in sent:
-                process.send_signal(number)
-            out, err = process.communicate(timeout=DEADLINE_S)
-        finally:
-            process.kill()
+    code = IN_NATIVE_CODE.format(block=block)
+    with warm.started("code", [code], cwd=tmp_path) as process:
+        assert process.stdout.readline() == "begins\n"
+        child = psutil.Process(process.pid)
+        before_s = child.cpu_times().user
+        wait_until(lambda: child.cpu_times().user > before_s + 0.2, DEADLINE_S, "it to be in there")
+        for number in sent:
+            process.send_signal(number)
+        out, err = process.communicate(timeout=DEADLINE_S)
     assert out == ""
     assert err == f"asyncrl: {why}; ended without a summary\n"
     assert process.returncode in {128 + number for number in sent}  # whichever is delivered last
@@ -266,10 +248,6 @@ def test_scheduler_that_warns_gets_a_checkpoint_and_the_run_continues() -> None:
         assert not interrupter.is_set
         assert interrupted.exit_code == 0
         assert heard == [signal.SIGUSR1] * 100, "the earlier listener is back"
-        interrupter.save_requested = False
-        send_to_oneself(signal.SIGUSR1)
-        assert len(heard) == 101
-        assert not interrupter.save_requested, "the block is over"
     finally:
         signal.signal(signal.SIGUSR1, before)
 
@@ -338,7 +316,7 @@ def test_terminal_that_has_gone_keeps_the_exit_code_of_its_signal(tmp_path: Path
 @pytest.mark.processes
 def test_scheduler_waits_for_no_actor_that_hangs(tmp_path: Path) -> None:
     args = [*misbehaving_env("sleep", when="hang"), "--evaluate.where", "off", "--run-dir", "x"]
-    args += ["--supervision.stop-timeout-s", "600", "--grace-s", "8"]
+    args += ["--supervision.stop-timeout-s", "600", "--grace-s", "5"]
     with started("train", "dqn", *TINY, *args, cwd=tmp_path) as process:
         wait_for_a_record(tmp_path / "x")
         (tmp_path / "hang").touch()
@@ -424,11 +402,11 @@ main.main()
 @pytest.mark.processes
 @pytest.mark.parametrize("import_of_native_code", ["fails", "succeeds"])
 def test_interrupt_that_an_import_does_not_pass_on_ends_the_command(
-    import_of_native_code: str,
+    import_of_native_code: str, tmp_path: Path
 ) -> None:
     """numpy's modules report that they cannot be loaded if a signal arrives meanwhile."""
-    command = [sys.executable, "-c", INTERRUPTED_IMPORT, "runs", import_of_native_code]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=DEADLINE_S)
+    words = [INTERRUPTED_IMPORT, "runs", import_of_native_code]
+    ended = warm.run("code", words, cwd=tmp_path, timeout_s=DEADLINE_S)
     assert (ended.returncode, ended.stdout) == (143, "")
     assert ended.stderr == "asyncrl: interrupted by SIGTERM\n"
 
@@ -447,6 +425,5 @@ os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != -signal.SIGTERM)
 
 
 @pytest.mark.processes
-def test_forked_children_of_a_command_answer_signals_as_others_do() -> None:
-    command = [sys.executable, "-W", "ignore", "-c", FORKS]
-    assert subprocess.run(command, check=False, timeout=30).returncode == 0
+def test_forked_children_of_a_command_answer_signals_as_others_do(tmp_path: Path) -> None:
+    assert warm.run("code", [FORKS], cwd=tmp_path, timeout_s=DEADLINE_S).returncode == 0
