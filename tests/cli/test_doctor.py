@@ -80,7 +80,6 @@ def test_without_an_environment_the_machine_is_looked_at(
     assert all(check in out for check in ("cores", "memory", "descriptors", "actors", "torch"))
 
 
-@pytest.mark.processes
 def test_machine_is_asked_whether_a_run_fits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,7 +101,6 @@ def test_machine_is_asked_whether_a_run_fits(
         ("mode: sync", "when it is full"),
     ],
 )
-@pytest.mark.processes
 def test_settings_that_a_file_lacks_are_those_of_its_run(
     settings: str, held: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

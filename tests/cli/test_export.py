@@ -11,21 +11,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Discrete
 from onnxruntime import InferenceSession
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli.main import main
 from asyncrl.core.agent import PolicyContext
-from asyncrl.core.env import EnvSpec, describe_env
+from asyncrl.core.env import EnvSpec
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.types import Array, ModelVersion
-from asyncrl.envs.gym import EnvConfig
+from asyncrl.envs.spaces import spec_from_spaces
 from asyncrl.export import policy_numpy
 from asyncrl.export.policy_numpy import Policy
-from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
+from asyncrl.learner.run_services import POLICY
+from asyncrl.training.run_config import RunConfig, load_yaml
 from asyncrl.training.trained_policy import PolicyOf
-from tests.cli.conftest import Trained
+from tests.cli.conftest import Trained, constant_run
+from tests.support.fake_envs import OBS_SPACE
 from tests.support.fakes import ConstantConfig
 
 pytestmark = pytest.mark.processes
@@ -131,31 +134,24 @@ def test_an_onnx_model_stands_alone(
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("flags", "code", "words"),
     [
-        (["nowhere"], "nowhere holds no checkpoint: the directory does not exist"),
-        ([".", "--to", "policy.pt"], "--to must name a file that ends in .npz or .onnx"),
+        ("nowhere", 1, "nowhere holds no checkpoint: the directory does not exist"),
+        (". --to policy.pt", 2, "--to must name a file that ends in .npz or .onnx"),
+        (". --to p.npz", 2, "ConstantAgent does not consist of torch modules"),
     ],
 )
 def test_what_cannot_be_exported_is_refused(
-    flags: list[str],
+    flags: str,
+    code: int,
     words: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    save_yaml(RunConfig(), tmp_path / "config.yaml")
-    assert main(["export", *flags]) != 0
+    description = PolicyOf(ConstantConfig(), spec_from_spaces(OBS_SPACE, Discrete(5))).description
+    meta = {"opt_steps": 20, "env_steps": 0, POLICY: description}
+    constant_run(tmp_path, {}).save("20", {"model": {"action": np.array(1)}}, meta)
+    assert main(["export", *flags.split()]) == code
     assert words in capsys.readouterr().err
-
-
-def test_policies_of_something_else_than_torch_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save_yaml(RunConfig(agent=ConstantConfig()), tmp_path / "config.yaml")
-    maker = PolicyOf(ConstantConfig(), describe_env(EnvConfig(id="CartPole-v1").build).spec)
-    model = ModelInfo(params={"action": np.array(1)}, version=ModelVersion(20))
-    maker(model).save(tmp_path / "checkpoints")
-    assert main(["export", str(tmp_path), "--to", str(tmp_path / "p.npz")]) == 2
-    assert "ConstantAgent does not consist of torch modules" in capsys.readouterr().err

