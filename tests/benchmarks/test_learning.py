@@ -8,47 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from asyncrl.agents.bc import BCConfig
-from asyncrl.training.asynchronous import build_async_trainer
-from asyncrl.training.presets import preset_lines
-from asyncrl.training.run_config import RunConfig
+from asyncrl.metrics.machine import machine
 from benchmarks.common import FIRST_SEED
 from benchmarks.learning import freshness
 from benchmarks.learning.__main__ import main, run_pieces, show
-from benchmarks.learning.environments import cartpole_hidden
-from benchmarks.learning.offline import OFFLINE_CASES, OfflineCase, learn
-from benchmarks.learning.pieces import Failed, Piece, pieces_of_cases, pieces_of_duels
+from benchmarks.learning.offline import OFFLINE_CASES
+from benchmarks.learning.pieces import Failed, Piece, pieces_of_cases
 from benchmarks.learning.runs import Run, keep, kept, of_same_settings
-from benchmarks.learning.table import MARKS, no_worse, render
-from benchmarks.learning.tasks import (
-    CASES,
-    DUELS,
-    EQUAL,
-    OURS,
-    TASKS,
-    case_of,
-    missing,
-    with_settings,
-)
+from benchmarks.learning.table import no_worse
+from benchmarks.learning.tasks import CASES, TASKS, case_of, missing
 from benchmarks.learning.training import ConsecutiveEvaluations, sync_config
 
-MACHINE: dict[str, Any] = {
-    "processor": "a processor",
-    "cores": 2,
-    "usable_cores": 2,
-    "memory_gib": 8,
-    "gpus": [],
-    "platform": "Linux",
-    "python": "3.11",
-    "asyncrl": "1",
-    "torch": "2",
-    "numpy": "2",
-    "gymnasium": "1",
-    "pyzmq": "26",
-}
+MACHINE = machine()
 
 
 def a_run(name: str = "dqn/cartpole", mode: str = "async", seed: int = 0, **values: Any) -> Run:
@@ -95,10 +68,6 @@ def test_cases_are_of_tasks_and_each_is_there_once():
         case_of("dqn/chess")
 
 
-def test_bars_lie_above_random_play():
-    assert all(task.bar > task.random for task in TASKS.values())
-
-
 def test_cases_can_be_run_or_say_what_is_missing():
     for case in CASES:
         if reason := missing(case):
@@ -108,47 +77,6 @@ def test_cases_can_be_run_or_say_what_is_missing():
         assert (config.seed, config.env) == (3, TASKS[case.task].env)
         assert config.stop_at_return == TASKS[case.task].bar
         assert sync_config(config).trainer.batch_size == config.trainer.batch_size
-
-
-@pytest.mark.slow
-@pytest.mark.processes
-@pytest.mark.parametrize("case", [c for c in CASES if c.settings], ids=lambda case: case.name)
-def test_settings_of_a_case_fit_its_preset(case: Any):
-    if missing(case):
-        pytest.skip(missing(case))
-    config = case.config(seed=0)
-    build_async_trainer(config.agent, config.env_config().build, config).close()
-
-
-def test_settings_have_dotted_names():
-    config = with_settings(RunConfig(), {"actors": 5, "record.interval_s": 9.0})
-    assert (config.actors, config.record.interval_s) == (5, 9.0)
-    assert config.trainer.batch_size == RunConfig().trainer.batch_size
-    with pytest.raises((TypeError, AttributeError)):
-        with_settings(RunConfig(), {"trainer.nothing": 1})
-
-
-def test_hidden_cartpole_shows_positions_alone():
-    env = cartpole_hidden()
-    obs, _ = env.reset(seed=1)
-    whole = env.unwrapped.state  # type: ignore[attr-defined]
-    assert obs.tolist() == pytest.approx([whole[0], whole[2]])
-    assert env.observation_space.contains(obs)
-
-
-def test_minatar_breakout_repeats_itself_from_the_same_seed():
-    pytest.importorskip("minatar")
-    from benchmarks.learning.environments import minatar_breakout  # noqa: PLC0415
-
-    env = minatar_breakout()
-
-    def play() -> list[float]:
-        env.reset(seed=5)
-        steps = [env.step(i % env.action_space.n) for i in range(200)]  # type: ignore[attr-defined]
-        assert all(env.observation_space.contains(step[0]) for step in steps)
-        return [float(step[1]) for step in steps]
-
-    assert play() == play()
 
 
 # --- trainings -----------------------------------------------------------------------------------
@@ -240,15 +168,6 @@ def test_pieces_begin_with_one_seed_of_everything():
     }
 
 
-def test_duels_say_what_each_side_computes():
-    pieces = pieces_of_duels(seeds=1)
-    assert [(p.name, p.mode) for p in pieces] == [
-        (duel.name, side) for duel in EQUAL for side in (OURS, *duel.peers)
-    ]
-    assert all(set(duel.sizes) == {OURS, *duel.peers} for duel in (*EQUAL, *DUELS))
-    assert all(len(set(duel.sizes.values())) == 1 for duel in EQUAL)
-
-
 @pytest.mark.slow
 @pytest.mark.processes
 def test_cheap_case_is_trained_and_gone_on_with(tmp_path: Path, capsys: Any):
@@ -271,109 +190,7 @@ def test_cheap_case_is_trained_and_gone_on_with(tmp_path: Path, capsys: Any):
     assert sync.lag_opt_steps is None
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # Minari warns of unused metadata
-def test_recorded_episodes_are_learned_from(monkeypatch: Any):
-    pytest.importorskip("minari")
-    pytest.importorskip("jax")
-    monkeypatch.setenv("MINARI_DATASETS_PATH", "")  # so that it is as before, afterwards
-    player = {"max_env_steps": 600, "limiter.min_size": 200, "evaluate.play.episodes": 2}
-    case = OfflineCase(
-        algorithm="bc",
-        agent=BCConfig(hidden=(8,)),
-        settings=player,
-        episodes=3,
-        max_opt_steps=30,
-    )
-    learned = learn(case, seed=0)
-    assert (learned["env_steps"], learned["opt_steps"]) == (3 * 200, 30)
-    assert -2000.0 < learned["details"]["recorded_score"] < 0.0
-    run = Run(
-        algorithm="bc",
-        task="pendulum",
-        mode="offline",
-        seed=0,
-        settings=case.plain(0),
-        origin=a_run().origin,
-        **learned,
-    )
-    row = next(line for line in render([run], [], []).splitlines() if "bc, from data" in line)
-    assert f"| {learned['score']:.1f} (1) | 0 of 1 | 600 |" in row
-
-
-def test_nothing_of_that_name_is_an_error(tmp_path: Path, capsys: Any):
-    assert main(["--only", "chess/*", "--results", str(tmp_path)]) == 2
-    assert "nothing is called chess/*" in capsys.readouterr().err
-
-
 # --- what is shown -------------------------------------------------------------------------------
-
-
-def test_table_says_what_was_run_and_what_was_not(tmp_path: Path):
-    lag: dict[str, Any] = {"lag_opt_steps": 12.0, "lag_s": 0.02}
-    runs = [
-        a_run(seed=100, score=470.0, **lag),
-        a_run(seed=101, score=500.0, reached=False, **lag),
-        *(a_run(seed=seed, score=485.0, **lag) for seed in (102, 103, 104)),
-        a_run(mode="sync", seed=100),
-    ]
-    text = render(runs, [], [])
-    row = next(line for line in text.splitlines() if line.startswith("| CartPole-v1, 475 | dqn |"))
-    assert row == (
-        "| CartPole-v1, 475 | dqn | 485.0 +- 10.6 (5) | 4 of 5, 1 scores below | 1,000 | 4.0 |"
-        " 12.0 (20 ms) | 490.0 (1) | 1,000 | 4.0 |"
-    )
-    assert "Not measured at a commit: rainbow/cartpole, " in text
-    assert "a processor, 2 of 2 cores" in text
-    assert "Commits abc1234; 2030-01-02; load before a run 0.5 to 0.5, 0.5 in the median." in text
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{MARKS[0]}\nold\n{MARKS[1]}\nafter\n")
-    for run in runs[:5]:
-        keep(tmp_path, run)
-    assert main(["--table", "--results", str(tmp_path), "--page", str(page)]) == 0
-    text = page.read_text()
-    assert "old" not in text
-    assert text.startswith("before\n")
-    assert "485.0 +- 10.6 (5)" in text
-
-
-def test_seeds_that_presets_were_tuned_on_stand_apart_and_what_has_no_commit_is_left_out():
-    tuned = a_run("ppo/cartpole", seed=0, score=481.0)
-    unknown = replace(a_run(seed=100), origin={**a_run().origin, "commit": "abc1234-dirty"})
-    fresh = [a_run("dqn/acrobot", seed=100 + i, score=-70.0) for i in range(5)]
-    text = render([*fresh, tuned, unknown], [], [])
-    measured, _, best_case = text.partition("**Seeds 0 to 2, on which presets were tuned")
-    assert "-70.0 +- 0.0 (5)" in measured
-    assert "481.0 (1)" in best_case
-    assert "490.0" not in text
-    later = [a_run("ppo/cartpole", seed=100 + i, score=482.0) for i in range(5)]
-    assert "481.0" in render([tuned, *later[:4]], [], []), "four seeds are too few"
-    assert "481.0" not in render([tuned, *later], [], [])
-
-
-def test_duels_show_the_work_of_both_sides():
-    ours = [
-        a_run(mode=OURS, seed=i, score=s, opt_steps=900, wall_s=4.0 + i)
-        for i, s in enumerate([495.0, 500.0, 500.0])
-    ]
-    details = {"version": "9.9", "settings": {"threads": 2}}
-    peers = [
-        a_run(mode="sb3", seed=i, score=500.0, wall_s=15.0, opt_steps=800, details=details)
-        for i in range(3)
-    ]
-    text = render([], [*ours, *peers], [])
-    first, second = (line for line in text.splitlines() if line.startswith("| CartPole-v1, dqn"))
-    assert first == (
-        "| CartPole-v1, dqn | asyncrl | 1,000 | 900 | 256x256, batches of 64 |"
-        " 2 (learner and 2 actors) | 498.3 +- 2.9 (3) | 5.0 (4.0 to 6.0) |  |  |"
-    )
-    assert second == (
-        "| CartPole-v1, dqn | Stable-Baselines3 | 1,000 | 800 | 256x256, batches of 64 | 2 |"
-        " 500.0 +- 0.0 (3) | 15.0 (15.0 to 15.0) | **3.00** | yes |"
-    )
-    assert "**Equal settings on both sides.** a processor, 2 of 2 cores" in text
-    assert "| **3.00** | too few seeds |" in render([], [*ours, *peers[:2]], [])
-    assert "Stable-Baselines3 9.9" in text
 
 
 def test_worse_beyond_noise_is_worse():
@@ -382,12 +199,6 @@ def test_worse_beyond_noise_is_worse():
     assert not no_worse([90.0, 91.0, 89.0], [100.0, 100.0, 100.0], span=100.0)
     assert no_worse([60.0, 100.0, 110.0], [100.0, 101.0, 99.0], span=100.0), "one seed's bad luck"
     assert no_worse([1.0], [100.0], span=1.0), "a single seed says nothing"
-
-
-def test_every_preset_is_trained_on_something():
-    trained = {case.preset or case.algorithm for case in CASES}
-    trained |= {case.algorithm for case in OFFLINE_CASES}
-    assert set(preset_lines()) <= trained
 
 
 def a_row(mode: str, seed: int, *returns: float) -> freshness.Row:
@@ -416,8 +227,3 @@ def test_learning_of_both_modes_is_compared_on_a_scale_from_random_to_the_bar() 
     assert f"| 2 | 2 | {' | '.join(cells)} | 3.0, at most 3 |" in table
     assert "abc1234" in table
     assert "sac/pendulum" not in freshness.render(rows[:2]), "there is nothing to compare with"
-
-
-def test_interquartile_means_leave_the_best_and_the_worst_out() -> None:
-    assert freshness.iqm(np.array([-1e9, 1.0, 2.0, 3.0, 1e9])) == 2.0
-    assert freshness.iqm(np.array([1.0, 3.0])) == 2.0

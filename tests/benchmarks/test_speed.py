@@ -6,7 +6,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -14,30 +14,16 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.common import (
-    ROOT,
-    Comparison,
-    compare,
-    in_turns,
-    insert,
-    keep,
-)
-from benchmarks.make_table import MARKS, load, render
+from asyncrl.metrics.machine import machine
+from benchmarks.common import ROOT, Comparison, compare, keep
+from benchmarks.make_table import load
 from benchmarks.speed import ingest, learner, replay, sampling
 
 ORIGIN = {
     "date": "2030-01-02",
     "commit": "abc1234",
     "load_before": 0.25,
-    "machine": {
-        "processor": "a processor",
-        "cores": 2,
-        "platform": "Linux",
-        "python": "3.11",
-        "torch": "2",
-        "numpy": "2",
-        "gymnasium": "1",
-    },
+    "machine": machine(),
 }
 
 
@@ -71,18 +57,6 @@ def a_comparison(*ratios: float | None) -> Comparison:
     )
 
 
-def test_measurements_are_taken_in_turns():
-    taken: list[str] = []
-
-    def measure(name: str) -> float:
-        taken.append(name)
-        return float(len(taken))
-
-    rounds = in_turns({"a": lambda: measure("a"), "b": lambda: measure("b")}, 2)
-    assert taken == ["a", "b", "a", "b"]
-    assert rounds == {"a": [1.0, 3.0], "b": [2.0, 4.0]}
-
-
 @pytest.mark.parametrize(
     ("ours", "theirs", "paired", "expected"),
     [
@@ -104,17 +78,6 @@ def test_ratio_of_rounds(
 ) -> None:
     compared = compare({"a": ours, "b": theirs}, "a", "b", what="a / b", unit="s", paired=paired)
     assert (compared.ours, compared.other, compared.ratio, compared.ratios) == expected
-
-
-def test_the_table_replaces_the_one_before():
-    result = {**ORIGIN, "name": "x", "comparisons": [asdict(a_comparison(0.5, None, 0.25))]}
-    page = insert(f"above\n{MARKS[0]}\nold\n{MARKS[1]}\nbelow", render([result]), MARKS)
-    assert "| a / b | **0.50** | 0.25 to 0.50, 1 without, n = 3 | 1.5 | not reached | s |" in page
-    assert "a processor, 2 cores" in page
-    assert "old" not in page
-    assert page.startswith("above")
-    assert page.endswith("below")
-    assert insert(page, render([result]), MARKS) == page
 
 
 def test_sampling_is_compared_with_the_bare_loop(
@@ -186,13 +149,6 @@ def test_learner_is_compared_with_its_limit_and_its_variants(
     assert f"{words}: {learner.SAMPLED} / {learner.FIXED}" in shown
     assert f"{words}: {learner.FIXED} / {learner.PRODUCTS}" in shown
     assert f"{words}: bfloat16 / {learner.SAMPLED}" in shown
-
-
-def test_parity_is_nothing_between_the_same_and_something_between_precisions() -> None:
-    case = replace(learner.CASES["dqn"], replay_rows=2000)
-    apart = learner.measure_parity(case, ["", "bfloat16"], "cpu", 3)
-    assert apart[""] == [0.0]
-    assert apart["bfloat16"][0] > 0.0
 
 
 @pytest.mark.gpu

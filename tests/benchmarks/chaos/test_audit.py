@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from asyncrl.core.segment import END, ColumnSpec, SegmentSchema, make_schema
 from asyncrl.core.types import Columns, IntArray
-from asyncrl.replay.uniform import UniformReplayConfig
-from benchmarks.chaos.audit import Audit, AuditedReplayConfig
+from benchmarks.chaos.audit import Audit
 from benchmarks.chaos.worlds import SCALE
 
 SCHEMA: SegmentSchema = make_schema(
@@ -59,21 +56,3 @@ def test_what_comes_twice_or_not_at_all_is_counted(first: int, twice: int, gaps:
     audit.look(*segment(1, 0), SCHEMA)
     audit.look(*segment(1, first), SCHEMA)
     assert (audit.twice, audit.gaps) == (twice, gaps)
-
-
-def test_who_acts_without_a_model_is_counted() -> None:
-    audit = Audit()
-    columns, rows = segment(1, 0)
-    columns["model_version"][0, :2] = -1
-    audit.look(columns, rows, SCHEMA)
-    assert audit.unmodelled == 2
-
-
-def test_replay_that_is_looked_at_is_a_replay() -> None:
-    audit = Audit()
-    config = AuditedReplayConfig(audit=audit, inner=UniformReplayConfig(capacity=100))
-    inner = replace(config.inner)
-    assert (config.lookahead, config.capacity, config.once) == (1, 100, inner.once)
-    buffer = config.build(SCHEMA, 0)
-    assert buffer.push(*segment(1, 0)) == audit.total() == len(buffer) == 4
-    assert set(buffer.sample(8)["model_version"]) == {7}

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
-import pytest
-
-from benchmarks.chaos import flaky_env, full_disk, on_ray, orphans, signals, soak
+from benchmarks.chaos import full_disk, orphans, signals, soak
 from benchmarks.chaos.audit import Audit
 from benchmarks.chaos.checkpoint_pause import Saves
-from benchmarks.chaos.flaky_env import Failures
 from benchmarks.chaos.full_disk import Outcome
 from benchmarks.chaos.models import Losses, versions_behind
 from benchmarks.chaos.orphans import Left
@@ -28,22 +24,6 @@ def test_gaps_that_touch_a_save_are_distinguished_from_others() -> None:
     saves = Saves(1, Path("x"), spans=[(2.5, 3.5)])
     saving, others = saves.during([0.0, 1.0, 2.0, 3.0, 5.0, 9.0])
     assert (saving, others) == ([1.0, 2.0], [1.0, 1.0, 4.0])
-
-
-@pytest.mark.parametrize(
-    ("end", "passed"),
-    [
-        (End(130, 1.0, 100, 0, 0), True),
-        (End(1, 1.0, 100, 0, 0), False),
-        (End(130, 1.0, 0, 0, 0), False),
-        (End(130, 1.0, 100, 1, 0), False),
-        (End(130, 1.0, 100, 0, 1), False),
-    ],
-)
-def test_an_end_is_good_with_its_code_a_checkpoint_and_no_process_left(
-    end: End, passed: bool
-) -> None:
-    assert signals._ended(9, "Ctrl-C", 130, [End(130, 1.0, 1, 0, 0), end]).passed == passed
 
 
 def test_ends_that_take_long_are_missed_and_not_broken() -> None:
@@ -97,13 +77,6 @@ def test_a_full_disk_may_cost_what_came_after_and_no_more() -> None:
     assert verdicts(True, newest=100)[0] is False
 
 
-def test_records_are_read_past_broken_lines(tmp_path: Path) -> None:
-    (tmp_path / "m").write_text('{"wall_s": 1}\n{"wal\n{"wall_s": 2}\n')
-    records, broken = full_disk._records(tmp_path / "m")
-    assert [record["wall_s"] for record in records] == [1, 2]
-    assert broken == 1
-
-
 def samples(**last: int) -> list[Sample]:
     made = [Sample(60.0 * i, 1000, 20, 5, 100 * i, 10 * i) for i in range(8)]
     changed = {"rss_bytes": 1000, "descriptors": 20, "threads": 5} | last
@@ -119,22 +92,3 @@ def test_growth_and_drift_are_seen() -> None:
     assert soak._drift(samples()).passed
     slower = [*samples()[:-1], Sample(540.0, 1000, 20, 5, 800, 90)]
     assert soak._drift(slower).verdict == "missed"
-
-
-@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed here")
-def test_without_ray_its_entry_says_what_to_install(tmp_path: Path) -> None:
-    (found,) = on_ray.measure("small", tmp_path)
-    assert found.verdict == "not run"
-    assert "pip install 'asyncrl[ray]'" in found.measured
-
-
-def test_faults_on_ray_have_limits() -> None:
-    faults = on_ray.Faults({what: on_ray.Fault(0.1, 0.1, 9.0) for what in ("an actor", "a host")})
-    assert [finding.verdict for finding in on_ray._in_time(faults)] == ["kept", "kept"]
-    faults.seen["an actor"].known_s = faults.seen["a host"].back_s = 16.0
-    assert [finding.verdict for finding in on_ray._in_time(faults)] == ["missed", "missed"]
-
-
-def test_waits_must_grow() -> None:
-    assert flaky_env._grows(Failures(3, waits_s={0: [0.06, 0.11, 0.21], 1: [0.06]}))
-    assert not flaky_env._grows(Failures(3, waits_s={0: [0.06, 0.06, 0.06]}))

@@ -16,7 +16,6 @@ import pytest
 
 from benchmarks.chaos import __main__ as bench
 from benchmarks.chaos.entries import ENTRIES, Entry
-from benchmarks.chaos.finding import Finding, not_run
 from benchmarks.chaos.one_entry import run_apart
 from tests.support.helpers import wait_until
 
@@ -134,39 +133,7 @@ def runs(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-def test_entries_can_be_left_out(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(bench, "ENTRIES", {"fake": Entry(FAKE, "fakes", 1, 1)})
-    assert bench.main(["--results", str(tmp_path), "--without", "fake"]) == 0
-    assert bench.main(["--list"]) == 0
-    assert "fakes (1 s, 1 s)" in capsys.readouterr().out
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("name", ENTRIES)
 def test_entry_has_a_module(name: str) -> None:
     assert find_spec(ENTRIES[name].module) is not None
     assert ENTRIES[name].deadline_s("small") > ENTRIES[name].small_s
-
-
-def test_code_of_an_entry_changes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    entry = Entry("a_chaos_entry_of_a_test", "", 1, 1)
-    source = tmp_path / "a_chaos_entry_of_a_test.py"
-    source.write_text("a = 1")
-    before = entry.code()
-    assert entry.code() == before
-    source.write_text("a = 2")
-    assert entry.code() != before
-
-
-def test_verdicts() -> None:
-    def verdict(*, passed: bool, timed: bool) -> str:
-        made = Finding(target=1, what="", measured="2", promised="1", passed=passed, timed=timed)
-        return made.verdict
-
-    assert verdict(passed=True, timed=True) == "kept"
-    assert verdict(passed=False, timed=True) == "missed"
-    assert verdict(passed=False, timed=False) == "broken"
-    assert not_run(1, "", "", "no strace").verdict == "not run"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from asyncrl.metrics.machine import machine
 from benchmarks.chaos.finding import Finding, not_run
-from benchmarks.chaos.table import MARKS, newest, render, write_table
+from benchmarks.chaos.table import render
 from benchmarks.chaos.targets import TARGETS
 
 
@@ -48,11 +46,6 @@ def test_each_target_has_a_row() -> None:
     assert {cells[4] for cells in found.values()} == {"not run"}
 
 
-def test_full_results_come_before_newer_small_ones() -> None:
-    old, full = result("a", "small", "2030-01-03"), result("a", "full", "2030-01-01")
-    assert newest([full, old, result("b", "small", "2030-01-01")])[0] is full
-
-
 @pytest.mark.parametrize(
     ("findings", "kept"),
     [
@@ -65,27 +58,3 @@ def test_full_results_come_before_newer_small_ones() -> None:
 )
 def test_worst_verdict_counts(findings: list[Finding], kept: str) -> None:
     assert rows(result("e", "small", "2030-01-01", *findings))[3][4] == kept
-
-
-def test_row_names_what_was_measured_and_where() -> None:
-    cells = rows(
-        result("e", "small", "2030-01-01", finding(3)),
-        result("f", "full", "2030-01-02", finding(3)),
-    )[3]
-    assert cells[3] == "a / b: 2 s<br>a / b: 2 s"
-    assert cells[5] == "`e`, small, 2030-01-01, abc<br>`f`, full, 2030-01-02, abc"
-
-
-def test_table_goes_between_its_marks(tmp_path: Path) -> None:
-    (tmp_path / "e_small.json").write_text(
-        json.dumps(result("e", "small", "2030-01-01", finding(7)))
-    )
-    (tmp_path / "other.json").write_text('{"question": "of something else"}')
-    page = tmp_path / "README.md"
-    page.write_text(f"before\n{MARKS[0]}\nof before\n{MARKS[1]}\nafter")
-    write_table(tmp_path, page)
-    written = page.read_text()
-    assert written.startswith(f"before\n{MARKS[0]}\n")
-    assert written.endswith(f"{MARKS[1]}\nafter")
-    assert "| 7 |" in written
-    assert "of before" not in written

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.chaos import worlds
 from benchmarks.chaos.worlds import SCALE, Incarnations, Numbered, Order
 
 ACTION = np.zeros(2, np.int64)
@@ -30,22 +29,6 @@ def test_observations_say_which_incarnation_and_step_they_are_of(world: Numbered
     assert outcome.obs.shape == (2, 7) == (2, *second.spec.observation.shape)
     second.close()
     assert (first.incarnation.steps, second.incarnation.steps) == (0, 3)
-
-
-def test_every_process_that_opens_the_file_sees_the_same(
-    world: Numbered, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    env = world()
-    env.step(ACTION)
-    incarnations = Incarnations(world.incarnations)
-    assert incarnations.all() == [], "the process that looks on is no actor"
-    monkeypatch.setattr(worlds.os, "getpid", lambda: 0)
-    (seen,) = incarnations.all()
-    assert (seen.number, seen.steps, seen.pid) == (1, 1, env.incarnation.pid)
-    assert [one.number for one in incarnations.living()] == [1]
-    env.incarnation._cells[0] = 2**22 + 1  # a number that no process has
-    assert incarnations.living() == []
-    assert not seen.alive
 
 
 def test_an_order_is_obeyed_once(world: Numbered) -> None:
