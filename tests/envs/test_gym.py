@@ -10,40 +10,18 @@ from functools import partial
 from typing import Any
 
 import gymnasium
-import numpy as np
 import pytest
-from gymnasium.envs.classic_control.cartpole import CartPoleEnv
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
 
-from asyncrl.core.env import BatchEnv, DiscreteSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import EnvConfig, make_batch, with_kwargs
 from asyncrl.envs.vector import VectorBatch
-from tests.support.fake_envs import TellingEnv, make_env, make_vector_env
+from tests.support.fake_envs import TellingEnv
 
 PLAIN = "tests.support.fake_envs:make_env"
 VECTOR = "tests.support.fake_envs:make_vector_env"
 HOMES = "asyncrl.envs.atari", "asyncrl.envs.envpool"
-
-
-def run(env: BatchEnv, n_steps: int = 3) -> np.ndarray:
-    env.reset(0)
-    for _ in range(n_steps):
-        obs = env.step(np.zeros(env.n_envs, np.int64)).obs
-    env.close()
-    return obs
-
-
-@pytest.mark.parametrize(
-    ("vectorization", "kind"), [("batch", PlainBatch), ("native", VectorBatch)]
-)
-def test_id_makes_environments_stepped_together(vectorization: Any, kind: type[Any]) -> None:
-    env = EnvConfig(id="CartPole-v1", n_envs=4, vectorization=vectorization).build()
-    assert isinstance(env, kind)
-    assert env.n_envs == 4
-    assert env.spec.action == DiscreteSpec(2)
-    assert run(env).shape == (4, 4)
 
 
 @pytest.mark.parametrize(
@@ -95,23 +73,8 @@ def test_vector_factory_decides_how_many_unless_asked_for_more_than_one() -> Non
     assert EnvConfig(id=VECTOR, kwargs={"num_envs": 5}).build().n_envs == 5
     with pytest.raises(ConfigError, match=r"holds 5 environments, but n_envs is 4"):
         EnvConfig(id=VECTOR, kwargs={"num_envs": 5}, n_envs=4).build()
-
-
-def test_make_plain_makes_a_new_one_each_time() -> None:
-    config = EnvConfig(id=PLAIN, kwargs={"who": 2}, n_envs=9)
-    first, second = config.make_plain(), config.make_plain()
-    assert isinstance(first, TellingEnv)
-    assert first is not second
-    assert first.reset(seed=0)[0][0] == 2
-    cart_pole = EnvConfig(id="CartPole-v1").make_plain()
-    assert isinstance(cart_pole.unwrapped, CartPoleEnv)
-
-
-def test_config_travels_to_other_processes() -> None:
-    config = EnvConfig(id="CartPole-v1", kwargs={"sutton_barto_reward": True}, n_envs=2)
-    assert pickle.loads(pickle.dumps(config)) == config
-    assert pickle.loads(pickle.dumps(config.build))().n_envs == 2
-    assert pickle.loads(pickle.dumps(make_batch(make_env, 3)))().n_envs == 3
+    with pytest.raises(ConfigError, match=r"SyncVectorEnv, not a gymnasium.Env"):
+        EnvConfig(id=VECTOR).make_plain()
 
 
 @pytest.mark.parametrize(
@@ -176,34 +139,6 @@ def test_error_in_a_known_package_names_versions_that_fit(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("env_id", "error"),
-    [
-        ("shimmy:dm_control/cartpole-balance-v0", TypeError("unexpected keyword 'colour'")),
-        ("shimmy:bsuite/catch-v0", AttributeError("'x' has no attribute 'y'")),
-    ],
-)
-def test_errors_that_no_other_version_mends_name_none(
-    monkeypatch: pytest.MonkeyPatch, env_id: str, error: Exception
-) -> None:
-    def make(_: str, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr(gymnasium, "make", make)
-    with pytest.raises(type(error)) as raised:
-        EnvConfig(id=env_id).build()
-    assert raised.value.__notes__ == [f"asyncrl: while making environment {env_id!r}"]
-
-
-@pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "envpool:CartPole-v1"])
-def test_what_has_a_vector_form_only_is_always_native(env_id: str) -> None:
-    config = EnvConfig(id=env_id, n_envs=2)
-    assert config.vectorization == "native"
-    assert config == EnvConfig(id=env_id, n_envs=2, vectorization="native")
-    with pytest.raises(ConfigError, match=r"has a vector form only; use env.vectorization=native"):
-        config.make_plain()
-
-
-@pytest.mark.parametrize(
     ("env_id", "package"), [("ALE/Pong-v5", "ale_py"), ("envpool:CartPole-v1", "envpool")]
 )
 def test_what_has_a_vector_form_only_is_evaluated_in_as_many_as_asked_for(
@@ -211,46 +146,15 @@ def test_what_has_a_vector_form_only_is_evaluated_in_as_many_as_asked_for(
 ) -> None:
     pytest.importorskip(package, reason=f"{package} is not installed")
     config = EnvConfig(id=env_id, n_envs=2)
+    assert config.vectorization == "native"
+    with pytest.raises(ConfigError, match=r"use env.vectorization=native"):
+        config.make_plain()
     env = config.build_for(3)
     assert env.n_envs == 3
     env.close()
     vector = config.make_vector()
     assert vector.num_envs == 2
     vector.close()
-
-
-def test_vector_environment_that_says_it_is_plain_too_is_a_vector_environment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Both(SyncVectorEnv, gymnasium.Env[Any, Any]):  # type: ignore[misc]
-        """As those of EnvPool."""
-
-    monkeypatch.setattr(
-        sys.modules["tests.support.fake_envs"], "make_env", lambda: Both([TellingEnv, TellingEnv])
-    )
-    config = EnvConfig(id=PLAIN, n_envs=2)
-    assert isinstance(config.build(), VectorBatch)
-    assert isinstance(config.build_for(5), VectorBatch)
-    with pytest.raises(ConfigError, match=r"Both, not a gymnasium.Env"):
-        config.make_plain()
-
-
-def test_native_form_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"cannot make environment 'MountainCar-v0'"):
-        EnvConfig(id="MountainCar-v0", n_envs=2, vectorization="native").build()
-
-
-def test_module_in_a_gymnasium_id_is_imported_by_gymnasium(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(
-        gymnasium.registry,
-        "Telling-v0",
-        gymnasium.envs.registration.EnvSpec("Telling-v0", entry_point=PLAIN),
-    )
-    env = EnvConfig(id="tests.support.fake_envs:Telling-v0", n_envs=2).build()
-    assert isinstance(env, PlainBatch)
-    assert env.n_envs == 2
 
 
 @pytest.mark.parametrize("made", [None, TellingEnv])
@@ -273,10 +177,3 @@ def test_make_batch_makes_nothing_before_it_is_called() -> None:
     assert make().reset(0)[:, 0].tolist() == [0, 1, 2]
     assert make().n_envs == 3
     assert len(made) == 6
-
-
-def test_make_batch_takes_the_vector_environment_unchanged() -> None:
-    assert make_batch(partial(make_vector_env, 4), 1)().n_envs == 4
-    assert make_batch(partial(make_vector_env, 4), 4)().n_envs == 4
-    with pytest.raises(ConfigError, match="holds 4 environments, but n_envs is 3"):
-        make_batch(partial(make_vector_env, 4), 3)()

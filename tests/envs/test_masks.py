@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.errors import ConfigError, EnvironmentFault
-from asyncrl.envs.gym import EnvConfig, make_batch
+from asyncrl.envs.gym import make_batch
 from asyncrl.envs.masks import ActionMasks
 from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
@@ -91,22 +91,6 @@ def test_masks_of_vector_environments_are_inside_their_observations(mode: Autore
         action = np.argmax(mask_of(env, obs), axis=1)
         out = env.step(action)
         obs = out.obs
-    env.close()
-
-
-def test_dicts_keep_their_fields_and_actions_may_start_anywhere() -> None:
-    space = Dict({"at": Box(0, 5, (1,), np.float32)})
-    env = make_batch(lambda: ActionMasks(Strict(start=7, space=space)), 1)()
-    assert {name for name, _ in env.spec.observation.fields} == {"action_mask", "at"}  # type: ignore[union-attr]
-    obs = env.reset(0)
-    assert mask_of(env, obs) == [[0, 1, 1]]
-    env.step(np.array([2]))
-    env.close()
-
-
-def test_wrapper_is_applied_by_name() -> None:
-    env = EnvConfig(id="Taxi-v4", wrappers=("asyncrl.envs.masks:ActionMasks",)).build()
-    assert env.spec.masked
     env.close()
 
 

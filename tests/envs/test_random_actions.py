@@ -26,10 +26,6 @@ def drawn(action: BoxSpec | DiscreteSpec) -> np.ndarray[Any, Any]:
     return actions
 
 
-def test_each_of_a_number_of_choices_is_drawn() -> None:
-    assert set(drawn(DiscreteSpec(5)).flat) == set(range(5))
-
-
 @pytest.mark.parametrize(
     ("action", "first", "second"),
     [
@@ -50,10 +46,8 @@ def test_each_choice_of_several_is_drawn(
     ("low", "high", "least", "largest"),
     [
         (-2.0, 2.0, -2.0, 2.0),
-        (5000.0, 6000.0, 5000.0, 6000.0),
         (-INF, INF, -1.0, 1.0),
         (3.0, INF, 3.0, 4.0),
-        (-INF, -7.0, -8.0, -7.0),
     ],
 )
 def test_quantities_fill_their_bounds_or_what_is_near_0(

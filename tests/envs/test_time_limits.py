@@ -101,11 +101,10 @@ def test_a_step_before_the_first_reset_is_still_refused() -> None:
 
 
 @pytest.mark.parametrize("changed", [2, 9])
-@pytest.mark.parametrize("outside", [limited(100)])
-def test_a_changed_limit_counts_from_the_next_episode_on(changed: int, outside: Wrap) -> None:
+def test_a_changed_limit_counts_from_the_next_episode_on(changed: int) -> None:
     limits = [TimeLimit(TellingEnv(plan=[(50, "T")]), 5) for _ in range(2)]
     waiting = iter(limits)
-    batch = PlainBatch(lambda: outside(next(waiting)), 2)
+    batch = PlainBatch(lambda: limited(100)(next(waiting)), 2)
     batch.reset(0)
     ends: list[list[int]] = [[], []]
     for turn in range(1, 21):

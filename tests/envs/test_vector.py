@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.spaces import Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from asyncrl.core.env import PackedSpec
@@ -19,7 +19,6 @@ from tests.support.fake_envs import (
     NESTED_SPACE,
     OBS_SPACE,
     TERMINATING,
-    ActedEnv,
     BrokenEnv,
     tell_nested,
     telling_makers,
@@ -79,19 +78,6 @@ def sync(mode: AutoresetMode, second: Any) -> VectorBatch:
     makers = telling_makers([TERMINATING] * 3)
     makers[1] = second
     return VectorBatch(SyncVectorEnv(makers, autoreset_mode=mode))
-
-
-def step_from_reset(batch: VectorBatch, n_steps: int) -> None:
-    batch.reset(0)
-    for _ in range(n_steps):
-        batch.step(NOTHING)
-
-
-@pytest.mark.parametrize("mode", [AutoresetMode.DISABLED, "SameStep"])
-def test_mode_is_taken_from_the_metadata_through_wrappers(mode: Any) -> None:
-    env = ScriptedVector()
-    env.metadata = {"autoreset_mode": mode}
-    assert VectorBatch(VectorWrapper(env))._mode is AutoresetMode(mode)
 
 
 @pytest.mark.parametrize("metadata", [{}, None, {"autoreset_mode": "sometimes"}])
@@ -206,15 +192,6 @@ def test_broken_promises_name_the_field(changes: dict[str, Any], message: str) -
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-@pytest.mark.parametrize("at_step", [0, 3])
-def test_nan_is_found_wherever_it_comes_from(mode: AutoresetMode, at_step: int) -> None:
-    """Step 3 is the last one of an episode, and step 0 the first of all."""
-    batch = sync(mode, partial(BrokenEnv, 1, at_step=at_step, obs=np.full(4, np.nan, np.float32)))
-    with pytest.raises(EnvironmentFault, match="environment 1 of 3"):
-        step_from_reset(batch, 3)
-
-
-@pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_error_of_an_environment_comes_through_with_the_actions(mode: AutoresetMode) -> None:
     error = RuntimeError("the physics exploded")
     batch = sync(mode, partial(BrokenEnv, 1, error=error))
@@ -224,22 +201,6 @@ def test_error_of_an_environment_comes_through_with_the_actions(mode: AutoresetM
         batch.step(np.array([4, 3, 2]))
     assert caught.value is error
     assert caught.value.__notes__ == ["asyncrl: in step of SyncVectorEnv, actions [4, 3, 2]"]
-
-
-def test_rewards_and_flags_of_a_mere_reset_do_not_count() -> None:
-    env = ScriptedVector(terminated=np.array([False, True, False]), reward=np.array([1, 2, 3]))
-    env.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
-    batch = VectorBatch(env)
-    batch.reset(0)
-    assert batch.step(NOTHING).stepped is None
-    env.answer["reward"] = np.array([1, math.nan, 3])
-    out = batch.step(NOTHING)
-    assert out.stepped is not None
-    assert out.stepped.tolist() == [True, False, True]
-    assert out.reward.tolist() == [1, 0, 3]
-    assert not out.terminated.any()
-    env.answer["reward"] = np.array([1, 2, 3])
-    assert batch.step(NOTHING).stepped is None, "that it said it ended while resetting is ignored"
 
 
 def test_partial_reset_changes_no_other_environment() -> None:
@@ -252,16 +213,3 @@ def test_partial_reset_changes_no_other_environment() -> None:
     out = batch.step(NOTHING)
     np.testing.assert_array_equal(out.obs, [now[0], [0] * 4, now[2]])
     np.testing.assert_array_equal(out.final_obs, now)
-
-
-def test_actions_are_converted_for_the_space() -> None:
-    env = SyncVectorEnv([lambda: ActedEnv(Box(-1, 1, (2,), np.float64))] * 2)
-    batch = VectorBatch(env)
-    batch.reset(0)
-    action = np.array([[0, 1], [-1, 0.5]], np.float32)
-    before = action.copy()
-    batch.step(action)
-    np.testing.assert_array_equal(action, before, "environments write into a copy")
-    for one, right in zip(env.envs, before, strict=True):
-        assert one.acted[0].dtype == np.float64  # type: ignore[attr-defined]
-        np.testing.assert_array_equal(one.acted[0], right)  # type: ignore[attr-defined]

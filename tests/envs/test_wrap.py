@@ -57,15 +57,6 @@ def test_wrappers_are_applied_to_each_environment_the_first_one_innermost() -> N
     assert first_obs(f"{PLUS}(number=-0.5)") == [13.0, 13.0]
 
 
-def test_registered_environments_are_wrapped_too() -> None:
-    limit = "gymnasium.wrappers:TimeLimit(max_episode_steps=2)"
-    env = EnvConfig(id="CartPole-v1", wrappers=(limit,)).build()
-    env.reset(0)
-    truncated = [bool(env.step(np.zeros(1, np.int64)).truncated[0]) for _ in range(4)]
-    env.close()
-    assert truncated == [False, True, False, True]
-
-
 def test_native_vector_environments_get_wrappers_of_vectors() -> None:
     env = EnvConfig(
         id="tests.support.fake_envs:make_vector_env",
