@@ -47,17 +47,13 @@ class Entry:
 _ROWS: tuple[tuple[str, str, float, float], ...] = (
     ("socket_flood", "hostile connections while an honest actor works", 15, 400),
     ("kill_storm", "actors that are killed, one after the other, at a steady rate", 30, 650),
-    ("hang_storm", "environments that hang, asleep, in native code or stopped", 12, 450),
-    ("flaky_env", "environments that raise, under each policy", 16, 400),
     (
         "orphans",
         "learners that are killed with stuck actors: processes and files that are left",
         20,
         900,
     ),
-    ("signals", "Ctrl-C and SIGTERM with 100 MB of state", 30, 1200),
     ("checkpoint_pause", "checkpoints of 100 MB: which process pauses", 28, 300),
-    ("paused_learner", "a learner that is stopped for a while", 20, 80),
     ("partition", "a network that stalls, or swallows what is sent", 55, 80),
     ("hosts", "hosts that join late, die, hang, flap, are cut off or refused", 90, 400),
     ("on_ray", "hosts on Ray that are killed, or lose their node or the cluster", 65, 65),

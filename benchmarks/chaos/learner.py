@@ -3,12 +3,11 @@
 Everything it starts carries a mark in its environment, by which leftover processes are found; its
 /dev/shm is a separate directory where the machine allows that.
 
-python -m benchmarks.chaos.learner DIRECTORY ACTORS WIDTH
+python -m benchmarks.chaos.learner DIRECTORY ACTORS
 """
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import subprocess
@@ -16,18 +15,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from asyncrl.replay.uniform import UniformReplayConfig
-from benchmarks.chaos.finding import Finding
 from benchmarks.chaos.stage import DEADLINE_S, Stage
-from benchmarks.chaos.worlds import Incarnations, Numbered
+from benchmarks.chaos.worlds import Incarnations
 from benchmarks.machines import machine, no_mounts
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # that is where it is
-_ENOUGH, _STATUS = "enough", "status"
+_STATUS = "status"
 _CAPACITY = 4_000
 
 
@@ -45,8 +43,7 @@ class Learner:
     """A run in another process, with environments of `worlds.Numbered`."""
 
     directory: Path
-    actors: int = 2
-    width: int = 0
+    actors: int
     mark: str = ""
     process: subprocess.Popen[str] | None = None
     _stack: ExitStack = field(default_factory=ExitStack)
@@ -82,7 +79,7 @@ class Learner:
         on = self._stack.enter_context(machine(self.directory, *own))
         self.mark = on.mark
         command = [sys.executable, "-m", "benchmarks.chaos.learner", str(self.directory)]
-        command += [str(self.actors), str(self.width)]
+        command += [str(self.actors)]
         self.process = on.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         return self
 
@@ -104,38 +101,26 @@ class Learner:
 
         wait_until(runs, DEADLINE_S, "a learner's actors")
 
-    def end(self) -> tuple[dict[str, Any], Finding]:
-        """End it with success; return its actors' counts and its ledger."""
-        assert self.process
-        (self.directory / _ENOUGH).touch()
-        out, err = self.process.communicate(timeout=DEADLINE_S)
-        if self.process.returncode:
-            raise RuntimeError(f"the learner ended with {self.process.returncode}: {err}")
-        actors, balance = json.loads(out.splitlines()[-1])
-        return actors, Finding(**balance)
 
-
-def _until_enough(stage: Stage, directory: Path) -> Iterator[None]:
-    """Train and report what is stored, until a file exists or the reader is gone."""
+def _while_watched(stage: Stage, directory: Path) -> Iterator[None]:
+    """Train and report what is stored, until the reader is gone."""
     with (directory / _STATUS).open("r+b") as file:
         cell = memoryview(mmap.mmap(file.fileno(), 8)).cast("Q")
     entry = os.getppid()
-    while not (directory / _ENOUGH).exists() and os.getppid() == entry:
+    while os.getppid() == entry:
         cell[0] = stage.audit.total()
         yield
 
 
 def main() -> None:
     """Be the learner."""
-    directory, actors, width = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    directory, actors = Path(sys.argv[1]), int(sys.argv[2])
     stage = Stage(
         directory,
-        world=Numbered(width=width),
         configure=lambda config: replace(config, actors=actors),
         replay=UniformReplayConfig(capacity=_CAPACITY),
     )
-    stage.play(lambda stage: _until_enough(stage, directory))
-    print(json.dumps([dict(stage.result.actors), asdict(stage.balance(21, "the ledger"))]))
+    stage.play(lambda stage: _while_watched(stage, directory))
 
 
 if __name__ == "__main__":
