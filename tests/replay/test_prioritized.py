@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,11 +10,10 @@ from hypothesis import strategies as st
 from asyncrl.actor.step_processor import OneStep
 from asyncrl.core.errors import NonFiniteModel
 from asyncrl.core.segment import END, LARGEST_REWARD, TERMINATED, TRUNCATED, make_schema
-from asyncrl.core.types import Array, IntArray
+from asyncrl.core.types import Array
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.replay.priorities import SumTree
 from asyncrl.replay.prioritized import PrioritizedReplay, PrioritizedReplayConfig
-from asyncrl.training.offline import OfflineTrainer
 from asyncrl.training.synchronous import Trainer, TrainerConfig
 from tests.replay.segments import segment, with_columns
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
@@ -100,24 +97,6 @@ def test_new_transitions_are_drawn_like_the_most_wrong_one() -> None:
     )
 
 
-@pytest.mark.parametrize("batch_size", [7])
-def test_every_piece_of_a_batch_is_drawn_from_all_of_replay(batch_size: int) -> None:
-    buffer = build()
-    fill(buffer, 400)
-    index = buffer.sample(4 * batch_size)["index"]
-    for first in range(0, 4 * batch_size, batch_size):
-        piece = index[first : first + batch_size]
-        assert piece.mean() == pytest.approx(200, abs=40)
-        assert np.histogram(piece, bins=4, range=(0, 400))[0].min() >= batch_size // 8
-
-
-def test_the_last_error_of_a_repeated_index_counts() -> None:
-    buffer = build(alpha=1.0)
-    fill(buffer, 4)
-    buffer.update_priorities(np.array([0, 1, 2, 3, 1, 1]), np.array([1.0, 5, 1, 1, 7, 2]))
-    assert shares(buffer)[1] == pytest.approx(2 / 5, abs=0.003)
-
-
 # --- what is overwritten --------------------------------------------------------------------------
 
 
@@ -181,15 +160,6 @@ def test_overwritten_transitions_do_not_count_for_the_largest_weight() -> None:
     assert buffer.sample(64)["weight"] == pytest.approx(1.0)
 
 
-def test_places_that_nothing_has_taken_do_not_count_for_the_largest_weight() -> None:
-    buffer = build(capacity=8, normaliser="buffer")
-    fill(buffer, 8)
-    for message in play([["T"] * 4], make_outbox(1, LENGTH, 1), finish=False)[1]:
-        buffer.push(message.columns, message.rows)
-    assert len(buffer) < buffer.capacity, "every other row ends an episode"
-    assert buffer.sample(64)["weight"] == pytest.approx(1.0)
-
-
 def test_beta_grows_with_the_batches() -> None:
     buffer = build(beta=0.2, beta_end=0.6, beta_samples=16)
     fill(buffer, 12)
@@ -236,17 +206,6 @@ def test_first_errors_follow_from_what_the_acting_model_saw() -> None:
     assert first_priorities(buffer) == pytest.approx(np.abs(expected))
 
 
-def test_first_errors_are_in_the_unit_of_values() -> None:
-    columns = with_columns("q_taken", "q_best", "reward_scale", length=3, lookahead=2)
-    config = PrioritizedReplayConfig(alpha=1.0, epsilon=1e-9, n_step=2, gamma=0.5)
-    buffer = config.build(columns, 0)
-    values = {"q_taken": [0.5, 3, 1], "q_best": [9.0, 8, 7, 6, 5]}
-    scale = [0.1, 0.1, 0.2, 0.2, 0.2]
-    buffer.push(*segment(columns, reward=[10.0, 20, 40, 80, 0], reward_scale=scale, **values))
-    expected = [2 + 0.25 * 7 - 0.5, 4 + 0.25 * 6 - 3, LARGEST_REWARD + 0.25 * 5 - 1]
-    assert first_priorities(buffer) == pytest.approx(expected)
-
-
 def test_value_after_a_truncated_episode_is_not_bootstrapped() -> None:
     columns = with_columns("q_taken", "q_best", length=4, lookahead=1)
     config = PrioritizedReplayConfig(alpha=1.0, epsilon=1e-9, gamma=0.5)
@@ -269,48 +228,26 @@ class Wrong(ConstantAgent):
         return error
 
 
-class Notes(PrioritizedReplay):
-    """Keeps the priorities that it receives."""
-
-    def __init__(self, *parts: Any) -> None:
-        super().__init__(*parts)
-        self.received: list[tuple[list[int], list[float]]] = []
-
-    def update_priorities(self, index: IntArray, td_error: Array) -> None:
-        self.received.append((index.tolist(), td_error.tolist()))
-        super().update_priorities(index, td_error)
-
-
-def expected_of(agent: Wrong) -> list[tuple[list[int], list[float]]]:
-    return [
-        (batch["index"].tolist(), [100.0 * (i + 1)] + [1.0] * (len(batch["index"]) - 1))
-        for i, batch in enumerate(agent.batches)
-    ]
-
-
-def test_offline_training_reports_priorities() -> None:
-    buffer, agent = Notes(PrioritizedReplayConfig(), schema(LENGTH, 1), 0), Wrong()
-    fill(buffer, 12)
-    OfflineTrainer(agent, buffer, batch_size=4, stop=MaxOptSteps(3)).train()
-    assert len(buffer.received) == 3
-    assert buffer.received == expected_of(agent)
-
-
-def make_trainer(agent: ConstantAgent) -> tuple[Trainer, Notes]:
+def test_synchronous_training_reports_priorities(monkeypatch: pytest.MonkeyPatch) -> None:
+    received: list[tuple[list[int], list[float]]] = []
+    monkeypatch.setattr(
+        PrioritizedReplay,
+        "update_priorities",
+        lambda _, index, td_error: received.append((index.tolist(), td_error.tolist())),
+    )
+    agent = Wrong()
     columns = OneStep().columns(COUNTING_SPEC, ())
     segments = make_schema(columns, length=1, lookahead=1)
-    buffer = Notes(PrioritizedReplayConfig(), segments, 0)
+    buffer = PrioritizedReplay(PrioritizedReplayConfig(), segments, 0)
     config = TrainerConfig(batch_size=4, warmup_env_steps=8)
     parts = {"schema": segments, "processor": OneStep(), "seed": 0, "stop": MaxOptSteps(5)}
-    return Trainer(agent, CountingBatch(), buffer, config, **parts), buffer
-
-
-def test_synchronous_training_reports_priorities() -> None:
-    agent = Wrong()
-    trainer, buffer = make_trainer(agent)
-    trainer.train()
-    assert len(buffer.received) == 5
-    assert buffer.received == expected_of(agent)
+    Trainer(agent, CountingBatch(), buffer, config, **parts).train()
+    expected = [
+        (batch["index"].tolist(), [100.0 * (i + 1), 1.0, 1.0, 1.0])
+        for i, batch in enumerate(agent.batches)
+    ]
+    assert len(received) == 5
+    assert received == expected
 
 
 # --- refusals -------------------------------------------------------------------------------------
@@ -324,3 +261,14 @@ def test_error_that_is_no_number_is_refused_and_changes_nothing(error: float) ->
     with pytest.raises(NonFiniteModel, match="TD error"):
         buffer.update_priorities(np.array([0, 1]), np.array([1.0, error]))
     np.testing.assert_array_equal(first_priorities(buffer), before)
+
+
+def test_first_errors_are_in_the_unit_of_values() -> None:
+    columns = with_columns("q_taken", "q_best", "reward_scale", length=3, lookahead=2)
+    config = PrioritizedReplayConfig(alpha=1.0, epsilon=1e-9, n_step=2, gamma=0.5)
+    buffer = config.build(columns, 0)
+    values = {"q_taken": [0.5, 3, 1], "q_best": [9.0, 8, 7, 6, 5]}
+    scale = [0.1, 0.1, 0.2, 0.2, 0.2]
+    buffer.push(*segment(columns, reward=[10.0, 20, 40, 80, 0], reward_scale=scale, **values))
+    expected = [2 + 0.25 * 7 - 0.5, 4 + 0.25 * 6 - 3, LARGEST_REWARD + 0.25 * 5 - 1]
+    assert first_priorities(buffer) == pytest.approx(expected)

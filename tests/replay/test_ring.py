@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +22,6 @@ from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from tests.replay.segments import streams
 from tests.support.streams import Transition, make_outbox, play, schema
-
-GIB = 2**30
 
 
 @pytest.mark.parametrize(
@@ -125,24 +122,6 @@ def test_bytes_are_known_before(config: UniformReplayConfig) -> None:
     assert config.nbytes(segments) == config.build(segments, 0)._ring.nbytes
 
 
-def test_what_goes_into_a_file_is_logged_apart(
-    caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    config = UniformReplayConfig(capacity=1000, memory_map=tmp_path)
-    with caplog.at_level(logging.INFO, "asyncrl"):
-        config.build(atari(), 0)
-    size = config.column_bytes(atari()) / 2**20
-    assert f" of memory and {size:.1f} MiB in a file when it is full" in caplog.text
-
-
-def test_segments_that_store_rows_many_times_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "asyncrl"):
-        UniformReplayConfig(capacity=100).build(atari(), 0)
-        assert "each row" not in caplog.text
-        UniformReplayConfig(capacity=100).build(replace(atari(), length=1), 0)
-    assert "segments of 1 rows store each row" in caplog.text
-
-
 def test_replay_larger_than_memory_is_refused() -> None:
     config = UniformReplayConfig(capacity=10**9)
     needed = config.nbytes(atari())
@@ -185,8 +164,3 @@ def test_file_that_does_not_fit_its_disk_is_refused(
     monkeypatch.setattr(ring_config.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
     with pytest.raises(ConfigError, match=r"needs a file of .*1,000 bytes .*are free in"):
         UniformReplayConfig(memory_map=tmp_path).build(atari(), 0)
-
-
-def test_directory_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"memory_map=.*nowhere.*is not a directory"):
-        UniformReplayConfig(memory_map=tmp_path / "nowhere").build(schema(4, 1), 0)

@@ -75,16 +75,6 @@ def test_what_comes_is_what_was_there(
     assert same(collected(Between(buffer.stream(), goes_on)), expected)
 
 
-@every_ring
-def test_a_stream_holds_what_was_there_before_another_state_was_loaded(case: Case) -> None:
-    other, buffer = case.build(), case.build()
-    push(other, case.messages([["", "C"] * 12]))
-    push(buffer, case.messages(SOME))
-    expected, stream = buffer.state(), buffer.stream()
-    buffer.load_state(other.state())
-    assert same(collected(stream), expected)
-
-
 def rows_of(buffer: Any) -> list[bytes]:
     """Return what is known of each row, the oldest first."""
     ring = buffer._ring
@@ -124,16 +114,6 @@ def test_rows_for_which_there_is_no_room_are_given_up(
     if taken and case is RINGS["uniform"]:
         assert places[0] == 0, "the oldest segments had come before"
     assert use(again) or not after
-
-
-def test_room_comes_back_as_pieces_are_taken() -> None:
-    case = RINGS["uniform"]
-    buffer = case.build()
-    push(buffer, case.messages(SOME))
-    expected = buffer.state()
-    columns, rows = segment(buffer.schema)
-    pushes = iter(lambda: buffer.push(columns, rows), None)
-    assert same(collected(Between(buffer.stream(buffer.schema.segment_bytes), pushes)), expected)
 
 
 @pytest.mark.parametrize("room", [0, 2, None])

@@ -212,25 +212,6 @@ def test_prioritized_sequences_are_the_same_windows_drawn_in_proportion() -> Non
     assert buffer._priorities.beta == pytest.approx(0.7)
 
 
-def test_oldest_sequences_make_room() -> None:
-    config = SequenceReplayConfig(capacity=8, sequence_length=2, stride=1)
-    buffer = config.build(schema(4, config.lookahead), 0)
-    histories, messages = play([[""] * 40], make_outbox(1, 4, config.lookahead), finish=False)
-    stored = 0
-    for message in messages:
-        stored += buffer.push(message.columns, message.rows)
-    assert len(buffer) == buffer.capacity == 8
-    newest = {t.obs for t in histories[0][stored - 7 : stored + 1]}
-    assert set(buffer.sample(200)["obs"][:, 0, 0].tolist()) == newest
-
-
-@pytest.mark.parametrize("make", [SequenceReplayConfig])
-def test_empty_buffer_refuses_to_sample(make: type[SequenceReplayConfig]) -> None:
-    config = make()
-    with pytest.raises(ValueError, match="empty"):
-        config.build(schema(4, config.lookahead), 0).sample(1)
-
-
 @pytest.mark.parametrize(
     ("more", "length", "lookahead", "match"),
     [

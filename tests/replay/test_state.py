@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from asyncrl.core.errors import CheckpointError
 from asyncrl.core.messages import Experience
-from asyncrl.core.replay_buffer import AcceptsPriorities, SavesState
+from asyncrl.core.replay_buffer import AcceptsPriorities
 from asyncrl.core.types import Array
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig, SequenceReplayConfig
@@ -111,20 +111,6 @@ def test_goes_on_with_the_same_bits(
 
 
 @every_case
-def test_state_is_a_copy_of_plain_arrays(case: Case) -> None:
-    buffer = case.build()
-    assert isinstance(buffer, SavesState)
-    messages = case.messages(SOME)
-    push(buffer, messages[:-2])
-    state = buffer.state()
-    before = copied(state)
-    push(buffer, messages[-2:])
-    use(buffer)
-    assert same(state, before)
-    assert not any(value.dtype.hasobject for value in state.values())
-
-
-@every_case
 def test_what_was_loaded_is_a_copy(case: Case) -> None:
     source, taker, untouched = case.build(), case.build(), case.build()
     push(source, case.messages(SOME))
@@ -159,15 +145,6 @@ def test_smaller_ring_refuses_a_larger_one(case: Case) -> None:
     with pytest.raises(CheckpointError, match=r"replay\.capacity to at least 40"):
         small.load_state(large.state())
     assert same(small.state(), before)
-
-
-def test_queue_refuses_more_than_it_has_room_for() -> None:
-    case = CASES["trajectories"]
-    large, small = case.build(capacity=100), case.build(capacity=8)
-    push(large, case.messages(SOME))
-    with pytest.raises(CheckpointError, match=r"replay\.capacity=8"):
-        small.load_state(large.state())
-    assert len(small) == 0
 
 
 @every_case
@@ -213,24 +190,6 @@ def test_staged_segments_are_unseen_until_the_push_is_finished(
 
 
 @every_ring
-def test_segments_that_were_saved_from_any_slot_on_are_loaded(case: Case) -> None:
-    """Other versions save a full ring as it is in memory, so that the oldest is not the first."""
-    source, buffer, rolled = case.build(), case.build(seed=1), case.build(seed=2)
-    push(source, case.messages(SOME))
-    state = copied(source.state())
-    n_saved = len(state["column/flags"])
-    assert n_saved * LENGTH == source.capacity
-    buffer.load_state(state)
-    for name in state:
-        if name.startswith("column/"):
-            state[name] = np.roll(state[name], 2, axis=0)
-    state["numbers"][0] = 2
-    rolled.load_state(state)
-    assert use(buffer) == use(rolled)
-    assert same(buffer.state(), rolled.state())
-
-
-@every_ring
 def test_numbers_that_contradict_the_segments_are_refused(case: Case) -> None:
     buffer, source = case.build(), case.build()
     push(source, case.messages(SOME))
@@ -270,3 +229,12 @@ def test_saved_by_one_kind_is_refused_by_another() -> None:
     push(prioritized, RINGS["prioritized"].messages(SOME))
     with pytest.raises(CheckpointError, match="is a PrioritizedReplay, this one a UniformReplay"):
         uniform.load_state(prioritized.state())
+
+
+def test_queue_refuses_more_than_it_has_room_for() -> None:
+    case = CASES["trajectories"]
+    large, small = case.build(capacity=100), case.build(capacity=8)
+    push(large, case.messages(SOME))
+    with pytest.raises(CheckpointError, match=r"replay\.capacity=8"):
+        small.load_state(large.state())
+    assert len(small) == 0

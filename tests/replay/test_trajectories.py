@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from asyncrl.actor.step_processor import OneStep
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import Experience
-from asyncrl.core.segment import END, ColumnSpec, make_schema
+from asyncrl.core.segment import ColumnSpec, make_schema
 from asyncrl.core.types import Columns, IntArray
 from asyncrl.replay.trajectories import TrajectoryQueue, TrajectoryQueueConfig
 from tests.replay.segments import streams
@@ -74,14 +74,6 @@ def test_oldest_come_first_and_batches_even_out() -> None:
     assert order == [t.obs for t in histories[0]][:handed]
 
 
-def test_last_batch_holds_what_is_left() -> None:
-    buffer = queue()
-    pushed(buffer, played([[""] * 6])[1])
-    assert buffer.sample(100)["mask"].sum() == 6
-    with pytest.raises(ValueError, match="empty"):
-        buffer.sample(1)
-
-
 def test_oldest_make_room_beyond_the_capacity() -> None:
     histories, messages = played([[""] * 40])
     buffer = queue(capacity=10)
@@ -90,40 +82,6 @@ def test_oldest_make_room_beyond_the_capacity() -> None:
     batch = buffer.sample(100)
     newest = [t.obs for t in histories[0]][-len(batch["obs"]) * LENGTH :]
     assert set(batch["obs"][:, :-1][batch["mask"]][:, 0]) <= set(newest)
-
-
-def test_rows_that_are_no_transitions_repeat_one_that_is() -> None:
-    buffer = queue()
-    pushed(buffer, played([["", "T", "", "", ""]])[1])
-    batch = buffer.sample(1000)
-    actions = {int(a) for a in batch["action"][batch["mask"]]}
-    assert not batch["mask"].all()
-    assert {int(a) for a in batch["action"][~batch["mask"]]} <= actions
-    assert not batch["reward"][~batch["mask"]].any()
-    assert not batch["discount"][~batch["mask"]].any()
-
-
-def test_segment_without_a_transition_is_no_trajectory() -> None:
-    buffer = queue()
-    (message,) = played([["", ""]])[1]
-    nothing = {name: column.copy() for name, column in message.columns.items()}
-    nothing["flags"][:] = END
-    assert buffer.push(nothing, message.rows) == len(buffer) == 0
-    with pytest.raises(ValueError, match="empty"):
-        buffer.sample(1)
-    buffer.push(message.columns, message.rows)
-    assert len(buffer.sample(1)["mask"]) == 1
-
-
-def test_start_columns_are_those_of_the_first_row() -> None:
-    buffer, rows = queue(start_columns=("model_version",)), queue()
-    messages = played([[""] * 13])[1]
-    pushed(buffer, messages)
-    pushed(rows, messages)
-    starts, everything = buffer.sample(100), rows.sample(100)
-    np.testing.assert_array_equal(starts["model_version"], everything["model_version"][:, 0])
-    with pytest.raises(ConfigError, match="memory"):
-        queue(start_columns=("memory",))
 
 
 def stream_of(flags: list[int], memory: list[float]) -> tuple[Columns, IntArray]:
@@ -190,19 +148,6 @@ def test_stacks_of_frames_are_whole_again() -> None:
         after = float(batch["obs"][b, t + 1, -1, 0])
         if after in history:
             assert batch["obs"][b, t + 1, :, 0].tolist() == history[after]
-
-
-def test_pushed_arrays_and_batches_are_the_callers() -> None:
-    messages = played([[""] * 12])[1]
-    untouched, buffer = queue(), queue()
-    for message in messages:
-        untouched.push({n: c.copy() for n, c in message.columns.items()}, message.rows.copy())
-        buffer.push(message.columns, message.rows)
-        for column in message.columns.values():
-            column[:] = 99
-    expected: Columns = untouched.sample(100)
-    for name, column in buffer.sample(100).items():
-        np.testing.assert_array_equal(column, expected[name])
 
 
 def test_segments_must_look_ahead() -> None:
