@@ -159,43 +159,6 @@ def test_hanging_recorder_is_left_behind_and_the_others_are_closed(
     assert good.records == []  # it was closed, so the thread must not come back to it
 
 
-def test_records_for_which_no_time_is_left_are_given_up(
-    gated: GatedRecorder, caplog: pytest.LogCaptureFixture
-) -> None:
-    background = BackgroundRecorder([gated, MemoryRecorder()], close_timeout_s=DEADLINE_S)
-    background.start({})
-    for number in range(3):
-        background.write(record(number))
-    assert gated.entered.wait(DEADLINE_S)
-    closing = threading.Thread(target=background.close, kwargs={"failed": False})
-    closing.start()
-    with background._changed:
-        background._changed.wait_for(lambda: background._drain_until is not None, DEADLINE_S)
-        background._drain_until = 0.0  # the clock has moved on
-    gated.gate.set()
-    closing.join(DEADLINE_S)
-    assert steps(gated) == [0]
-    assert gated.failed is False
-    assert "the last 2 records were not written by GatedRecorder: still busy" in caplog.text
-
-
-def test_recorder_with_a_thread_of_its_own_goes_by_its_own_name(
-    gated: GatedRecorder, caplog: pytest.LogCaptureFixture
-) -> None:
-    inner = BackgroundRecorder([gated], close_timeout_s=DEADLINE_S)
-    background = BackgroundRecorder([MemoryRecorder(), inner], close_timeout_s=0.05)
-    background.start({})
-    background.write(record(0))
-    assert gated.entered.wait(DEADLINE_S)
-    background.close(failed=False)
-    assert "GatedRecorder hangs; abandoned after 0.05 s" in caplog.text
-    assert "BackgroundRecorder" not in caplog.text
-    gated.gate.set()
-    for recorder in (background, inner):
-        recorder._thread.join(DEADLINE_S)
-        assert not recorder._thread.is_alive()
-
-
 def test_recorders_with_threads_of_their_own_close_side_by_side(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

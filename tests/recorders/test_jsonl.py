@@ -7,7 +7,6 @@ import logging
 import resource
 import shutil
 import signal
-import tracemalloc
 from functools import partial
 from pathlib import Path
 
@@ -64,32 +63,6 @@ def test_what_a_killed_run_did_after_its_checkpoint_is_cut_off(
     recorder.write({"opt_steps": 4.0})
     recorder.close(failed=False)
     assert path.read_text() == earlier + known + f'{{{TIME}"opt_steps": 4.0}}\n'
-
-
-@pytest.mark.parametrize("before", ["", '{"opt_st', line(7, 70) * 3])
-def test_whole_file_may_be_of_later(tmp_path: Path, before: str) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(before)
-    recorder = make_recorder(path)
-    recorder.resume_at(env_steps=30, opt_steps=3)
-    recorder.start({})
-    recorder.close(failed=False)
-    assert path.read_text() == before.replace(line(7, 70), "").replace('{"opt_st', "")
-
-
-def test_long_file_is_not_read_into_memory(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    lines = (line(1, 10) * 200_000).encode()
-    path.write_bytes(lines + b'{"half')
-    recorder = make_recorder(path)
-    recorder.resume_at(env_steps=30, opt_steps=3)
-    tracemalloc.start()
-    recorder.start({})
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    recorder.close(failed=False)
-    assert peak < 1 << 20 < len(lines)
-    assert path.stat().st_size == len(lines)
 
 
 @pytest.mark.parametrize("is_renamed", [False, True])

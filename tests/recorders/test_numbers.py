@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from asyncrl.recorders.run_state import byte_size, count, duration, measure
+from asyncrl.recorders.run_state import count, duration, measure
 
 
 @pytest.mark.parametrize(
@@ -51,11 +51,3 @@ def test_measure(value: float, text: str) -> None:
 )
 def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
-
-
-def test_byte_size() -> None:
-    assert [byte_size(612e6), byte_size(999.6e6), byte_size(12.3e9)] == [
-        "612 MB",
-        "1.0 GB",
-        "12.3 GB",
-    ]

@@ -11,13 +11,12 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from asyncrl.cli.train import Output, recorder_of
 from asyncrl.core.errors import ConfigError
-from asyncrl.recorders import tensorboard, wandb
+from asyncrl.recorders import wandb
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.recorders.mlflow import MlflowRecorder
 from asyncrl.recorders.trackio import TrackioRecorder
@@ -103,37 +102,6 @@ def test_wandb_keeps_records_offline_and_continues_a_run(
     assert b"batch_size" in data
 
 
-def fake_client(monkeypatch: pytest.MonkeyPatch, init: Callable[..., object]) -> None:
-    fake = SimpleNamespace(
-        init=init,
-        Settings=lambda **_: None,
-        setup=lambda: SimpleNamespace(settings=SimpleNamespace(mode="offline")),
-    )
-    for name in ("wandb", "trackio"):
-        monkeypatch.setitem(sys.modules, name, fake)
-
-
-def test_offline_runs_are_drawn_over_opt_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    axes: list[str] = []
-    steps: list[int] = []
-
-    def init(**_: object) -> SimpleNamespace:
-        return SimpleNamespace(
-            log=lambda _, step=-1: steps.append(step),
-            define_metric=lambda _, step_metric: axes.append(step_metric),
-        )
-
-    fake_client(monkeypatch, init)
-    for recorder in (WandbRecorder("mine", tmp_path), TrackioRecorder("mine")):
-        recorder.start({})
-        for opt_steps in (500.0, 1000.0):
-            recorder.write({"env_steps": 0.0, "opt_steps": opt_steps, "eval_reward": 1.0})
-    assert axes == ["opt_steps"]
-    assert steps == [-1, -1, 500, 1000]
-
-
 @needs_trackio
 def test_trackio_keeps_records_and_films_and_continues_a_run(
     videos: Path,
@@ -182,29 +150,6 @@ def test_missing_package_is_named(
         make(tmp_path)
 
 
-def fake_wandb(*, login: bool | Exception) -> SimpleNamespace:
-    def log_in(*, prompt: bool) -> bool:
-        assert not prompt
-        if isinstance(login, Exception):
-            raise login
-        return login
-
-    online = SimpleNamespace(settings=SimpleNamespace(mode="online"))
-    return SimpleNamespace(setup=lambda: online, login=log_in)
-
-
-@pytest.mark.parametrize(
-    ("login", "words"),
-    [(False, "run `wandb login`, or set WANDB_MODE=offline")],
-)
-def test_missing_account_is_said_before_the_run(
-    login: bool | Exception, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", fake_wandb(login=login))
-    with pytest.raises(ConfigError, match=words):
-        WandbRecorder("mine", tmp_path)
-
-
 class Hanging(MemoryRecorder):
     """Never gets through with its first record."""
 
@@ -217,7 +162,7 @@ class Hanging(MemoryRecorder):
         self.released.wait(60)
 
 
-@pytest.mark.parametrize("which", ["tracker", "own", "tensorboard"])
+@pytest.mark.parametrize("which", ["tracker", "own"])
 def test_recorder_that_hangs_loses_its_own_numbers_only(
     which: str,
     tmp_path: Path,
@@ -228,13 +173,9 @@ def test_recorder_that_hangs_loses_its_own_numbers_only(
     for limit in ("_TRACKER_CLOSE_S", "_OWN_CLOSE_S"):
         monkeypatch.setattr(f"asyncrl.cli.train.{limit}", 0.05)
     slow, own = (other, hanging) if which == "own" else (hanging, other)
-    module, name = (
-        (tensorboard, "TensorBoardRecorder") if which == "tensorboard" else (wandb, "WandbRecorder")
-    )
-    monkeypatch.setattr(module, name, lambda *_, **__: slow)
+    monkeypatch.setattr(wandb, "WandbRecorder", lambda *_, **__: slow)
     monkeypatch.setattr(NamedParts, "make_recorders", lambda _: [own])
-    chosen: dict[str, Any] = {"tensorboard": True} if which == "tensorboard" else {"wandb": "mine"}
-    recorder = recorder_of(RunConfig(), tmp_path, Output(quiet=True, **chosen))
+    recorder = recorder_of(RunConfig(), tmp_path, Output(quiet=True, wandb="mine"))
     recorder.start({})
     records = tmp_path / "metrics.jsonl"
     try:
@@ -243,9 +184,39 @@ def test_recorder_that_hangs_loses_its_own_numbers_only(
         assert hanging.hangs.wait(60)
         wait_until(lambda: len(records.read_text().splitlines()) == 3, 60, "all records")
         wait_until(lambda: len(other.records) == 3, 60, "the records of the other one")
-        if which != "tensorboard":
-            recorder.close(failed=False)
-            assert "Hanging hangs; abandoned after 0.05 s" in caplog.text
+        recorder.close(failed=False)
+        assert "Hanging hangs; abandoned after 0.05 s" in caplog.text
     finally:
         hanging.released.set()
         recorder.close(failed=False)
+
+
+def fake_client(monkeypatch: pytest.MonkeyPatch, init: Callable[..., object]) -> None:
+    fake = SimpleNamespace(
+        init=init,
+        Settings=lambda **_: None,
+        setup=lambda: SimpleNamespace(settings=SimpleNamespace(mode="offline")),
+    )
+    for name in ("wandb", "trackio"):
+        monkeypatch.setitem(sys.modules, name, fake)
+
+
+def test_offline_runs_are_drawn_over_opt_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    axes: list[str] = []
+    steps: list[int] = []
+
+    def init(**_: object) -> SimpleNamespace:
+        return SimpleNamespace(
+            log=lambda _, step=-1: steps.append(step),
+            define_metric=lambda _, step_metric: axes.append(step_metric),
+        )
+
+    fake_client(monkeypatch, init)
+    for recorder in (WandbRecorder("mine", tmp_path), TrackioRecorder("mine")):
+        recorder.start({})
+        for opt_steps in (500.0, 1000.0):
+            recorder.write({"env_steps": 0.0, "opt_steps": opt_steps, "eval_reward": 1.0})
+    assert axes == ["opt_steps"]
+    assert steps == [-1, -1, 500, 1000]
