@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -111,15 +111,6 @@ def test_streams_come_back(
             assert found[name].tobytes() == value.tobytes()
 
 
-def test_what_is_no_such_file_is_a_sentence(tmp_path: Path) -> None:
-    path = tmp_path / "wrong"
-    path.write_bytes(b"no arrays in here")
-    with pytest.raises(CheckpointError, match="wrong does not contain arrays"):
-        read_arrays(path)
-    with pytest.raises(CheckpointError, match="wrong does not contain arrays"):
-        map_arrays(path)
-
-
 def test_mapped_arrays_are_read_only_and_outlive_their_file(tmp_path: Path) -> None:
     path = tmp_path / "mapped"
     large = np.arange(1 << 20)
@@ -134,22 +125,10 @@ def test_mapped_arrays_are_read_only_and_outlive_their_file(tmp_path: Path) -> N
         evict([*found.values(), found["large"][5:], large])
 
 
-def test_metadata_of_other_writers_is_no_array(tmp_path: Path) -> None:
-    path = tmp_path / "foreign"
-    safetensors.numpy.save_file({"a": np.ones(3)}, path, metadata={"format": "np"})
-    assert list(map_arrays(path)) == list(read_arrays(path)) == ["a"]
-
-
-@pytest.mark.parametrize("read", [map_arrays])
-@pytest.mark.parametrize("dtype", ["BF16", "F8_E4M3"])
-def test_dtype_that_numpy_lacks_is_a_sentence(
-    tmp_path: Path, dtype: str, read: Callable[[Path], dict[str, Array]]
-) -> None:
-    pytest.importorskip("ml_dtypes")  # it teaches numpy such dtypes, and onnx brings it
-    path = tmp_path / "half"
-    n = 8 if dtype.startswith("F8") else 4
-    header = f'{{"a":{{"dtype":"{dtype}","shape":[{n}],"data_offsets":[0,8]}}}}'.encode()
-    header += b" " * (-len(header) % 8)
-    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
-    with pytest.raises(CheckpointError, match=r"half does not contain arrays: "):
-        read(path)
+def test_what_is_no_such_file_is_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "wrong"
+    path.write_bytes(b"no arrays in here")
+    with pytest.raises(CheckpointError, match="wrong does not contain arrays"):
+        read_arrays(path)
+    with pytest.raises(CheckpointError, match="wrong does not contain arrays"):
+        map_arrays(path)

@@ -113,12 +113,11 @@ def test_arrays_that_could_not_be_loaded_are_refused(tmp_path: Path, value: np.n
 @pytest.mark.parametrize(
     ("meta", "said"),
     [
-        ({"a": object()}, r"meta\.a=<object.*: .*object is not JSON"),
         (
             {"long": "x" * 5000, "run": {"ledger": [1.0, -math.inf]}},
             r"meta\.run\.ledger\.1=-inf: ",
         ),
-        ({"a": 1, 2: 3}, "meta: "),
+        ({"a": object()}, r"meta\.a=<object"),
     ],
 )
 def test_meta_that_is_not_json_is_refused_by_name(
@@ -300,26 +299,6 @@ def test_wherever_a_save_ends_there_is_a_whole_checkpoint(
     assert index > 1, "this call is never made, so the test shows nothing"
 
 
-@pytest.mark.fault("F17")
-def test_full_disk_is_a_sentence_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpointer = Checkpointer(tmp_path)
-    checkpointer.save("best", groups(1), {})
-    before = hidden(tmp_path)
-    full = FailsAt(os.fsync, 3, OSError(28, "No space left on device"))
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(CheckpointError, match=r"/best: No space left on device; .* unchanged"):
-        checkpointer.save("best", groups(2), {})
-    assert hidden(tmp_path) == before
-    assert value_of(checkpointer, "best") == 1
-    (tmp_path / "file").touch()
-    with pytest.raises(
-        CheckpointError, match=r"cannot save checkpoint .*/1: .*; there is no other"
-    ):
-        Checkpointer(tmp_path / "file").save("1", groups(), {})
-
-
 @pytest.mark.fault("F19")
 def test_the_data_is_on_disk_before_the_link_is_switched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -370,26 +349,6 @@ def test_what_others_have_put_there_stays(tmp_path: Path) -> None:
     assert (tmp_path / ".data-archived").is_symlink()
 
 
-def test_reader_that_loses_its_data_to_a_newer_save_reads_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpointer = Checkpointer(tmp_path)
-    checkpointer.save("best", groups(1), {})
-    read_bytes = Path.read_bytes
-    reads: list[str] = []
-
-    def overtaken(path: Path) -> bytes:
-        data = read_bytes(path)
-        reads.append(path.name)
-        if len(reads) == 1:
-            Checkpointer(tmp_path).save("best", groups(2), {})
-        return data
-
-    monkeypatch.setattr(Path, "read_bytes", overtaken)
-    assert value_of(checkpointer, "best") == 2
-    assert reads.count("manifest.json") == 2
-
-
 def test_reader_that_loses_the_newest_to_a_newer_one_loads_that(tmp_path: Path) -> None:
     writer = Checkpointer(tmp_path, keep_last=1)
     writer.save("1", groups(1.0), {})
@@ -407,37 +366,12 @@ def test_reader_that_loses_the_newest_to_a_newer_one_loads_that(tmp_path: Path) 
     assert Slow(tmp_path).load_latest().groups["model"]["weight"][0] == 3.0
 
 
-def test_run_that_was_copied_without_its_links_continues(tmp_path: Path) -> None:
-    checkpointer = Checkpointer(tmp_path / "run")
-    for name in ("1", "2", "best"):
-        checkpointer.save(name, groups(1), {})
-    copy = Checkpointer(tmp_path / "copy", keep_last=1)
-    for name in ("1", "2", "best"):
-        shutil.copytree(tmp_path / "run" / name, tmp_path / "copy" / name)
-    assert copy.names() == ["1", "2", "best"]
-    copy.save("best", groups(2), {})
-    assert value_of(copy, "best") == 2
-    assert [value_of(copy, name) for name in copy.names() if "old" in name] == [1]
-    copy.save("3", groups(3), {})
-    assert copy.names()[0] == "3", "1 and 2 are deleted"
-
-
-def test_what_a_checkpoint_holds_is_asked_for_by_name() -> None:
-    meta = {"steps": 3, "wall_s": 2, "run": {"ledger": {"stored": 7}, "ratio": -0.5}}
-    checkpoint = Checkpoint(groups(2.0), meta)
-    assert (checkpoint.count("steps"), checkpoint.count("run.ledger.stored")) == (3, 7)
-    assert (checkpoint.number("wall_s"), checkpoint.number("run.ratio")) == (2.0, -0.5)
-    assert checkpoint.group("model")["weight"].tolist() == [2.0] * 4
-
-
 @pytest.mark.fault("F37")
 @pytest.mark.parametrize(
     ("name", "meta", "said"),
     [
         ("steps", {}, "steps, a count, but does not"),
-        ("steps", {"steps": "many"}, "steps, a count, but says 'many'"),
         ("steps", {"steps": 1.5}, "says '1.5'"),
-        ("steps", {"steps": "x" * 1000}, f"says '{'x' * 80}'"),
         ("run.stored", {"run": [1]}, "run.stored, a count, but does not"),
     ],
 )
@@ -445,29 +379,6 @@ def test_count_that_is_not_there_is_a_sentence(name: str, meta: Any, said: str) 
     with pytest.raises(CheckpointError, match="its manifest should contain") as error:
         Checkpoint({}, meta).count(name)
     assert str(error.value).endswith(said)
-
-
-@pytest.mark.fault("F37")
-def test_number_and_group_that_are_not_there_are_sentences() -> None:
-    checkpoint = Checkpoint(groups(), {"a": "b"})
-    with pytest.raises(CheckpointError, match="should contain a, a number, but says 'b'"):
-        checkpoint.number("a")
-    with pytest.raises(CheckpointError, match="should contain replay, but contains agent, model"):
-        checkpoint.group("replay")
-    with pytest.raises(CheckpointError, match="should contain replay, but contains nothing"):
-        Checkpoint({}, {}).group("replay")
-
-
-@pytest.mark.parametrize("error", [CheckpointError])
-def test_disappointment_names_the_checkpoint_and_what_to_do(
-    tmp_path: Path, error: type[Exception]
-) -> None:
-    Checkpointer(tmp_path).save("7", groups(), {})
-    checkpoint = Checkpointer(tmp_path).load("7")
-    assert checkpoint.path == tmp_path / "7"
-    said = rf"cannot use checkpoint {checkpoint.path}: too small\. Try another$"
-    with pytest.raises(CheckpointError, match=said), checkpoint.naming("use", "Try another"):
-        raise error("too small")
 
 
 def test_directory_without_checkpoints_or_of_a_newer_format_is_rejected(tmp_path: Path) -> None:
@@ -513,17 +424,6 @@ def test_stream_is_taken_first_and_comes_back_as_arrays(tmp_path: Path) -> None:
         assert list(loaded["replay"]["rows"][:, 0]) == [0.0, 3.0, 6.0, 9.0]
         assert loaded["replay"]["count"] == [4]
         assert set(loaded) == {"agent", "model", "replay"}
-
-
-def test_stream_that_cannot_be_saved_leaves_what_was_before(tmp_path: Path) -> None:
-    checkpointer = Checkpointer(tmp_path)
-    checkpointer.save("1", groups(), {})
-    before = hidden(tmp_path)
-    stream = Stream(tmp_path, np.array([[1.0], [np.nan]]))
-    with pytest.raises(CheckpointError, match="cannot save replay/rows: it contains NaN"):
-        checkpointer.save("1", {**groups(2.0), "replay": stream}, {})
-    assert hidden(tmp_path) == before
-    assert value_of(checkpointer, "1") == 1.0
 
 
 def test_second_writer_is_refused_and_the_first_one_ends_well(tmp_path: Path) -> None:
@@ -589,14 +489,47 @@ def test_run_that_has_taken_the_place_is_left_alone(goes_on: bool, tmp_path: Pat
     other.unlock()
 
 
-def test_lock_that_was_removed_is_taken_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_reader_that_loses_its_data_to_a_newer_save_reads_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpointer = locked(tmp_path)
-    (tmp_path / ".lock").unlink()
-    checkpointer.save("2", groups(2), {})
-    assert checkpointer.names() == ["1", "2"]
-    with pytest.raises(ConfigError, match="in use by another run"):
-        DirectoryLock(tmp_path)
-    checkpointer.unlock()
-    assert not caplog.text
+    checkpointer = Checkpointer(tmp_path)
+    checkpointer.save("best", groups(1), {})
+    read_bytes = Path.read_bytes
+    reads: list[str] = []
+
+    def overtaken(path: Path) -> bytes:
+        data = read_bytes(path)
+        reads.append(path.name)
+        if len(reads) == 1:
+            Checkpointer(tmp_path).save("best", groups(2), {})
+        return data
+
+    monkeypatch.setattr(Path, "read_bytes", overtaken)
+    assert value_of(checkpointer, "best") == 2
+    assert reads.count("manifest.json") == 2
+
+
+def test_run_that_was_copied_without_its_links_continues(tmp_path: Path) -> None:
+    checkpointer = Checkpointer(tmp_path / "run")
+    for name in ("1", "2", "best"):
+        checkpointer.save(name, groups(1), {})
+    copy = Checkpointer(tmp_path / "copy", keep_last=1)
+    for name in ("1", "2", "best"):
+        shutil.copytree(tmp_path / "run" / name, tmp_path / "copy" / name)
+    assert copy.names() == ["1", "2", "best"]
+    copy.save("best", groups(2), {})
+    assert value_of(copy, "best") == 2
+    assert [value_of(copy, name) for name in copy.names() if "old" in name] == [1]
+    copy.save("3", groups(3), {})
+    assert copy.names()[0] == "3", "1 and 2 are deleted"
+
+
+@pytest.mark.fault("F37")
+def test_number_and_group_that_are_not_there_are_sentences() -> None:
+    checkpoint = Checkpoint(groups(), {"a": "b"})
+    with pytest.raises(CheckpointError, match="should contain a, a number, but says 'b'"):
+        checkpoint.number("a")
+    with pytest.raises(CheckpointError, match="should contain replay, but contains agent, model"):
+        checkpoint.group("replay")
+    with pytest.raises(CheckpointError, match="should contain replay, but contains nothing"):
+        Checkpoint({}, {}).group("replay")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import signal
 import subprocess
@@ -97,17 +96,6 @@ def test_of_many_at_once_one_wins(tmp_path: Path) -> None:
             winners = [lock for lock in pool.map(race, range(20)) if lock]
         assert len(winners) == 1
         winners[0].release()
-
-
-def test_file_system_without_locks_is_not_taken_for_another_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuses(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(fcntl, "flock", refuses)
-    with pytest.raises(ConfigError, match=r"cannot lock .*\.lock: No locks available.* local disk"):
-        DirectoryLock(tmp_path)
 
 
 @pytest.mark.fault("F17")

@@ -100,16 +100,6 @@ def test_new_run_is_not_mixed_with_an_earlier_one(tmp_path: Path) -> None:
     assert Checkpointer(tmp_path).names() == ["5000"]
 
 
-@pytest.mark.fault("F21")
-def test_best_model_of_an_earlier_run_is_not_replaced_by_a_new_ones(tmp_path: Path) -> None:
-    save(tmp_path, "best", META)
-    with pytest.raises(
-        ConfigError, match="contains the checkpoint best of an earlier run, which a"
-    ):
-        open_checkpoints(tmp_path, keep=2, resume=False, config=CONFIG)
-    assert Checkpointer(tmp_path).names() == ["best"]
-
-
 def test_directory_that_nothing_can_be_resumed_from_is_left_to_others(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="start a new run"):
         open_checkpoints(tmp_path, keep=2, resume=True, config=CONFIG)
@@ -142,20 +132,6 @@ def test_directory_that_can_hold_no_links_is_refused_at_the_start(
         checkpointer.unlock()
 
 
-def test_without_a_directory_nothing_is_saved_and_nothing_resumed() -> None:
-    assert open_checkpoints(None, keep=2, resume=False, config=CONFIG) == (None, None)
-    with pytest.raises(ConfigError, match="resume=True needs a checkpoint_dir"):
-        open_checkpoints(None, keep=2, resume=True, config=CONFIG)
-
-
-def test_replay_is_left_in_its_file(tmp_path: Path) -> None:
-    groups = {"replay": {"a": np.ones(3)}, "agent": {"a": np.ones(3)}}
-    Checkpointer(tmp_path).save("5", groups, META)
-    loaded = load_to_resume(tmp_path, CONFIG).groups
-    assert not loaded["replay"]["a"].flags.writeable
-    assert loaded["agent"]["a"].flags.writeable
-
-
 @pytest.mark.fault("F37")
 def test_run_of_another_kind_is_named_with_what_it_lacks(tmp_path: Path) -> None:
     save(tmp_path, "5", {**META, "run": {"opt_rounds": 3}})
@@ -179,3 +155,9 @@ def test_settings_without_a_number_in_json_are_saved_and_compared_as_text(
         assert caplog.text == ""
         load_to_resume(tmp_path, {**config, "bar": 475.0})
     assert "changed settings: bar: Infinity -> 475.0" in caplog.text
+
+
+def test_without_a_directory_nothing_is_saved_and_nothing_resumed() -> None:
+    assert open_checkpoints(None, keep=2, resume=False, config=CONFIG) == (None, None)
+    with pytest.raises(ConfigError, match="resume=True needs a checkpoint_dir"):
+        open_checkpoints(None, keep=2, resume=True, config=CONFIG)

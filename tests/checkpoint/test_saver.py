@@ -81,19 +81,6 @@ def test_best_model_is_found_if_it_is_there_and_whole(
     assert "damaged" in caplog.text
 
 
-@pytest.mark.fault("F36")
-def test_others_may_write_there_once_the_saver_is_closed(tmp_path: Path) -> None:
-    checkpointer, other = Checkpointer(tmp_path), Checkpointer(tmp_path)
-    checkpointer.lock()
-    saver = Saver(checkpointer, Interrupter())
-    saver.save("7", GROUPS, {})
-    with pytest.raises(ConfigError, match="in use by another run"):
-        other.lock()
-    saver.close(20)
-    other.lock()
-    other.unlock()
-
-
 @pytest.mark.fault("F13", "F36")
 def test_background_checkpoint_is_written_before_others(
     tmp_path: Path,
@@ -295,15 +282,3 @@ def test_mistake_in_the_program_ends_the_run(stage: Stage) -> None:
     with pytest.raises(TypeError, match="a mistake"):
         stage.interrupter.raise_if_failed()
     stage.saver.close(20)  # does not wait for a thread that is gone
-
-
-@pytest.mark.fault("F10")
-def test_last_checkpoint_after_a_mistake_is_written_all_the_same(stage: Stage) -> None:
-    stage.checkpointer.may_write.set()
-    stage.checkpointer.fail = mistake
-    stage.save("1")
-    assert stage.interrupter.wait(20)
-    stage.checkpointer.fail = lambda: None
-    stage.save("2")
-    stage.saver.close(20)
-    assert stage.checkpointer.written == ["2"]
