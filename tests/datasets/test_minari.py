@@ -15,7 +15,7 @@ from asyncrl.core.env import DiscreteSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import END, TERMINATED, TRUNCATED, SegmentConfig
 from asyncrl.core.types import Array
-from asyncrl.datasets.minari import find_minari, load_minari, minari_episodes, minari_spec
+from asyncrl.datasets.minari import find_minari, load_minari, minari_episodes
 from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Minari warns of unused metadata
@@ -246,19 +246,6 @@ def test_recording_that_continues_after_an_end_is_several_episodes() -> None:
     obs = at(spec, batch["obs"])
     np.testing.assert_array_equal(at(spec, batch["next_obs"]), obs + 1)
     np.testing.assert_array_equal(batch["discount"] == 0, obs == 1)
-
-
-def test_continuous_actions_and_a_filtered_data_set(collect: Callable[..., Any]) -> None:
-    dataset = collect(gymnasium.make("Pendulum-v1", max_episode_steps=10), "test/pendulum-v0", 50)
-    some = dataset.filter_episodes(lambda episode: episode.id % 2 == 0)
-    buffer, spec = load_minari(some, UniformReplayConfig(capacity=3000), seed=0)
-    assert len(buffer) == 30
-    assert spec == minari_spec(dataset)
-    episodes = list(minari_episodes(some))
-    assert len(episodes) == 3
-    assert not any(each.terminated for each in episodes)
-    seen = {row.tobytes() for row in buffer.sample(600)["action"]}
-    assert seen == {row.tobytes() for each in episodes for row in each.actions}
 
 
 @pytest.mark.usefixtures("collect")

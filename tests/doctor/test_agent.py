@@ -43,11 +43,6 @@ class LeavesTheSpace(ConstantAgent):
         return Act(np.full(len(obs), 99))
 
 
-class ChoosesTwice(ConstantAgent):
-    def act(self, obs: Array) -> Act:
-        return Act(np.zeros((len(obs), 2), np.int64))
-
-
 class ActsWithoutAct(ConstantAgent):
     def act(self, obs: Array) -> Any:
         return super().act(obs).action
@@ -83,16 +78,6 @@ class AddsAColumn(ConstantAgent):
         return Act(super().act(obs).action, {"v": np.zeros(len(obs), np.float32)})
 
 
-class RecordsText(ConstantAgent):
-    def record(self) -> Mapping[str, Any]:
-        return {"mode": "greedy"}
-
-
-class TellsNothing(ConstantAgent):
-    def opt(self, batch: Columns) -> Any:
-        super().opt(batch)
-
-
 class Raises(ConstantAgent):
     def opt(self, batch: Columns) -> Mapping[str, float]:
         return {"loss": float(batch["value"].mean())}
@@ -119,16 +104,6 @@ class TakesNoModel(ConstantAgent):
         pass
 
 
-class KeepsWhatItIsGiven(ConstantAgent):
-    def sync_model(self, info: ModelInfo) -> None:
-        super().sync_model(info)
-        self.params = dict(info.params)
-
-    def opt(self, batch: Columns) -> Mapping[str, float]:
-        self.params["action"][...] = (self.params["action"] + 1) % 10
-        return {}
-
-
 class TakesAnyModel(ConstantAgent):
     def sync_model(self, info: ModelInfo) -> None:
         if "action" in info.params:
@@ -149,12 +124,6 @@ class SharesItsState(ConstantAgent):
 
     def state(self) -> Params:
         return {**self.params, "opt_steps": np.array(0)}
-
-
-class TakesAnyState(ConstantAgent):
-    def load_state(self, state: Params) -> None:
-        if {"action", "opt_steps"} <= set(state):
-            super().load_state({name: state[name] for name in ("action", "opt_steps")})
 
 
 class ForgetsItsPace(ConstantAgent):
@@ -202,7 +171,6 @@ class KeepsTheSpare(ThriftyAgent):
 
 WRONG: list[tuple[type[ConstantAgent], str, str]] = [
     (LeavesTheSpace, "act", r"\[99, .*outside the bounds 0 to 9.*count from 0"),
-    (ChoosesTwice, "act", r"shape \(6, 2\) and dtype int64, expected \(6,\) and int64"),
     (ActsWithoutAct, "act", r"must return Act\(action\), got \[0, "),
     (ChangesWhatItSees, "act", "`act` changed the observations. Copy `obs`"),
     (KeepsExploring, "act", r"after `train\(False\)`, `training` is True"),
@@ -212,8 +180,6 @@ WRONG: list[tuple[type[ConstantAgent], str, str]] = [
         "columns",
         r"held the columns \{'v': \(6,\)\}, but `extra_columns` declares none",
     ),
-    (RecordsText, "record", "mode must be one number, got 'greedy'"),
-    (TellsNothing, "opt", "must return numbers by name, got None"),
     (Raises, "opt", r"KeyError: 'value'; at .*test_agent\.py:\d+ in opt"),
     (Diverges, "opt", "after three batches, action of the model contains NaN"),
     (SharesItsModel, "opt", "changed the arrays of a snapshot .* Return copies"),
@@ -222,11 +188,9 @@ WRONG: list[tuple[type[ConstantAgent], str, str]] = [
         "model",
         "after `sync_model`, the policy's own `model_info` returned a different model",
     ),
-    (KeepsWhatItIsGiven, "model", "`opt` changed the arrays that were passed to it"),
     (TakesAnyModel, "wrong model", "accepted a model with an unknown array.* raise `ConfigError`"),
     (RefusesByKeyError, "wrong model", "a model with 'action' missing raised KeyError: 'action'"),
     (SharesItsState, "state", "`opt` changed a state returned before"),
-    (TakesAnyState, "state", "accepted a state with no array at all.* raise `CheckpointError`"),
     (ForgetsItsPace, "resume", "learned differently .* optimizer moments, target networks"),
     (TellsOnePriority, "priorities", r"shape \(1,\), expected \(32,\) numbers"),
     (OneMemory, "memory", "an evaluation in the middle of training episodes changed"),
@@ -321,30 +285,6 @@ def test_agent_for_one_kind_of_actions_must_refuse_the_others() -> None:
         last.seen == "passes where actions are one of 4 choices, fails where they are 2 quantities"
     )
     assert "raise ConfigError for other spaces, as `n_actions(" in last.advice
-
-
-@dataclass(frozen=True)
-class CountsActions(OwnConfig):
-    """Reads of spaces what only choices have, as it is built."""
-
-    def build(self, spec: EnvSpec, context: PolicyContext) -> ConstantAgent:
-        assert isinstance(spec.action.n, int)  # type: ignore[union-attr]
-        return super().build(spec, context)
-
-
-def test_error_of_an_agent_that_cannot_be_built_names_the_actions() -> None:
-    findings = [*examine_anywhere(CountsActions(ChoosesOneOfFour))]
-    assert "'BoxSpec' object has no attribute 'n'; at " in findings[-2].seen
-    assert "raise ConfigError" in findings[-1].advice
-
-
-class CallsWhatItCannot(ConstantAgent):
-    priorities = len  # type: ignore[assignment]
-
-
-def test_error_outside_user_code_is_reported_with_its_place() -> None:
-    with pytest.raises(AssertionError, match=r"TypeError: .*; at .*doctor/agent.py:\d+ in _prior"):
-        check_agent(OwnConfig(CallsWhatItCannot), COUNTING_SPEC)
 
 
 def test_settings_that_cannot_be_made_are_reported() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from asyncrl.core.segment import ColumnSpec, make_schema
-from asyncrl.doctor import machine as machine_check
 from asyncrl.doctor.machine import MachineFacts, PlannedRun, findings, memory_bytes, read_facts
 from asyncrl.metrics.limits import Room
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
@@ -102,26 +101,6 @@ def test_limits_that_are_just_enough_are_fine(planned_run: PlannedRun | None) ->
     assert found["processes"].seen.endswith(enough)
 
 
-def test_facts_that_are_fine_are_reported_too() -> None:
-    facts = replace(
-        GOOD,
-        descriptors=None,
-        shm_bytes=-1,
-        temp_note="the path of /a/a is too long for sockets",
-        thread_settings=(("OMP_NUM_THREADS", "2"),),
-        gpus=("a GPU",),
-        forked=False,
-    )
-    seen = {finding.check: finding.seen for finding in findings(facts)}
-    assert "OMP_NUM_THREADS=2" in seen["threads"]
-    assert "none" in seen["shared memory"]
-    assert "no limit" in seen["descriptors"]
-    assert "no limit" in seen["processes"]
-    assert "too long for sockets" in seen["temp space"]
-    assert seen["torch"] == "2.13.0, a GPU"
-    assert "a new interpreter, with CUDA not initialised" in seen["actors"]
-
-
 def test_memory_of_a_replay_is_what_is_not_in_a_file(tmp_path: Path) -> None:
     schema = make_schema(
         [ColumnSpec("obs", "uint8", (84, 84)), ColumnSpec("flags", "uint8")], length=8, lookahead=1
@@ -145,21 +124,3 @@ def test_this_machine_can_be_looked_at() -> None:
     assert facts.forked is (sys.platform == "linux")
     assert not facts.cuda
     assert len(list(findings(facts))) == 9
-
-
-@pytest.mark.processes
-def test_actor_that_cannot_start_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object) -> None:
-        raise MemoryError("no room")
-
-    monkeypatch.setattr(machine_check, "_describe_child", fails)
-    start_s, error, noted = machine_check._start_an_actor()
-    assert noted == {}
-    assert start_s == float("inf")
-    assert "no room" in error
-
-    def refuses(**_: object) -> None:
-        raise OSError("too many processes")
-
-    monkeypatch.setattr(machine_check, "LocalLauncher", refuses)
-    assert machine_check._start_an_actor() == (float("inf"), "too many processes", {})

@@ -52,25 +52,6 @@ def test_browser_draws_all_charts_over_the_chosen_axis(tab: Tab, tmp_path: Path)
     assert not tab.complaints
 
 
-def test_legends_are_filled_and_an_axis_has_one_form_of_numbers(tab: Tab, tmp_path: Path) -> None:
-    longer = [{**r, "env_steps": 20 * r["env_steps"], "wall_s": 100 * r["wall_s"]} for r in RECORDS]
-    run = made_run(tmp_path / "mine", preset("dqn"), records=longer, summary=SUMMARY)
-    path = tmp_path / "report.html"
-    path.write_text(report_of_run(RunFiles(run)))
-    tab.open(f"file://{path}")
-    tab.wait_for(is_drawn(4, "env_steps"))
-    markers = "[...document.querySelectorAll('#chart-2 .u-series + .u-series .u-marker')]"
-    fills = tab.value(f"{markers}.map((m) => getComputedStyle(m).backgroundColor)")
-    assert len(set(fills)) == 2
-    assert "rgba(0, 0, 0, 0)" not in fills
-    tab.value("CanvasRenderingContext2D.prototype.fillText = (text) => texts.push(text)")
-    for axis, written, other in (("wall_s", "6 min", "s"), ("env_steps", "10 k", "0")):
-        tab.value("window.texts = []")
-        tab.value(f"document.querySelector('input[value={axis}]').click()")
-        tab.wait_for(f"texts.includes('{written}')")
-        assert not [t for t in tab.value("texts") if len(t) > 3 and t.endswith(other)], axis
-
-
 def test_open_page_shows_later_records_and_keeps_what_the_reader_chose(
     tab: Tab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

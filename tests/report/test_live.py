@@ -114,12 +114,6 @@ def test_only_who_knows_the_token_and_is_no_other_site_is_answered(
         assert ("<h1>mine</h1>" in response.read().decode()) == (status == 200)
 
 
-@pytest.mark.parametrize("method", ["POST", "OPTIONS"])
-def test_nothing_can_be_written(method: str, served: LiveReport) -> None:
-    with asked(served, "/?token={token}", method) as response:
-        assert response.status == 501
-
-
 def test_all_clients_see_later_records_and_the_end(run: Path, served: LiveReport) -> None:
     with following(served) as one, following(served) as other:
         for response in (one, other):
@@ -139,16 +133,6 @@ def test_all_clients_see_later_records_and_the_end(run: Path, served: LiveReport
                 shown = event[1]
             assert "Ended because 50 optimisation steps are done" in shown["body"]
             assert not response.read().strip()
-
-
-def test_client_that_hangs_up_is_forgotten(run: Path, served: LiveReport) -> None:
-    with following(served) as stays:
-        next_event(stays)
-        with following(served) as leaves:
-            next_event(leaves)
-        wait_until(lambda: len(served._server._clients) == 1, TIMEOUT_S, "its thread to end")
-        append(run, RECORDS[4])
-        assert "<dd>640</dd>" in next_event(stays)[1]["body"]
 
 
 def test_idle_connections_are_bounded_and_end_with_the_server(

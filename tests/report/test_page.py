@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 
-from asyncrl.report.page import Charts, Page, axis_switch, code, details, line, numbers, table, text
+from asyncrl.report.page import Charts, Page, axis_switch, code, details, line, numbers, table
 
 AXES = {"steps": "steps"}
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -47,28 +46,3 @@ def test_browser_runs_exactly_the_script_and_style_of_the_page() -> None:
 def test_page_loads_nothing() -> None:
     markup = re.sub(r"<(script|style).*?</\1>", "", whole_page(), flags=re.DOTALL)
     assert not re.search(r"(src|href|action)=|url\(|@import", markup.replace("&lt;img src", ""))
-
-
-def test_data_are_what_was_drawn() -> None:
-    figure, charts = drawn(
-        line("a", 0, [1.234567, None], band=("range", [1, 2], [3, float("nan")]), dash=True)
-    )
-    data = json.loads(json.dumps(charts.data))
-    assert data["xs"] == [{"steps": [0, 1]}]
-    assert data["charts"][0]["series"] == [
-        {
-            "label": "a",
-            "x": 0,
-            "y": [1.2346, None],
-            "dash": True,
-            "range": "range",
-            "low": [1, 2],
-            "high": [3, None],
-        }
-    ]
-    assert "from 1.235 to 1.235" in figure
-
-
-def test_numbers_are_shown_with_few_digits() -> None:
-    shown = [text(value) for value in (None, float("nan"), 3.0, 1234567.8, 0.123456, "a", 0)]
-    assert shown == ["-", "-", "3", "1,234,568", "0.1235", "a", "0"]

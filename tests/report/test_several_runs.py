@@ -9,7 +9,6 @@ from asyncrl.report.run_files import RunFiles
 from asyncrl.report.several_runs import grouped, report_of_runs
 from asyncrl.training.presets import preset
 from tests.report.runs import made_run
-from tests.report.test_one_run import data_of
 
 
 def made(path: Path, seed: int, *, actors: int, score: float) -> RunFiles:
@@ -71,45 +70,3 @@ def test_page_compares_groups(tmp_path: Path) -> None:
     assert rows == {"seed": ["0", "1", "2", "0", "1"], "actors": ["2", "2", "2", "4", "4"]}
     better = html.partition("Probability of improvement")[2]
     assert re.findall(r"<td [^>]*>([^<]*)</td>", better)[:3] == ["actors=2", "actors=4", "0%"]
-
-
-def test_curve_of_a_group_is_its_mean_with_an_interval_on_each_axis(tmp_path: Path) -> None:
-    data = data_of(report_of_runs(some_runs(tmp_path)))
-    lines = data["charts"][0]["series"]
-    assert [one["label"] for one in lines] == ["actors=2"] * 3 + ["actors=4"] * 3
-    assert [[*data["xs"][one["x"]]] for one in lines[:3]] == [
-        ["env_steps"],
-        ["opt_steps"],
-        ["wall_s"],
-    ]
-    assert lines[0]["y"] == [1.25, 2.5, 3.75, 5]
-    assert (lines[0]["low"][-1], lines[0]["high"][-1]) == (4, 6)
-
-
-def test_single_runs_have_no_interval(tmp_path: Path) -> None:
-    runs = some_runs(tmp_path)
-    html = report_of_runs([runs[0], runs[3]])
-    assert "low" not in data_of(html)["charts"][0]["series"][0]
-    assert "Probability of improvement" not in html
-    assert "bootstrapped" not in html
-
-
-def test_curve_of_a_group_is_that_of_its_evaluated_runs(tmp_path: Path) -> None:
-    new = made_run(tmp_path / "new", replace(preset("dqn"), seed=9, actors=2))
-    (group,) = grouped([*some_runs(tmp_path)[:2], RunFiles(new)])
-    found = group.on_common("env_steps")
-    assert found is not None
-    assert found[1].shape == (2, 4)
-
-
-def test_runs_without_evaluations_show_their_training_returns(tmp_path: Path) -> None:
-    records = [
-        {"env_steps": 10.0 * k, "opt_steps": 0.0, "wall_s": float(k), "episode/return_mean": 1.0}
-        for k in range(3)
-    ]
-    runs = [
-        RunFiles(made_run(tmp_path / f"r{s}", replace(preset("dqn"), seed=s), records=records))
-        for s in range(2)
-    ]
-    charts = data_of(report_of_runs(runs))["charts"]
-    assert [(one["label"], one["colour"]) for one in charts[0]["series"]] == [("r0", 0), ("r1", 1)]
