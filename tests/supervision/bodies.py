@@ -7,7 +7,6 @@ import itertools
 import json
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -36,11 +35,6 @@ def raises_on_a_full_disk(_: Progress) -> NoReturn:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     Path.write_text = full  # type: ignore[assignment]
-    raise ValueError("nowhere to write it")
-
-
-def raises_without_its_directory(directory: Path, _: Progress) -> NoReturn:
-    shutil.rmtree(directory)
     raise ValueError("nowhere to write it")
 
 

@@ -64,32 +64,22 @@ def test_an_exit_comes_back_identical() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"\xff", b"[1]", b"{", b"[" * 100_000, b'"' + b"a" * (1 << 20) + b'"', b"1" * 5000],
-    ids=["no text", "a list", "an end", "deep", "long", "a number"],
+    [
+        b"\xff",
+        b"[1]",
+        b"{",
+        b"[" * 100_000,
+        b'"' + b"a" * (1 << 20) + b'"',
+        b"1" * 5000,
+        b'{"host": "\xed\xa0\x80"}',
+        '{"host": "a"}'.encode("utf-16"),
+        rb'{"items": [[1, {"leaves": "\udfff\ud800"}]]}',
+        rb'{"\ud800": 1}',
+    ],
 )
 def test_bytes_that_are_no_message_are_refused(data: bytes) -> None:
     with pytest.raises(WireError):
         decode(data)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        rb'{"items": [[1, {"join": {"host": "a\ud800"}}]]}',
-        rb'{"items": [[1, {"leaves": "\udfff\ud800"}]]}',
-        rb'{"\ud800": 1}',
-    ],
-    ids=["a name", "a reason", "a field"],
-)
-def test_text_that_cannot_be_logged_is_refused(data: bytes) -> None:
-    with pytest.raises(WireError, match=r"UTF-8 cannot encode.*'(\\ud800|\\udfff)"):
-        decode(data)
-
-
-def test_text_in_another_encoding_is_refused() -> None:
-    for data in (b'{"host": "\xed\xa0\x80"}', '{"host": "a"}'.encode("utf-16")):
-        with pytest.raises(WireError, match="not JSON"):
-            decode(data)
 
 
 def test_text_of_this_side_always_arrives() -> None:
@@ -127,15 +117,3 @@ def test_exits_with_long_texts_take_several_messages() -> None:
         heard += [each.peer for each in ended]
         one.take(decode(other.message()))
     assert heard == peers
-
-
-def test_many_items_take_several_messages() -> None:
-    one, other = Conversation(), Conversation()
-    for number in range(150):
-        one.say(number=number)
-    heard: list[int] = []
-    while not one.is_acknowledged:
-        assert one.has_news or not heard
-        heard += [item["number"] for item in other.take(decode(one.message()))]
-        one.take(decode(other.message()))
-    assert heard == list(range(150))

@@ -16,12 +16,9 @@ import pytest
 from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.supervision import in_child
 from asyncrl.supervision.in_child import run_in_child
-from asyncrl.supervision.local import LocalLauncher
 from benchmarks.faults_in_process import PROCESS_FAULTS
 from tests.contracts.test_launcher import DEADLINE_S
-from tests.supervision import bodies
 from tests.support.leftovers import children
-from tests.support.sample_messages import make_peer as peer
 
 pytestmark = pytest.mark.processes
 
@@ -113,21 +110,3 @@ def test_answer_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_child, "_MOST_ANSWER_BYTES", 100)
     with pytest.raises(ActorFailed, match="its result has 1014 bytes, more than the limit of 100"):
         call(lambda: "x" * 1000)
-
-
-@pytest.mark.usefixtures("fresh_helpers")
-def test_child_is_started_before_all_modules_are_there_and_actors_after_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    order = tmp_path / "order"
-    for name in ("first", "second"):
-        (tmp_path / f"loads_{name}.py").write_text(f"open({str(order)!r}, 'a').write('{name} ')")
-    monkeypatch.syspath_prepend(tmp_path)
-    with LocalLauncher(preload=["loads_first", "loads_second"]) as launcher:
-        call(lambda: order.open("a").write("child "), launcher=launcher)
-        launcher.launch(peer(), bodies.returns)
-        (ended,) = launcher.exits(DEADLINE_S)
-        assert (ended.peer, ended.code) == (peer(), 0)
-    loaded = order.read_text().split()
-    assert sorted(loaded) == ["child", "first", "second"]
-    assert loaded[0] == "first"

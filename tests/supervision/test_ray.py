@@ -26,9 +26,9 @@ from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.supervision.host_launcher import HostsConfig
 from asyncrl.supervision.ray import RayConfig, RayHosts
 from asyncrl.training.asynchronous import train_async
-from asyncrl.training.config import AsyncConfig
 from asyncrl.training.join_key import JoinKey
 from asyncrl.transport.zeromq import ZmqTransportConfig
+from tests.contracts.test_launcher import alive
 from tests.integration.test_hosts import CONFIG, check, once
 from tests.integration.test_train_async import Loop
 from tests.support.fakes import ConstantConfig, CountingBatch
@@ -49,10 +49,6 @@ def config(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayConfig]:
         yield RayConfig(address=f"127.0.0.1:{listener.getsockname()[1]}")
 
 
-def on_ray(config: RayConfig) -> AsyncConfig:
-    return replace(CONFIG, launcher="ray", ray=config, transport=ZmqTransportConfig())
-
-
 def waits(_: int) -> None:
     """Stand for a host that runs on."""
     threading.Event().wait(DEADLINE_S)
@@ -62,23 +58,17 @@ def fails(_: int) -> None:
     raise ConfigError("this host wants nothing")
 
 
-@pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> list[JoinKey]:
-    """The keys with which hosts were started."""
-    serve, keys = RayHosts.serve, list[JoinKey]()
+def test_a_run_on_ray_ends_with_its_hosts_and_leaves_this_process_alone(
+    config: RayConfig, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    done: list[Any] = []
+    serve, served = RayHosts.serve, list[JoinKey]()
 
     def spied(places: RayHosts, run: Any, **options: Any) -> None:
-        keys.append(run.args[0])
+        served.append(run.args[0])
         serve(places, run, **options)
 
     monkeypatch.setattr(RayHosts, "serve", spied)
-    return keys
-
-
-def test_a_run_on_ray_ends_with_its_hosts_and_leaves_this_process_alone(
-    config: RayConfig, served: list[JoinKey], capfd: pytest.CaptureFixture[str]
-) -> None:
-    done: list[Any] = []
 
     def before(trainer: AsyncTrainer) -> None:
         if once(trainer, 100, done):
@@ -91,7 +81,7 @@ def test_a_run_on_ray_ends_with_its_hosts_and_leaves_this_process_alone(
     result = train_async(
         ConstantConfig(),
         CountingBatch,
-        replace(on_ray(config), launcher="process", hosts=HostsConfig()),
+        replace(CONFIG, launcher="process", transport=ZmqTransportConfig(), hosts=HostsConfig()),
         stop=MaxOptSteps(300) | MaxSeconds(60),
         strategy=Loop(before),
         launcher=replace(config, hosts=1),
@@ -127,21 +117,6 @@ def test_a_run_fails_once_if_no_host_can_start_any_more(
     assert isinstance(error, TransportError if lost else ConfigError)
     assert re.search(words, str(error))
     assert failed.empty()
-
-
-def test_what_ray_has_logged_at_last_is_shown_without_its_prefix(config: RayConfig) -> None:
-    places = RayHosts(config, actors=2)
-    places._errors.write(b"[2026-11-27 05:16:02,763 E 16 17] rpc_client.h:204: No GCS.\n\n")
-    why = places._why_gone()
-    places.close()
-    assert "has ended (No GCS.); resume" in why
-
-
-def test_places_that_are_not_used_are_given_back(config: RayConfig) -> None:
-    places = RayHosts(config, actors=2)
-    assert places.address == "127.0.0.1"
-    places.close()
-    places.close()
 
 
 @pytest.mark.skipif(bool(importlib.util.find_spec("ray")), reason="Ray is installed here")
@@ -182,11 +157,4 @@ def test_hosts_end_with_a_learner_that_is_killed(config: RayConfig) -> None:
         [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False
     )
     pid = int(ended.stdout)
-
-    def is_gone() -> bool:
-        try:
-            return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return True
-
-    wait_until(is_gone, DEADLINE_S, "the end of the process that speaks to Ray")
+    wait_until(lambda: not alive(pid), DEADLINE_S, "the end of the process that speaks to Ray")

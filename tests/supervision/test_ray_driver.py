@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import gc
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
-import psutil
 import pytest
 
 from asyncrl.core.errors import ConfigError
-from asyncrl.supervision.ray import RayConfig
 from asyncrl.supervision.ray_driver import Driver, HostActor, checked_address
 from tests.supervision.test_actor_manager import Clock
-from tests.support.helpers import wait_until
 from tests.support.scripted_ray import ScriptedRay
 
 
@@ -70,6 +64,9 @@ def test_one_actor_per_node_shares_the_actors_and_is_never_restarted_by_ray(addr
     assert [actor.args for actor in case.ray.actors] == [(b"body", 2), (b"body", 1), (b"body", 1)]
     assert case.ray.bundles == [{"CPU": 2}, {"CPU": 1}, {"CPU": 1}]
     assert case.ray.strategy == "SPREAD"
+    # A working_dir would leave out what .gitignore names; without an address Ray starts a cluster.
+    init = {"address": address, "log_to_driver": False, "logging_level": "CRITICAL"}
+    assert case.ray.inits == [init]
     assert [actor.options for actor in case.ray.actors] == [
         {"num_cpus": cpus, "max_restarts": 0, "max_concurrency": 1, "scheduling_strategy": index}
         for index, cpus in enumerate((2, 1, 1))
@@ -90,14 +87,6 @@ def test_hosts_and_their_cpus_are_settings(
     case = Case(address, ScriptedRay(8.0), **changes)
     assert case.driver.place() == "10.0.0.1"
     assert case.ray.bundles == bundles
-
-
-def test_only_an_existing_cluster_is_used_without_files_of_ours(address: str) -> None:
-    """A working_dir would leave out what .gitignore names; without an address Ray starts one."""
-    case = Case(address, ScriptedRay(8.0)).started()
-    assert case.ray.inits == [
-        {"address": address, "log_to_driver": False, "logging_level": "CRITICAL"}
-    ]
 
 
 def test_a_cluster_that_is_too_small_is_described(address: str) -> None:
@@ -226,12 +215,6 @@ def test_an_address_that_cannot_work_is_refused(
         checked_address(SimpleNamespace(_private=SimpleNamespace(services=find)), address)
 
 
-def test_auto_takes_the_variable_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
-    with pytest.raises(ConfigError, match="Ray's client"):
-        checked_address(None, "auto")
-
-
 def test_what_a_host_raises_is_put_into_words_where_it_runs() -> None:
     def run(room: int) -> None:
         if room > 1:
@@ -241,47 +224,3 @@ def test_what_a_host_raises_is_put_into_words_where_it_runs() -> None:
     assert HostActor().serve(body, 1) == ""
     assert HostActor().serve(body, 2) == "ConfigError: 2 are too many"
     assert "UnpicklingError" in HostActor().serve(b"nonsense", 1)
-
-
-_WORKER = """
-import os, time, cloudpickle
-from asyncrl.supervision.ray_driver import HostActor
-raylet = os.getppid()
-def run(room):
-    print(os.getpid(), flush=True)
-    while os.getppid() == raylet:
-        time.sleep(0.01)
-HostActor().serve(cloudpickle.dumps(([], cloudpickle.dumps(run))), 1)
-while True:  # as a worker of Ray whose raylet is a zombie
-    time.sleep(1.0)
-"""
-_RAYLET = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
-
-
-@pytest.mark.processes
-def test_a_host_whose_raylet_is_dead_and_not_reaped_ends_with_its_run() -> None:
-    raylet = subprocess.Popen(
-        [sys.executable, "-c", _RAYLET, _WORKER], stdout=subprocess.PIPE, text=True
-    )
-    assert raylet.stdout
-    with raylet.stdout:
-        host = psutil.Process(int(raylet.stdout.readline()))
-        try:
-            raylet.kill()  # a zombie until it is waited for
-            wait_until(lambda: not is_alive(host), 60.0, "the end of the host's process")
-            assert psutil.Process(raylet.pid).status() == psutil.STATUS_ZOMBIE
-        finally:
-            raylet.wait()
-            with suppress(psutil.NoSuchProcess):
-                host.kill()
-
-
-def is_alive(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return process.status() != psutil.STATUS_ZOMBIE
-    return False
-
-
-def test_an_unknown_placement_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"ray\.placement"):
-        RayConfig(placement="everywhere")  # type: ignore[arg-type]
