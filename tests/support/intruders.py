@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import zmq
 
@@ -13,6 +14,7 @@ from asyncrl.transport.wire import WireFormat, WireMessage
 from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport
 from asyncrl.transport.zeromq_socket import Curve, routing_id, routing_prefix
 from tests.support.attack import address_of, is_cut
+from tests.support.helpers import wait_until
 from tests.support.sample_messages import make_experience, make_hello, make_peer
 
 SetKeys = Callable[["zmq.Socket[bytes]"], None]
@@ -36,6 +38,18 @@ NO_HANDSHAKE = {"handshake_failed", "handshake_aborted"}
 def turned_away(learner: ZmqLearnerLink) -> int:
     """Return the number of connections that were never authenticated."""
     return sum(learner.counters.get(reason, 0) for reason in NO_HANDSHAKE)
+
+
+def until(learner: ZmqLearnerLink, condition: Callable[[], Any]) -> list[Any]:
+    """Let the learner work until a condition holds; return what it received meanwhile."""
+    received: list[Any] = []
+
+    def holds() -> bool:
+        received.extend(learner.poll(0.0))
+        return bool(condition())
+
+    wait_until(holds, 60.0, f"a condition; {learner.counters}")
+    return received
 
 
 class Intruder:

@@ -81,15 +81,6 @@ def test_what_was_sent_is_received_also_by_the_server_that_replaces_a_dead_one(
         assert [request.number for request in requests] == [4]
 
 
-def test_requests_of_the_largest_size_arrive(unix: UnixInferenceAddress) -> None:
-    unix = replace(unix, wire=replace(unix.wire, max_message_bytes=1 << 20))
-    half = np.ones((2, 1 << 18), np.uint8)
-    with closing(unix.listen()) as listener, closing(unix.connect()) as client:
-        client.send(replace(REQUEST, inputs={"obs": half, "memory": half}))
-        (request,) = received(listener, client)
-        assert request.inputs["memory"].tobytes() == half.tobytes()
-
-
 def test_requests_under_another_name_or_of_another_run_are_dropped(
     unix: UnixInferenceAddress, client: InferenceClient
 ) -> None:

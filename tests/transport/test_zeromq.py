@@ -9,11 +9,9 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import zmq
@@ -25,6 +23,7 @@ from asyncrl.transport.wire import WireFormat
 from asyncrl.transport.zeromq import ZmqActorLink, ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
 from asyncrl.transport.zeromq_socket import MAX_FRAMES, routing_id, routing_prefix
 from tests.support import scale
+from tests.support.intruders import until
 from tests.support.sample_messages import (
     PEER,
     SCHEMA,
@@ -34,6 +33,7 @@ from tests.support.sample_messages import (
     make_peer,
     make_report,
 )
+from tests.transport.conftest import Keep
 
 CONFIG = ZmqTransportConfig(max_message_bytes=1 << 16, request_interval_s=0.05)
 DEADLINE_S = 60.0
@@ -64,6 +64,17 @@ def actor(learner: ZmqLearnerLink) -> Iterator[ZmqActorLink]:
     link.close()
 
 
+@contextmanager
+def raw(to: ZmqTransport, name: bytes = b"") -> Iterator[zmq.Socket[bytes]]:
+    """Give a socket of the library's own, with what it sends as its name."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as link:
+        link.linger = 0
+        if name:
+            link.setsockopt(zmq.ROUTING_ID, name)
+        link.connect(to.endpoint)
+        yield link
+
+
 @pytest.fixture
 def stranger(learner: ZmqLearnerLink) -> Iterator[zmq.Socket[bytes]]:
     """A process of the same user that is not part of the run."""
@@ -80,34 +91,6 @@ def connect(learner: ZmqLearnerLink, peer: Peer = PEER) -> ZmqActorLink:
     return address(learner).connect(peer)
 
 
-def raw(to: ZmqTransport, name: bytes = b"") -> Any:
-    class Raw:
-        def __enter__(self) -> zmq.Socket[bytes]:
-            self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-            self.socket = self.context.socket(zmq.DEALER)
-            self.socket.setsockopt(zmq.LINGER, 0)
-            if name:
-                self.socket.setsockopt(zmq.ROUTING_ID, name)
-            self.socket.connect(to.endpoint)
-            return self.socket
-
-        def __exit__(self, *_: object) -> None:
-            self.socket.close()
-            self.context.term()
-
-    return Raw()
-
-
-def until(learner: ZmqLearnerLink, condition: Callable[[], Any]) -> list[Any]:
-    """Let the learner work until a condition holds; return what it received meanwhile."""
-    received: list[Any] = []
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not in time; {learner.counters}"
-        received += learner.poll(0.02)
-    return received
-
-
 def wire_of(transport: ZmqTransport) -> WireFormat:
     return WireFormat(schema=transport.schema, run_id=transport.run_id)
 
@@ -116,11 +99,8 @@ def goes_on(learner: ZmqLearnerLink, actor: ZmqActorLink) -> None:
     """Check that an honest actor is still served."""
     message = make_experience(2)
     assert actor.send(message, DEADLINE_S)
-    received: list[Any] = []
-    until(learner, lambda: received or received.extend(learner.poll(0.02)))
+    received = until(learner, lambda: actor.drain(0.0) or learner.acknowledge(PEER, 2))
     assert [m.seq for m in received if isinstance(m, Experience)] == [2]
-    learner.acknowledge(PEER, 2)
-    until(learner, lambda: actor.drain(0.0))
 
 
 # --- addresses -----------------------------------------------------------------------------------
@@ -213,17 +193,6 @@ def test_another_user_is_not_let_in_even_if_the_path_is_open(tmp_path: Path) -> 
 # --- sockets -------------------------------------------------------------------------------------
 
 
-def test_every_socket_has_its_limits(learner: ZmqLearnerLink, actor: ZmqActorLink) -> None:
-    for link, largest in (
-        (learner._socket, CONFIG.max_message_bytes),
-        (actor._socket, CONFIG.max_model_bytes),
-    ):
-        assert link.getsockopt(zmq.MAXMSGSIZE) == largest
-        assert 0 < link.getsockopt(zmq.HANDSHAKE_IVL) <= 3000
-        assert 0 <= link.getsockopt(zmq.LINGER) <= 200
-        assert link.getsockopt(zmq.SNDTIMEO) == link.getsockopt(zmq.RCVTIMEO) == 0
-
-
 @pytest.mark.fault("F24")
 def test_a_learner_does_not_begin_with_its_descriptors_almost_spent(
     directory: Path, monkeypatch: pytest.MonkeyPatch
@@ -288,12 +257,11 @@ def test_a_message_of_endless_frames_is_thrown_away(
     goes_on(learner, actor)
 
 
-def test_a_model_too_large_is_refused_where_it_is_published(directory: Path) -> None:
+def test_a_model_too_large_is_refused_where_it_is_published(directory: Path, keep: Keep) -> None:
     config = ZmqTransportConfig(max_model_bytes=16)
-    learner = ZmqTransport.ipc(directory, schema=SCHEMA, config=config).listen()
+    learner = keep(ZmqTransport.ipc(directory, schema=SCHEMA, config=config).listen())
     with pytest.raises(WireError, match="max_model_bytes = 16"):
         learner.publish(make_model(1), "act")
-    learner.close()
 
 
 @pytest.mark.fault("F22")
@@ -326,11 +294,11 @@ def test_peer_cannot_send_in_the_name_of_another(
     ("run_id", "incarnation", "reason"), [("", 0, "stale"), ("the run before", 1, "foreign_run")]
 )
 def test_nothing_of_the_past_is_handed_on_however_much_it_is(
-    learner: ZmqLearnerLink, run_id: str, incarnation: int, reason: str
+    learner: ZmqLearnerLink, keep: Keep, run_id: str, incarnation: int, reason: str
 ) -> None:
     """It comes without pause, from an earlier incarnation or run, and does not wait for credit."""
     now, past = make_peer(incarnation=1), make_peer(incarnation=incarnation)
-    actor = connect(learner, now)
+    actor = keep(connect(learner, now))
     actor.hello(make_hello(now))
     until(learner, lambda: actor.send(make_report(now), 0.0))
     until(learner, lambda: actor.drain(0.0))
@@ -342,22 +310,11 @@ def test_nothing_of_the_past_is_handed_on_however_much_it_is(
                 ghost.send_multipart(wire.encode(make_experience(seq + 1, past)))
             wanted = first + 50
             assert until(learner, lambda n=wanted: learner.counters.get(reason, 0) >= n) == []  # type: ignore[misc]
-    actor.close()
 
 
 def test_a_peer_that_is_gone_is_no_error(learner: ZmqLearnerLink, actor: ZmqActorLink) -> None:
-    until(learner, lambda: actor.latest_model("act", -1, 0.02) is None)
-    assert actor.send(make_experience(2), 0.0)
-    until(learner, lambda: True)
-    received: list[Any] = []
-    until(learner, lambda: received or received.extend(learner.poll(0.02)))
     actor.close()
-
-    def is_gone() -> bool:
-        learner.refuse(PEER, "anybody there?")
-        return "undelivered" in learner.counters
-
-    until(learner, is_gone)
+    until(learner, lambda: learner.refuse(PEER, "?") or "undelivered" in learner.counters)
     learner.publish(make_model(1), "act")
     learner.acknowledge(PEER, 2)
     learner.stop_actors()
@@ -371,38 +328,6 @@ def test_a_peer_that_is_gone_is_no_error(learner: ZmqLearnerLink, actor: ZmqActo
 # --- what is said again --------------------------------------------------------------------------
 
 
-@pytest.fixture
-def timeless(learner: ZmqLearnerLink) -> Iterator[tuple[ZmqActorLink, list[float]]]:
-    """An actor, and its clock, which stands still unless a test moves it."""
-    now_s, to = [0.0], address(learner)
-    link = ZmqActorLink(to.endpoint, wire_of(to), CONFIG, PEER, clock=lambda: now_s[0])
-    yield link, now_s
-    link.close()
-
-
-@pytest.fixture
-def greeted(learner: ZmqLearnerLink, timeless: tuple[ZmqActorLink, list[float]]) -> ZmqActorLink:
-    """An actor whose clock stands still, and whose hello has been answered."""
-    actor, _ = timeless
-    until(learner, lambda: actor.hello(make_hello()))
-    return actor
-
-
-def test_hello_is_repeated_at_its_interval(
-    learner: ZmqLearnerLink, timeless: tuple[ZmqActorLink, list[float]]
-) -> None:
-    actor, now_s = timeless
-    for _ in range(10):
-        assert not actor.hello(make_hello())
-    now_s[0] += 2 * CONFIG.request_interval_s
-    for _ in range(10):
-        assert not actor.hello(make_hello())
-    received = until(learner, lambda: actor.hello(make_hello()))
-    # The answer to the first one may be here before the second one is there.
-    until(learner, lambda: len(received) > 1 or received.extend(learner.poll(0.02)))
-    assert len(received + learner.poll(0.02)) == 2
-
-
 @contextmanager
 def losing(learner: ZmqLearnerLink) -> Iterator[None]:
     """Lose all that the learner sends in this block."""
@@ -411,82 +336,27 @@ def losing(learner: ZmqLearnerLink) -> Iterator[None]:
         yield
 
 
-def is_refused(link: ZmqActorLink) -> bool:
-    try:
-        link.stopping()
-    except Refused:
-        return True
-    return False
-
-
-@pytest.mark.fault("F31")
-def test_a_lost_refusal_is_sent_again(
-    learner: ZmqLearnerLink, timeless: tuple[ZmqActorLink, list[float]]
-) -> None:
-    actor, now_s = timeless
-    until(learner, lambda: actor.hello(make_hello()))
-    assert actor.send(make_experience(1), 0.0)
-    with losing(learner):
-        learner.refuse(PEER, "it rains")
-        until(learner, lambda: learner.counters.get("refused") == 1)
-    assert not is_refused(actor)
-    now_s[0] += 2 * CONFIG.request_interval_s  # now it asks what has become of its experience
-    until(learner, lambda: is_refused(actor))
-
-
 def test_a_model_that_an_acknowledgement_has_overtaken_is_asked_for_again(
-    learner: ZmqLearnerLink, greeted: ZmqActorLink
+    learner: ZmqLearnerLink, keep: Keep
 ) -> None:
     """As often as it gets lost; an acknowledgement that reports no new loss asks for none."""
+    to = address(learner)
+    actor = keep(ZmqActorLink(to.endpoint, wire_of(to), CONFIG, PEER, clock=lambda: 0.0))
+    until(learner, lambda: actor.hello(make_hello()))
 
     def sends(seq: int) -> None:
-        assert greeted.send(make_experience(seq), 0.0)
-        until(learner, lambda: greeted.drain(0.0) or learner.acknowledge(PEER, seq))
+        assert actor.send(make_experience(seq), 0.0)
+        until(learner, lambda: actor.drain(0.0) or learner.acknowledge(PEER, seq))
 
     learner.publish(make_model(3), "act")
     for lost in (1, 2):
-        assert greeted.latest_model("act", -1) is None  # asks for one
+        assert actor.latest_model("act", -1) is None  # asks for one
         with losing(learner):
             until(learner, lambda lost=lost: learner._table.ack(PEER).models == lost)
         sends(lost)
-    until(learner, lambda: greeted.latest_model("act", -1))
-    sends(3)
-    assert greeted._requested_at, "the request for the one after it stands"
-
-
-@pytest.mark.fault("F31")
-def test_a_model_that_takes_long_is_not_sent_again(
-    learner: ZmqLearnerLink,
-    timeless: tuple[ZmqActorLink, list[float]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """However often it is asked for meanwhile, and however many newer ones there are."""
-    actor, now_s = timeless
-    until(learner, lambda: actor.hello(make_hello()))
-    send, under_way = learner._send_frames, []
-    with monkeypatch.context() as slow:
-        slow.setattr(learner, "_send_frames", lambda *sent: under_way.append(sent))
-        for asked in range(12):
-            learner.publish(make_model(asked), "act")
-            assert not has_model(actor, now_s)
-            until(learner, lambda asked=asked: len(under_way) > asked)
-    assert models_sent(learner) == 1
-    for sent in under_way:
-        send(*sent)
     until(learner, lambda: actor.latest_model("act", -1))
-    until(learner, lambda: actor.latest_model("act", 10))
-    until(learner, lambda: learner._requests)
-    assert models_sent(learner) == 2, "the one that took long, and the newest after it"
-
-
-def has_model(actor: ZmqActorLink, now_s: list[float]) -> bool:
-    """Whether an actor whose wait ended in another request has received a model."""
-    now_s[0] += 2 * CONFIG.request_interval_s
-    return actor.latest_model("act", -1) is not None
-
-
-def models_sent(learner: ZmqLearnerLink) -> int:
-    return learner._table.ack(PEER).models
+    sends(3)
+    assert actor._requested_at, "the request for the one after it stands"
 
 
 # --- models --------------------------------------------------------------------------------------

@@ -79,13 +79,10 @@ class Line:
 
     def until_seq(self, seq: int) -> None:
         """Work until so much experience has arrived."""
-
-        def has_come() -> bool:
-            self.turn()
-            return len(self.seqs) >= seq
-
         wait_until(
-            has_come, DEADLINE_S, f"message {seq}; {self.learner.counters}, {self.sent} sent"
+            lambda: self.turn() or len(self.seqs) >= seq,
+            DEADLINE_S,
+            f"message {seq}; {self.learner.counters}, {self.sent} sent",
         )
 
     def until_sent(self, report: ActorReport) -> None:
@@ -145,16 +142,12 @@ def test_nothing_is_lost_or_doubled_in_a_thousand_breaks(line: Line) -> None:
     break_often(line, 1000)
 
 
-def full(line: Line) -> bool:
-    return line.sent - line.actor._acknowledged >= CONFIG.window
-
-
 def until_credit_ends(line: Line) -> None:
-    def spent() -> bool:
-        line.turn()
-        return full(line)
-
-    wait_until(spent, DEADLINE_S, "the actor to have spent its credit")
+    wait_until(
+        lambda: line.turn() or line.sent - line.actor._acknowledged >= CONFIG.window,
+        DEADLINE_S,
+        "the actor to have spent its credit",
+    )
     assert line.sent - len(line.seqs) <= CONFIG.window
 
 
@@ -193,17 +186,8 @@ def test_an_actor_that_was_replaced_meanwhile_stays_out(line: Line) -> None:
     )
     line.proxy.stalled.clear()
 
-    def has_heard() -> bool:
-        line.take()
-        try:
-            line.actor.stopping()
-        except Refused:
-            return True
-        return False
-
-    wait_until(has_heard, DEADLINE_S, "the actor to hear that it was replaced")
     with pytest.raises(Refused, match="incarnation 1"):
-        line.actor.stopping()
+        wait_until(lambda: line.take() or line.actor.stopping(), DEADLINE_S, "word of it")
     assert line.seqs == arrived
     successor.close()
 
@@ -250,13 +234,11 @@ def test_the_request_to_finish_is_repeated(line: Line) -> None:
     line.learner.poll(0.0)
     line.proxy.cut()
     line.proxy.stalled.clear()
-
-    def has_heard() -> bool:
-        line.turn()
-        line.actor.latest_model("act", -1)
-        return line.actor.stopping()
-
-    wait_until(has_heard, DEADLINE_S, "the actor to hear that it shall finish")
+    wait_until(
+        lambda: line.turn() or line.actor.latest_model("act", -1) or line.actor.stopping(),
+        DEADLINE_S,
+        "the actor to hear that it shall finish",
+    )
 
 
 @pytest.mark.fault("F32")

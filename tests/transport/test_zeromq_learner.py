@@ -9,8 +9,7 @@ import random
 import socket
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,15 @@ import psutil
 import pytest
 
 from asyncrl.core.errors import Refused
-from asyncrl.core.messages import Experience
+from asyncrl.core.messages import Experience, Peer
 from asyncrl.transport.wire import PROTOCOL
 from asyncrl.transport.zeromq import ZmqActorLink, ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
-from asyncrl.transport.zeromq_auth import RejectionLog
 from tests.support.attack import Address, address_of, attack, greeting, is_cut, ready
 from tests.support.canaries import canaries
 from tests.support.helpers import wait_until
 from tests.support.intruders import NO_HANDSHAKE, turned_away
 from tests.support.sample_messages import PEER, SCHEMA, make_experience, make_hello, make_peer
+from tests.transport.conftest import Keep
 
 CONFIG = ZmqTransportConfig(max_message_bytes=1 << 20, request_interval_s=0.2)
 DEADLINE_S = 120.0
@@ -37,11 +36,10 @@ ROOT = Path(__file__).parent.parent.parent
 class Site:
     """A learner and an honest actor."""
 
-    def __init__(self, transport: ZmqTransport) -> None:
-        self.learner: ZmqLearnerLink = transport.listen()
-        self.run = self.admit().run_id
-        self.actor: ZmqActorLink = self.admit().connect(PEER)
-        self.actor.hello(make_hello())
+    def __init__(self, transport: ZmqTransport, keep: Keep) -> None:
+        self.keep = keep
+        self.learner: ZmqLearnerLink = keep(transport.listen())
+        self.actor = self.connect()
         self.seq = 0
         self.received: list[Any] = []
 
@@ -49,6 +47,13 @@ class Site:
         transport = self.learner.admit(make_peer(actor_id))
         assert isinstance(transport, ZmqTransport)
         return transport
+
+    def connect(self, actor_id: int = 0) -> ZmqActorLink:
+        """Return an actor that has introduced itself."""
+        peer = make_peer(actor_id)
+        actor = self.keep(self.admit(actor_id).connect(peer))
+        actor.hello(make_hello(peer))
+        return actor
 
     @property
     def address(self) -> Address:
@@ -74,25 +79,15 @@ class Site:
         seqs = [m.seq for m in self.received if isinstance(m, Experience)]
         assert seqs == list(range(1, self.seq + 1))
 
-    def close(self) -> None:
-        self.actor.close()
-        self.learner.close()
 
-
-def at(transport: ZmqTransport) -> Iterator[Site]:
-    site = Site(transport)
-    yield site
-    site.close()
+@pytest.fixture
+def loopback(keep: Keep) -> Site:
+    return Site(ZmqTransport.loopback(schema=SCHEMA, config=CONFIG), keep)
 
 
 @pytest.fixture
-def loopback() -> Iterator[Site]:
-    yield from at(ZmqTransport.loopback(schema=SCHEMA, config=CONFIG))
-
-
-@pytest.fixture
-def curve() -> Iterator[Site]:
-    yield from at(ZmqTransport.tcp("tcp://127.0.0.1", schema=SCHEMA, config=CONFIG))
+def curve(keep: Keep) -> Site:
+    return Site(ZmqTransport.tcp("tcp://127.0.0.1", schema=SCHEMA, config=CONFIG), keep)
 
 
 def resident_bytes() -> int:
@@ -129,26 +124,8 @@ def test_a_flood_of_connections_is_counted_and_reported_once(
     for link in flood:
         link.close()
     curve.until(lambda: curve.learner._connections.open <= 1, "the flood to end")
-    late = curve.admit(1).connect(make_peer(1))
-    late.hello(make_hello(make_peer(1)))
+    late = curve.connect(1)
     curve.until(lambda: late.send(make_experience(1, make_peer(1)), 0.0), "a late actor's turn")
-    late.close()
-
-
-@pytest.mark.fault("F22", "F24")
-def test_one_line_is_reported_of_each_reason_and_none_hides_another(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    now = [0.0]
-    complaints = RejectionLog(Counter(), lambda: now[0])
-    for now[0] in (1.0, 2.0, 10.9):
-        complaints.note("malformed", "noise")
-        complaints.note("flood", "33 connections that no actor has", 33)
-    first = ["malformed number 1: noise", "flood number 33: 33 connections that no actor has"]
-    assert caplog.messages == [f"rejected, {words}" for words in first]
-    now[0] = 11.0
-    complaints.note("malformed", "noise")
-    assert caplog.messages[2:] == ["rejected, malformed number 4: noise"]
 
 
 _LEARNER_WITH_FEW_DESCRIPTORS = """
@@ -170,40 +147,29 @@ link.close()
 
 @pytest.mark.processes
 @pytest.mark.fault("F24")
-def test_with_all_descriptors_taken_those_inside_continue() -> None:
-    learner = subprocess.Popen(
-        [sys.executable, "-c", _LEARNER_WITH_FEW_DESCRIPTORS],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    assert learner.stdin is not None
-    assert learner.stdout is not None
+def test_with_all_descriptors_taken_those_inside_continue(keep: Keep) -> None:
+    command, pipe = [sys.executable, "-c", _LEARNER_WITH_FEW_DESCRIPTORS], subprocess.PIPE
+    learner = psutil.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT)
     transports = pickle.loads(bytes.fromhex(learner.stdout.readline()))
-    actors = [transport.connect(make_peer(i)) for i, transport in enumerate(transports)]
-    actors[0].hello(make_hello())
-    for seq in range(1, 20):
-        assert actors[0].send(make_experience(seq), DEADLINE_S)
-    assert actors[0].drain(DEADLINE_S)
-    host, _, port = transports[0].endpoint.removeprefix("tcp://").rpartition(":")
-    flood = [socket.create_connection((host, int(port))) for _ in range(100)]
-    wait_until(
-        lambda: psutil.Process(learner.pid).num_fds() >= 60, DEADLINE_S, "descriptors to run out"
-    )
-    for seq in range(20, 200):
-        assert actors[0].send(make_experience(seq), DEADLINE_S)
-    assert actors[0].drain(DEADLINE_S)
+    first, late = (keep(to.connect(make_peer(i))) for i, to in enumerate(transports))
+
+    def works(actor: ZmqActorLink, peer: Peer, seqs: Iterable[int]) -> None:
+        for seq in seqs:
+            assert actor.send(make_experience(seq, peer), DEADLINE_S)
+        assert actor.drain(DEADLINE_S)
+
+    first.hello(make_hello())
+    works(first, PEER, range(1, 20))
+    flood = [socket.create_connection(address_of(transports[0])) for _ in range(100)]
+    wait_until(lambda: learner.num_fds() >= 60, DEADLINE_S, "descriptors to run out")
+    works(first, PEER, range(20, 200))
     for link in flood:
         link.close()
-    actors[1].hello(make_hello(make_peer(1)))
-    assert actors[1].send(make_experience(1, make_peer(1)), DEADLINE_S)
-    assert actors[1].drain(DEADLINE_S)
+    late.hello(make_hello(make_peer(1)))
+    works(late, make_peer(1), [1])
     counters = json.loads(learner.communicate("stop\n", timeout=DEADLINE_S)[0])
     assert counters["flood"] > 0
     assert set(counters) <= {"flood", *NO_HANDSHAKE}, "nothing of the actors was refused"
-    for actor in actors:
-        actor.close()
 
 
 @pytest.mark.fault("F23")
@@ -264,11 +230,9 @@ def test_an_honest_actor_works_on_under_attack(
 def test_peer_of_another_protocol_gets_both_versions_in_the_error(loopback: Site) -> None:
     """As far as possible: its own decoder names both in the error that it raises."""
     loopback.works()
-    transport = loopback.admit(1)
-    newer = transport.connect(make_peer(1))
-    newer._put([msgpack.packb([PROTOCOL + 1, 0, loopback.run, 1, 0])])
+    newer = loopback.connect(1)
+    newer._put([msgpack.packb([PROTOCOL + 1, 0, loopback.admit(1).run_id, 1, 0])])
     loopback.until(lambda: loopback.learner.counters.get("foreign_protocol"), "the message")
     with pytest.raises(Refused, match=f"protocol {PROTOCOL + 1}, this side {PROTOCOL}"):
         newer.latest_model("act", -1, DEADLINE_S)
-    newer.close()
     loopback.works()
