@@ -6,7 +6,7 @@ import os
 import re
 import resource
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +22,6 @@ from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.local import LocalLauncher
 from asyncrl.supervision.restart_policy import RestartPolicyConfig, cause_of
 from asyncrl.training.common_config import EvaluationConfig
-from benchmarks.machines import Unavailable, control_group
 from tests.faults.runs import CameBack, adds_up, until, with_restarts
 from tests.faults.worlds import DEADLINE_S, FALLS, Falling, FallsInActors, Leaking, SlowInOne
 from tests.integration.test_train_async import config, run
@@ -191,18 +190,6 @@ def eats_and_is_killed(_: Progress) -> None:
     del held
 
 
-class EatsWithin:
-    """Eats more than a group of processes may have, as one of that group."""
-
-    def __init__(self, group: Path) -> None:
-        self._group = group
-
-    def __call__(self, progress: Progress) -> None:
-        (self._group / "cgroup.procs").write_text(str(os.getpid()))
-        progress.turn(0)
-        eats(1000)
-
-
 def eats_within_its_limit(_: Progress) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
     eats(2000)
@@ -214,26 +201,6 @@ def test_kill_says_how_much_memory_the_actor_held() -> None:
     assert ended.code == -signal.SIGKILL
     assert ended.peak_bytes > 200 << 20
     assert f"it held up to {ended.peak_bytes / 2**20:.0f} MiB" in cause_of(ended).how
-
-
-@pytest.fixture
-def memory_group() -> Iterator[Path]:
-    try:
-        with control_group("memory", 100 << 20) as group:
-            yield group
-    except Unavailable as error:
-        pytest.skip(str(error))
-
-
-@pytest.mark.fault("F3")
-def test_actor_that_the_system_kills_for_memory_is_distinguished_by_its_peak(
-    memory_group: Path,
-) -> None:
-    ended = end_of(EatsWithin(memory_group))
-    assert ended.code == -signal.SIGKILL
-    assert ended.last.turns == 1
-    assert 50 << 20 < ended.peak_bytes < 300 << 20
-    assert "the system does this when memory runs out; it held up to" in cause_of(ended).how
 
 
 @pytest.mark.fault("F3")

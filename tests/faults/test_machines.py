@@ -117,7 +117,6 @@ ROWS = {
     "half a core": Row(
         on=("half a core",), runs="short; asyncrl doctor", says="CPU quota of 0.5", leaves=TRAINED
     ),
-    "64 tasks": Row(on=("64 tasks",), runs="short", leaves=TRAINED),
     "just enough tasks and descriptors": Row(
         on=("24 tasks", "34 descriptors"),  # one of the tasks is the shell
         runs="asyncrl doctor; short --actors 2",
@@ -133,19 +132,12 @@ ROWS = {
         leaves=TRAINED,
     ),
     "64 descriptors": Row(on=("64 descriptors",), runs="short --actors 4", leaves=TRAINED),
-    "32 descriptors": Row(on=("32 descriptors",), runs="short --actors 2", leaves=TRAINED),
     "3 GB of addresses": Row(on=("3 GB of addresses",), runs="short", leaves=TRAINED),
     "nohup": Row(
         runs="nohup asyncrl train $tiny --run-dir x --max-seconds 60 & pid=$!; learns;"
         "kill -HUP $pid; kill -USR1 $pid; waits '[ -n \"$(ls x/checkpoints)\" ]';"
         "kill -TERM $pid; exits 143 wait $pid",
         says="run ended: interrupted by SIGTERM",
-    ),
-    "job control": Row(
-        runs="begin; waits '[ -s x/metrics.jsonl ]'; kill -STOP $pid; sleep 3; kill -CONT $pid;"
-        "kill -TERM $pid; exits 143 wait $pid",
-        says="run ended: interrupted by SIGTERM",
-        leaves=("x/summary.json",),
     ),
     "moved and copied": Row(
         runs="short; mv x y; cp -r y a; cp -rL y b; tar cf y.tar y; mkdir c; tar xf y.tar -C c;"
@@ -159,9 +151,6 @@ ROWS = {
         runs="odd=$(odd thread at make); short $odd; asyncrl eval x --episodes 1; asyncrl export x;"
         "asyncrl bench env $odd --seconds 1",
         leaves=TRAINED,
-    ),
-    "thread in a synchronous run": Row(
-        runs="short --mode sync $(odd thread at make)", leaves=("x/summary.json",)
     ),
     "constructor changes the directory": Row(runs="short $(odd chdir at make)", leaves=TRAINED),
     "constructor ignores signals": Row(
@@ -182,10 +171,6 @@ ROWS = {
     ),
     "constructor takes the output": Row(
         runs="short $(odd no-output at make)", says="run ended", leaves=TRAINED
-    ),
-    "ten slow constructors": Row(
-        runs="short --envs-per-actor 10 --supervision.start-timeout-s 60 $(odd slow at make)",
-        leaves=TRAINED,
     ),
     "examination ends with code 0": Row(
         runs="exits 1 asyncrl doctor $(odd exit-0 after 100 | cut -c6-) --seconds 0.5",
@@ -208,29 +193,7 @@ ROWS = {
         runs="begin --grace-s 8 $(odd sleep at close when hang); learns; touch hang; ends",
         leaves=("x/checkpoints/[0-9]*",),
     ),
-    "native code hangs": Row(
-        runs="begin --grace-s 8 $(odd hold when hang); learns; touch hang;"
-        "waits '[ -e hang.done ]'; ends",
-        says="not done within --grace-s",
-        leaves=("x/checkpoints/*",),
-    ),
-    "memory leaks": Row(
-        runs="short --max-opt-steps 1000 $(odd leak at reset) --evaluate.where off"
-        " --supervision.memory-limit-bytes 400000000 --supervision.restart.max-restarts 0",
-        says="memory",
-        leaves=("x/checkpoints/1000",),
-    ),
     # --- runs and their directories ------------------------------------------------------------
-    "runs side by side": Row(
-        runs="pids=; for size in 8 16 32 64; do asyncrl train $tiny --trainer.batch-size $size"
-        ' --max-opt-steps 20 & pids="$pids $!"; done; for pid in $pids; do wait $pid; done;'
-        "[ $(ls runs/*/summary.json | wc -l) = 4 ]",
-    ),
-    "another run's directory": Row(
-        runs="begin; learns; exits 2 short; exits 2 asyncrl resume x; ends",
-        says=r"(?s)already holds a run.*in use by another run, process \d+ on ",
-        leaves=("x/summary.json",),
-    ),
     "another local user": Row(
         on=("root",),
         runs="other() { exits $1 setpriv --reuid 23456 --regid 23456 --clear-groups ${@:2} ; };"
@@ -258,27 +221,9 @@ ROWS = {
         leaves=("[xy]/checkpoints/[0-9]*",),
         never="(?!)",
     ),
-    "killed as a whole while it saves": Row(
-        runs="begin --save.interval-opt-steps 10; learns; waits 'ls x/checkpoints/[0-9]*';"
-        "helper=$(pgrep -P $pid); kill -KILL $pid $helper $(pgrep -P $helper); asyncrl eval x;"
-        "asyncrl resume x --max-seconds 1",
-        says="return over 10 episodes.*(?s:.*)run ended: 1 s",
-        leaves=("x/summary.json",),
-    ),
-    "learned nothing": Row(
-        runs="exits 1 short --max-seconds 1 --limiter.min-size 1000000 --replay.capacity 1000000",
-        says="min.size",
-    ),
-    "seconds count from the first step": Row(
-        runs="asyncrl train $tiny --run-dir x --max-seconds 1; asyncrl eval x",
-    ),
     "killed while it tunes": Row(
         runs="asyncrl train dqn --env CartPole-v1 --actors auto --run-dir x & pid=$!;works; ends",
         not_there=("x",),
-    ),
-    "smaller replay on resume": Row(
-        runs="short; asyncrl resume x --max-opt-steps 100 --replay.capacity 4000 --no-load-replay",
-        leaves=("x/checkpoints/100",),
     ),
     # --- output --------------------------------------------------------------------------------
     "ascii": Row(
@@ -302,10 +247,6 @@ ROWS = {
         ' "stty $size; asyncrl train $tiny --max-opt-steps 50" log; tail -c 3000 log >> end; done;'
         "grep -q $'\\e\\[?25h' end; unset TERM; short > out; exits 1 grep $'\\e' out",
     ),
-    "names of processes": Row(
-        runs="begin; learns; ps -eo args > names; ends; grep 'asyncrl actor 0' names"
-    ),
-    "version": Row(runs="asyncrl --version; python -m asyncrl --version", says=r"asyncrl \d"),
     # --- limits --------------------------------------------------------------------------------
     "full run disk": Row(
         on=("full disk",),
@@ -346,11 +287,6 @@ ROWS = {
         on=("root",),
         runs="first asyncrl train $tiny --run-dir x; hears; child_ends",
         usual=True,
-    ),
-    "tuning as the first process": Row(
-        on=("root",),
-        runs="first asyncrl train dqn --actors auto --run-dir x; works; child_ends",
-        not_there=("x",),
     ),
 }
 
