@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 import signal
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +13,10 @@ import pytest
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import CheckpointError
 from asyncrl.core.segment import SegmentConfig
-from asyncrl.core.types import Columns
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.run_services import SaveConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
-from asyncrl.training.asynchronous import build_async_trainer, train_async
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.config import AsyncConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 from tests.support import scale
 from tests.support.helpers import WaitsForSaves
@@ -28,9 +24,7 @@ from tests.support.resumed_runs import (
     CASES,
     DQN_SMALL,
     LAST,
-    async_config,
     async_run_once,
-    cartpole,
     dies,
     same,
     saved_in,
@@ -80,39 +74,6 @@ def test_asynchronous_run_that_is_killed_again_and_again_continues_counting(tmp_
         saved = saved_in(tmp_path) if Checkpointer(tmp_path).latest() else None
         numbers = async_run_once(tmp_path, chance.randint(45, 120) if kills_left else 0)
         assert what_broke(saved, numbers) == []
-
-
-def in_threads() -> AsyncConfig:
-    return replace(async_config(), launcher="thread")
-
-
-@pytest.mark.fault("F12", "F21")
-@pytest.mark.processes
-def test_notebook_continues_after_ctrl_c(tmp_path: Path) -> None:
-    trainer = build_async_trainer(
-        DQN_SMALL, cartpole(), in_threads(), stop=MaxOptSteps(10_000), checkpoint_dir=tmp_path
-    )
-    learn = trainer.agent.opt
-
-    def opt(batch: Columns) -> Mapping[str, float]:
-        if trainer.services.counts.opt_steps == 100:
-            signal.raise_signal(signal.SIGINT)
-        return learn(batch)
-
-    trainer.agent.opt = opt  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        trainer.train()
-    assert Checkpointer(tmp_path).latest() == "100"
-    resumed = train_async(
-        DQN_SMALL,
-        cartpole(),
-        in_threads(),
-        stop=MaxOptSteps(120),
-        checkpoint_dir=tmp_path,
-        resume=True,
-    )
-    assert resumed.opt_steps == 120
-    assert resumed.ledger["in_flight"] == 0
 
 
 @pytest.mark.fault("F21")

@@ -119,26 +119,19 @@ def test_a_failure_is_posted_and_that_of_another_rank_is_not() -> None:
     assert other.posted("failed") == {}
 
 
-def test_a_text_is_awaited_unless_its_rank_fails() -> None:
+def test_a_text_is_awaited_unless_its_rank_fails_or_is_gone() -> None:
     group = FakeGroup()
-    group.other_posts("run directory", "0 /tmp/x")
-    assert group.wait_posted("run directory", 1) == "0 /tmp/x"
-    group.other_posts("failed", "ConfigError: bad")
-    with pytest.raises(RankFailed, match="rank 1 failed: ConfigError: bad"):
-        group.wait_posted("other", 1)
-
-
-def test_a_text_is_not_awaited_of_a_rank_that_is_gone() -> None:
-    group = FakeGroup()
-    group.other_posts("process", f"{GONE} {socket.gethostname()}")
-    with pytest.raises(RankFailed, match=r"rank 1 ended without an error.* has posted no settles"):
-        group.wait_posted("settles", 1)
-    group = FakeGroup()
-    group.other_posts("settles", "yes")
-    group.other_posts("left", "yes")
-    assert group.wait_posted("settles", 1) == "yes"
-    with pytest.raises(RankFailed, match="rank 1 has left; it has posted no other"):
-        group.wait_posted("other", 1)
+    group.other_posts("settles", "0 /tmp/x")
+    assert group.wait_posted("settles", 1) == "0 /tmp/x"
+    for key, text, names in (
+        ("process", f"{GONE} {HERE}", r"rank 1 ended without an error.* has posted no other"),
+        ("left", "yes", "rank 1 has left; it has posted no other"),
+        ("failed", "ConfigError: bad", "rank 1 failed: ConfigError: bad"),
+    ):
+        group.other_posts(key, text)
+        with pytest.raises(RankFailed, match=names):
+            group.wait_posted("other", 1)
+    assert group.wait_posted("left", 1) == "yes", "what is there is read all the same"
     group.leave()
     assert group.posted("left") == {0: "yes", 1: "yes"}
 
