@@ -28,16 +28,6 @@ def test_configuration_is_kept_as_parameters_flattened_with_dots(store: Store) -
     }
 
 
-def test_runs_are_of_one_experiment(store: Store) -> None:
-    for name in ("one", "other"):
-        MlflowRecorder("mine", run_name=name, tracking_uri="http://there").start({})
-    assert [(run.experiment, run.name) for run in store.runs.values()] == [
-        ("id of mine", "one"),
-        ("id of mine", "other"),
-    ]
-    assert store.uris == ["http://there"] * 2
-
-
 def test_recorder_of_the_same_directory_continues_the_run(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
