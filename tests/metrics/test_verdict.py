@@ -133,6 +133,11 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
         "learner-bound",
         ("1 actor would leave it more than 63 % of a core, or lower",),
     ),
+    "learner much too slow": (
+        facts(0.99),
+        "learner-bound",
+        ("1 actor would do, or lower limiter.samples_per_insert for more",),
+    ),
     "actors wait, limiter off": (
         facts(0.5, setup={"samples_per_insert": 0.0}),
         "receiver-bound",
