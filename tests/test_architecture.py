@@ -240,7 +240,7 @@ def test_nothing_runs_what_came_from_outside() -> None:
 MAX_CODE_LINES: Mapping[str, int] = {
     "asyncrl": 91,
     "actor": 1665,
-    "agents": 5383,
+    "agents": 5397,  # PPO gathers each epoch once, and measures each at once
     "bench": 1230,
     "checkpoint": 1015,
     "cli": 2753,  # the choice of a preset

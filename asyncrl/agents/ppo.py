@@ -152,8 +152,8 @@ def corrected_estimates(
 def surrogate(log_ratio: Tensor, advantage: Tensor, clip: float, dual_clip: float = 0.0) -> Tensor:
     """Return each action's contribution to the objective, which is maximised."""
     ratio = log_ratio.clamp(max=_LARGEST_LOG_RATIO).exp()
-    # min(r A, clip(r, 1 - eps, 1 + eps) A); Schulman et al. (2017), equation 7
-    limited = torch.min(ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage)
+    # min(r A, clip(r, 1 - eps, 1 + eps) A) = min(r A, A + eps |A|); Schulman et al. (2017), eq. 7
+    limited = torch.min(ratio * advantage, torch.add(advantage, advantage.abs(), alpha=clip))
     if not dual_clip:
         return limited
     # max(that, c A) where A < 0; Ye et al. (2020), equation 5
@@ -421,51 +421,59 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
     def run_epochs(self, minibatches: Minibatches) -> dict[str, Tensor]:
         """Take the gradient steps of all epochs; return the means of their numbers."""
         config, updater = self.config, self.updater
-        metrics: list[dict[str, Tensor]] = []
+        epochs: list[dict[str, Tensor]] = []
         # The same number on all ranks, even if one has fewer transitions than that.
         count = min(config.minibatches, updater.over.most(len(minibatches)))
         for _ in range(config.epochs):
-            parts = minibatches.shuffled(count, self.order)
-            newest = [self.improve_on(minibatches, index) for index in parts]
-            metrics += newest
-            if config.target_kl and updater.mean(_mean(newest, "approx_kl")) > config.target_kl:
+            parts = minibatches.shuffle(count, self.order)
+            steps = [self.improve_on(minibatches, part) for part in parts]
+            log_ratio = torch.cat([step.pop("log_ratio") for step in steps])
+            epochs.append(_means(steps) | self.change(log_ratio))
+            if config.target_kl and updater.mean(epochs[-1]["approx_kl"]) > config.target_kl:
                 break
-        means = {name: _mean(metrics, name) for name in metrics[0]}
-        return means | {"grad_steps": torch.tensor(float(len(metrics)))}
+        return _means(epochs) | {
+            "entropy_weight": torch.tensor(value_at(config.entropy_weight, self.env_steps)),
+            "grad_steps": torch.tensor(float(count * len(epochs))),
+        }
 
-    def improve_on(self, minibatches: Minibatches, index: Tensor) -> dict[str, Tensor]:
+    def change(self, log_ratio: Tensor) -> dict[str, Tensor]:
+        """Return how far pi is from pi_0, given log r of actions."""
+        clip = value_at(self.config.clip, self.env_steps)
+        return {
+            "approx_kl": divergence(log_ratio).mean(),
+            "clip_fraction": (torch.expm1(log_ratio).abs() > clip).float().mean(),
+        }
+
+    def improve_on(self, minibatches: Minibatches, part: slice) -> dict[str, Tensor]:
         """Take one step on these transitions; if there are none, they are those of other ranks."""
-        if len(index):
-            return self.improve(*minibatches.take(index))
+        if part.start < part.stop:
+            return self.improve(*minibatches.take(part))
         with self.updater.over.without_rows():
-            return self.improve(*minibatches.take(index.new_zeros(1)))
+            return self.improve(*minibatches.take(slice(1)))
 
     def improve(
         self, outputs: Tensor, values: Tensor, rows: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Take one step on a minibatch."""
+        """Take one step on a minibatch; return numbers, and log r of each action."""
         config = self.config
         clip = value_at(config.clip, self.env_steps)
         log_ratio = self.net.head.log_prob(outputs, rows["drawn"]) - rows["log_newest"]
         gain = surrogate(log_ratio, rows["advantage"], clip, config.dual_clip).mean()
         errors = value_errors(values, rows["value"], rows["target"], config.value_clip).mean()
-        entropy = self.net.head.entropy(outputs).mean()
         weight = value_at(config.entropy_weight, self.env_steps)
+        with torch.set_grad_enabled(weight != 0.0):
+            entropy = self.net.head.entropy(outputs).mean()
         loss = config.value_weight * errors - gain - weight * entropy
         norms = self.updater.minimize(loss, rows=len(values))
-        log_ratio = log_ratio.detach()
         return {
             "loss": loss.detach(),
             "policy_loss": -gain.detach(),
             "value_loss": errors.detach(),
             "entropy": entropy.detach(),
-            "entropy_weight": torch.full_like(entropy, weight),
-            "approx_kl": divergence(log_ratio).mean(),
-            "clip_fraction": (torch.expm1(log_ratio).abs() > clip).float().mean(),
+            "log_ratio": log_ratio.detach(),
             **norms,
         }
 
 
-def _mean(metrics: Sequence[Mapping[str, Tensor]], name: str) -> Tensor:
-    mean: Tensor = torch.stack([numbers[name] for numbers in metrics]).mean()
-    return mean
+def _means(metrics: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([numbers[name] for numbers in metrics]).mean() for name in metrics[0]}

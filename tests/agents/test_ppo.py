@@ -176,8 +176,8 @@ def test_minibatches_are_of_each_transition_once_as_in_whole_trajectories(
     epochs = []
     for _ in range(2):
         taken: list[int] = []
-        for index in minibatches.shuffled(min(parts, len(minibatches)), order):
-            some_outputs, some_values, columns = minibatches.take(index)
+        for part in minibatches.shuffle(min(parts, len(minibatches)), order):
+            some_outputs, some_values, columns = minibatches.take(part)
             rows = columns["number"]
             assert len(some_outputs) == len(some_values) == len(rows) > 0
             assert torch.allclose(some_outputs, outputs[:, :-1].flatten(0, 1)[rows], atol=1e-6)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -253,7 +253,7 @@ class TrajectoryBatch:
 
 
 class Minibatches:
-    """A batch, from which parts can be taken by their indices."""
+    """A batch, from which parts can be taken in random order."""
 
     def __init__(
         self,
@@ -269,35 +269,46 @@ class Minibatches:
         self._net = net
         self._ask = ask
         self._stretches = _Stretches(played.mask, played.memory) if net.memory_size else None
-        mask = torch.ones_like(played.mask) if self._stretches else played.mask
-        self._obs = each_field(played.obs, lambda field: field[:, :-1][mask])
-        self._columns = {name: column[mask] for name, column in columns.items()}
+        self._length = played.mask.shape[1]
+        self._rows = played.mask.flatten().nonzero()[:, 0]  # of transitions, among (B, T)
+        self._obs = each_field(played.obs, lambda field: field.flatten(0, 1))
+        self._columns = {name: column.flatten(0, 1) for name, column in columns.items()}
+        self._order = self._rows
+        self._mixed: tuple[NetworkInput, dict[str, Tensor]] = {}, {}
 
     def __len__(self) -> int:
-        if self._stretches:
-            return len(self._stretches.rows)
-        return len(next(iter(self._columns.values())))
+        return len(self._stretches.rows if self._stretches else self._rows)
 
-    def shuffled(self, parts: int, order: torch.Generator) -> list[Tensor]:
-        """Return the indices of this number of parts, of similar size, in random order.
+    def shuffle(self, parts: int, generator: torch.Generator) -> list[slice]:
+        """Choose a new random order; return the places of this number of parts in it.
 
-        Each transition, or each stretch, is in exactly one of them. Some are empty if there are
-        fewer of these than parts.
+        Each transition, or each stretch, is in exactly one of them. They are of similar size. Some
+        are empty if there are fewer transitions than parts.
         """
-        index = torch.randperm(len(self), generator=order, device=order.device)
-        return list(index.tensor_split(parts))
-
-    def take(self, index: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return the network's outputs and values, and the columns, of these transitions."""
+        self._order = torch.randperm(len(self), generator=generator, device=generator.device)
         if self._stretches is None:
-            obs = each_field(self._obs, lambda field: field[index])
-            outputs, values = self._ask(self._net, obs)
-            return outputs, values, {name: c[index] for name, c in self._columns.items()}
-        rows, inside, memory = self._stretches.take(index)
-        obs = each_field(self._obs, lambda field: field[rows])
-        outputs, values = self._ask(self._net.unroll, obs, memory)
+            # Gathered once: then each part is a view.
+            self._mixed = {}, {}
+            rows = self._rows[self._order]
+            self._mixed = self._obs_of(rows), {n: c[rows] for n, c in self._columns.items()}
+        ends = accumulate(map(len, self._order.tensor_split(parts)), initial=0)
+        return [slice(*pair) for pair in pairwise(ends)]
+
+    def take(self, part: slice) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return the network's outputs and values, and the columns, of a part of the order."""
+        if self._stretches is None:
+            obs, columns = self._mixed
+            outputs, values = self._ask(self._net, each_field(obs, lambda field: field[part]))
+            return outputs, values, {name: column[part] for name, column in columns.items()}
+        rows, inside, memory = self._stretches.take(self._order[part])
+        outputs, values = self._ask(self._net.unroll, self._obs_of(rows), memory)
         columns = {name: column[rows[inside]] for name, column in self._columns.items()}
         return outputs[inside], values[inside], columns
+
+    def _obs_of(self, rows: Tensor) -> NetworkInput:
+        # A trajectory has one observation more than rows.
+        places = rows + rows // self._length
+        return each_field(self._obs, lambda field: field[places])
 
 
 class _Stretches:
