@@ -79,8 +79,8 @@ def test_wheel_installs_and_trains_outside_the_checkout(wheel_file: Path, tmp_pa
     pytest.importorskip("pip", reason="installs the wheel")
     site, work = tmp_path / "site", tmp_path / "work"
     work.mkdir()
-    install = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(site))
-    _python(work, *install, str(wheel_file))
+    install = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile")
+    _python(work, *install, "--target", str(site), str(wheel_file))
     assert "0.1.0" in _python(work, "-m", "asyncrl", "--version", path=site)
     place, reason = _python(work, "-c", _PROGRAM, path=site).split("\n", 1)
     assert Path(place).is_relative_to(site)
