@@ -17,6 +17,7 @@ from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.offline import OfflineTrainer
 from asyncrl.training.synchronous import Trainer, TrainerConfig
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
+from tests.support.services import services_config
 from tests.support.streams import make_outbox
 
 
@@ -54,6 +55,17 @@ def test_counts_are_exact(interval: int, per_interval: int, expected: int) -> No
     result = trainer.train()
     assert (result.env_steps, result.opt_steps) == (100, expected)
     assert trainer.agent.opt_steps == expected  # type: ignore[attr-defined]
+
+
+@pytest.mark.behaviour(number=13)
+def test_nothing_is_optimised_or_evaluated_before_the_warm_up_is_over() -> None:
+    evaluator = ScriptedEvaluator([1.0] * 100)
+    trainer = build(
+        settings={"warmup_env_steps": 100},
+        services=services_config(evaluate_interval_opt_steps=1),
+        evaluator=evaluator,
+    )
+    assert (trainer.train().opt_steps, evaluator.calls) == (0, 0)
 
 
 def build_on_policy(agent: ConstantAgent, n_envs: int, **settings: int) -> Trainer:
