@@ -48,6 +48,7 @@ ENDS = {
 }
 
 
+@pytest.mark.behaviour(number=37)
 @pytest.mark.fault("F1", "F2")
 def test_actors_that_end_in_any_way_come_back_and_the_log_says_how(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

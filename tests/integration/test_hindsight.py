@@ -14,19 +14,17 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.agents.sac import SACConfig
-from asyncrl.agents.td3 import TD3Config
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.envs.gym import EnvConfig, make_batch
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps, MaxSeconds, ReachesUpperBound
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.replay.hindsight import HindsightReplay, HindsightReplayConfig
+from asyncrl.replay.hindsight import HindsightReplayConfig
 from asyncrl.replay.ring_config import RingConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
-from asyncrl.training.presets import preset, with_replay
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, build_sync_trainer, train_sync
 from tests.support.bit_flip import BitFlip
 from tests.support.helpers import wait_until
@@ -111,40 +109,6 @@ def test_end_of_a_run_does_not_wait_for_environments_that_are_inspected(tmp_path
         assert next(trainer.batches(), None) is None
 
 
-def test_asynchronous_run_saves_its_replay_and_resumes(tmp_path: Path) -> None:
-    config = AsyncConfig(
-        actors=1,
-        launcher="thread",
-        replay=HINDSIGHT,
-        segment=SegmentConfig(length=N_BITS),
-        evaluate=UNSCORED,
-    )
-    sizes = []
-    for opt_steps, resume in ((10, False), (20, True)):
-        trainer = build_async_trainer(
-            DQNConfig(hidden=(8,), device="cpu"),
-            make_env,
-            config,
-            stop=MaxOptSteps(opt_steps) | MaxSeconds(60),
-            checkpoint_dir=tmp_path,
-            resume=resume,
-        )
-        assert isinstance(trainer.proxy.buffer, HindsightReplay)
-        sizes.append(len(trainer.proxy.buffer))
-        assert trainer.train().opt_steps == opt_steps
-    assert sizes[0] == 0 < sizes[1]
-
-
-@pytest.mark.parametrize("kind", [SACConfig, TD3Config])
-def test_agents_on_continuous_actions_take_relabelled_goals(
-    kind: type[SACConfig | TD3Config],
-) -> None:
-    trainer = replace(SYNC.trainer, batch_size=32, warmup_env_steps=160, opt_steps_per_interval=1)
-    config = replace(SYNC, trainer=trainer, evaluate=UNSCORED)
-    agent = kind(hidden=(8,), device="cpu")
-    assert train_sync(agent, make_batch(Reach, 16), config, stop=MaxOptSteps(3)).opt_steps == 3
-
-
 @pytest.mark.parametrize("agent", [PPOConfig(), R2D2Config()])
 def test_other_kinds_of_agents_are_refused(agent: PPOConfig | R2D2Config) -> None:
     with pytest.raises(ConfigError, match="but HindsightReplayConfig returns single transitions"):
@@ -154,9 +118,3 @@ def test_other_kinds_of_agents_are_refused(agent: PPOConfig | R2D2Config) -> Non
 def test_environment_without_goals_is_refused() -> None:
     with pytest.raises(ConfigError, match="hindsight needs observations that are dicts"):
         build_sync_trainer(DQNConfig(), EnvConfig(id="CartPole-v1").build, SYNC)
-
-
-def test_flag_keeps_the_settings_that_both_kinds_have() -> None:
-    config = with_replay(preset("dqn"), "hindsight")
-    assert config.replay == HindsightReplayConfig(n_step=5)
-    assert config.sync_config().trainer.segment.length == 16, "a row alone would repeat 50 others"

@@ -48,9 +48,6 @@ CONFIG: AsyncConfig = config(
     evaluate=EvaluationConfig(where="off"),
 )
 
-LOSES = replace(CONFIG, hosts=HostsConfig(min_actors=0, host_timeout_s=3.0))
-"""On a very busy machine it may lose a host that is only late, which then joins again."""
-
 JOINS = """
 import sys
 from tests.integration.test_hosts import CONFIG, join_run
@@ -82,14 +79,8 @@ class Hosts:
 
     def _serve(self, cfg: AsyncConfig, actors: int, interrupter: Interrupter) -> None:
         try:
-            join_run(
-                self.key,
-                ConstantConfig(),
-                CountingBatch,
-                cfg,
-                actors=actors,
-                interrupter=interrupter,
-            )
+            more: Any = {"actors": actors, "interrupter": interrupter}
+            join_run(self.key, ConstantConfig(), CountingBatch, cfg, **more)
             self.ended.append("ended")
         except Exception as error:
             self.ended.append(error)
@@ -126,6 +117,18 @@ def check(result: TrainResult) -> None:
     assert result.opt_steps == 300
     assert ledger["in_flight"] == 0
     assert ledger["produced"] == ledger["stored"] + ledger["dropped"] + ledger["lost"]
+
+
+def lose_the_silent(trainer: AsyncTrainer, log: pytest.LogCaptureFixture) -> None:
+    """Let a long time pass for the launcher's hosts, until it has lost those that are silent."""
+    launcher: Any = trainer._manager._launcher
+
+    def lost() -> bool:
+        for host in list(launcher._hosts.values()):
+            host.silent_s = 2 * CONFIG.hosts.host_timeout_s
+        return "was not heard" in log.text
+
+    wait_until(lost, DEADLINE_S, "the loss")
 
 
 def restarts(result: TrainResult) -> float:
@@ -245,7 +248,7 @@ def test_a_host_that_hangs_is_replaced_and_comes_back(
     def before(trainer: AsyncTrainer) -> None:
         if once(trainer, 100, done):
             process.send_signal(signal.SIGSTOP)
-            wait_until(lambda: "was not heard" in caplog.text, DEADLINE_S, "the loss")
+            lose_the_silent(trainer, caplog)
             hosts.join()
         if once(trainer, 200, back):
             joined = re.compile(rf"host \S*/{process.pid}\S* has joined")
@@ -256,7 +259,7 @@ def test_a_host_that_hangs_is_replaced_and_comes_back(
             )
 
     caplog.set_level(logging.INFO, "asyncrl.supervision.host_launcher")
-    trainer = built(key, LOSES, before=before)
+    trainer = built(key, before=before)
     with hosts_of(key) as hosts, warm.started("code", [JOINS, str(key)], cwd=Path.cwd()) as process:
         result = trainer.train()
         process.wait(DEADLINE_S)
@@ -273,13 +276,13 @@ def test_a_partition_loses_and_doubles_nothing_unsaid(
     def before(trainer: AsyncTrainer) -> None:
         if once(trainer, 100, done):
             proxy.stalled.set()
-            wait_until(lambda: "was not heard" in caplog.text, DEADLINE_S, "the loss")
+            lose_the_silent(trainer, caplog)
             lost_at.append(trainer.proxy.ledger.balance())
             proxy.stalled.clear()
 
     lost_at: list[Any] = []
     transport = replace(CONFIG.transport, advertise=f"127.0.0.1:{proxy.port}")
-    trainer = built(key, replace(LOSES, transport=transport), before=before)
+    trainer = built(key, replace(CONFIG, transport=transport), before=before)
     proxy.server_port = int(trainer._link.address.endpoint.rpartition(":")[2])  # type: ignore[attr-defined]
     try:
         with hosts_of(key) as hosts:

@@ -5,22 +5,18 @@ from __future__ import annotations
 import random
 import shutil
 import signal
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from asyncrl.checkpoint.checkpoint import Checkpointer
-from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.errors import CheckpointError
 from asyncrl.core.segment import SegmentConfig
-from asyncrl.core.types import Columns
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.run_services import SaveConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
-from asyncrl.training.asynchronous import build_async_trainer, train_async
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.config import AsyncConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 from tests.support import scale
 from tests.support.helpers import WaitsForSaves
@@ -28,9 +24,7 @@ from tests.support.resumed_runs import (
     CASES,
     DQN_SMALL,
     LAST,
-    async_config,
     async_run_once,
-    cartpole,
     dies,
     same,
     saved_in,
@@ -82,74 +76,6 @@ def test_asynchronous_run_that_is_killed_again_and_again_continues_counting(tmp_
         assert what_broke(saved, numbers) == []
 
 
-def in_threads() -> AsyncConfig:
-    return replace(async_config(), launcher="thread")
-
-
-@pytest.mark.fault("F21")
-@pytest.mark.processes
-def test_asynchronous_run_continues_counting(tmp_path: Path) -> None:
-    first = train_async(
-        DQN_SMALL, cartpole(), in_threads(), stop=MaxOptSteps(300), checkpoint_dir=tmp_path
-    )
-    saved = Checkpointer(tmp_path).load_latest()
-    trainer = build_async_trainer(
-        DQN_SMALL,
-        cartpole(),
-        in_threads(),
-        stop=MaxOptSteps(500),
-        checkpoint_dir=tmp_path,
-        resume=True,
-    )
-    assert trainer.services.counts.opt_steps == 300
-    assert (
-        len(trainer.proxy.buffer)
-        == saved.groups["replay"]["numbers"][2] - (saved.groups["replay"]["numbers"][1])
-    )
-    assert trainer.agent.record()["exploration_rate"] < 1.0, "epsilon did not restart"
-    second = trainer.train()
-    assert second.opt_steps == 500
-    assert second.env_steps > first.env_steps
-    assert second.wall_s > first.wall_s
-    ledger = second.ledger
-    assert ledger["in_flight"] == 0
-    assert ledger["produced"] == ledger["stored"] + ledger["dropped"] + ledger["lost"]
-    assert ledger["stored"] > first.ledger["stored"]
-    assert ledger["lost"] == 0, "the first run ended well, with all its tails stored"
-    per_insert = 32 * (500 - 300) / (ledger["stored"] - first.ledger["stored"])
-    assert per_insert < 8.0, "the limiter holds the ratio over both parts"
-    assert Checkpointer(tmp_path).load_latest().meta["run"]["incarnation"] == 2
-
-
-@pytest.mark.fault("F12", "F21")
-@pytest.mark.processes
-def test_notebook_continues_after_ctrl_c(tmp_path: Path) -> None:
-    trainer = build_async_trainer(
-        DQN_SMALL, cartpole(), in_threads(), stop=MaxOptSteps(10_000), checkpoint_dir=tmp_path
-    )
-    learn = trainer.agent.opt
-
-    def opt(batch: Columns) -> Mapping[str, float]:
-        if trainer.services.counts.opt_steps == 100:
-            signal.raise_signal(signal.SIGINT)
-        return learn(batch)
-
-    trainer.agent.opt = opt  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        trainer.train()
-    assert Checkpointer(tmp_path).latest() == "100"
-    resumed = train_async(
-        DQN_SMALL,
-        cartpole(),
-        in_threads(),
-        stop=MaxOptSteps(120),
-        checkpoint_dir=tmp_path,
-        resume=True,
-    )
-    assert resumed.opt_steps == 120
-    assert resumed.ledger["in_flight"] == 0
-
-
 @pytest.mark.fault("F21")
 def test_run_does_not_continue_with_another_agent_or_replay(tmp_path: Path) -> None:
     sync_run("dqn", tmp_path)
@@ -183,18 +109,3 @@ def test_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
         callbacks=[WaitsForSaves(tmp_path)],
     )
     assert Checkpointer(tmp_path).names() == ["90", "95", "best"]
-
-
-@pytest.mark.fault("F36")
-@pytest.mark.processes
-def test_two_runs_do_not_write_to_one_directory(tmp_path: Path) -> None:
-    trainer = build_async_trainer(
-        DQN_SMALL, cartpole(), in_threads(), stop=MaxOptSteps(20), checkpoint_dir=tmp_path / "x"
-    )
-    with pytest.raises(ConfigError, match="in use by another run"):
-        train_async(DQN_SMALL, cartpole(), in_threads(), checkpoint_dir=tmp_path / "x")
-    with pytest.raises(ConfigError, match="in use by another run"):
-        sync_run("dqn", tmp_path / "x")
-    trainer.train()
-    resumed = {"stop": MaxOptSteps(40), "checkpoint_dir": tmp_path / "x", "resume": True}
-    assert train_async(DQN_SMALL, cartpole(), in_threads(), **resumed).opt_steps == 40  # type: ignore[arg-type]

@@ -21,11 +21,11 @@ from asyncrl.actor.outbox import Outbox
 from asyncrl.actor.step_processor import OneStep, Step
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
-from asyncrl.core.agent import Act, AgentConfig, PolicyContext
+from asyncrl.core.agent import Act, AgentConfig
 from asyncrl.core.env import BatchEnv, EnvSpec, PackedSpec
 from asyncrl.core.messages import Experience
 from asyncrl.core.segment import SegmentConfig, make_schema
-from asyncrl.core.types import Array, ModelVersion
+from asyncrl.core.types import ModelVersion
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import make_batch
 from asyncrl.envs.spaces import Parts
@@ -37,7 +37,6 @@ from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
-from asyncrl.training.synchronous import Trainer, TrainerConfig
 from asyncrl.transport.wire import WireFormat
 from tests.envs.strategies import array_spaces, nested_spaces
 from tests.support.sample_messages import PEER
@@ -82,10 +81,6 @@ class FieldsEnv(gym.Env[Any, Any]):
         }
 
 
-def make_plain(action_space: gym.Space[Any]) -> Callable[[], BatchEnv]:
-    return make_batch(lambda: FieldsEnv(action_space), 2)
-
-
 def make_vector(action_space: gym.Space[Any], mode: AutoresetMode) -> Callable[[], BatchEnv]:
     makers = [lambda: FieldsEnv(action_space)] * 2
     return make_batch(lambda: SyncVectorEnv(makers, autoreset_mode=mode), 1)
@@ -117,10 +112,7 @@ def config() -> AsyncConfig:
         segment=SegmentConfig(length=4),
         replay=UniformReplayConfig(capacity=500, n_step=2),
         limiter=RateLimiterConfig(samples_per_insert=8.0, min_size=32),
-        trainer=AsyncTrainerConfig(
-            batch_size=16,
-            sync_interval_opt_steps=5,
-        ),
+        trainer=AsyncTrainerConfig(batch_size=16, sync_interval_opt_steps=5),
         record=RecordConfig(interval_s=0.2),
         evaluate=EvaluationConfig(play=EpisodeEvaluatorConfig(episodes=2), interval_opt_steps=20),
     )
@@ -151,63 +143,6 @@ def test_actors_and_learner_train_on_several_fields(
     assert result.ledger["lost"] == result.ledger["dropped"] == 0
     assert result.best_score is not None
     assert all(np.isfinite(value).all() for value in trainer.agent.model_info().params.values())
-
-
-def train(agent: AgentConfig, env: BatchEnv) -> UniformReplay:
-    """Train in this process, and return the replay."""
-    processor = OneStep()
-    schema = make_schema(processor.columns(env.spec, ()), length=1, lookahead=1)
-    buffer = UniformReplayConfig(capacity=300).build(schema, seed=0)
-    Trainer(
-        agent.build(env.spec, PolicyContext(seed=0, n_envs=2)),
-        env,
-        buffer,
-        TrainerConfig(batch_size=16, warmup_env_steps=100),
-        schema=schema,
-        processor=processor,
-        seed=0,
-        stop=MaxOptSteps(60),
-    ).train()
-    env.close()
-    return buffer
-
-
-def numbers_in(spec: PackedSpec, rows: Array) -> Array:
-    """Return the numbers of observations, each of which must be what the environment emitted."""
-    fields = spec.unpack(rows)
-    numbers: Array = fields["pose/0"][:, 0].astype(int)
-    for i, n in enumerate(numbers.tolist()):
-        env = FieldsEnv(DISCRETE)
-        env._number = n - 1
-        right = env._observe()
-        found = {name: field[i] for name, field in fields.items()}
-        np.testing.assert_array_equal(found["camera"], right["camera"])
-        np.testing.assert_array_equal(found["pose/0"], right["pose"][0])
-        assert found["pose/1"] == right["pose"][1]
-        np.testing.assert_array_equal(found["buttons"], right["buttons"])
-    return numbers
-
-
-@pytest.mark.parametrize(
-    "make_env",
-    [
-        pytest.param(make_plain(DISCRETE), id="plain"),
-        pytest.param(make_vector(DISCRETE, AutoresetMode.NEXT_STEP), id="vector"),
-    ],
-)
-def test_replay_holds_exactly_what_the_environment_emitted(
-    make_env: Callable[[], BatchEnv],
-) -> None:
-    env = make_env()
-    spec = env.spec.observation
-    assert isinstance(spec, PackedSpec)
-    buffer = train(DQNConfig(network=TellingNetwork, device="cpu"), env)
-    batch = buffer.sample(128)
-    numbers, after = numbers_in(spec, batch["obs"]), numbers_in(spec, batch["next_obs"])
-    # Within an episode of 7 steps, each observation follows the one acted on, also the last.
-    np.testing.assert_array_equal(after, numbers + 1)
-    np.testing.assert_array_equal(batch["reward"], after)
-    np.testing.assert_array_equal(batch["discount"] == 0, after % 8 == 0)
 
 
 class SampledEnv(gym.Env[Any, Any]):

@@ -11,16 +11,13 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
-import psutil
 import pytest
 
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
-from asyncrl.core.callback import Callback, Training
-from asyncrl.core.env import EnvStep
 from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.interrupter import Interrupter
@@ -38,7 +35,7 @@ from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
-from tests.support.fakes import ConstantAgent, ConstantConfig, CountingBatch
+from tests.support.fakes import ConstantConfig, CountingBatch
 from tests.support.helpers import in_actor, wait_until
 from tests.support.leftovers import children
 
@@ -51,10 +48,7 @@ def config(**changes: Any) -> AsyncConfig:
         segment=SegmentConfig(length=4),
         replay=UniformReplayConfig(capacity=2000, n_step=2),
         limiter=RateLimiterConfig(samples_per_insert=4.0, min_size=50),
-        trainer=AsyncTrainerConfig(
-            batch_size=16,
-            sync_interval_opt_steps=5,
-        ),
+        trainer=AsyncTrainerConfig(batch_size=16, sync_interval_opt_steps=5),
         record=RecordConfig(interval_s=0.2),
         save=SaveConfig(interval_opt_steps=100),
         evaluate=EvaluationConfig(play=EpisodeEvaluatorConfig(episodes=3), interval_opt_steps=50),
@@ -165,46 +159,6 @@ def test_evaluation_in_the_background_scores_models_and_keeps_the_best(finished:
     assert max(scores) == 200, "the last model is evaluated too"
 
 
-def test_evaluation_on_demand_waits_for_the_process_that_evaluates() -> None:
-    class Asks(Callback):
-        scores: ClassVar[list[float | None]] = []
-
-        def step(self, trainer: Training) -> None:
-            if trainer.opt_steps == 7 and not self.scores:
-                evaluation = trainer.evaluate(timeout_s=60.0)
-                self.scores.append(evaluation.score if evaluation else None)
-
-    quiet = dataclasses.replace(config().evaluate, interval_opt_steps=0)
-    result, _ = run(
-        config(evaluate=quiet, launcher="thread"),
-        callbacks=[Asks()],
-        stop=MaxOptSteps(20) | MaxSeconds(120),
-    )
-    assert Asks.scores == [result.best_score]
-    assert (result.best_opt_steps, result.opt_steps) == (7, 20)
-
-
-@pytest.mark.behaviour(number=2)
-@pytest.mark.behaviour(number=3)
-def test_each_actor_can_have_a_separate_config() -> None:
-    recorder = MemoryRecorder()
-    agents = [SpyConfig(action=0, rate=rate) for rate in (0.1, 0.2, 0.3)]
-    run(
-        config(actors=3, launcher="thread"),
-        agent=SpyConfig(),
-        actor_agents=agents,
-        recorder=recorder,
-        stop=MaxSeconds(30) | SeenRates(3),
-    )
-    rates = {
-        record[f"actor/{i}/exploration_rate"]
-        for record in recorder.records
-        for i in range(3)
-        if f"actor/{i}/exploration_rate" in record
-    }
-    assert rates == {0.1, 0.2, 0.3}
-
-
 def test_global_generators_differ_from_actor_to_actor_and_repeat(tmp_path: Path) -> None:
     drawn = []
     for notes in (tmp_path / "first", tmp_path / "again"):
@@ -214,41 +168,6 @@ def test_global_generators_differ_from_actor_to_actor_and_repeat(tmp_path: Path)
         drawn.append(sorted(path.read_text() for path in notes.iterdir()))
     assert len(set(drawn[0])) == len(drawn[0]) == 3, "two actors and the evaluator"
     assert drawn[0] == drawn[1]
-
-
-@pytest.mark.behaviour(number=37)
-@pytest.mark.fault("F1")
-def test_killed_actor_comes_back_and_what_it_had_not_sent_is_counted_as_lost() -> None:
-    killed: list[int] = []
-
-    def kill_one(trainer: AsyncTrainer) -> None:
-        if trainer.services.counts.opt_steps == 50 and not killed:
-            killed.append(actor_pids()[0])
-            os.kill(killed[0], signal.SIGKILL)
-        if killed and any(row.restarts for row in trainer.proxy.actors.rows().values()):
-            trainer.interrupter.stop("seen")
-
-    result, trainer = run(
-        config(evaluate=EvaluationConfig(where="off")),
-        strategy=Loop(kill_one),
-        stop=MaxSeconds(60),
-    )
-    assert result.stop_reason == "seen"
-    assert sum(actor["restarts"] for actor in result.actors.values()) == 1
-    balance = trainer.proxy.ledger.balance()
-    assert balance.in_flight == 0
-    assert balance.produced == balance.stored + balance.dropped + balance.lost
-    assert killed[0] not in psutil.pids()
-
-
-@pytest.mark.fault("F4")
-def test_exception_in_an_environment_reaches_the_caller_with_its_traceback() -> None:
-    with pytest.raises(ActorFailed) as failure:
-        run(make_env=partial(FailingBatch, after=30))
-    text = str(failure.value)
-    assert "the wheel came off" in text
-    assert "in step" in text, "the actor's own traceback"
-    assert "actor" in text
 
 
 @pytest.mark.fault("F5")
@@ -298,16 +217,10 @@ def test_what_cannot_be_sent_to_an_actor_is_refused_before_a_process_starts(
 
 @pytest.mark.fault("F5", "F7")
 def test_actors_that_never_get_going_are_not_restarted_for_ever() -> None:
+    restart = RestartPolicyConfig(on_exception="restart", max_restarts=3)
+    supervision = dataclasses.replace(config().supervision, restart=restart)
     with pytest.raises(ActorFailed, match=r"no actor had made a single step .* would not help"):
-        run(
-            config(
-                supervision=dataclasses.replace(
-                    config().supervision,
-                    restart=RestartPolicyConfig(on_exception="restart", max_restarts=3),
-                )
-            ),
-            make_env=built_in_no_actor,
-        )
+        run(config(supervision=supervision), make_env=built_in_no_actor)
 
 
 @pytest.mark.behaviour(number=43)
@@ -386,62 +299,11 @@ def test_killed_evaluator_comes_back_while_actors_work() -> None:
     assert result.last_score is not None
 
 
-class FailingBatch(CountingBatch):
-    """Fails after some steps."""
-
-    def __init__(self, after: int) -> None:
-        super().__init__()
-        self._left = after
-
-    def step(self, action: Array) -> EnvStep:
-        self._left -= 1
-        if self._left < 0:
-            raise RuntimeError("the wheel came off")
-        return super().step(action)
-
-
 def built_in_no_actor() -> CountingBatch:
     """Can be built before a run, and in no actor."""
     if in_actor():
         raise RuntimeError("not here")
     return CountingBatch()
-
-
-class SeenRates:
-    """Stops once a number of actors have reported their exploration rate."""
-
-    def __init__(self, actors: int) -> None:
-        self._wanted = actors
-        self._seen: set[str] = set()
-
-    def update(self, record: Any) -> str | None:
-        self._seen |= {name for name in record if name.endswith("exploration_rate")}
-        return "seen" if len(self._seen) == self._wanted else None
-
-    def limits(self) -> dict[str, float]:
-        return {}
-
-    def reset(self) -> None:
-        self._seen.clear()
-
-
-class SpyAgent(ConstantAgent):
-    """Says the rate it was made with."""
-
-    rate = 0.0
-
-    def record(self) -> dict[str, float]:
-        return {"exploration_rate": self.rate}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SpyConfig(ConstantConfig):
-    rate: float = 0.0
-
-    def build_policy(self, spec: Any, context: Any) -> SpyAgent:
-        agent = SpyAgent(self.action)
-        agent.rate = self.rate
-        return agent
 
 
 class NotingBatch(CountingBatch):

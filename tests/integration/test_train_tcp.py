@@ -42,10 +42,7 @@ CONFIG = AsyncConfig(
     segment=SegmentConfig(length=4),
     replay=UniformReplayConfig(capacity=2000),
     limiter=RateLimiterConfig(samples_per_insert=4.0, min_size=50),
-    trainer=AsyncTrainerConfig(
-        batch_size=16,
-        sync_interval_opt_steps=5,
-    ),
+    trainer=AsyncTrainerConfig(batch_size=16, sync_interval_opt_steps=5),
     record=RecordConfig(interval_s=0.2),
     save=SaveConfig(interval_opt_steps=50),
     evaluate=EvaluationConfig(play=EpisodeEvaluatorConfig(episodes=2), interval_opt_steps=50),

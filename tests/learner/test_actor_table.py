@@ -67,11 +67,8 @@ def test_actor_that_was_dropped_is_distinguished() -> None:
 @pytest.mark.behaviour(number=57)
 def test_episodes_are_taken_once_counts_stay() -> None:
     table = ActorTable()
-    table.on_report(
-        report(
-            0, episodes=2, episode_returns=np.array([1.0, 3.0]), episode_lengths=np.array([10, 20])
-        )
-    )
+    of_two = {"episode_returns": np.array([1.0, 3.0]), "episode_lengths": np.array([10, 20])}
+    table.on_report(report(0, episodes=2, **of_two))
     first, second = table.take(), table.take()
     assert (first["episode/return_mean"], first["episode/return_max"]) == (2.0, 3.0)
     assert (first["episode/return_min"], first["episode/return_std"]) == (1.0, 1.0)

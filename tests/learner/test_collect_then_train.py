@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
@@ -25,42 +25,30 @@ SETTINGS = AsyncConfig(
     segment=SegmentConfig(length=4),
     replay=UniformReplayConfig(capacity=4000),
     limiter=RateLimiterConfig(samples_per_insert=0.0, min_size=20),
-    trainer=AsyncTrainerConfig(
-        batch_size=16,
-        sync_interval_opt_steps=1000,
-    ),
+    trainer=AsyncTrainerConfig(batch_size=16, sync_interval_opt_steps=1000),
     record=RecordConfig(interval_s=0.05),
     evaluate=EvaluationConfig(where="off", interval_opt_steps=0),
 )
 
 
-@dataclass
 class Watched:
     """`CollectThenTrain`, and where a run was when its phases began and ended."""
 
-    inner: CollectThenTrain
+    def __init__(self, inner: CollectThenTrain) -> None:
+        self.inner = inner
+        self.seen: list[tuple[int, int, int]] = []
 
-    def __post_init__(self) -> None:
-        self.collected: list[tuple[int, int]] = []
-        self.trained: list[tuple[int, int]] = []
-        self.drawn: list[int] = []
+    def note(self, trainer: AsyncTrainer) -> None:
+        proxy, counts = trainer.proxy, trainer.services.counts
+        self.seen.append((proxy.ledger.env_steps, counts.opt_steps, proxy.limiter.sampled))
 
     def run(self, trainer: AsyncTrainer) -> None:
-        sample = trainer.proxy.sample
-
-        def watched_sample(batch_size: int) -> Columns:
-            self.drawn[-1] += batch_size
-            return sample(batch_size)
-
-        trainer.proxy.sample = watched_sample  # type: ignore[method-assign]
         while not trainer.should_stop:
-            self.drawn.append(0)
-            begin = trainer.proxy.ledger.env_steps, trainer.services.counts.opt_steps
+            self.note(trainer)
             self.inner.collect(trainer)
-            middle = trainer.proxy.ledger.env_steps, trainer.services.counts.opt_steps
+            self.note(trainer)
             self.inner.train(trainer)
-            self.collected.append((middle[0] - begin[0], middle[1] - begin[1]))
-            self.trained.append((middle[1], trainer.services.counts.opt_steps))
+        self.note(trainer)
 
 
 @pytest.mark.behaviour(number=5)
@@ -84,10 +72,11 @@ def test_rounds_alternate_and_models_are_handed_out_after_each() -> None:
     trainer.publish = watched_publish  # type: ignore[method-assign]
     result = trainer.train()
     assert result.opt_steps == 21
-    assert watched.trained == [(0, 7), (7, 14), (14, 21)]
-    assert watched.drawn == [7 * SETTINGS.trainer.batch_size] * 3, "in their own rounds"
+    env_steps, opt_steps, sampled = zip(*watched.seen, strict=True)
+    assert opt_steps == (0, 0, 7, 7, 14, 14, 21)
+    assert sampled == tuple(16 * n for n in opt_steps), "batches are drawn in their own rounds"
     assert published == [0, 7, 14, 21]
-    assert all(env_steps >= 300 and not opts for env_steps, opts in watched.collected)
+    assert all(env_steps[k + 1] - env_steps[k] >= 300 for k in (0, 2, 4))
     assert result.env_steps >= 900
 
 

@@ -29,16 +29,8 @@ def issue(
     return list(given.issue(room, shortage=shortage, starved=starved, now_s=now_s))
 
 
-def received(
-    given: Grants,
-    peer: Peer,
-    seq: int,
-    *,
-    at_once: bool | None,
-    now_s: float = 0.0,
-    network_s: float = 0.0,
-) -> None:
-    given.on_received(peer, seq, at_once=at_once, now_s=now_s, network_s=network_s)
+def received(given: Grants, peer: Peer, seq: int, *, at_once: bool | None, **times: float) -> None:
+    given.on_received(peer, seq, at_once=at_once, **{"now_s": 0.0, "network_s": 0.0} | times)
 
 
 def test_no_more_is_granted_than_there_is_room_for() -> None:

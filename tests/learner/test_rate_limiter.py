@@ -76,6 +76,7 @@ def test_neither_side_waits_for_what_went_by_with_other_settings(
     assert (again.room(), again.stock()) == (limiter.room(), limiter.stock())
 
 
+@pytest.mark.behaviour(number=13)
 def test_room_is_what_may_be_inserted_and_stock_what_may_be_sampled() -> None:
     limiter = RateLimiterConfig(samples_per_insert=2.0, min_size=100).build(
         max_insert=20, batch_size=10

@@ -97,16 +97,7 @@ def test_number_of_remembered_publications_is_bounded(monkeypatch: pytest.Monkey
 
 
 def message(version: int, actor_id: int = 5) -> Experience:
-    return Experience(
-        peer=make_peer(actor_id),
-        seq=1,
-        columns={},
-        rows=np.zeros(0, np.int64),
-        transitions=0,
-        produced=0,
-        env_steps=0,
-        model_version=ModelVersion(version),
-    )
+    return replace(make_experience(1, make_peer(actor_id)), model_version=ModelVersion(version))
 
 
 @pytest.mark.fault("F31")

@@ -12,14 +12,7 @@ import psutil
 import pytest
 
 from asyncrl.metrics import limits
-from asyncrl.metrics.limits import (
-    ACTOR_BYTES,
-    DESCRIPTORS,
-    TASKS,
-    ControlGroups,
-    Room,
-    Throttled,
-)
+from asyncrl.metrics.limits import ACTOR_BYTES, DESCRIPTORS, TASKS, ControlGroups, Room, Throttled
 
 V2 = "31 23 0:28 {base} {point} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
 V1 = "32 31 0:29 {base} {point} rw,relatime - cgroup cgroup rw,{controllers}"
@@ -189,11 +182,6 @@ MACHINES = {
         cores=2.0,
         throttled=Throttled(0, 0),
         used_s=2.5,
-    ),
-    "no limit set, version 2": Machine(
-        mounts=(v2(),),
-        groups=("0::/job",),
-        files={"job": memory_v2("max", 5) | pids("max", 5) | cpu_v2("max 100000")},
     ),
     "files that say nothing": Machine(
         mounts=(v2(), v1("cpu"), "not a line of this file", "1 2 3 - cgroup"),

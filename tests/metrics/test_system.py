@@ -120,41 +120,34 @@ def test_throttling_is_that_since_the_last_record_and_since_the_start(
 class FakeNvml(SimpleNamespace):
     """One device, which may refuse to answer."""
 
-    class NVMLError(Exception):
-        """What the library raises."""
+    NVMLError = LookupError
 
     def __init__(self, *, silent: bool = False) -> None:
-        super().__init__(asked_for=None, silent=silent)
+        def utilization(_: str) -> Any:
+            if silent:
+                raise LookupError
+            return SimpleNamespace(gpu=37)
 
-    def nvmlInit(self) -> None:  # noqa: N802
-        """There is a driver."""
+        super().__init__(
+            nvmlInit=lambda: None,
+            nvmlDeviceGetHandleByIndex=lambda index: f"number {index}",
+            nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
+            nvmlDeviceGetMemoryInfo=self.memory,
+            nvmlDeviceGetUtilizationRates=utilization,
+        )
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
-        self.asked_for = index
-        return "handle"
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
-        self.asked_for = uuid
-        return "handle"
-
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:  # noqa: N802
+    def memory(self, handle: str) -> Any:
+        self.asked_for = handle
         return SimpleNamespace(used=5_000)
 
-    def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:  # noqa: N802
-        if self.silent:
-            raise self.NVMLError
-        return SimpleNamespace(gpu=37)
 
-
-@pytest.mark.parametrize(("visible", "device"), [("2,3", 2), ("GPU-8a-2,1", "GPU-8a-2")])
+@pytest.mark.parametrize(("visible", "device"), [("2,3", "number 2"), ("GPU-8a-2,1", "GPU-8a-2")])
 def test_gpu_is_the_first_that_is_visible(
-    visible: str | None, device: object, monkeypatch: pytest.MonkeyPatch
+    visible: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nvml = FakeNvml()
     monkeypatch.setitem(sys.modules, "pynvml", nvml)  # type: ignore[arg-type]
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     record = SystemMeter().record()
     assert nvml.asked_for == device
     assert (record["system/gpu_percent"], record["system/gpu_memory_bytes"]) == (37.0, 5_000.0)

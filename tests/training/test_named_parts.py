@@ -139,6 +139,7 @@ def test_run_in_one_process_uses_all_that_it_can(mode: Any, data: Path) -> None:
     assert USED == ["callback a", "callback b", "evaluator closed"]
 
 
+@pytest.mark.behaviour(number=3)
 def test_asynchronous_run_uses_a_strategy_and_agents_of_actors() -> None:
     config = replace(CONFIG, launcher="thread", evaluate=EvaluationConfig(where="off"), parts=LOOP)
     assert build_trainer(config).train().stop_reason == "the strategy is done"
