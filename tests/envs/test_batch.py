@@ -240,3 +240,9 @@ def test_fields_may_come_in_any_order_and_in_other_types_of_their_kind() -> None
     obs = batch.step(np.array([0])).obs
     assert isinstance(batch.spec.observation, PackedSpec)
     assert tell_nested(batch.spec.observation, obs).tolist() == [[7, 3, 2, 0.5]]
+
+
+@pytest.mark.parametrize(("makers", "n_envs"), [(TellingEnv, 0), ([TellingEnv], 2)])
+def test_number_of_environments_is_checked(makers: Any, n_envs: int) -> None:
+    with pytest.raises(ConfigError, match=f"n_envs={n_envs}"):
+        PlainBatch(makers, n_envs)

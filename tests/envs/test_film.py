@@ -11,7 +11,8 @@ import pytest
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array
-from asyncrl.envs.film import check_window, filmed, in_window
+from asyncrl.envs import film
+from asyncrl.envs.film import check_video, check_window, filmed, in_window
 from asyncrl.envs.gym import EnvConfig
 
 av = pytest.importorskip("av")
@@ -153,3 +154,9 @@ def test_window_is_of_the_environment_itself() -> None:
         env.step(np.zeros(1, np.int64))
     with pytest.raises(ConfigError, match="cannot be shown: it renders 'rgb_array', not 'human'"):
         in_window(config(renders="rgb_array"))
+
+
+def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(film.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match="pip install 'asyncrl\\[video\\]'"):
+        check_video(tmp_path / "x.mp4")
