@@ -45,7 +45,7 @@ def left_behind(tmp_path: Path) -> list[tuple[int, str]]:
     ("how", "limit_s", "why"),
     [
         ("measure", 60.0, ""),
-        ("hang", 3.0, "did not end within 3 s"),
+        ("hang", 6.0, "did not end within 6 s"),
         ("fail", 60.0, "ended with 1, saying: ValueError: too small"),
     ],
 )

@@ -46,7 +46,6 @@ def test_good_machine_gets_no_findings() -> None:
         ({"cores": 1}, "warn", "cores", "train_sync"),
         ({"quota": 0.5}, "warn", "cores", "--cpus"),
         ({"memory": Room(16 * GIB, GIB)}, "warn", "memory", "fewer actors"),
-        ({"memory": Room(GIB, GIB // 2)}, "warn", "memory", "fewer actors"),
         ({"tasks": Room(100, 46)}, "warn", "processes", "--pids-limit"),
         ({"tasks": Room(18, 18)}, "fail", "processes", "ulimit -u"),
         ({"tasks": Room(46, 46), "planned_run": SMALL}, "fail", "processes", "--pids-limit"),
@@ -54,7 +53,6 @@ def test_good_machine_gets_no_findings() -> None:
         ({"descriptors": 31}, "fail", "descriptors", "ulimit -n"),
         ({"descriptors": 45, "planned_run": SMALL}, "fail", "descriptors", "ulimit -n"),
         ({"temp_bytes": -1}, "fail", "temp space", "TMPDIR"),
-        ({"temp": None, "temp_bytes": -1}, "fail", "temp space", "TMPDIR"),
         ({"temp_bytes": 1 << 20}, "warn", "temp space", "free some space"),
         ({"thread_settings": (("OMP_NUM_THREADS", "64"),)}, "warn", "threads", "8 available cores"),
         (
@@ -63,7 +61,6 @@ def test_good_machine_gets_no_findings() -> None:
             "threads",
             "1.5 available cores",
         ),
-        ({"thread_settings": (("OMP_NUM_THREADS", "all"),)}, "warn", "threads", "unset"),
         ({"start_s": 19.0}, "warn", "actors", "slow"),
         ({"cuda": True}, "fail", "actors", "CUDA does not work in forks"),
         ({"planned_run": BIG}, "fail", "memory", "replay.memory_map"),

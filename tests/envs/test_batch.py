@@ -88,9 +88,7 @@ def test_error_of_an_environment_names_it(at_step: int) -> None:
         ),
         (
             {"obs": np.zeros(3, np.float32)},
-            r"environment 1 of 3 \(TellingEnv\) gave an observation of shape \(3,\) and dtype "
-            r"float32, \[0.0, 0.0, 0.0\] after action 3; its observation space declares \(4,\), "
-            r"float32\.",
+            r"environment 1 of 3 .* shape \(3,\) .* after action 3; .* \(4,\), float32",
         ),
         ({"obs": np.zeros(4, np.complex64)}, r"environment 1 of 3 .* and dtype complex64"),
         ({"obs": [[1.0], [2.0, 3.0]]}, r"environment 1 of 3 .* \[\[1.0\], \[2.0, 3.0\]\]"),

@@ -53,12 +53,6 @@ def test_arguments_are_laid_over_those_of_any_factory() -> None:
     assert config.kwargs["who"] == 1
 
 
-def test_factory_of_plain_environments_is_called_for_each() -> None:
-    env = EnvConfig(id=PLAIN, kwargs={"who": 7}, n_envs=3).build()
-    assert isinstance(env, PlainBatch)
-    assert env.reset(0)[:, 0].tolist() == [7, 7, 7]
-
-
 @pytest.mark.parametrize("vectorization", ["batch", "native"])
 def test_factory_of_a_vector_environment_is_called_once(vectorization: Any) -> None:
     kwargs: dict[str, Any] = {"mode": AutoresetMode.SAME_STEP}

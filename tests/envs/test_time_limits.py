@@ -8,7 +8,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.error import ResetNeeded
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -92,12 +91,6 @@ def test_gymnasiums_own_wrappers_are_not_called_and_others_are() -> None:
     assert (outside.steps, inside.steps) == (1, 1)
     counted = [env._elapsed_steps for env in (outside.env, unused)]  # type: ignore[attr-defined]
     assert counted == [1, 0]
-
-
-def test_a_step_before_the_first_reset_is_still_refused() -> None:
-    batch = PlainBatch(lambda: limited(4)(TellingEnv()), 1)
-    with pytest.raises(ResetNeeded):
-        batch.step(np.array([0]))
 
 
 @pytest.mark.parametrize("changed", [2, 9])

@@ -159,31 +159,6 @@ def test_hanging_recorder_is_left_behind_and_the_others_are_closed(
     assert good.records == []  # it was closed, so the thread must not come back to it
 
 
-def test_recorders_with_threads_of_their_own_close_side_by_side(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Two that hang would otherwise leave no time for those after them."""
-    last_closes = threading.Event()
-
-    class Waiting(MemoryRecorder):
-        def close(self, *, failed: bool) -> None:
-            assert last_closes.wait(DEADLINE_S)
-
-    class Last(MemoryRecorder):
-        def close(self, *, failed: bool) -> None:
-            super().close(failed=failed)
-            last_closes.set()
-
-    last = Last()
-    apart = [BackgroundRecorder([one]) for one in (Waiting(), last)]
-    background = BackgroundRecorder(apart, close_timeout_s=2 * DEADLINE_S)
-    background.start({})
-    background.write(record(0))
-    background.close(failed=True)
-    assert not caplog.records, "none hangs"
-    assert (steps(last), last.failed) == ([0], True)
-
-
 @pytest.mark.fault("F21")
 def test_resume_position_reaches_resumable_recorders(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"

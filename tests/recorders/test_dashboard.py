@@ -143,20 +143,6 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("width", [120])
-def test_faults_are_reported_below_the_ledger(width: int) -> None:
-    frame = draw(make_state(RUN | actors(4) | FAULTS), width)
-    first = frame.index(line_with(frame, "faults  "))
-    assert frame[first - 1].startswith("ledger  ")
-    shown = " ".join(line.strip() for line in frame[first : frame.index("", first)])
-    assert shown == (
-        "faults  1 actor dropped (actor 3), 13 restarts (actors 1, 2), "
-        "9 restarts at the memory limit (actor 2), 5 rebuilds of environments (actor 0), "
-        "1 checkpoint not written, 1 message malformed, "
-        "40 messages sent again, 12.0 k connections refused"
-    )
-
-
-@pytest.mark.parametrize("width", [120])
 def test_verdict_is_shown_while_the_run_continues(width: int) -> None:
     state = make_state(RUN | actors(2), {"share/actor_wait": 0.6, "share/learner_opt": 1.0})
     text = " ".join(line.strip() for line in draw(state, width))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl.recorders.mlflow import MlflowRecorder
-from tests.support.fake_mlflow import Store, install
+from tests.support.fake_mlflow import MlflowException, Store, install
 
 CONFIG = {"seed": 3, "trainer": {"batch_size": 128, "layers": [64, 64], "eps": None}}
 
@@ -26,16 +26,6 @@ def test_configuration_is_kept_as_parameters_flattened_with_dots(store: Store) -
         "trainer.layers": "[64, 64]",
         "trainer.eps": "None",
     }
-
-
-def test_runs_are_of_one_experiment(store: Store) -> None:
-    for name in ("one", "other"):
-        MlflowRecorder("mine", run_name=name, tracking_uri="http://there").start({})
-    assert [(run.experiment, run.name) for run in store.runs.values()] == [
-        ("id of mine", "one"),
-        ("id of mine", "other"),
-    ]
-    assert store.uris == ["http://there"] * 2
 
 
 def test_recorder_of_the_same_directory_continues_the_run(
@@ -93,3 +83,11 @@ def test_end_is_marked_with_how_the_run_ended(store: Store, failed: bool, status
     recorder.close(failed=failed)
     recorder.close(failed=not failed)
     assert [run.status for run in store.runs.values()] == [status]
+
+
+def test_server_that_refuses_gets_no_second_run(store: Store, tmp_path: Path) -> None:
+    MlflowRecorder(directory=tmp_path).start({})
+    store.refusal = MlflowException("who are you?", "UNAUTHENTICATED")
+    with pytest.raises(MlflowException, match="who are you"):
+        MlflowRecorder(directory=tmp_path).start({})
+    assert list(store.runs) == ["run 0"]

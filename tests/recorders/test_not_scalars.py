@@ -5,15 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
-from asyncrl.recorders.not_scalars import Histogram, film_of, split, with_media
-
-
-def test_bins_are_a_histogram_and_the_rest_are_scalars() -> None:
-    record = {"fps": 7.0, "lag/histogram/0": 3.0, "lag/histogram/4": 5.0, "lag/histogram/1": 2.0}
-    scalars, histograms = split(record)
-    assert scalars == {"fps": 7.0}
-    edges = [0.0, 1.0, 2.0, 4.0, 8.0]
-    assert histograms == {"lag/histogram": Histogram([3.0, 2.0, 0.0, 5.0], edges)}
+from asyncrl.recorders.not_scalars import Histogram, film_of, with_media
 
 
 def test_film_is_that_of_the_scored_model(tmp_path: Path) -> None:

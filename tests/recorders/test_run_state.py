@@ -6,8 +6,6 @@ import pytest
 
 from asyncrl.recorders.run_state import RunState
 
-LEARNING = {"wall_s": 10.0, "opt_steps": 100.0, "share/learner_opt": 1.0}
-
 
 def state(**limits: float) -> RunState:
     return RunState(limits, None)
@@ -56,15 +54,6 @@ def test_end_of_a_resumed_run_shows_means_over_the_time_since_then() -> None:
     run.finish("done")
     shares = dict(run.shares("share/learner_"))
     assert shares == pytest.approx({"wait": 0.25, "opt": 0.75}, abs=1e-3)
-
-
-def test_learner_that_acts_waits_for_no_actor() -> None:
-    run = state()
-    run.update(
-        LEARNING | {"share/learner_act": 0.5, "share/actor_env": 1.0, "actor/0/env_steps": 1}
-    )
-    assert run.verdict
-    assert run.verdict.kind == "alone"
 
 
 def test_actor_is_idle_since_its_last_step() -> None:

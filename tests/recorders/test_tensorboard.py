@@ -40,16 +40,6 @@ def load(directory: Path) -> EventAccumulator:
     return events
 
 
-def test_an_offline_run_is_drawn_over_opt_steps(tmp_path: Path) -> None:
-    recorder = TensorBoardRecorder(tmp_path)
-    recorder.start({})
-    for step in (500.0, 1000.0):
-        recorder.write({"env_steps": 0.0, "opt_steps": step, "eval_reward": step / 2})
-    recorder.close(failed=False)
-    scalars = load(tmp_path).Scalars("eval_reward")
-    assert [(s.step, s.value) for s in scalars] == [(500, 250.0), (1000, 500.0)]
-
-
 def test_histograms_and_films_are_drawn(tmp_path: Path) -> None:
     film = pytest.importorskip("asyncrl.envs.film")
     pytest.importorskip("av")

@@ -220,3 +220,13 @@ def test_offline_runs_are_drawn_over_opt_steps(
             recorder.write({"env_steps": 0.0, "opt_steps": opt_steps, "eval_reward": 1.0})
     assert axes == ["opt_steps"]
     assert steps == [-1, -1, 500, 1000]
+
+
+def test_missing_account_is_said_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    online = SimpleNamespace(settings=SimpleNamespace(mode="online"))
+    fake = SimpleNamespace(setup=lambda: online, login=lambda *, prompt: prompt)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    with pytest.raises(ConfigError, match="run `wandb login`, or set WANDB_MODE=offline"):
+        WandbRecorder("mine", tmp_path)

@@ -97,12 +97,10 @@ def test_page_is_that_of_the_report_and_may_ask_for_updates(served: LiveReport) 
         ("/?token={token}x", {}, 403),
         ("/events", {}, 403),
         ("/?token={token}", {"Host": "evil.example:{port}"}, 403),
-        ("/?token={token}", {"Host": ""}, 403),
         ("/?token={token}", {"Origin": "http://evil.example"}, 403),
         ("/events?token={token}", {"Origin": "http://evil.example"}, 403),
         ("/metrics.jsonl?token={token}", {}, 404),
         ("/?token={token}", {"Host": "localhost:{port}"}, 200),
-        ("/?token={token}", {"Host": "localhost:1"}, 200),
         ("/?token={token}", {"Origin": "http://127.0.0.1:{port}"}, 200),
     ],
 )

@@ -3,7 +3,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from asyncrl.report.run_files import RunFiles
 from asyncrl.report.several_runs import grouped, report_of_runs
@@ -35,24 +34,6 @@ def some_runs(directory: Path) -> list[RunFiles]:
 def test_runs_that_differ_in_their_seed_are_a_group(tmp_path: Path) -> None:
     groups = grouped(some_runs(tmp_path))
     assert [(group.name, len(group.runs)) for group in groups] == [("actors=2", 3), ("actors=4", 2)]
-
-
-def test_groups_are_named_by_algorithm_and_by_the_settings_that_differ(
-    tmp_path: Path,
-) -> None:
-    def add(agent: str, actors: int = 2, **settings: Any) -> RunFiles:
-        path = tmp_path / f"{agent}-{actors}-{settings}"
-        config = replace(preset(agent), actors=actors, **settings)
-        return RunFiles(made_run(path, config, agent=agent))
-
-    seeds = [add("dqn", seed=k, max_seconds=10.0 + k) for k in range(2)]
-    sizes = [add("ppo", 2, envs_per_actor=4), add("ppo", 3, envs_per_actor=8)]
-    groups = grouped([*seeds, *sizes])
-    assert [(group.name, len(group.runs)) for group in groups] == [
-        ("dqn", 2),
-        ("ppo, actors=2", 1),
-        ("ppo, actors=3", 1),
-    ]
 
 
 def test_page_compares_groups(tmp_path: Path) -> None:
