@@ -84,27 +84,28 @@ def test_loss_is_the_mean_over_the_batch() -> None:
     assert losses[2] == pytest.approx((losses[0] + losses[1]) / 2)
 
 
-def target_weights(agent: DQNAgent) -> Array:
-    return np.concatenate([p.detach().numpy().ravel() for p in agent.target.parameters()])
-
-
-def weights(agent: DQNAgent) -> Array:
-    return np.concatenate([p.detach().numpy().ravel() for p in agent.model.parameters()])
+def weights(network: nn.Module) -> Array:
+    """Return parameters and statistics."""
+    return np.concatenate([v.detach().numpy().ravel() for v in network.state_dict().values()])
 
 
 @pytest.mark.behaviour(number=7)
 def test_hard_target_is_copied_at_intervals_and_still_between_them() -> None:
-    agent = DQNConfig(tau=0.0, target_interval_opt_steps=3, device="cpu").build(
-        TWO_STATES, PolicyContext(seed=0)
+    config = DQNConfig(
+        network=lambda of: nn.Sequential(nn.BatchNorm1d(2), table(of)),
+        tau=0.0,
+        target_interval_opt_steps=3,
+        device="cpu",
     )
-    held = target_weights(agent)
-    assert np.array_equal(weights(agent), held)
+    agent = config.build(TWO_STATES, PolicyContext(seed=0))
+    held = weights(agent.target)
+    assert np.array_equal(weights(agent.model), held)
     for done in range(1, 10):
         agent.opt(random_batch(seed=done))
         if done % 3 == 0:
-            held = weights(agent).copy()
-        assert np.array_equal(target_weights(agent), held)
-        assert np.array_equal(weights(agent), held) == (done % 3 == 0)
+            held = weights(agent.model)
+        assert np.array_equal(weights(agent.target), held)
+        assert np.array_equal(weights(agent.model), held) == (done % 3 == 0)
 
 
 def test_actors_store_what_first_priorities_are_computed_of() -> None:

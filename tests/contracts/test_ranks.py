@@ -178,8 +178,8 @@ def test_ranks_take_equally_many_steps_whatever_their_rows(name: str, steps: int
     case = CASES[name]
     case = replace(case, config=replace(case.config, minibatches=8, target_kl=1e-9))  # type: ignore[type-var]
     ranks, agents = joined(case)
-    change = agents[0].change
-    agents[0].change = lambda log_ratio: change(log_ratio) | {"approx_kl": torch.zeros(())}
+    improve = agents[0].improve
+    agents[0].improve = lambda *minibatch: improve(*minibatch) | {"approx_kl": torch.zeros(())}
     few, many = cut(batch_of(case, 0), 1)
     mask = np.zeros_like(few["mask"])
     mask[0, :2] = True
