@@ -147,10 +147,7 @@ class EnvConfig:
         if self.vectorization == "native":
             seeds_each = self.id.startswith(ATARI)
             return replace(self, n_envs=count if seeds_each else episodes).build()
-        first = self._make()
-        if not _is_plain(first):
-            return as_batch_env(first, info=self.info)
-        return _plain_batch(first, self._make, count, self.info)
+        return _build_batch(self._make, self.n_envs, self.info, count)
 
     def make(self) -> PlainOrVectorEnv:
         """Make one single environment, or a vector environment if the id or a setting says so."""
@@ -248,13 +245,28 @@ def make_batch(
 
 
 def _build_batch(
-    make: Callable[[], PlainOrVectorEnv], n_envs: int, info: Sequence[str]
+    make: Callable[[], PlainOrVectorEnv], n_envs: int, info: Sequence[str], singles: int = 0
 ) -> BatchEnv:
+    """Build a batch; `singles` says of how many single environments, 0 that `n_envs` does."""
     first = make()
     forward_warnings()
-    if n_envs == 1 or not _is_plain(first):
-        return as_batch_env(first, None if n_envs == 1 else n_envs, info)
-    return _plain_batch(first, make, n_envs, info)
+    if _is_plain(first):
+        others: list[Any] = [make] * ((singles or n_envs) - 1)
+        return PlainBatch([lambda: first, *others], 1 + len(others), info)
+    return as_batch_env(first, None if n_envs == 1 or singles else n_envs, info)
+
+
+def for_episodes(make_env: MakeBatchEnv, episodes: int) -> MakeBatchEnv:
+    """Return a function that builds as many of the same single environments as `build_for` does.
+
+    Of an `EnvConfig`, or of `make_batch`. Others, which may be several already, stay as they are.
+    """
+    if isinstance(make_env, partial) and make_env.func is _build_batch:
+        return partial(_build_batch, *make_env.args[:3], min(episodes, _MOST_FOR_EPISODES))
+    config = getattr(make_env, "__self__", None)
+    if isinstance(config, EnvConfig) and make_env == config.build:
+        return partial(config.build_for, episodes) if config.vectorization == "batch" else make_env
+    return make_env
 
 
 def with_kwargs(
@@ -298,23 +310,12 @@ def _single_env_factory(
 ) -> tuple[Callable[[], PlainOrVectorEnv] | None, int]:
     """Return the factory of one environment of a batch, if known, and their number."""
     if isinstance(make_env, partial) and make_env.func is _build_batch:
-        make, n_envs, _ = make_env.args
+        make, n_envs, *_ = make_env.args
         return make, n_envs
     config = getattr(make_env, "__self__", None)
     if isinstance(config, EnvConfig) and make_env == config.build:
         return (config.make if config.vectorization == "batch" else None), config.n_envs
     return None, 0
-
-
-def _plain_batch(
-    first: gymnasium.Env[Any, Any],
-    make: Callable[[], PlainOrVectorEnv],
-    n_envs: int,
-    info: Sequence[str],
-) -> PlainBatch:
-    """Return a batch whose first environment exists already."""
-    others: list[Any] = [make] * (n_envs - 1)
-    return PlainBatch([lambda: first, *others], n_envs, info)
 
 
 _SKIP_NAMES = ("frame_skip", "_frameskip", "frameskip")

@@ -42,6 +42,7 @@ from asyncrl.training.common_config import (
     EvaluationConfig,
     complete_parts,
     config_or_default,
+    eval_env_maker,
     with_env_kwargs,
 )
 from asyncrl.training.config import AsyncConfig
@@ -113,7 +114,8 @@ def build_async_trainer(
         config: All other settings; the defaults work.
         stop: When to stop. None: only `interrupter` or an error ends the run.
         actor_agents: One config per actor, for instance to explore differently.
-        make_eval_env: Builds the environments for evaluation; `make_env` by default.
+        make_eval_env: Builds the environments for evaluation. None: those of `make_env`, and of
+            single ones as many as there are episodes, at most 64.
         make_evaluator: Builds a custom evaluator in place of `EpisodeEvaluator`.
         make_processor: Builds the object that turns steps into rows, in place of `OneStep`.
         checkpoint_dir: Directory of checkpoints. None saves none.
@@ -146,9 +148,10 @@ def build_async_trainer(
     check_can_hold(stop, config.evaluations_off)
     check_order_path(record_order)
     check_run(agent, make_env, make_processor, config, actor_agents)
+    make_eval_env = eval_env_maker(make_eval_env, make_env, config)
     shared = joined_share(config, actor_agents, parts, strategy=strategy, record_order=record_order)
     with shared as share, ExitStack() as undo:
-        evaluate = evaluator_maker(make_evaluator, make_eval_env or make_env, share.config)
+        evaluate = evaluator_maker(make_evaluator, make_eval_env, share.config)
         key_file = checked_key_file(config, join_key)
         places, config = places_on_ray(share.config, undo)
         # Started first: it loads modules for the actors while the learner's side is built.
@@ -228,9 +231,7 @@ def build_async_trainer(
             checkpoint=checkpoint,
             make_policy=PolicyOf(agent, seen.spec),
             before_env_change=partial(_follow_goals, proxy, make_env, config, starts, interrupter),
-            evaluate_apart=apart_unless(
-                make_evaluator, agent, make_eval_env or make_env, config.evaluate
-            ),
+            evaluate_apart=apart_unless(make_evaluator, agent, make_eval_env, config.evaluate),
             # The number of threads may change the last bit of a sum, which must be equal in all.
             adaptive_threads=share.world == 1 and are_adaptive(agent, learner),
             group=share.group,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -30,8 +31,8 @@ class EvaluationConfig(EvaluationTimingConfig):
     """When, where and how the agent is evaluated."""
 
     where: Literal["background", "inline", "off"] = "background"
-    """Evaluate in a separate process, in the learner's process between its steps, or never. Without
-    actor processes there is no separate process; evaluation then runs in the learner's."""
+    """Evaluate in a separate process of low priority, in the learner's process between its steps,
+    or never. Without actors there is no separate process; evaluation then runs in the learner's."""
 
     play: EpisodeEvaluatorConfig = field(default_factory=EpisodeEvaluatorConfig)
     """How evaluation episodes are played."""
@@ -126,6 +127,17 @@ def with_env_kwargs(
         make_env, kwargs
     )
     return changed
+
+
+def eval_env_maker(
+    own: MakeBatchEnv | None, make_env: MakeBatchEnv, config: CommonConfig
+) -> MakeBatchEnv:
+    """Return what builds the environments of evaluations: by default one for each episode."""
+    gym = sys.modules.get("asyncrl.envs.gym")  # if it is not loaded, it did not make `make_env`
+    if own or gym is None:
+        return own or make_env
+    maker: MakeBatchEnv = gym.for_episodes(make_env, config.evaluate.play.episodes)
+    return maker
 
 
 def open_env(make_env: MakeBatchEnv, closing: ExitStack) -> BatchEnv:

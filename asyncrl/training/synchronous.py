@@ -51,6 +51,7 @@ from asyncrl.training.common_config import (
     building,
     complete_parts,
     config_or_default,
+    eval_env_maker,
     open_env,
     with_env_kwargs,
 )
@@ -311,7 +312,7 @@ def build_sync_trainer(
     complete_parts(parts, agent, make_env, config, stop)
     check_agent_and_replay(agent, config.replay)
     check_can_hold(stop, config.evaluations_off)
-    make_eval_env = make_eval_env or make_env
+    make_eval_env = eval_env_maker(make_eval_env, make_env, config)
     checkpointer, checkpoint = open_checkpoints(
         checkpoint_dir, keep=config.save.keep, resume=resume, config=parts.get("run_config")
     )

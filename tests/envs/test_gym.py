@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.batch import PlainBatch
-from asyncrl.envs.gym import EnvConfig, make_batch, with_kwargs
+from asyncrl.envs.gym import EnvConfig, for_episodes, make_batch, with_kwargs
 from asyncrl.envs.vector import VectorBatch
 from tests.support.fake_envs import TellingEnv
 
@@ -34,6 +34,21 @@ def test_many_episodes_are_played_by_a_bounded_number_of_single_environments(
     config = EnvConfig(id="CartPole-v1", vectorization=vectorization)
     with closing(config.build_for(episodes)) as env:
         assert env.n_envs == built, "first states of a vector environment may depend on its size"
+
+
+@pytest.mark.parametrize(
+    ("make", "built"),
+    [
+        (EnvConfig(id="CartPole-v1", n_envs=2).build, 64),
+        (make_batch(TellingEnv, 2), 64),
+        (make_batch(partial(make_vector_env, 3, mode=AutoresetMode.SAME_STEP), 3), 3),
+        (EnvConfig(id="CartPole-v1", n_envs=2, vectorization="native").build, 2),
+        (lambda: PlainBatch(TellingEnv, 2), 2),
+    ],
+)
+def test_environments_for_episodes_are_more_of_the_same_single_ones(make: Any, built: int) -> None:
+    with closing(for_episodes(make, 100)()) as env:
+        assert env.n_envs == built
 
 
 def test_arguments_are_laid_over_those_of_any_factory() -> None:

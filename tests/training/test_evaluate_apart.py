@@ -11,10 +11,13 @@ import pytest
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.env import EnvStep
 from asyncrl.core.types import Array, Params
-from asyncrl.envs.gym import EnvConfig
+from asyncrl.envs.gym import EnvConfig, make_batch
 from asyncrl.learner.stop_conditions import MaxEnvSteps
+from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.config import AsyncConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, build_sync_trainer
+from tests.support.fake_envs import TellingEnv
 from tests.support.fakes import ConstantConfig, CountingBatch
 
 CONFIG = SyncConfig(
@@ -57,6 +60,23 @@ def test_plain_one_counts_for_the_best_model_and_one_elsewhere_is_only_returned(
             trainer.evaluate(env_kwargs={"pay": 1.0})
     assert trainer.result().best_score == trainer.result().last_score == 3.0
     assert score(env_kwargs={"wage": 2.0}) == 6.0, "after the run has ended"
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_run_steps_all_episodes_of_an_evaluation_together(mode: str) -> None:
+    made: list[TellingEnv] = []
+
+    def make() -> TellingEnv:
+        made.append(TellingEnv())
+        return made[-1]
+
+    config: dict[str, Any] = {"evaluate": EvaluationConfig(where="inline")}
+    if mode == "sync":
+        build_sync_trainer(ConstantConfig(), make_batch(make, 2), SyncConfig(**config)).close()
+    else:
+        config["launcher"] = "thread"
+        build_async_trainer(ConstantConfig(), make_batch(make, 1), AsyncConfig(**config)).close()
+    assert len(made) == {"sync": 2, "async": 1}[mode] + 10, "one for each, beside those of training"
 
 
 def test_run_is_the_same_whatever_is_evaluated_meanwhile_and_exploring_differs() -> None:
