@@ -11,6 +11,9 @@ from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
 
+EVALUATION_CPU = "eval/cpu_s"
+"""Name of the CPU seconds that an evaluation took in its own process."""
+
 VIDEOS = "videos"
 """Directory of films in a run's directory."""
 

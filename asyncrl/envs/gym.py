@@ -262,7 +262,8 @@ def for_episodes(make_env: MakeBatchEnv, episodes: int) -> MakeBatchEnv:
     Of an `EnvConfig`, or of `make_batch`. Others, which may be several already, stay as they are.
     """
     if isinstance(make_env, partial) and make_env.func is _build_batch:
-        return partial(_build_batch, *make_env.args[:3], min(episodes, _MOST_FOR_EPISODES))
+        make, n_envs, info, *_ = make_env.args
+        return partial(_build_batch, make, n_envs, info, min(episodes, _MOST_FOR_EPISODES))
     config = getattr(make_env, "__self__", None)
     if isinstance(config, EnvConfig) and make_env == config.build:
         return partial(config.build_for, episodes) if config.vectorization == "batch" else make_env

@@ -77,7 +77,7 @@ class Pace:
             self._find_first_step()
         if self._start_up_s is not None or self._counts.opt_steps == self._began_opt_steps:
             return False
-        self._start_up_s, self._first_totals = self._part_s, self._watch.totals()
+        self._start_up_s, self._first_totals = self.part_s, self._watch.totals()
         return True
 
     def end(self) -> None:
@@ -88,7 +88,7 @@ class Pace:
     @property
     def wall_s(self) -> float:
         """Seconds since the run began, without the pauses between the parts of a resumed run."""
-        return self._before_s + self._part_s
+        return self._before_s + self.part_s
 
     @property
     def train_s(self) -> float:
@@ -99,7 +99,8 @@ class Pace:
         return self._trained_before_s + until - self._stepped_at
 
     @property
-    def _part_s(self) -> float:
+    def part_s(self) -> float:
+        """Seconds since the run began or was resumed."""
         return self._clock() - self._began_at
 
     def axes(self) -> dict[str, float]:
@@ -126,7 +127,7 @@ class Pace:
         return RunTimes(
             wall_s=self.wall_s,
             resumed_at_s=self._before_s,
-            start_up_s=self._part_s if self._start_up_s is None else self._start_up_s,
+            start_up_s=self.part_s if self._start_up_s is None else self._start_up_s,
             end_s=self.wall_s - end_at_s,
             learner_shares=shares_between(self._first_totals, totals),
         )

@@ -22,7 +22,7 @@ from asyncrl.checkpoint.saver import RunState, Saver
 from asyncrl.core.agent import Agent, SyncModel, as_number
 from asyncrl.core.declared import COMMON, CountOrOff, PositiveOrOff, check_declared
 from asyncrl.core.errors import ConfigError, NonFiniteModel
-from asyncrl.core.evaluator import Evaluation
+from asyncrl.core.evaluator import EVALUATION_CPU, Evaluation
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.recorder import Record, Recorder, ResumableRecorder
@@ -56,6 +56,9 @@ POLICY = "policy"
 """Name of what is needed to load the policy in the manifest of a checkpoint: agent and spaces."""
 
 _POLL_S = 0.005
+_EVALUATION_SHARE = 0.05
+"""Maximum share of the machine that evaluations take."""
+
 _WRITE_SHARE = 0.02
 """Maximum share of the time in which checkpoints by time are written."""
 
@@ -68,8 +71,10 @@ class EvaluationTimingConfig:
     """When a run evaluates."""
 
     interval_opt_steps: Annotated[CountOrOff, COMMON] = 500
-    """Optimisation steps between two evaluations. An evaluation that is due while another one runs
-    starts when that one ends, with the newest model. 0 disables evaluations."""
+    """Optimisation steps between two evaluations; 0 disables them. In a run with actors it is the
+    minimum: evaluations take at most 5 % of the machine. After one that took 1 s of CPU time on 8
+    cores, the next one starts 2.5 s after its start at the earliest, with the newest model. A run
+    without actors keeps to the interval, so that the clock decides nothing."""
 
     final_timeout_s: PositiveOrOff = 60.0
     """Timeout for the evaluation of the last model at the end of a run, in seconds. 0 skips it."""
@@ -161,10 +166,21 @@ class RunServices:
     """Whether the checkpoint that is being saved is one by time, which the next one replaces. It
     must not change what the run computes."""
 
+    repeats = False
+    """Whether two runs of one seed are the same, so that evaluations must not depend on the
+    clock."""
+
     _saved_at = math.inf
     _by_time = False
     _evaluated_opt_steps = -1
-    _eval_due = False
+    _eval_due = _eval_asked = False
+    _eval_free_at = -math.inf
+    """When the evaluations so far will be no more than their share of the time."""
+
+    _eval_spent_s = 0.0
+    """Seconds that they would have taken on the whole machine."""
+
+    _eval_share = 0.0
     _samples_per_insert = 0.0
 
     def __init__(
@@ -271,6 +287,7 @@ class RunServices:
         Learning is over: the time shares end here.
         """
         self._pace.end()
+        self._eval_share = self._evaluation_share()
         site, timeout_s = self._evaluation, self.final_evaluation_s
         wanted = timeout_s and self._config.evaluate.interval_opt_steps
         if not site or not wanted or self._interrupter.urgent:
@@ -300,7 +317,7 @@ class RunServices:
             raise ConfigError(
                 "this run has no evaluation: evaluate.where is off, or no evaluator was passed"
             )
-        self._eval_due = True
+        self._eval_due = self._eval_asked = True
         self._evaluate(site)
         while self._eval_due or site.busy:
             if self._clock() >= deadline or self._interrupter.urgent:
@@ -415,6 +432,7 @@ class RunServices:
             evaluations=tuple(self._evaluations),
             seconds_to_stop_bar=self._stop_bar.get("wall_s"),
             samples_per_insert=self._samples_per_insert,
+            evaluation_share=self._eval_share,
             **self._system.usage()._asdict(),
             **self._pace.run_times()._asdict(),
             setup=self._setup,
@@ -424,16 +442,31 @@ class RunServices:
     def _evaluate(self, site: EvaluationSite) -> None:
         self._eval_due |= self._eval_every.due(self.counts.opt_steps)
         self._take_scores(site)
-        if self._eval_due and not site.busy:
-            self._eval_due = False
+        if not self._eval_due or site.busy:
+            return
+        if self._eval_asked or self._clock() >= self._eval_free_at:
+            self._eval_due = self._eval_asked = False
             if self._evaluated_opt_steps != self.counts.opt_steps:
                 self._request(site)
                 self._take_scores(site)
 
     def _request(self, site: EvaluationSite) -> None:
         self._evaluated_opt_steps = self.counts.opt_steps
-        site.request(self._snapshot())
+        model = self._snapshot()
+        began_at = self._clock()
+        self._eval_free_at = max(self._eval_free_at, began_at)
+        site.request(model)
+        self._charge_evaluation(self._clock() - began_at)  # it stops the run, and so the machine
         self.watch.lap("eval")
+
+    def _charge_evaluation(self, seconds: float) -> None:
+        """Postpone the next evaluation by what this one took of the machine."""
+        self._eval_spent_s += seconds
+        if not self.repeats:
+            self._eval_free_at += seconds / _EVALUATION_SHARE
+
+    def _evaluation_share(self) -> float:
+        return self._eval_spent_s / max(self._pace.part_s, 1e-9)
 
     def _snapshot(self) -> ModelInfo:
         """Return the agent's model with the run's counts; refuse one that is not finite."""
@@ -454,6 +487,7 @@ class RunServices:
             }
         )
         metrics = dict(scored.record) | {"eval_reward": scored.score}
+        self._charge_evaluation(metrics.get(EVALUATION_CPU, 0.0) / self._setup.share)
         metrics["eval/model_version"] = float(scored.model.version)
         self._last = Evaluation(scored.score, metrics)
         self._best.expect(metrics)
@@ -504,6 +538,8 @@ class RunServices:
         if self._saver:
             record |= self._saver.record()
         record |= self._system.record(among=record)
+        if self._evaluation:
+            record["share/evaluation"] = self._evaluation_share()
         record |= self._pace.record(record.get("samples_total", 0.0))
         record |= {name: as_number(name, value) for name, value in agent_record.items()}
         self.last_record = record

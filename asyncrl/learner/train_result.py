@@ -81,6 +81,9 @@ class TrainResult:
     checkpoint."""
 
     samples_per_insert: float = 0.0
+    evaluation_share: float = 0.0
+    """Part of the cores' time that evaluations have taken until the last optimisation step."""
+
     cpu_percent: float = 0.0
     """CPU use of the learner's process, in percent of one core."""
 
@@ -170,6 +173,7 @@ class TrainResult:
             opt_steps=self.opt_steps,
             start_up_s=self.start_up_s,
             samples_per_insert=self.samples_per_insert,
+            evaluation=self.evaluation_share,
             restarts=round(sum(row.get("restarts", 0) for row in self.actors.values())),
             cpu_percent=self.cpu_percent,
             machine_cpu_percent=self.machine_cpu_percent,

@@ -290,6 +290,7 @@ class BaseTrainer(ABC):
             return self
         self._has_begun = self._runs = True
         try:
+            self.services.repeats = self.repeats
             self.services.start(self._run_config, [self._metrics, self._threads.record])
             self._callbacks.begin()
             self._begin()

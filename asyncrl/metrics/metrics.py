@@ -62,6 +62,7 @@ METRICS: dict[str, Metric] = {
     "eval/success_rate": Metric("1", "share of its episodes that succeeded"),
     "eval/info/<name>": Metric("", "mean of a number of the info, over its episodes"),
     "eval/model_version": Metric("opt steps", "version of the evaluated model"),
+    "eval/cpu_s": Metric("s", "CPU time that it took in its own process"),
     "eval/best": Metric("reward", "best score so far, if it selects the best model"),
     # Age of the policies behind the batches sampled since the last record. An actor's current lag
     # is `opt_steps` minus its `actor/<id>/model_version`.
@@ -147,6 +148,8 @@ METRICS: dict[str, Metric] = {
     "share/learner_callback": Metric("1", "calling callbacks"),
     "share/learner_save": Metric("1", "saving checkpoints"),
     "share/learner_other": Metric("1", "the rest of the loop"),
+    # Since the run began or was resumed.
+    "share/evaluation": Metric("1", "part of the cores' time that evaluations have taken"),
     # The actors' time, mean over actors; the shares add up to 1.
     "share/actor_env": Metric("1", "stepping environments"),
     "share/actor_sleep": Metric(

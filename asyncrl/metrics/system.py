@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 import psutil
@@ -84,6 +85,15 @@ def _seconds(core: Any) -> float:  # noqa: ANN401 - its fields differ between sy
 
 _LIST_INTERVAL_S = 5.0
 """Seconds between two searches for children, which read every process of the machine."""
+
+
+def cpu_s() -> float:
+    """Return the CPU seconds of this process and of all that it has started, so far."""
+    used_s = sum(os.times()[:4])
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it has exited meanwhile, and its parent's time includes it
+            used_s += sum(child.cpu_times()[:4])
+    return used_s
 
 
 class Usage(NamedTuple):

@@ -94,6 +94,9 @@ class Facts:
     samples_per_insert: float = 0.0
     """As achieved."""
 
+    evaluation: float = 0.0
+    """Part of the cores' time that evaluations have taken."""
+
     restarts: int = 0
     cpu_percent: float | None = None
     """CPU use of the learner's process, of one core."""
@@ -126,6 +129,7 @@ class Facts:
             wall_s=values.get("wall_s", 0.0),
             opt_steps=values.get("opt_steps", 0.0),
             samples_per_insert=values.get("samples_per_insert", 0.0),
+            evaluation=values.get("share/evaluation", 0.0),
             restarts=round(sum(v for name, v in values.items() if name.endswith("/restarts"))),
             cpu_percent=values.get("system/cpu_percent"),
             machine_cpu_percent=values.get("system/machine_cpu_percent"),
@@ -226,10 +230,7 @@ _MANY_ENVS = 64
 
 _MOST_TIMES = 100.0
 _SERVICES = {
-    "eval": (
-        "evaluating",
-        "evaluate in the background or raise evaluate.interval_opt_steps",
-    ),
+    "eval": ("evaluating", "raise evaluate.interval_opt_steps"),
     "record": ("making records", "raise record.interval_s"),
     "save": ("saving checkpoints", "raise save.interval_opt_steps and save.interval_s"),
     "callback": ("calling callbacks", "call them less often"),
@@ -259,8 +260,9 @@ def _limit(facts: Facts) -> Verdict:
         _restarts,
         _throttled,
         _contended,
-        _one_process,
         _overhead_bound,
+        _evaluation_bound,
+        _one_process,
         _overcommitted,
         _limiter_bound,
         _learner_bound,
@@ -365,6 +367,17 @@ def _overhead_bound(facts: Facts) -> Verdict | None:
         "overhead-bound",
         f"overhead-bound: {doing} takes {_pc(share)} of the learner's time; {advice}, to "
         f"{math.ceil(min(times, _MOST_TIMES))} times the current value for {_pc(_OVERHEAD_GOAL)}",
+    )
+
+
+def _evaluation_bound(facts: Facts) -> Verdict | None:
+    """Judge evaluations in their own process, which may be too long for a short run."""
+    if facts.evaluation < _OVERHEAD:
+        return None
+    return Verdict(
+        "overhead-bound",
+        f"overhead-bound: evaluations have taken {_pc(facts.evaluation)} of the cores' time; lower "
+        "evaluate.play.episodes or evaluate.play.max_episode_steps, or call evaluate() less often",
     )
 
 

@@ -99,6 +99,7 @@ def test_steps_of_evaluations_do_not_count_for_schedules() -> None:
     link = Link()
     run_evaluator(evaluates(Scheduled(), link), PEER, NoProgress())
     assert [report.score for report in link.reports] == [30.0, 70.0]
+    assert all(0.0 <= report.record["eval/cpu_s"] < 60.0 for report in link.reports)
     assert [model.env_steps for model in MODELS] == [30, 70]
 
 
@@ -113,6 +114,7 @@ def evaluates(policy: Scheduled, link: Link) -> EvaluatorSpec:
         agent=Config(),
         transport=link,  # type: ignore[arg-type]
         seed=0,
+        owns_process=False,
     )
 
 

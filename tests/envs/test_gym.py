@@ -17,7 +17,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import EnvConfig, for_episodes, make_batch, with_kwargs
 from asyncrl.envs.vector import VectorBatch
-from tests.support.fake_envs import TellingEnv
+from tests.support.fake_envs import TellingEnv, make_vector_env
 
 PLAIN = "tests.support.fake_envs:make_env"
 VECTOR = "tests.support.fake_envs:make_vector_env"

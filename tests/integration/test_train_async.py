@@ -129,9 +129,10 @@ def test_run_records_what_the_list_of_metrics_says_and_nothing_else(finished: Fi
         eval_reward eval/best eval/model_version lag/versions_mean lag/versions_max
         lag/seconds_mean lag/seconds_max ledger/produced ledger/stored ledger/dropped ledger/lost
         ledger/in_flight replay/size share/learner_wait share/learner_sample share/learner_opt
-        share/learner_publish share/actor_env share/actor_policy share/actor_send ms/recv ms/push
-        ms/sample ms/opt ms/publish actor/0/env_steps actor/1/env_steps_per_s actor/0/episodes
-        actor/1/restarts actor/0/exploration_rate agent/loss""".split()
+        share/learner_publish share/evaluation eval/cpu_s share/actor_env share/actor_policy
+        share/actor_send ms/recv ms/push ms/sample ms/opt ms/publish actor/0/env_steps
+        actor/1/env_steps_per_s actor/0/episodes actor/1/restarts actor/0/exploration_rate
+        agent/loss""".split()
     assert sorted(set(expected) - names) == []
     for record in recorder.records:
         shares = [v for k, v in record.items() if k.startswith("share/learner_")]
@@ -168,6 +169,8 @@ def test_global_generators_differ_from_actor_to_actor_and_repeat(tmp_path: Path)
         drawn.append(sorted(path.read_text() for path in notes.iterdir()))
     assert len(set(drawn[0])) == len(drawn[0]) == 3, "two actors and the evaluator"
     assert drawn[0] == drawn[1]
+    usual, low = os.nice(0), min(os.nice(0) + 5, 19)
+    assert sorted(int(words.split()[0]) for words in drawn[0]) == [usual, usual, low]
 
 
 @pytest.mark.fault("F5")
@@ -307,14 +310,14 @@ def built_in_no_actor() -> CountingBatch:
 
 
 class NotingBatch(CountingBatch):
-    """Writes down what the global generators give."""
+    """Writes down the priority of its process, and what the global generators give."""
 
     def __init__(self, notes: Path) -> None:
         super().__init__()
         self.notes = notes
 
     def reset(self, seed: int) -> Array:
-        draws = f"{random.random()} {np.random.random()}"  # noqa: NPY002
+        draws = f"{os.nice(0)} {random.random()} {np.random.random()}"  # noqa: NPY002
         path = self.notes / str(os.getpid())
         if not path.exists():
             path.write_text(draws)

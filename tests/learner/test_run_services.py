@@ -122,6 +122,37 @@ def test_every_due_time_is_followed_by_an_evaluation(
     assert len(run.site.requested) <= len(due)
 
 
+@pytest.mark.parametrize(
+    ("repeats", "cpu_s", "wall_s", "every"),
+    [
+        (False, 2.0, 0.0, 20),  # on 4 cores, 0.5 s of the machine are 5 % of 10 s
+        (False, 0.0, 0.5, 19),  # which an evaluation takes as well that stops the run
+        (False, 0.1, 0.0, 1),
+        (True, 0.0, 0.5, 1),
+    ],
+)
+def test_evaluations_take_5_percent_of_the_machine_unless_the_clock_decides_nothing(
+    repeats: bool, cpu_s: float, wall_s: float, every: int
+) -> None:
+    setup = Setup(cores=8, quota=4.0)
+    run = Run(setup=setup, evaluate_interval_opt_steps=1, record_interval_s=1)
+
+    def evaluate() -> None:
+        run.now_s += wall_s
+
+    run.services.repeats = repeats
+    run.site.on_request, run.site.record = evaluate, {"eval/cpu_s": cpu_s}
+    for _ in range(45):
+        run.turn(seconds=0.5)
+    assert run.site.requested == list(range(1, 46, every))
+    assert (run.recorded("share/evaluation")[-1] < 0.08) == (not repeats)
+    run.services.counts.opt_steps += 1
+    assert run.services.evaluate(0.0) is not None, "one that is asked for does not wait"
+    run.services.counts.opt_steps += 1
+    run.finish()
+    assert run.site.requested[-2:] == [46, 47], "nor does the last one"
+
+
 @pytest.mark.behaviour(number=11)
 def test_intervals_of_0_are_off() -> None:
     run = Run(1.0)

@@ -82,6 +82,16 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
         "overhead-bound",
         ("evaluating takes 50 %", "evaluate.interval_opt_steps, to 19 times"),
     ),
+    "synchronous evaluation": (
+        facts(setup={"actors": 0}, learner={"eval": 0.5, "act": 0.5}),
+        "overhead-bound",
+        ("evaluating takes 50 %", "raise evaluate.interval_opt_steps, to 19 times"),
+    ),
+    "long evaluations": (
+        facts(setup={"cores": 2}, machine_cpu_percent=99.0, evaluation=0.3),
+        "overhead-bound",
+        ("evaluations have taken 30 %", "evaluate.play.episodes"),
+    ),
     "many records": (
         facts(learner={"record": 0.2, "save": 0.1, "opt": 0.7}),
         "overhead-bound",

@@ -181,6 +181,8 @@ class FakeSite:
         self.pending: ModelInfo | None = None
         self.answers: list[Scored] = []
         self.on_take: Callable[[], object] = lambda: None
+        self.on_request: Callable[[], object] = lambda: None
+        self.record = {"eval/length_mean": 5.0}
 
     @property
     def busy(self) -> bool:
@@ -190,13 +192,14 @@ class FakeSite:
         assert not self.busy, "one at a time"
         self.requested.append(int(model.version))
         self.pending = model
+        self.on_request()
         if not self.slow:
             self.answer()
 
     def answer(self) -> None:
         assert self.pending is not None
         score = self.scores.pop(0) if self.scores else float(self.pending.version)
-        self.answers.append(Scored(self.pending, score, {"eval/length_mean": 5.0}))
+        self.answers.append(Scored(self.pending, score, self.record))
         self.pending = None
 
     def take(self) -> list[Scored]:
