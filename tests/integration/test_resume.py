@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import shutil
 import signal
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from asyncrl.core.segment import SegmentConfig
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.run_services import SaveConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
+from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 from tests.support import scale
@@ -23,13 +25,14 @@ from tests.support.helpers import WaitsForSaves
 from tests.support.resumed_runs import (
     CASES,
     DQN_SMALL,
+    EPSILON,
     LAST,
-    async_run_once,
+    SCHEDULED,
+    async_config,
+    cartpole,
     dies,
     same,
-    saved_in,
     sync_run,
-    what_broke,
 )
 
 
@@ -70,10 +73,25 @@ def test_synchronous_run_that_is_killed_at_any_step_continues_with_the_same_bits
 @pytest.mark.timeout(1200)
 def test_asynchronous_run_that_is_killed_again_and_again_continues_counting(tmp_path: Path) -> None:
     chance = random.SystemRandom() if scale.full else random.Random(0)
-    for kills_left in range(20 if scale.full else 1, -1, -1):
-        saved = saved_in(tmp_path) if Checkpointer(tmp_path).latest() else None
-        numbers = async_run_once(tmp_path, chance.randint(45, 120) if kills_left else 0)
-        assert what_broke(saved, numbers) == []
+    for _ in range(20 if scale.full else 1):
+        assert dies("asynchronous", tmp_path, chance.randint(45, 120)) == -signal.SIGKILL
+    saved = Checkpointer(tmp_path).load_latest()
+    stop = MaxOptSteps(saved.count("opt_steps") + 40)
+    threads = replace(async_config(), launcher="thread")
+    trainer = build_async_trainer(
+        SCHEDULED, cartpole(), threads, stop=stop, checkpoint_dir=tmp_path, resume=True
+    )
+    agent: Any = trainer.agent
+    counts, before = trainer.services.counts, saved.meta["run"]["ledger"]
+    assert counts.opt_steps == saved.count("opt_steps") > 0
+    assert counts.env_steps == saved.count("env_steps")
+    assert agent.env_steps == saved.groups["agent"]["env_steps"] > 0
+    assert agent.record()["exploration_rate"] == pytest.approx(EPSILON.at(agent.env_steps))
+    lost = before["produced"] - before["stored"] - before["dropped"]
+    assert asdict(trainer.proxy.ledger.balance()) == {**before, "lost": lost}, "what was in flight"
+    ledger = trainer.train().ledger
+    assert ledger["stored"] > before["stored"]
+    assert ledger["produced"] == ledger["stored"] + ledger["dropped"] + ledger["lost"]
 
 
 @pytest.mark.fault("F21")

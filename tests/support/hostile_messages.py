@@ -65,20 +65,13 @@ INFERENCE_EXAMPLES: list[InferenceMessage] = [
 ]
 MESSAGES = [
     [bytes(frame) for frame in frames]
-    for frames in (
-        *map(WIRE.encode, EXAMPLES),
-        *map(INFERENCE.encode, INFERENCE_EXAMPLES),
-    )
+    for frames in (*map(WIRE.encode, EXAMPLES), *map(INFERENCE.encode, INFERENCE_EXAMPLES))
 ]
 _TELLING = bytes.fromhex("007f80819091a0c0c4c7cbcfd9dcdddedfff")
 """Bytes that begin something, in msgpack."""
 
 CONSTANT_BYTES = 512 << 10
 """Of memory that decoding may take however short a message is."""
-
-
-_LENGTH_BYTES = 3
-"""Of the length before each frame, where all frames are one input."""
 
 
 def accepted(frames: list[bytes]) -> bool:
@@ -122,18 +115,9 @@ def change_bytes(chance: random.Random, frame: bytes, other: bytes) -> bytes:
 def change_fields(chance: random.Random, head: bytes) -> bytes:
     """Return a header that is well formed, with other values."""
     fields = msgpack.unpackb(head)
-    strange: list[Any] = [
-        *(None, True, -1, 0, 2**63, 2**64 - 1, 0.5, float("nan"), "", "text", "\0" * 300, b"", []),
-        *(
-            {},
-            {"a": 1},
-            {"a": "b"},
-            [[]],
-            [["w", "float32", 2**62]],
-            [["w", "object", 1]],
-            [1] * 99,
-        ),
-    ]
+    strange: list[Any] = [None, True, -1, 0, 2**63, 2**64 - 1, 0.5, float("nan"), "", "text"]
+    strange += ["\0" * 300, b"", [], {}, {"a": 1}, {"a": "b"}, [[]], [1] * 99]
+    strange += [[["w", "float32", 2**62]], [["w", "object", 1]]]
     for _ in range(chance.randrange(1, 3)):
         at = chance.randrange(len(fields) + 1)
         fields[at : at + chance.randrange(2)] = [chance.choice(strange)]
@@ -185,21 +169,17 @@ def array16(n: int) -> bytes:
 
 def bombs() -> Iterator[tuple[str, list[bytes]]]:
     """Yield what takes the most memory for its size, by name."""
-    for total in (300, wire.FREE_BYTES, wire.FREE_BYTES + 1, 1_000, 4_000, 30_000):
-        for most in (total, 4096):
-            name = f"lists within lists, of {most}, {total}"
-            yield name, [array16(min(most, 4096)) * (total // 3)]
+    for total in (300, wire.FREE_BYTES, wire.FREE_BYTES + 1, 30_000):
+        for most in {min(total, 4096), 4096}:
+            yield f"lists within lists, of {most}, {total}", [array16(most) * (total // 3)]
     for name, value in {
         "empty lists": b"\x90",
         "empty maps": b"\x80",
-        "lists of one": b"\x91\x00",
         "maps of one": b"\x81\xa0\x00",
-        "short texts": b"\xa2ab",
         "wide texts": b"\xa5a\xf0\x9f\x98\x80",
-        "numbers": b"\xcd\x10\x00",
         "large numbers": b"\xcf" + b"\x7f" * 8,
     }.items():
-        for total in (1_000, 4_000, 30_000, wire.MAX_HEADER_BYTES):
+        for total in (1_000, wire.MAX_HEADER_BYTES):
             inner = array16(200) + value * 200
             n = min(total // len(inner), 4096)
             yield f"{name}, {total}", [array16(n) + inner * n]
@@ -216,18 +196,3 @@ def bombs() -> Iterator[tuple[str, list[bytes]]]:
     yield "model of many parts", [msgpack.packb(fields), b""]
     yield "deep", [b"\x91" * wire.MAX_HEADER_BYTES]
     yield "too large", [b"\x90" * (1 << 20)]
-
-
-def joined(frames: list[bytes]) -> bytes:
-    """Return frames as one input."""
-    return b"".join(len(frame).to_bytes(_LENGTH_BYTES, "big") + frame for frame in frames)
-
-
-def split(data: bytes) -> list[bytes]:
-    """Return the frames of an input; the last may be shorter than it says."""
-    frames: list[bytes] = []
-    while data:
-        end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "big")
-        frames.append(data[_LENGTH_BYTES:end])
-        data = data[end:]
-    return frames or [b""]

@@ -15,7 +15,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -59,18 +58,6 @@ for line in sys.stdin:
     print(child, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-
-
-@dataclass(slots=True)
-class Sweep:
-    """What a fault at each of many system calls did."""
-
-    points: int = 0
-    felt: int = 0
-    """How many of them the save did not get over."""
-
-    broken: list[str] = field(default_factory=list)
-    """Where something was not whole afterwards, and what."""
 
 
 def groups(value: float) -> dict[str, dict[str, Array]]:
@@ -150,21 +137,12 @@ def prepared(directory: Path) -> Path:
     return directory
 
 
-def some_of(found: list[tuple[str, int]], most: int | None) -> list[tuple[str, int]]:
-    """Return at most this number, evenly spaced."""
-    if most is None:
-        return found
-    return [found[i] for i in np.unique(np.linspace(0, len(found) - 1, most, dtype=int))]
-
-
 def sweep(
-    traced: TracedSaves,
-    directory: Path,
-    names: str,
-    fault: str,
-    most: int | None,
-) -> Sweep:
+    traced: TracedSaves, directory: Path, names: str, fault: str, most: int | None
+) -> tuple[int, list[str]]:
     """Bring a fault to each system call of a row of saves, or to some of them.
+
+    Returns how many of them the save did not get over, and what was not whole afterwards, of each.
 
     Args:
         traced: Saves them.
@@ -173,29 +151,21 @@ def sweep(
         fault: As `strace` takes it.
         most: How many system calls to take; all if None.
     """
-    done = Sweep()
-    for call, index in some_of(_points(traced, directory / "well", names), most):
-        spoiled = prepared(directory / str(done.points))
+    assert traced.save(prepared(directory / "well"), names, 2) == 0
+    count = Counter(call for call, _ in traced.calls())
+    points = [(call, i) for call, number in count.items() for i in range(1, number + 1)]
+    felt, found = 0, []
+    for at in np.unique(np.linspace(0, len(points) - 1, most or len(points), dtype=int)):
+        call, index = points[at]
+        spoiled = prepared(directory / str(at))
         code = traced.save(spoiled, names, 2, f"{call}:{fault}:when={index}")
         wrong = _what_is_wrong(spoiled, names.rsplit(",", maxsplit=1)[-1], code)
         if code not in ({-signal.SIGKILL} if fault == KILL else {0, _REFUSED}):
             wrong = f"ended in {code}"
-        if wrong:
-            done.broken.append(f"{fault} at {call} number {index} of {names}: {wrong}")
-        done.points += 1
-        done.felt += code != 0
+        found.append(wrong and f"{fault} at {call} number {index} of {names}: {wrong}")
+        felt += code != 0
         shutil.rmtree(spoiled)
-    return done
-
-
-def _points(traced: TracedSaves, directory: Path, names: str) -> list[tuple[str, int]]:
-    """Return each system call of saves that go well: its name, and its number among those."""
-    assert traced.save(prepared(directory), names, 2) == 0
-    shutil.rmtree(directory)
-    count: Counter[str] = Counter()
-    for call, _ in traced.calls():
-        count[call] += 1
-    return [(call, i) for call, number in count.items() for i in range(1, number + 1)]
+    return felt, found
 
 
 def _what_is_wrong(directory: Path, name: str, code: int) -> str:

@@ -62,6 +62,10 @@ start_fresh = local._start_server
 class Forked:
     """A child of the warm process; similar to `subprocess.Popen`."""
 
+    stdout: TextIO
+    """What it says, as of `stderr`, where `started` reads it from a pipe."""
+    stderr: TextIO
+
     def __init__(self, place: Path, request: dict[str, object], held: Sequence[int]) -> None:
         self.returncode: int | None = None
         self._undo = contextlib.ExitStack()
@@ -96,33 +100,12 @@ class Forked:
     def send_signal(self, number: int) -> None:
         """Send it a signal, unless it has ended."""
         if self.poll() is None:
-            with contextlib.suppress(
-                ProcessLookupError
-            ):  # it has just ended, and was not reported yet
+            with contextlib.suppress(ProcessLookupError):  # its end was not reported yet
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
         """Kill it, unless it has ended."""
         self.send_signal(signal.SIGKILL)
-
-    def __del__(self) -> None:
-        """Close the connection: the end of a launcher's helper is not awaited."""
-        self._undo.close()
-
-
-class Program:
-    """A child whose words are read from pipes, as `subprocess.Popen` gives them."""
-
-    def __init__(self, child: Forked, stdout: TextIO, stderr: TextIO) -> None:
-        self._child = child
-        self.pid, self.stdout, self.stderr = child.pid, stdout, stderr
-        self.poll, self.wait = child.poll, child.wait
-        self.send_signal, self.kill = child.send_signal, child.kill
-
-    @property
-    def returncode(self) -> int | None:
-        """Return its exit code if it was seen to have ended."""
-        return self._child.returncode
 
     def communicate(self, timeout: float) -> tuple[str, str]:
         """Return what else it says until its end."""
@@ -135,8 +118,12 @@ class Program:
                 raise
             return outputs[0].result(), outputs[1].result()
 
+    def __del__(self) -> None:
+        """Close the connection: the end of a launcher's helper is not awaited."""
+        self._undo.close()
 
-Process = subprocess.Popen[str] | Program
+
+Process = subprocess.Popen[str] | Forked
 
 
 class _Warm:
@@ -270,15 +257,16 @@ def started(
     with contextlib.ExitStack() as stack:
         nothing = stack.enter_context(Path(os.devnull).open("rb"))
         (out, its_out), (err, its_err) = os.pipe(), os.pipe()
-        stdout, stderr = (stack.enter_context(os.fdopen(pipe)) for pipe in (out, err))
+        pipes = [stack.enter_context(os.fdopen(pipe)) for pipe in (out, err)]
         try:
             held = [nothing.fileno(), its_out, its_err]
             child = fork(does, arguments, held, cwd=str(cwd), fresh_helpers=True)
         finally:
             os.close(its_out)
             os.close(its_err)
+        child.stdout, child.stderr = pipes
         try:
-            yield Program(child, stdout, stderr)
+            yield child
         finally:
             child.kill()
             child.wait(_DEADLINE_S)
