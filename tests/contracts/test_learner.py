@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,9 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
 from asyncrl.agents.awac import AWACConfig
-from asyncrl.agents.crossq import CrossQConfig
 from asyncrl.agents.iql import IQLConfig
 from asyncrl.agents.parts.schedules import Schedule
-from asyncrl.agents.sac import SACConfig
-from asyncrl.agents.td3 import TD3Config
-from asyncrl.core.agent import AgentConfig, LearnsFrom, PolicyContext, evaluation_mode
+from asyncrl.core.agent import LearnsFrom, PolicyContext, evaluation_mode
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Columns
@@ -50,7 +46,7 @@ def changed(case: Case, **settings: Any) -> Case:
     """Return the same case with other settings, and a policy that moves in every step."""
     if hasattr(case.config, "policy_interval_opt_steps"):
         settings["policy_interval_opt_steps"] = 1
-    return Case(replace(case.config, **settings), case.spec)  # type: ignore[type-var]
+    return case.changed(**settings)
 
 
 def networks(agent: Any, *, target: bool = False) -> dict[str, nn.Module]:
@@ -402,29 +398,23 @@ def test_batch_without_any_transition_changes_nothing(name: str) -> None:
     assert agent.version == 1
 
 
-_FAST: dict[str, Any] = {
-    "hidden": (32, 32),
-    "actor_learning_rate": 3e-3,
-    "critic_learning_rate": 3e-3,
-}
-
-
 @pytest.mark.parametrize(
-    ("config", "opt_steps"),
+    ("name", "settings", "opt_steps"),
     [
-        (SACConfig(**_FAST, alpha=0.01, device="cpu"), 400),
-        (TD3Config(**_FAST, random_env_steps=0, device="cpu"), 400),
+        ("sac", {"alpha": 0.01}, 400),
+        ("td3", {}, 400),
         pytest.param(
-            CrossQConfig(**_FAST, alpha=0.1, critic_hidden=(32, 32), device="cpu"),
-            1000,
-            marks=pytest.mark.slow,
+            "crossq", {"alpha": 0.1, "critic_hidden": (32, 32)}, 1000, marks=pytest.mark.slow
         ),
     ],
-    ids=["sac", "td3", "crossq"],
 )
-def test_a_bandit_between_asymmetric_bounds_is_solved(config: AgentConfig, opt_steps: int) -> None:
+def test_a_bandit_between_asymmetric_bounds_is_solved(
+    name: str, settings: dict[str, Any], opt_steps: int
+) -> None:
     spec = EnvSpec(box((1,), "float32", 0, 1), box((1,), "float32", -1, 5))
-    agent = config.build(spec, PolicyContext(seed=3))
+    rates = dict.fromkeys(("actor_learning_rate", "critic_learning_rate"), 3e-3)
+    case = ALGORITHMS[name].changed(hidden=(32, 32), **rates, **settings)
+    agent = case.config.build(spec, PolicyContext(seed=3))
     random = np.random.default_rng(0)
     for _ in range(opt_steps):
         obs = random.uniform(-1.0, 1.0, (128, 1)).astype(np.float32)
@@ -499,8 +489,7 @@ RECORDED = ("td3", "crossq", "bc", "awac", "awac-normalized", "iql")
 def test_recorded_updates_are_those_of_eager_ones(name: str) -> None:
     case = CASES[name]
     plain, recorded = (
-        Case(replace(case.config, device="cuda", accelerate=how), case.spec).build()  # type: ignore[type-var]
-        for how in ("off", "graphs")
+        case.changed(device="cuda", accelerate=how).build() for how in ("off", "graphs")
     )
     for number in range(8):
         right, found = (learned(agent, batch_for(case, number)) for agent in (plain, recorded))
