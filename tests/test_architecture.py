@@ -239,7 +239,7 @@ def test_nothing_runs_what_came_from_outside() -> None:
 
 MAX_CODE_LINES: Mapping[str, int] = {
     "asyncrl": 91,
-    "actor": 1686,  # what evaluations cost
+    "actor": 1690,  # what evaluations cost
     "agents": 5397,  # PPO gathers each epoch once, and measures each at once
     "bench": 1230,
     "checkpoint": 1015,
@@ -247,7 +247,7 @@ MAX_CODE_LINES: Mapping[str, int] = {
     "core": 1874,  # the same
     "datasets": 284,
     "doctor": 1629,  # the same
-    "envs": 1619,
+    "envs": 1633,  # environments of evaluations
     "export": 834,
     "learner": 4154,  # what evaluations may cost
     "metrics": 1101,  # the preset that would use idle cores, what evaluations cost

@@ -59,7 +59,8 @@ class EpisodeEvaluator:
     A batch of B environments plays them in rounds of B, and all environments are reset before each
     round. Episode k is seeded with `seed + k`, as far as environment i of a batch is seeded with
     `seed + i`. So it begins alike for every policy, whatever happened in the episodes before it,
-    and short episodes do not count more often than long ones.
+    and short episodes do not count more often than long ones. Environments whose episode has ended
+    rest until all have, if they can.
 
     Each step is checked as in an actor. A step that violates the spec raises `EnvironmentFault`: a
     policy still acts on a NaN observation, and its score would look like any other.
@@ -117,6 +118,8 @@ class EpisodeEvaluator:
         forget(policy, np.ones(env.n_envs, np.bool_))
         lengths = np.zeros(env.n_envs, np.int64)
         left = wanted.copy()
+        rest = getattr(env, "rest", lambda _: None)
+        rest(~left)
         while left.any():
             out = env.step(acted(policy, obs).action)
             obs, steps = out.obs, steps + 1
@@ -127,6 +130,8 @@ class EpisodeEvaluator:
             lengths += stepped
             ended = left & (over | (lengths >= self._config.max_episode_steps))
             left &= ~ended
+            if ended.any():
+                rest(~left)
             for i in np.flatnonzero(ended).tolist():
                 info = {name: float(row[i]) for name, row in (out.info or {}).items()}
                 known = {name: x for name, x in info.items() if not np.isnan(x)}

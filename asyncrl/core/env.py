@@ -262,6 +262,9 @@ class BatchEnv(Protocol):
     number. Each stack must be rebuildable from the newest frames of single observations, with an
     episode's first frame in place of earlier ones. Segments may then store only the newest frames.
 
+    A method `rest(resting)` may stop stepping some of them, by a mask (B,), until the next reset.
+    Their rows then stay as they are. Evaluations call it where an episode has ended.
+
     If they have goals, an attribute `goal_reward` may describe how rewards are computed from them,
     see `goals.py`. It is read before the first reset, and may step the environments.
     """

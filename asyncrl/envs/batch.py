@@ -183,6 +183,13 @@ class PlainBatch:
         obs[ended] = self._reset(ended.tolist(), None)
         return EnvStep(obs, reward, terminated, truncated, final_obs, info=info)
 
+    def rest(self, resting: BoolArray) -> None:
+        """Step these no more until the next reset. Each is stepped once more, for a row to keep."""
+        self._steps = [
+            _Kept(step) if rests and not isinstance(step, _Kept) else step
+            for step, rests in zip(self._steps, resting.tolist(), strict=True)
+        ]
+
     def close(self) -> None:
         """Close all environments, even if closing one of them fails."""
         envs, self._envs = self._envs, []
@@ -220,6 +227,20 @@ class PlainBatch:
         obs = self._checks.stack(rows, env_ids, None)
         self._checks.sound_obs("first observation of an episode", obs, None, np.asarray(env_ids))
         return obs
+
+
+class _Kept:
+    """A step function that answers always as it does first, without a reward or an end."""
+
+    def __init__(self, step: Callable[[Any], Any]) -> None:
+        self._step = step
+        self._answer: tuple[Any, ...] = ()
+
+    def __call__(self, action: Any) -> tuple[Any, ...]:  # noqa: ANN401
+        if not self._answer:
+            obs, *_, info = self._step(action)
+            self._answer = (obs, 0.0, False, False, info)
+        return self._answer
 
 
 def _make_all(makers: Iterable[MakeEnv]) -> list[gym.Env[Any, Any]]:

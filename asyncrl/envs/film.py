@@ -22,7 +22,7 @@ import numpy as np
 
 from asyncrl.core.env import BatchEnv
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.types import Array
+from asyncrl.core.types import Array, BoolArray
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import ATARI, EnvConfig, as_batch_env
 
@@ -91,7 +91,7 @@ def _with_pictures(
         closing.callback(envs[-1].close)
     makers = [partial(_Filmed, env, grid, place) for place, env in enumerate(envs)]
     fps = envs[0].metadata.get("render_fps", _FPS)
-    return PlainBatch(makers, count, config.info), grid, fps
+    return _FilmedBatch(makers, count, config.info), grid, fps
 
 
 def check_window() -> None:
@@ -159,6 +159,11 @@ def _no_picture(name: str, mode: str, why: str) -> ConfigError:
         f"{name} cannot be {word}: it {why}; let its constructor take render_mode={mode!r} and "
         f"{more}"
     )
+
+
+class _FilmedBatch(PlainBatch):
+    def rest(self, resting: BoolArray) -> None:
+        """Step them all: the last one's picture completes a frame."""
 
 
 class _Filmed(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -20,7 +20,7 @@ from asyncrl.core.errors import EnvironmentFault
 from asyncrl.core.types import Array
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.vector import VectorBatch
-from tests.support.fake_envs import Plan, telling_makers
+from tests.support.fake_envs import Plan, TellingEnv, telling_makers
 from tests.support.fakes import ConstantAgent, CountingBatch, CountingMemory
 
 
@@ -162,6 +162,23 @@ def test_score_is_the_environments_not_the_learners_reward() -> None:
     score, record = evaluator(Lives(2, length=3)).evaluate(ConstantAgent(1))
     assert score == (6 + 66) / 2
     assert record["eval/length_mean"] == 6
+
+
+def test_environments_whose_episode_has_ended_rest_until_all_have() -> None:
+    steps = [0, 0, 0]
+
+    class Counting(TellingEnv):
+        def step(self, action: Any) -> Any:
+            steps[self._who] += 1
+            return super().step(action)
+
+    plans: list[Plan] = [[(2, "T")], [(9, "C")], [(4, "T")]]
+    env = PlainBatch([partial(Counting, who, plan) for who, plan in enumerate(plans)], 3)
+    for limit in (100, 3):
+        _, record = evaluator(env, 4, max_episode_steps=limit).evaluate(ConstantAgent(0))
+        assert record["eval/length_mean"] == np.mean(np.minimum([2, 9, 4, 2], limit))
+    # Each steps once more when it rests: in the second round, two have no episode to play.
+    assert steps == [2 * (2 + 1 + 2), (9 + 1) + (3 + 1), (4 + 1 + 1) + (3 + 1)]
 
 
 @every_mode

@@ -101,6 +101,7 @@ def test_several_environments_are_a_grid_and_those_that_ended_stand_still(tmp_pa
             env.reset(seed)
             for _ in range(6):
                 env.step(np.zeros(3, np.int64))
+                env.rest(np.ones(3, np.bool_))  # type: ignore[attr-defined]  # by an evaluation
     frames = frames_of(path)
     assert [frame.shape for frame in frames] == [(130, 194, 3)] * 12
     seen = [1, 2, 3, 4, 4, 4, 7, 8, 8, 8, 8, 8]
