@@ -297,7 +297,7 @@ def test_model_that_is_not_finite_is_neither_published_nor_evaluated_nor_saved(
     assert checkpointer.names() == []
     assert not any("eval_reward" in record for record in recorder.records)
     if make is with_actors:
-        assert trainer._link._shared.models["act"].version == 0  # type: ignore[attr-defined]
+        assert trainer._link.address.models["act"].version == 0  # type: ignore[attr-defined]
 
 
 # --- callbacks ------------------------------------------------------------------------------------
