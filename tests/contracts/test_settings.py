@@ -27,7 +27,7 @@ from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import CollectThenTrain
 from asyncrl.training.run_config import RunConfig
 
-_OPTIONAL = {"envpool", "mlflow", "minari", "trackio", "wandb"}
+_OPTIONAL = {"envpool", "mlflow", "minari", "onnx_policy", "trackio", "wandb"}
 _GIVEN: dict[type, Any] = {  # classes that have no defaults
     CollectThenTrain: CollectThenTrain(env_steps=10, opt_steps=10),
     EnvConfig: EnvConfig(id="CartPole-v1"),
