@@ -54,7 +54,7 @@ SUMMARY = """
     best_opt_steps last_score evaluations seconds_to_stop_bar learner_shares actor_shares ledger
     actors setup resumed_at_s start_up_s end_s samples_per_insert cpu_percent machine_cpu_percent
     verdict children_cpu_percent throttled_percent hosts lag_at_insert lag_when_sampled
-    lag_histogram agent
+    lag_histogram agent evaluation_share
 """.split()
 
 
