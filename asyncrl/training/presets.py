@@ -293,7 +293,6 @@ def ppo_mujoco() -> RunConfig:
             minibatches=8,
             learning_rate=6e-4,
             normalize_obs=True,
-            normalize_reward=True,
         ),
         env="HalfCheetah-v5",
         envs_per_actor=32,

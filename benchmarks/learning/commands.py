@@ -145,7 +145,7 @@ def peer(name: str, beside: Run) -> Run:
         "bar": row.bar,
         "max_s": row.max_s,
         "seed": beside.seed,
-        "evaluate_every_s": 1.0,
+        "evaluate_every_s": 2.0,
         "episodes": 10,
     }
     command = [str(python_of(PEER)), "-m", "benchmarks.peers.sb3_to_score", json.dumps(asked)]
