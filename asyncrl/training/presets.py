@@ -286,7 +286,9 @@ def ppo_mujoco() -> RunConfig:
 
     Both cores work: actors sample as fast as the learner learns from each step eight times.
     """
-    return RunConfig(
+    start = ppo()
+    return replace(
+        start,
         agent=PPOConfig(
             initial_log_std=-1.0,
             epochs=8,
@@ -297,11 +299,7 @@ def ppo_mujoco() -> RunConfig:
         env="HalfCheetah-v5",
         envs_per_actor=32,
         segment=SegmentConfig(length=64),
-        transport=ZmqTransportConfig(window=1),
-        replay=TrajectoryQueueConfig(),
-        limiter=RateLimiterConfig(samples_per_insert=1.0),
-        trainer=AsyncTrainerConfig(batch_size=4096, sync_interval_opt_steps=1),
-        evaluate=EvaluationConfig(interval_opt_steps=5),
+        trainer=replace(start.trainer, batch_size=4096),
     )
 
 
