@@ -17,7 +17,6 @@ _HOMES = {
     "ActorManager": "asyncrl.supervision.actor_manager",
     "ActorManagerConfig": "asyncrl.supervision.actor_manager",
     "Agent": "asyncrl.core.agent",
-    "AsyncConfig": "asyncrl.training.config",
     "AsyncRLError": "asyncrl.core.errors",
     "AsyncTrainer": "asyncrl.learner.async_trainer",
     "AsyncTrainerConfig": "asyncrl.learner.async_trainer",

@@ -55,7 +55,6 @@ from asyncrl.supervision.ray import RayConfig as RayConfig
 from asyncrl.training.asynchronous import build_async_trainer as build_async_trainer
 from asyncrl.training.asynchronous import train_async as train_async
 from asyncrl.training.common_config import EvaluationConfig as EvaluationConfig
-from asyncrl.training.config import AsyncConfig as AsyncConfig
 from asyncrl.training.connect import connect as connect
 from asyncrl.training.join import join_run as join_run
 from asyncrl.training.offline import OfflineConfig as OfflineConfig

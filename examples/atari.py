@@ -9,7 +9,6 @@ win at Pong after a few hundred thousand environment steps, about an hour on a f
 from __future__ import annotations
 
 from asyncrl import (
-    AsyncConfig,
     AsyncTrainerConfig,
     EnvConfig,
     EpisodeEvaluatorConfig,
@@ -18,6 +17,7 @@ from asyncrl import (
     MaxOptSteps,
     RateLimiterConfig,
     ReachesUpperBound,
+    RunConfig,
     SegmentConfig,
     TrainResult,
     train_async,
@@ -42,7 +42,7 @@ def main(
             exploration=EpsilonLadder(decay_env_steps=100_000),
         ),
         EnvConfig(id="ALE/Pong-v5", n_envs=8).build,
-        AsyncConfig(
+        RunConfig(
             actors=2,
             segment=SegmentConfig(length=64, frame_stack=4),
             replay=PrioritizedReplayConfig(capacity=max(20 * warm_up, 1000), n_step=3),

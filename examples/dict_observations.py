@@ -13,9 +13,9 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
 from asyncrl import (
-    AsyncConfig,
     MaxOptSteps,
     ReachesUpperBound,
+    RunConfig,
     TrainResult,
     make_batch,
     train_async,
@@ -61,7 +61,7 @@ def main(max_opt_steps: int = 20_000) -> TrainResult:
     result = train_async(
         DQNConfig(),  # a custom network would get a dict of tensors with the same keys
         make_batch(lambda: gym.wrappers.TimeLimit(Corridor(), 30), n_envs=8),
-        AsyncConfig(actors=2),
+        RunConfig(actors=2),
         stop=ReachesUpperBound("eval_reward", 6.0) | MaxOptSteps(max_opt_steps),
     )
     print(result.stop_reason, result.best_score)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from asyncrl import (
-    AsyncConfig,
     AsyncTrainerConfig,
     EnvConfig,
     MaxOptSteps,
     RateLimiterConfig,
     ReachesUpperBound,
+    RunConfig,
     TrainResult,
     train_async,
 )
@@ -25,7 +25,7 @@ def main(max_opt_steps: int = 20_000) -> TrainResult:
     result = train_async(
         DQNConfig(),
         EnvConfig(id="CartPole-v1", n_envs=16).build,
-        AsyncConfig(
+        RunConfig(
             actors=2,
             replay=UniformReplayConfig(n_step=5, gamma=0.99),
             limiter=RateLimiterConfig(samples_per_insert=4.0),

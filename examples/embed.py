@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from asyncrl import (
-    AsyncConfig,
     EnvConfig,
     EvaluationConfig,
     MaxOptSteps,
+    RunConfig,
     TrainResult,
     build_async_trainer,
 )
@@ -25,7 +25,7 @@ def main(opt_steps: int = 2000) -> TrainResult:
     trainer = build_async_trainer(
         DQNConfig(),
         EnvConfig(id="CartPole-v1", n_envs=8).build,
-        AsyncConfig(actors=2, evaluate=EvaluationConfig(where="off")),
+        RunConfig(actors=2, evaluate=EvaluationConfig(where="off")),
         stop=MaxOptSteps(opt_steps),
     )
     average: dict[str, Array] = {}

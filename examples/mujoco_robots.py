@@ -13,12 +13,12 @@ import sys
 from pathlib import Path
 
 from asyncrl import (
-    AsyncConfig,
     AsyncTrainerConfig,
     EnvConfig,
     MaxOptSteps,
     RateLimiterConfig,
     ReachesUpperBound,
+    RunConfig,
     TrainResult,
     train_async,
 )
@@ -42,7 +42,7 @@ def main(
     return train_async(
         SACConfig(hidden=(256, 256)),
         EnvConfig(id=env_id, n_envs=4).build,
-        AsyncConfig(
+        RunConfig(
             actors=2,
             replay=UniformReplayConfig(capacity=300_000),
             # Each transition is sampled `BATCH_SIZE` times: one optimisation step per environment

@@ -12,12 +12,12 @@ from __future__ import annotations
 import sys
 
 from asyncrl import (
-    AsyncConfig,
     AsyncTrainerConfig,
     EnvConfig,
     MaxOptSteps,
     RateLimiterConfig,
     ReachesUpperBound,
+    RunConfig,
     TrainResult,
     train_async,
 )
@@ -56,18 +56,18 @@ TARGETS = {"minigrid": 0.9, "dm_control": 900.0, "robotics": -0.5, "goals": -2.5
 def main(name: str = "minigrid", max_opt_steps: int = 20_000) -> TrainResult:
     """Train until the mean return reaches the target, or for `max_opt_steps` steps."""
     agent: AgentConfig = SACConfig(hidden=(128, 128))
-    config = AsyncConfig(
+    config = RunConfig(
         limiter=RateLimiterConfig(samples_per_insert=128, min_size=500),
         trainer=AsyncTrainerConfig(batch_size=128),
     )
     if name == "minigrid":
         # Tiles are bytes of 0 to 10, and images are scaled by 255.
-        agent, config = DQNConfig(normalize_obs=True), AsyncConfig()
+        agent, config = DQNConfig(normalize_obs=True), RunConfig()
     if name == "goals":
         agent = SACConfig(
             hidden=(64, 64), actor_learning_rate=1e-3, critic_learning_rate=1e-3, normalize_obs=True
         )
-        config = AsyncConfig(
+        config = RunConfig(
             segment=SegmentConfig(length=50),
             replay=HindsightReplayConfig(gamma=0.95),
             limiter=RateLimiterConfig(samples_per_insert=128, min_size=600),

@@ -14,7 +14,6 @@ import numpy as np
 
 from asyncrl import (
     Act,
-    AsyncConfig,
     CheckpointError,
     ColumnSpec,
     ConfigError,
@@ -23,6 +22,7 @@ from asyncrl import (
     ModelInfo,
     PolicyContext,
     ReachesUpperBound,
+    RunConfig,
     TrainResult,
     make_batch,
     train_async,
@@ -140,7 +140,7 @@ def main(max_opt_steps: int = 5000) -> TrainResult:
     result = train_async(
         TableConfig(),
         make_batch(lambda: gym.wrappers.TimeLimit(Rooms(), 50), n_envs=4),
-        AsyncConfig(actors=2),
+        RunConfig(actors=2),
         stop=ReachesUpperBound("eval_reward", 0.5) | MaxOptSteps(max_opt_steps),
     )
     print(result.stop_reason, result.best_score)

@@ -18,10 +18,10 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from asyncrl import (
-    AsyncConfig,
     EnvConfig,
     MaxOptSteps,
     ReachesUpperBound,
+    RunConfig,
     TrainResult,
     train_async,
 )
@@ -71,7 +71,7 @@ def main(max_opt_steps: int = 4000) -> TrainResult:
     result = train_async(
         DQNConfig(),
         EnvConfig(id="examples.own_env:make_room", kwargs={"power": 2.0}, n_envs=8).build,
-        AsyncConfig(actors=2),
+        RunConfig(actors=2),
         stop=ReachesUpperBound("eval_reward", -12.0) | MaxOptSteps(max_opt_steps),
     )
     print(result.stop_reason, result.best_score)

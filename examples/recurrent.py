@@ -15,11 +15,11 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from asyncrl import (
-    AsyncConfig,
     AsyncTrainerConfig,
     MaxOptSteps,
     RateLimiterConfig,
     ReachesUpperBound,
+    RunConfig,
     SegmentConfig,
     TrainResult,
     make_batch,
@@ -45,7 +45,7 @@ def main(max_opt_steps: int = 20_000) -> TrainResult:
     result = train_async(
         R2D2Config(memory="gru", burn_in=BURN_IN),
         make_batch(make_env, n_envs=8),
-        AsyncConfig(
+        RunConfig(
             actors=2,
             segment=SegmentConfig(length=32),
             replay=PrioritizedSequenceReplayConfig(

@@ -238,12 +238,12 @@ def test_nothing_runs_what_came_from_outside() -> None:
 # raising one needs a reason beside it.
 
 MAX_CODE_LINES: Mapping[str, int] = {
-    "asyncrl": 91,
+    "asyncrl": 90,
     "actor": 1690,  # what evaluations cost
     "agents": 5397,  # PPO gathers each epoch once, and measures each at once
     "bench": 1230,
     "checkpoint": 1015,
-    "cli": 2750,  # the choice of a preset
+    "cli": 2755,  # the choice of a preset, settings in two modules
     "core": 1874,  # the same
     "datasets": 284,
     "doctor": 1628,  # the same
@@ -255,10 +255,10 @@ MAX_CODE_LINES: Mapping[str, int] = {
     "replay": 1594,
     "report": 1222,
     "supervision": 3010,
-    "training": 4494,  # the choice of a preset, one for robots, environments of evaluations
+    "training": 4503,  # the choice of a preset, one for robots, environments of evaluations
     "transport": 2209,
-    "tests": 40_273,
-    "benchmarks": 8977,
+    "tests": 40_280,
+    "benchmarks": 8979,
 }
 """Lines of code per room, and in the folders beside the package: without blanks, comments and
 docstrings."""
@@ -267,8 +267,8 @@ MAX_MODULES = 255
 
 MAX_LOADED: Mapping[str, int] = {
     "asyncrl": 0,
-    "asyncrl.training.synchronous": 104,
-    "asyncrl.training.asynchronous": 118,
+    "asyncrl.training.synchronous": 106,  # parts by path are among its settings
+    "asyncrl.training.asynchronous": 120,  # the same
     "asyncrl.cli.train": 197,
 }
 """Modules of the package that an import loads, without the empty ones of rooms."""

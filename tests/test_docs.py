@@ -31,7 +31,6 @@ from asyncrl.metrics import verdict
 from asyncrl.metrics.metrics import METRICS
 from asyncrl.metrics.verdict import Setup
 from asyncrl.recorders.terminal import render_summary
-from asyncrl.training.config import AsyncConfig
 from asyncrl.training.describe_env import describe_here
 from asyncrl.training.plan import RunPlan
 from asyncrl.training.presets import PRESETS, preset
@@ -63,7 +62,7 @@ def settings(config: object, group: str = "") -> Iterator[tuple[type, str, str]]
 
 def test_the_traffic_of_many_actors_is_what_its_formula_says() -> None:
     text = (generate.ROOT / "docs/guides/many-machines.md").read_text(encoding="utf-8")
-    make_env, config = make_batch(partial(gymnasium.make, "CartPole-v1"), 8), AsyncConfig()
+    make_env, config = make_batch(partial(gymnasium.make, "CartPole-v1"), 8), RunConfig()
     seen = describe_here(make_env)
     schema = RunPlan(DQNConfig(), make_env, None, config, None, seen=seen).schema
     row_bytes, length, rate = schema.segment_bytes / schema.rows, 32, 100

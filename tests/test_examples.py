@@ -12,7 +12,7 @@ from asyncrl.core.agent import PolicyContext
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.export.export import export_policy
 from asyncrl.testing import check_agent
-from asyncrl.training.config import AsyncConfig
+from asyncrl.training.run_config import RunConfig
 from examples import (
     atari,
     callback,
@@ -46,7 +46,7 @@ IN_THREADS = (
 def actors_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start no actor processes, except in `test_dqn_cartpole`."""
     for example in IN_THREADS:
-        monkeypatch.setattr(example, "AsyncConfig", partial(AsyncConfig, launcher="thread"))
+        monkeypatch.setattr(example, "RunConfig", partial(RunConfig, launcher="thread"))
 
 
 def test_dqn_cartpole(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ and p' of the target network with independent noise:
 An example:
 
     train_async(RainbowConfig(v_min=0.0, v_max=100.0), make_env,
-                AsyncConfig(replay=PrioritizedReplayConfig(n_step=3)))
+                RunConfig(replay=PrioritizedReplayConfig(n_step=3)))
 
 Deviations, on purpose:
 

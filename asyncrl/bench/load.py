@@ -25,8 +25,8 @@ from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.in_child import CHILD_ID, run_in_child
 from asyncrl.supervision.local import LocalLauncher
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.config import AsyncConfig
 from asyncrl.training.describe_env import PRELOAD, describe_in_child
+from asyncrl.training.run_config import RunConfig
 
 _MEMORY_SHARE = 0.4
 """Share of the free memory for a replay and for the bare arrays that it is compared with."""
@@ -93,9 +93,9 @@ class Load:
             seed=0, n_actors=self.workload.actors, n_envs=self.workload.envs_per_actor
         )
 
-    def async_config(self, *, min_size: int = 1000) -> AsyncConfig:
+    def async_config(self, *, min_size: int = 1000) -> RunConfig:
         """Return a run in which neither side waits for the other."""
-        return AsyncConfig(
+        return RunConfig(
             actors=self.workload.actors,
             segment=SegmentConfig(
                 length=self.workload.segment_length, frame_stack=self.frame_stack

@@ -16,7 +16,7 @@ from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.config import AsyncConfig
+from asyncrl.training.run_config import RunConfig
 
 _START_DEADLINE_S = 120.0
 _FEWEST_OPT_STEPS = 3
@@ -46,7 +46,7 @@ class ActingParts(TypedDict, total=False):
 def run_trial(
     agent: AgentConfig,
     make_env: MakeBatchEnv,
-    config: AsyncConfig,
+    config: RunConfig,
     *,
     seconds: float,
     **acting: Unpack[ActingParts],
@@ -134,7 +134,7 @@ def _read(trainer: AsyncTrainer) -> _Reading:
     )
 
 
-def _quick(config: AsyncConfig) -> AsyncConfig:
+def _quick(config: RunConfig) -> RunConfig:
     smallest = max(config.trainer.batch_size, 1)
     limiter = replace(config.limiter, min_size=min(config.limiter.min_size, smallest))
     return replace(

@@ -23,7 +23,8 @@ from asyncrl.core.declared import Hint, common
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.named import Named
 from asyncrl.core.settings import as_whole
-from asyncrl.training.run_config import ALSO_CALLED, RunConfig
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.yaml_file import ALSO_CALLED
 from asyncrl.transport.zeromq_socket import advertised, tcp_address
 
 T = TypeVar("T")

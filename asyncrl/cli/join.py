@@ -20,7 +20,8 @@ from asyncrl.core.settings import from_plain
 from asyncrl.metrics.system import Cores
 from asyncrl.training.join import join_run
 from asyncrl.training.join_key import JoinKey
-from asyncrl.training.run_config import RunConfig, load_yaml
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.yaml_file import load_yaml
 
 _POLL_S = 0.2
 _SAID = {

@@ -17,8 +17,9 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.training.launchers import RunLauncher
 from asyncrl.training.presets import preset_like
 from asyncrl.training.ranks import sharing_failure
-from asyncrl.training.run_config import RunConfig, load_yaml
+from asyncrl.training.run_config import RunConfig
 from asyncrl.training.saved_model import SavedModel
+from asyncrl.training.yaml_file import load_yaml
 
 _USAGE = """\
 usage: asyncrl resume RUN_DIR [OPTIONS]

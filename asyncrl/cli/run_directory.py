@@ -27,8 +27,9 @@ from asyncrl.envs.film import filmed, in_window
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.machine import machine
 from asyncrl.report.run_files import RunFiles
-from asyncrl.training.run_config import RunConfig, save_yaml
+from asyncrl.training.run_config import RunConfig
 from asyncrl.training.saved_model import SavedModel, policy_of
+from asyncrl.training.yaml_file import save_yaml
 
 _log = logging.getLogger(__name__)
 

@@ -22,7 +22,8 @@ from asyncrl.metrics import limits
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.training.describe_env import describe_env_of_run
 from asyncrl.training.presets import load_over, preset, preset_like
-from asyncrl.training.run_config import RunConfig, load_yaml
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.yaml_file import load_yaml
 
 _TRIAL_S = 1.0
 _FEWEST_STEPS_EACH = 1000

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import CLOCK_TIME, Record
 from asyncrl.core.settings import flatten
-from asyncrl.training.run_config import read_yaml
+from asyncrl.training.yaml_file import read_yaml
 
 State = Literal["running", "ended", "failed", "killed", "elsewhere"]
 """`elsewhere`: started on another host, so only that host knows whether it still runs."""

@@ -23,7 +23,7 @@ from asyncrl.core.transport import Transport
 from asyncrl.export.acting import Acting
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.common_config import with_env_kwargs
-from asyncrl.training.config import AsyncConfig
+from asyncrl.training.run_config import RunConfig
 from asyncrl.transport.zeromq import ZmqTransportConfig
 
 _log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class ActorPlan:
 
 def plan_actor(
     agent: AgentConfig,
-    config: AsyncConfig,
+    config: RunConfig,
     spec: EnvSpec,
     facts: Mapping[str, Any],
     *,

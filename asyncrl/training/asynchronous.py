@@ -45,7 +45,6 @@ from asyncrl.training.common_config import (
     eval_env_maker,
     with_env_kwargs,
 )
-from asyncrl.training.config import AsyncConfig
 from asyncrl.training.describe_env import describe_here, describe_in_child, plain_spec
 from asyncrl.training.evaluate_apart import apart_unless
 from asyncrl.training.hosted import (
@@ -63,6 +62,7 @@ from asyncrl.training.parts import AsyncParts
 from asyncrl.training.plan import HELPERS, RunPlan, check_run, evaluator_maker
 from asyncrl.training.ranks import joined_share
 from asyncrl.training.recorded import check_order_path, order_of
+from asyncrl.training.run_config import RunConfig
 from asyncrl.training.signals import answering_signals
 from asyncrl.training.trained_policy import PolicyOf
 from asyncrl.transport.zeromq import ZmqTransport
@@ -71,7 +71,7 @@ from asyncrl.transport.zeromq import ZmqTransport
 def train_async(
     agent: AgentConfig,
     make_env: MakeBatchEnv,
-    config: AsyncConfig | None = None,
+    config: RunConfig | None = None,
     *,
     signals: bool = False,
     **parts: Unpack[AsyncParts],
@@ -90,7 +90,7 @@ def train_async(
 def build_async_trainer(
     agent: AgentConfig,
     make_env: MakeBatchEnv,
-    config: AsyncConfig | None = None,
+    config: RunConfig | None = None,
     *,
     stop: StopCondition | StopFunction | None = None,
     actor_agents: Sequence[AgentConfig] | None = None,
@@ -143,7 +143,7 @@ def build_async_trainer(
         make_evaluator=make_evaluator,
         make_processor=make_processor,
     )
-    config, launcher = placed(config_or_default(config, AsyncConfig).for_agent(agent), launcher)
+    config, launcher = placed(config_or_default(config, RunConfig).for_agent(agent), launcher)
     complete_parts(parts, agent, make_env, config, stop)
     check_can_hold(stop, config.evaluations_off)
     check_order_path(record_order)
@@ -259,7 +259,7 @@ def build_async_trainer(
 
 def _describe(
     make_env: MakeBatchEnv,
-    config: AsyncConfig,
+    config: RunConfig,
     launcher: RunLauncher | ThreadLauncher | None,
     interrupter: Interrupter | None = None,
 ) -> EnvDescription:
@@ -276,7 +276,7 @@ def _describe(
 def _follow_goals(
     proxy: ReplayBufferProxy,
     make_env: MakeBatchEnv,
-    config: AsyncConfig,
+    config: RunConfig,
     starts: RunLauncher | ThreadLauncher,
     interrupter: Interrupter,
     kwargs: Mapping[str, Any],
@@ -318,7 +318,7 @@ def _evaluation_site(
 def _manager(
     launcher: Launcher,
     bodies: Mapping[ActorId, MakeBody],
-    config: AsyncConfig,
+    config: RunConfig,
     interrupter: Interrupter,
     *,
     proxy: ReplayBufferProxy,

@@ -68,6 +68,12 @@ class CommonConfig(RunServicesConfig):
 
 C = TypeVar("C", bound=CommonConfig)
 
+_OF_NAMED_ENV = (
+    *("env_kwargs", "eval_env_kwargs", "env_info", "env_wrappers"),
+    *("envs_per_actor", "vectorization"),
+)
+"""Settings of an environment that is given by name, not as an argument."""
+
 
 def config_or_default(config: C | None, kind: type[C]) -> C:
     """Return the given settings or the defaults. Raise `ConfigError` for another class."""
@@ -76,7 +82,7 @@ def config_or_default(config: C | None, kind: type[C]) -> C:
     if not isinstance(config, kind):
         raise ConfigError(
             f"config must be {kind.__name__}(...) here, got {config!r:.80}; train_async takes "
-            "AsyncConfig, train_sync takes SyncConfig, train_from_data takes OfflineConfig"
+            "RunConfig, train_sync takes SyncConfig, train_from_data takes OfflineConfig"
         )
     return config
 
@@ -103,7 +109,8 @@ def complete_parts(
         env = getattr(make_env, "__self__", make_env)  # of `EnvConfig(...).build`
         described = {"agent": to_parameters(agent), "env": to_parameters(env)}
         settings = to_parameters(config)
-        parts["run_config"] = {n: v for n, v in settings.items() if n != "type"} | described
+        left_out = ("type", *_OF_NAMED_ENV)
+        parts["run_config"] = {n: v for n, v in settings.items() if n not in left_out} | described
 
 
 @contextmanager

@@ -44,12 +44,12 @@ from asyncrl.core.types import Array
 from asyncrl.supervision.host import Host, HostTimeouts
 from asyncrl.supervision.threads import ThreadLauncher
 from asyncrl.training.actor_plan import ActorPlan
-from asyncrl.training.config import AsyncConfig
 from asyncrl.training.describe_env import spec_of
 from asyncrl.training.hosted import Plain, facts_of
 from asyncrl.training.join import ActorKeys, OrderedBodies, ordered
 from asyncrl.training.join_key import JoinKey
 from asyncrl.training.plan import RunPlan
+from asyncrl.training.run_config import RunConfig
 from asyncrl.training.user_loop import UserLoop
 from asyncrl.transport.zeromq import ZmqHostLine, ZmqTransportConfig
 
@@ -72,7 +72,7 @@ def connect(
     key_file: str | PathLike[str],
     *,
     agent: AgentConfig | None = None,
-    config: AsyncConfig | None = None,
+    config: RunConfig | None = None,
     timeout_s: float = 60.0,
 ) -> Connection:
     """Join a run of `launcher=hosts` as one actor whose environment this program steps.
@@ -106,7 +106,7 @@ class Connection:
         self,
         key_file: Path,
         agent: AgentConfig | None,
-        config: AsyncConfig | None,
+        config: RunConfig | None,
         timeout_s: float,
     ) -> None:
         """Start to join; `connect` waits for it."""
@@ -288,7 +288,7 @@ class _Session:
     """Returns an actor, of the learner's welcome and its order."""
 
     @classmethod
-    def of(cls, key_file: Path, agent: AgentConfig | None, config: AsyncConfig | None) -> Self:
+    def of(cls, key_file: Path, agent: AgentConfig | None, config: RunConfig | None) -> Self:
         """Read a key; raise `ConfigError` if it and the arguments do not say enough."""
         if (agent is None) != (config is None):
             missing, other = ("agent", "config") if agent is None else ("config", "agent")
@@ -327,7 +327,7 @@ class _Session:
 
     @classmethod
     def _built(
-        cls, key_file: Path, key: JoinKey, agent: AgentConfig | None, config: AsyncConfig | None
+        cls, key_file: Path, key: JoinKey, agent: AgentConfig | None, config: RunConfig | None
     ) -> Self:
         """Build the agent's policy here, from settings."""
         if find_spec("torch") is None:
@@ -337,8 +337,6 @@ class _Session:
             )
         actor_agents = make_processor = None
         if key.settings is not None and agent is None and config is None:
-            from asyncrl.training.run_config import RunConfig  # noqa: PLC0415  # imports torch
-
             run = from_plain(RunConfig, key.settings)
             actor_agents = run.parts.agents_of_actors(run.agent, run.actors)
             agent, config, make_processor = run.agent, run, run.parts.make_processor

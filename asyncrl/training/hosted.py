@@ -27,9 +27,9 @@ from asyncrl.core.settings import to_parameters
 from asyncrl.core.transport import Transport
 from asyncrl.supervision.host_launcher import HostLauncher
 from asyncrl.supervision.ray import RayHosts
-from asyncrl.training.config import AsyncConfig
 from asyncrl.training.join_key import JoinKey
 from asyncrl.training.plan import HELPERS, Admit
+from asyncrl.training.run_config import RunConfig
 from asyncrl.transport.zeromq import Curve, ZmqLearnerLink, ZmqTransport
 
 _log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ _WHERE = ("bind", "advertise", "bind_every_interface")
 def facts_of(
     agent: AgentConfig,
     actor_agents: Sequence[AgentConfig] | None,
-    config: AsyncConfig,
+    config: RunConfig,
     schema_hash: str,
 ) -> Plain:
     """Return what must be equal on both sides, as JSON."""
@@ -98,7 +98,7 @@ def order_of(body: ActorBody) -> Plain:
     return {"change": [spec.env_change.number, dict(spec.env_change.kwargs)]}
 
 
-def admission(link: ZmqLearnerLink, config: AsyncConfig) -> Admit:
+def admission(link: ZmqLearnerLink, config: RunConfig) -> Admit:
     """Return what gives processes their transports; those of actors elsewhere have no key here."""
     return partial(_admit_here, link) if config.elsewhere else link.admit
 
@@ -110,7 +110,7 @@ def _admit_here(link: ZmqLearnerLink, peer: Peer, *, evaluates: bool = False) ->
 def admit_hosts(
     local: Launcher,
     link: ZmqLearnerLink,
-    config: AsyncConfig,
+    config: RunConfig,
     facts: Plain,
     spaces: Plain,
     settings: Mapping[str, Any] | None,
@@ -141,7 +141,7 @@ def admit_hosts(
     )
 
 
-def checked_key_file(config: AsyncConfig, key_file: str | PathLike[str] | None) -> Path | None:
+def checked_key_file(config: RunConfig, key_file: str | PathLike[str] | None) -> Path | None:
     """Return where the key is written for hosts that join by themselves; None if none do."""
     if config.launcher != "hosts":
         if key_file is not None:
@@ -174,7 +174,7 @@ def publish(
     )
 
 
-def places_on_ray(config: AsyncConfig, undo: ExitStack) -> tuple[RayHosts | None, AsyncConfig]:
+def places_on_ray(config: RunConfig, undo: ExitStack) -> tuple[RayHosts | None, RunConfig]:
     """Reserve places for hosts with launcher=ray, and listen where they can reach the learner."""
     if config.launcher != "ray":
         return None, config

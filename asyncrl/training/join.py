@@ -29,12 +29,12 @@ from asyncrl.core.transport import Transport
 from asyncrl.supervision.host import Host, HostTimeouts
 from asyncrl.supervision.local import LocalLauncher
 from asyncrl.training.common_config import config_or_default
-from asyncrl.training.config import AsyncConfig
 from asyncrl.training.describe_env import describe_in_child
 from asyncrl.training.hosted import Plain, facts_of
 from asyncrl.training.join_key import JoinKey
 from asyncrl.training.launchers import start_launcher
 from asyncrl.training.plan import RunPlan, check_run
+from asyncrl.training.run_config import RunConfig
 from asyncrl.transport.zeromq import Curve, ZmqHostLine, ZmqTransport, ZmqTransportConfig
 
 _log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def join_run(
     key_file: str | PathLike[str],
     agent: AgentConfig,
     make_env: MakeBatchEnv,
-    config: AsyncConfig | None = None,
+    config: RunConfig | None = None,
     *,
     actors: int,
     actor_agents: Sequence[AgentConfig] | None = None,
@@ -75,7 +75,7 @@ def join_run(
         JoinKey.load(Path(key_file)),
         agent,
         make_env,
-        config_or_default(config, AsyncConfig),
+        config_or_default(config, RunConfig),
         actor_agents,
         actors,
         make_processor=make_processor,
@@ -87,7 +87,7 @@ def serve_run(
     key: JoinKey,
     agent: AgentConfig,
     make_env: MakeBatchEnv,
-    config: AsyncConfig,
+    config: RunConfig,
     actor_agents: Sequence[AgentConfig] | None,
     actors: int,
     *,
@@ -119,7 +119,7 @@ def _plan(
     agent: AgentConfig,
     make_env: MakeBatchEnv,
     make_processor: Callable[[], StepProcessor] | None,
-    config: AsyncConfig,
+    config: RunConfig,
     actor_agents: Sequence[AgentConfig] | None,
     launcher: LocalLauncher,
 ) -> RunPlan:
@@ -175,7 +175,7 @@ class OrderedBodies:
     """Makes what actors run, of the plan made here and the learner's orders."""
 
     key: JoinKey
-    config: AsyncConfig
+    config: RunConfig
     plan: RunPlan
     keys: ActorKeys
 

@@ -11,9 +11,9 @@ from asyncrl.supervision.in_child import CHILD_ID
 from asyncrl.supervision.local import LocalLauncher
 from asyncrl.supervision.ray import RayConfig
 from asyncrl.supervision.threads import ThreadLauncher
-from asyncrl.training.config import AsyncConfig
 from asyncrl.training.describe_env import PRELOAD
 from asyncrl.training.plan import HELPERS
+from asyncrl.training.run_config import RunConfig
 
 _PRELOAD = (*PRELOAD, "asyncrl.actor.process", "asyncrl.transport.zeromq")
 """Modules that almost every actor loads, with or without a network."""
@@ -27,7 +27,7 @@ RunLauncher = LocalLauncher
 Elsewhere = HostsConfig | RayConfig
 """Settings of what starts actors on other machines."""
 
-C = TypeVar("C", bound=AsyncConfig)
+C = TypeVar("C", bound=RunConfig)
 
 
 def start_launcher(*, networks: bool = True) -> RunLauncher:
@@ -53,7 +53,7 @@ def placed(config: C, launcher: RunLauncher | Elsewhere | None) -> tuple[C, RunL
     )
 
 
-def launcher_of(config: AsyncConfig, launcher: RunLauncher | None) -> RunLauncher | ThreadLauncher:
+def launcher_of(config: RunConfig, launcher: RunLauncher | None) -> RunLauncher | ThreadLauncher:
     """Return what starts the actors; close a launcher that does not fit.
 
     Without networks, actors are a quarter as large if what starts them has not loaded torch.

@@ -49,9 +49,9 @@ from asyncrl.metrics.verdict import Setup
 from asyncrl.supervision.actor_manager import MakeBody
 from asyncrl.supervision.local import pickled
 from asyncrl.training.common_config import EvaluationConfig, with_env_kwargs
-from asyncrl.training.config import AsyncConfig
 from asyncrl.training.layout import Layout
 from asyncrl.training.preset_rules import EnvFacts, suggest
+from asyncrl.training.run_config import RunConfig
 
 
 class Admit(Protocol):
@@ -72,7 +72,7 @@ def check_run(
     agent: AgentConfig,
     make_env: MakeBatchEnv,
     make_processor: Callable[[], StepProcessor] | None,
-    config: AsyncConfig,
+    config: RunConfig,
     actor_agents: Sequence[AgentConfig] | None,
 ) -> None:
     """Reject what can be rejected before an environment is built or a process started."""
@@ -97,7 +97,7 @@ class RunPlan:
         agent: AgentConfig,
         make_env: MakeBatchEnv,
         make_processor: Callable[[], StepProcessor] | None,
-        config: AsyncConfig,
+        config: RunConfig,
         actor_agents: Sequence[AgentConfig] | None,
         *,
         seen: EnvDescription,
@@ -290,7 +290,7 @@ def _evaluator_body(make_spec: Callable[..., EvaluatorSpec], admit: Admit, peer:
 
 
 def evaluator_maker(
-    own: MakeEvaluator | None, make_env: MakeBatchEnv, config: AsyncConfig
+    own: MakeEvaluator | None, make_env: MakeBatchEnv, config: RunConfig
 ) -> MakeEvaluator:
     """Return the function that builds the evaluator, in its own process or the learner's."""
     evaluate = own or episode_evaluator_maker(make_env, config.evaluate)

@@ -38,7 +38,8 @@ from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.run_config import RunConfig, check_names, read_yaml
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.yaml_file import check_names, read_yaml
 from asyncrl.transport.zeromq import ZmqTransportConfig
 
 ReplayKind = Literal["uniform", "prioritized", "hindsight"]

@@ -22,10 +22,10 @@ from asyncrl.core.replay_buffer import REPLAY, ReplayBuffer
 from asyncrl.learner.lockstep import Group, RanksConfig, place_in
 from asyncrl.learner.trainer import CommonParts
 from asyncrl.replay.files import deal
-from asyncrl.training.config import AsyncConfig
 from asyncrl.training.plan import RunPlan
+from asyncrl.training.run_config import RunConfig
 
-C = TypeVar("C", bound=AsyncConfig)
+C = TypeVar("C", bound=RunConfig)
 
 
 def join_ranks(config: RanksConfig) -> Group | None:
@@ -54,7 +54,7 @@ class Share:
     """What one of several learners trains with; the whole run if it is the only one."""
 
     group: Group | None
-    config: AsyncConfig
+    config: RunConfig
     actor_agents: Sequence[AgentConfig] | None
 
     @property
@@ -97,7 +97,7 @@ class Share:
 
 @contextmanager
 def joined_share(
-    config: AsyncConfig,
+    config: RunConfig,
     actor_agents: Sequence[AgentConfig] | None,
     parts: CommonParts,
     *,
@@ -156,7 +156,7 @@ def _divided(name: str, value: int, world: int) -> int:
     return value // world
 
 
-def _refuse(config: AsyncConfig, world: int) -> None:
+def _refuse(config: RunConfig, world: int) -> None:
     """Raise if several learners cannot work with these settings."""
     misfits = {
         "launcher": (config.launcher, "process"),

@@ -55,7 +55,6 @@ from asyncrl.learner.order_log import (
 )
 from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts
 from asyncrl.metrics.machine import machine
-from asyncrl.training.config import AsyncConfig
 from asyncrl.training.describe_env import description_of
 from asyncrl.training.plan import RunPlan
 from asyncrl.training.recorded import ORDER_FILE
@@ -258,7 +257,7 @@ def replay_run(
 def build_replay_trainer(
     order: str | PathLike[str],
     agent: AgentConfig | None = None,
-    config: AsyncConfig | None = None,
+    config: RunConfig | None = None,
     *,
     make_processor: Callable[[], StepProcessor] | None = None,
     **parts: Unpack[CommonParts],

@@ -1,7 +1,4 @@
-"""The whole configuration of a run, with the environment by name: the content of `config.yaml`.
-
-The command line saves it beside a run's results, and resumes from it.
-"""
+"""All settings of a run: what `config.yaml` holds, what flags set, what `train_async` takes."""
 
 from __future__ import annotations
 
@@ -9,17 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-import yaml
-
-from asyncrl.agents.dqn import DQNConfig
+from asyncrl.actor.batcher import ServingConfig
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.declared import COMMON, Count, CountOrOff, Finite, PositiveOrOff
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.replay_buffer import transitions_per_sample
-from asyncrl.core.settings import T, from_plain, to_plain
-from asyncrl.envs.gym import EnvConfig
+from asyncrl.core.replay_buffer import (
+    ReplayBufferConfig,
+    transitions_per_sample,
+    usual_samples_per_insert,
+)
+from asyncrl.core.segment import SegmentConfig
+from asyncrl.core.types import MOST_ACTORS
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.lockstep import RanksConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxyConfig
 from asyncrl.learner.stop_conditions import (
     AnyOf,
     MaxEnvSteps,
@@ -30,49 +33,78 @@ from asyncrl.learner.stop_conditions import (
     StopFunction,
     check_can_hold,
 )
-from asyncrl.training.config import AsyncConfig
+from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.supervision.actor_manager import ActorManagerConfig
+from asyncrl.supervision.host_launcher import HostsConfig
+from asyncrl.supervision.ray import RayConfig
+from asyncrl.training.common_config import CommonConfig
 from asyncrl.training.named_parts import NamedParts
-from asyncrl.training.offline import OfflineConfig
-from asyncrl.training.synchronous import SyncConfig, TrainerConfig
+from asyncrl.transport.zeromq import ZmqTransportConfig
 
-ALSO_CALLED = {
-    "env.id": "env",
-    "env.kwargs": "env_kwargs",
-    "env.n_envs": "envs_per_actor",
-    "env.info": "env_info",
-    "env.wrappers": "env_wrappers",
-    "env.vectorization": "vectorization",
-}
-"""Names in `EnvConfig` -> names in a file."""
+if TYPE_CHECKING:  # the first loads Gymnasium, the others are loaded by such runs only
+    from asyncrl.envs.gym import EnvConfig
+    from asyncrl.training.offline import OfflineConfig
+    from asyncrl.training.synchronous import SyncConfig, TrainerConfig
 
 
-def check_names(data: object, name: str = "") -> None:
-    """Reject settings of a file that have another name here, and suggest that name."""
-    if name in ALSO_CALLED:
-        raise ConfigError(f"{name}: there is no such setting; did you mean {ALSO_CALLED[name]}?")
-    if isinstance(data, Mapping):
-        for key, value in data.items():
-            check_names(value, f"{name}.{key}" if name else str(key))
+def _dqn() -> AgentConfig:
+    from asyncrl.agents.dqn import DQNConfig  # noqa: PLC0415  # loads torch
 
-
-def save_yaml(config: object, path: Path) -> None:
-    """Write a dataclass as YAML."""
-    write_yaml(to_plain(config), path)
-
-
-def load_yaml(cls: type[T], path: Path) -> T:
-    """Load a `cls` from a YAML file; an empty file gives the defaults."""
-    try:
-        data = read_yaml(path)
-        check_names(data)
-        return from_plain(cls, {} if data is None else data)
-    except ConfigError as error:
-        raise ConfigError(f"cannot load {path}: {error}") from error
+    return DQNConfig()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunConfig(AsyncConfig):
-    """The settings of a run: those of `AsyncConfig`, and agent, environment, mode and limits."""
+class RunConfig(CommonConfig):
+    """All settings of a run. In Python, agent and environments are arguments beside them."""
+
+    actors: Annotated[Count, COMMON] = 2
+    """Number of actor processes. `auto` chooses it by short trial runs, together with environments
+    per actor and segment length; values given by a flag are kept."""
+
+    launcher: Literal["process", "thread", "hosts", "ray"] = "process"
+    """What actors are. `process`: processes of this machine. `thread`: threads of the learner's
+    process for debuggers, notebooks and free-threaded Python; a crash in native code then ends the
+    run, and a hang there leaves a thread behind. `hosts`: processes of any machine that joins with
+    the run's key, by `asyncrl join`; needs `transport.bind`. `ray`: processes of the nodes of a Ray
+    cluster; needs `pip install 'asyncrl[ray]'`."""
+
+    inference: Annotated[Literal["actor", "learner", "server"], COMMON] = "actor"
+    """Where the networks of actors are computed: in each actor; or in batches of all actors, by a
+    thread of the learner or by a separate process. Batches pay off for large networks and many
+    actors with few environments each."""
+
+    serving: ServingConfig = field(default_factory=ServingConfig)
+    """Batches of inference in the learner or a server."""
+
+    supervision: ActorManagerConfig = field(default_factory=ActorManagerConfig)
+    """Timeouts and restarts of actors."""
+
+    hosts: HostsConfig = field(default_factory=HostsConfig)
+    """Actors on other machines."""
+
+    ray: RayConfig = field(default_factory=RayConfig)
+    """Hosts on a Ray cluster."""
+
+    segment: SegmentConfig = field(default_factory=SegmentConfig)
+    """How experience is cut into segments and messages."""
+
+    transport: ZmqTransportConfig = field(default_factory=ZmqTransportConfig)
+    """How experience and models are sent."""
+
+    replay: ReplayBufferConfig = field(default_factory=UniformReplayConfig)
+    """How experience is stored."""
+
+    proxy: ReplayBufferProxyConfig = field(default_factory=ReplayBufferProxyConfig)
+    """How experience is received into the replay."""
+
+    limiter: RateLimiterConfig = field(default_factory=RateLimiterConfig)
+    """How often experience is sampled."""
+
+    trainer: AsyncTrainerConfig = field(default_factory=AsyncTrainerConfig)
+    """The learner's loop."""
+
+    ranks: RanksConfig = field(default_factory=RanksConfig)
+    """Several learners. All other settings mean the whole run, whatever their number."""
 
     mode: Annotated[Literal["async", "sync", "offline"], COMMON] = "async"
     """`async`: actors step environments while the learner learns. `sync`: both take turns in one
@@ -82,11 +114,7 @@ class RunConfig(AsyncConfig):
     data: Annotated[Path | None, COMMON] = None
     """Data for `offline`: the directory of a run, of its checkpoints, or of a saved replay."""
 
-    actors: Annotated[Count, COMMON] = 2
-    """Number of actor processes. `auto` chooses it by short trial runs, together with environments
-    per actor and segment length; values given by a flag are kept."""
-
-    agent: AgentConfig = field(default_factory=DQNConfig)
+    agent: AgentConfig = field(default_factory=_dqn)
     """The algorithm and its settings."""
 
     env: Annotated[str, COMMON] = "CartPole-v1"
@@ -147,8 +175,78 @@ class RunConfig(AsyncConfig):
     """Seconds until a scheduler sends SIGKILL after SIGTERM or SIGHUP. The run ends within this
     time: one second before, it aborts whatever still runs. 0 disables."""
 
+    def __post_init__(self) -> None:
+        CommonConfig.__post_init__(self)
+        if self.launcher == "thread" and self.supervision.memory_limit_bytes:
+            raise ConfigError(
+                "supervision.memory_limit_bytes has no effect with launcher=thread, because "
+                "threads share their memory; set it to 0, or launcher to process"
+            )
+        if self.actors > MOST_ACTORS:
+            raise ConfigError(
+                f"actors must be at most {MOST_ACTORS}, got {self.actors}; give each more "
+                "environments by `envs_per_actor`"
+            )
+        if self.elsewhere:
+            self._check_hosts()
+        elif self.hosts.min_actors is not None:
+            raise ConfigError(
+                f"hosts.min_actors is {self.hosts.min_actors}, but launcher={self.launcher} starts "
+                "all actors itself; leave it out, or let hosts join: --listen tcp://ADDRESS"
+            )
+        if (fewest := self.supervision.restart.min_actors) > self.actors:
+            raise ConfigError(
+                f"supervision.restart.min_actors is {fewest}, but there are only {self.actors} "
+                "actors; lower it, or raise `actors`"
+            )
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether hosts start the actors, which may be other machines."""
+        return self.launcher in {"hosts", "ray"}
+
+    def most_actors(self, actor_agents: object) -> int:
+        """Return to how many actors the run may grow.
+
+        Hosts are asked for as many as declared, and each declared agent has one actor.
+        """
+        return self.actors if actor_agents or self.elsewhere else MOST_ACTORS
+
+    def for_agent(self, agent: object) -> Self:
+        """Return these settings, with the agent's usual samples per insert if none are set."""
+        if self.limiter.samples_per_insert is not None:
+            return self
+        ratio = usual_samples_per_insert(agent, self.replay, self.trainer.batch_size)
+        return replace(self, limiter=replace(self.limiter, samples_per_insert=ratio))
+
+    def _check_hosts(self) -> None:
+        """Raise if actors on other machines cannot work with the other settings."""
+        least, transport = self.hosts.min_actors, self.transport
+        if least is not None and least > self.actors:
+            raise ConfigError(
+                f"hosts.min_actors is {least}, but there are only {self.actors} actors; lower it, "
+                "or raise `actors`"
+            )
+        if transport.bind == "ipc" and self.launcher == "hosts":
+            raise ConfigError(
+                "launcher=hosts needs an address that hosts can reach; set transport.bind to "
+                "tcp://ADDRESS, on the command line --listen tcp://ADDRESS"
+            )
+        if transport.bind_every_interface and not transport.advertise:
+            raise ConfigError(
+                f"transport.bind is {transport.bind!r}, which is no address that hosts can connect "
+                "to; set transport.advertise to the name of this machine in their network"
+            )
+        if self.inference != "actor":
+            raise ConfigError(
+                f"inference is {self.inference!r}, but with launcher={self.launcher} each actor "
+                "computes its network itself; leave it at actor"
+            )
+
     def env_config(self) -> EnvConfig:
         """Return the environments of one actor."""
+        from asyncrl.envs.gym import EnvConfig  # noqa: PLC0415  # loads Gymnasium
+
         return EnvConfig(
             id=self.env,
             kwargs=dict(self.env_kwargs),
@@ -168,6 +266,8 @@ class RunConfig(AsyncConfig):
 
         It assumes the environments of all actors together, see `sync_env_config`.
         """
+        from asyncrl.training.synchronous import SyncConfig  # noqa: PLC0415
+
         if self.inference != "actor":
             raise ConfigError(
                 f"inference is {self.inference!r}, but mode=sync has no actors: its learner acts; "
@@ -187,6 +287,8 @@ class RunConfig(AsyncConfig):
         return replace(self.env_config(), n_envs=self.actors * self.envs_per_actor)
 
     def _sync_trainer(self) -> TrainerConfig:
+        from asyncrl.training.synchronous import TrainerConfig  # noqa: PLC0415
+
         samples, batch_size = self.for_agent(self.agent).limiter.ratio, self.trainer.batch_size
         if self.replay.once:
             return TrainerConfig(batch_size=batch_size, segment=self.segment)
@@ -208,6 +310,8 @@ class RunConfig(AsyncConfig):
 
     def offline_config(self) -> tuple[Path, OfflineConfig]:
         """Return the data of an offline run, and its settings."""
+        from asyncrl.training.offline import OfflineConfig  # noqa: PLC0415
+
         if self.data is None:
             raise ConfigError("mode=offline learns from data, but data is not set; set it")
         return self.data, OfflineConfig(
@@ -236,58 +340,3 @@ class RunConfig(AsyncConfig):
             check_can_hold(own, self.evaluations_off, "parts.stop")
             conditions.append(own)
         return AnyOf(*conditions) if conditions else None
-
-
-Anchor = Any  # str | None, which PyYAML's stubs do not declare
-
-
-def read_yaml(path: Path) -> object:
-    """Return the content of a file, None if it is empty; raise `ConfigError` for invalid YAML.
-
-    Duplicate keys are rejected too: PyYAML would silently use the last one.
-    """
-    try:
-        loader = _Strict(path.read_bytes())
-        try:
-            return loader.get_single_data()
-        finally:
-            loader.dispose()
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(str(error)) from error
-
-
-def write_yaml(plain: object, path: Path) -> None:
-    """Write nested dictionaries, lists and scalars, in their order."""
-    # In ASCII: with allow_unicode, PyYAML cannot read back some line separators that it writes.
-    path.write_text(yaml.safe_dump(plain, sort_keys=False), encoding="ascii")
-
-
-_MERGE = "tag:yaml.org,2002:merge"
-
-
-class _Strict(yaml.SafeLoader):
-    def compose_mapping_node(self, anchor: Anchor) -> yaml.MappingNode:
-        # Checked here, because later the keys that `<<` merges in are among the others.
-        node = super().compose_mapping_node(anchor)
-        first: dict[str, yaml.Node] = {}
-        for key, _ in node.value:
-            name = str(key.value)
-            if first.setdefault(name, key) is not key:
-                lines = (one.start_mark.line + 1 for one in (first[name], key))
-                raise ConfigError(
-                    f"{name!r} is given twice, in lines {' and '.join(map(str, lines))}; merge the "
-                    "two"
-                )
-        return node
-
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        # PyYAML 6.0.4 lets the last mapping of `<<: [*a, *b]` win, not the first one.
-        merges = [value for key, value in node.value if key.tag == _MERGE]
-        node.value = [pair for pair in node.value if pair[0].tag != _MERGE]
-        super().flatten_mapping(node)
-        for value in merges:
-            for one in value.value if isinstance(value, yaml.SequenceNode) else [value]:
-                if not isinstance(one, yaml.MappingNode):
-                    raise ConfigError(f"line {one.start_mark.line + 1}: << needs a mapping")
-                self.flatten_mapping(one)
-                node.value = one.value + node.value

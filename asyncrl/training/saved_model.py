@@ -26,8 +26,9 @@ from asyncrl.learner.best_model import model_in
 from asyncrl.learner.run_services import POLICY
 from asyncrl.learner.train_result import TrainedPolicy
 from asyncrl.training.describe_env import spec_of
-from asyncrl.training.run_config import RunConfig, load_yaml
+from asyncrl.training.run_config import RunConfig
 from asyncrl.training.trained_policy import PolicyOf
+from asyncrl.training.yaml_file import load_yaml
 
 logger = logging.getLogger(__name__)
 

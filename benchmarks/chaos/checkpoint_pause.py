@@ -21,7 +21,7 @@ from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.config import AsyncConfig
+from asyncrl.training.run_config import RunConfig
 from benchmarks.chaos.figures import median, percentile
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.stage import DEADLINE_S, Stage
@@ -79,7 +79,7 @@ def _newest(directory: Path) -> str | None:
     return Checkpointer(directory).latest()
 
 
-def _configured(config: AsyncConfig) -> AsyncConfig:
+def _configured(config: RunConfig) -> RunConfig:
     return replace(
         config,
         limiter=RateLimiterConfig(samples_per_insert=0.0, min_size=500),

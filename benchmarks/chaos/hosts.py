@@ -27,8 +27,8 @@ from asyncrl.core.errors import ConfigError, Refused
 from asyncrl.core.messages import SOFTWARE
 from asyncrl.supervision.host_launcher import HostsConfig
 from asyncrl.training import hosted
-from asyncrl.training.config import AsyncConfig
 from asyncrl.training.join import join_run
+from asyncrl.training.run_config import RunConfig
 from asyncrl.transport.zeromq import ZmqTransportConfig
 from benchmarks.chaos.finding import Finding, Size, not_run
 from benchmarks.chaos.partition import Link
@@ -49,9 +49,9 @@ _UNHEARD = "was not heard"
 Host = subprocess.Popen[str]
 
 
-def shared(bind: str) -> AsyncConfig:
+def shared(bind: str) -> RunConfig:
     """Return the settings that a run and its hosts share."""
-    return AsyncConfig(
+    return RunConfig(
         actors=2,
         launcher="hosts",
         supervision=supervision(),

@@ -22,7 +22,7 @@ import numpy as np
 
 from asyncrl.core.messages import ModelInfo, Peer
 from asyncrl.core.transport import Topic
-from asyncrl.training.config import AsyncConfig
+from asyncrl.training.run_config import RunConfig
 from asyncrl.transport.zeromq import ZmqLearnerLink
 from benchmarks.chaos.audit import Audit
 from benchmarks.chaos.figures import percentile
@@ -166,5 +166,5 @@ def _limit(directory: Path) -> Finding:
     )
 
 
-def _limited(config: AsyncConfig) -> AsyncConfig:
+def _limited(config: RunConfig) -> RunConfig:
     return replace(config, trainer=replace(config.trainer, max_lag_s=_LIMIT_S))

@@ -23,7 +23,7 @@ from typing import Self
 from unittest.mock import patch
 
 from asyncrl.core.messages import Peer
-from asyncrl.training.config import AsyncConfig
+from asyncrl.training.run_config import RunConfig
 from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
 from benchmarks.chaos.finding import Finding, Size, not_run
 from benchmarks.chaos.stage import DEADLINE_S, Stage
@@ -237,7 +237,7 @@ def _pulled(seconds: float, heartbeat_s: float, directory: Path) -> list[Finding
     return _judge("has its cable pulled", cut, stage)
 
 
-def _over(bind: str, heartbeat_s: float) -> Callable[[AsyncConfig], AsyncConfig]:
+def _over(bind: str, heartbeat_s: float) -> Callable[[RunConfig], RunConfig]:
     transport = ZmqTransportConfig(bind=bind, heartbeat_interval_s=heartbeat_s)
     return lambda config: replace(config, transport=transport)
 

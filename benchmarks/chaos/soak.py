@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from asyncrl.training.config import AsyncConfig
+from asyncrl.training.run_config import RunConfig
 from benchmarks.chaos.figures import median, slope_per_h
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.stage import DEADLINE_S, Stage, supervision
@@ -149,7 +149,7 @@ _QUIET = ("pause", "save")
 """Faults that need no report."""
 
 
-def _configured(config: AsyncConfig) -> AsyncConfig:
+def _configured(config: RunConfig) -> RunConfig:
     return replace(config, supervision=supervision(_STEP_TIMEOUT_S))
 
 

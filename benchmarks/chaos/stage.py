@@ -32,8 +32,8 @@ from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.config import AsyncConfig
 from asyncrl.training.parts import AsyncParts
+from asyncrl.training.run_config import RunConfig
 from benchmarks.chaos.audit import Audit, AuditedReplayConfig
 from benchmarks.chaos.finding import Finding
 from benchmarks.chaos.worlds import Incarnation, Incarnations, Numbered
@@ -47,9 +47,9 @@ _REPLAY = UniformReplayConfig(capacity=50_000)
 _LOGGER = logging.getLogger("asyncrl")
 
 
-def settings(audit: Audit, replay: UniformReplayConfig) -> AsyncConfig:
+def settings(audit: Audit, replay: UniformReplayConfig) -> RunConfig:
     """Return those of a small run whose actors may die as often as they like."""
-    return AsyncConfig(
+    return RunConfig(
         supervision=supervision(),
         limiter=RateLimiterConfig(samples_per_insert=4.0, min_size=500),
         replay=AuditedReplayConfig(audit=audit, inner=replay),
@@ -100,7 +100,7 @@ class Stage:
         directory: Path,
         *,
         world: Numbered | None = None,
-        configure: Callable[[AsyncConfig], AsyncConfig] = lambda config: config,
+        configure: Callable[[RunConfig], RunConfig] = lambda config: config,
         replay: UniformReplayConfig = _REPLAY,
         place: Callable[[Numbered], MakeBatchEnv] = lambda world: world,
     ) -> None:

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.agents.ppo import PPOConfig
-from asyncrl.training.run_config import RunConfig, load_yaml
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.yaml_file import load_yaml
 from benchmarks.common import ASYNCRL, FIRST_SEED, PAGE, RESULTS, ROOT, note, positive, publish
 from benchmarks.learning.freshness import machines
 from benchmarks.learning.runs import Point, Run, keep, kept, origin

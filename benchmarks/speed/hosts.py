@@ -39,8 +39,8 @@ from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.supervision.ray import RayConfig
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.config import AsyncConfig
 from asyncrl.training.join import join_run
+from asyncrl.training.run_config import RunConfig
 from asyncrl.transport.zeromq import ZmqTransportConfig
 from benchmarks.common import Comparison, Rounds, compare, in_turns, keep, make_parser, provenance
 from benchmarks.machines import MARK, marked
@@ -109,10 +109,10 @@ class Case:
         make: Any = Sleeper if self.asleep else partial(gymnasium.make, "CartPole-v1")
         return make_batch(make, 1 if self.asleep else self.envs)
 
-    def config(self, **transport: Any) -> AsyncConfig:  # noqa: ANN401
+    def config(self, **transport: Any) -> RunConfig:  # noqa: ANN401
         """Return the settings of the run, which hosts must share."""
         launchers = {"local": "process", "join": "hosts", "ray": "ray"}
-        return AsyncConfig(
+        return RunConfig(
             actors=self.actors,
             launcher=launchers[self.where],  # type: ignore[arg-type]
             segment=SegmentConfig(length=self.length),

@@ -48,7 +48,7 @@ from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.config import AsyncConfig
+from asyncrl.training.run_config import RunConfig
 from benchmarks.common import (
     Comparison,
     Rounds,
@@ -81,7 +81,7 @@ class Load:
 
     agent: AgentConfig
     make_envs: Callable[[], BatchEnv]
-    config: AsyncConfig
+    config: RunConfig
     seconds: float
     placed: Placed = "by the system"
     threads: int = 1
@@ -311,7 +311,7 @@ def _fixed_batch() -> Columns:
 def loads_of_stream(kind: str, args: argparse.Namespace) -> dict[str, Load]:
     """Return the loads to measure of a stream, by name."""
     stream = STREAMS[kind]
-    config = AsyncConfig(
+    config = RunConfig(
         actors=_ACTORS,
         segment=SegmentConfig(length=32),
         replay=UniformReplayConfig(capacity=stream.capacity),
@@ -338,7 +338,7 @@ def loads_of_agent(kind: str, args: argparse.Namespace) -> dict[str, Load]:
     env, batch_size = "CartPole-v1", 64
     if kind == "sac":
         agent, env, batch_size = SACConfig(hidden=(256, 256), device="cpu"), "Pendulum-v1", 256
-    config = AsyncConfig(
+    config = RunConfig(
         actors=_ACTORS,
         replay=UniformReplayConfig(capacity=args.capacity),
         limiter=RateLimiterConfig(samples_per_insert=8.0, min_size=args.capacity),

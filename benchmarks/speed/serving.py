@@ -39,7 +39,7 @@ from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxSeconds
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.config import AsyncConfig
+from asyncrl.training.run_config import RunConfig
 from asyncrl.transport.zeromq import ZmqTransport, ZmqTransportConfig
 from benchmarks.common import compare, in_turns, keep, make_parser, provenance
 
@@ -95,7 +95,7 @@ def _actor_mb() -> float:
 def acting(where: Where, actors: int, seconds: float, widths: tuple[int, ...]) -> dict[str, Any]:
     """Return environment steps per second of all actors, one environment each."""
     watch = Watch(actors, seconds)
-    config = AsyncConfig(
+    config = RunConfig(
         actors=actors,
         inference=where,
         limiter=RateLimiterConfig(samples_per_insert=0.0, min_size=1000),

@@ -13,8 +13,8 @@ from asyncrl.core.segment import SegmentConfig
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
-from asyncrl.training.config import AsyncConfig
 from asyncrl.training.presets import preset, preset_lines
+from asyncrl.training.run_config import RunConfig
 
 
 @pytest.mark.processes
@@ -22,7 +22,7 @@ def test_trial_reports_rates() -> None:
     trial = run_trial(
         DQNConfig(hidden=(16,)),
         EnvConfig(id="CartPole-v1", n_envs=4).build,
-        AsyncConfig(
+        RunConfig(
             actors=1,
             segment=SegmentConfig(length=8),
             limiter=RateLimiterConfig(samples_per_insert=64.0),
@@ -43,9 +43,9 @@ class Built(Exception):
 
 @pytest.mark.parametrize("name", preset_lines())
 def test_settings_of_every_preset_can_be_tried(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[AsyncConfig] = []
+    tried: list[RunConfig] = []
 
-    def build(_agent: Any, _make_env: Any, config: AsyncConfig, **_: Any) -> Any:
+    def build(_agent: Any, _make_env: Any, config: RunConfig, **_: Any) -> Any:
         tried.append(config)
         raise Built
 

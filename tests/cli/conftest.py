@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from asyncrl.checkpoint.checkpoint import Checkpointer
-from asyncrl.training.run_config import RunConfig, save_yaml
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.yaml_file import save_yaml
 from tests.cli.console import TINY, run
 from tests.support.fakes import ConstantConfig
 

@@ -21,7 +21,8 @@ from asyncrl.doctor.environment import examine
 from asyncrl.doctor.findings import Finding
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.run_config import RunConfig, save_yaml
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.yaml_file import save_yaml
 from examples.own_agent import Table, TableConfig
 from tests.cli import console
 

@@ -41,7 +41,8 @@ from asyncrl.metrics.machine import machine
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.presets import preset, preset_lines
-from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.yaml_file import load_yaml, save_yaml
 from examples.own_torch_agent import QRDQNConfig
 from tests.bench.worlds import World
 from tests.cli.conftest import Trained

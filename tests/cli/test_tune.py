@@ -21,7 +21,8 @@ from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.metrics import limits
 from asyncrl.training.named_parts import NamedParts
 from asyncrl.training.presets import preset
-from asyncrl.training.run_config import RunConfig, save_yaml
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.yaml_file import save_yaml
 from tests.bench.worlds import World
 
 COLLECTS = Named(

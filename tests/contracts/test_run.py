@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from asyncrl import (
-    AsyncConfig,
     EvaluationConfig,
     OfflineConfig,
+    RunConfig,
     SyncConfig,
     train_async,
     train_from_data,
@@ -560,7 +560,7 @@ def test_argument_that_no_way_to_train_takes_is_refused(train: Any) -> None:
 
 @pytest.mark.parametrize(
     ("train", "kind"),
-    [(train_async, AsyncConfig), (train_sync, SyncConfig), (train_from_data, OfflineConfig)],
+    [(train_async, RunConfig), (train_sync, SyncConfig), (train_from_data, OfflineConfig)],
 )
 @pytest.mark.parametrize("off", [{"where": "off"}, {"interval_opt_steps": 0}])
 def test_end_that_waits_for_evaluations_is_refused_without_any(

@@ -15,9 +15,9 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.training.asynchronous import build_async_trainer
-from asyncrl.training.config import AsyncConfig
 from asyncrl.training.offline import build_offline_trainer, train_from_data
 from asyncrl.training.plan import check_run
+from asyncrl.training.run_config import RunConfig
 from asyncrl.training.synchronous import build_sync_trainer, train_sync
 from tests.support.fakes import ConstantConfig, CountingBatch
 
@@ -33,7 +33,7 @@ Train = Callable[[Any, Any, Path], object]
 
 
 def asynchronously(agent: Any, make_env: Any, _: Path) -> object:
-    check_run(agent, make_env, None, AsyncConfig(), None)
+    check_run(agent, make_env, None, RunConfig(), None)
     return describe_env(make_env)
 
 

@@ -10,7 +10,7 @@ from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.restart_policy import OnException, RestartPolicyConfig
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.config import AsyncConfig
+from asyncrl.training.run_config import RunConfig
 from tests.integration.test_train_async import Loop, config
 
 
@@ -20,7 +20,7 @@ def with_restarts(
     step_timeout_s: float = 300.0,
     on_exception: OnException = "restart",
     inference: Literal["actor", "learner", "server"] = "actor",
-) -> AsyncConfig:
+) -> RunConfig:
     """Return settings under which actors may die as often as they like."""
     restart = RestartPolicyConfig(on_exception=on_exception, max_restarts=1000, backoff_max_s=0.2)
     return config(

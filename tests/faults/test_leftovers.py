@@ -93,7 +93,7 @@ import torch
 torch.set_num_threads(2)
 torch.ones(512, 512) @ torch.ones(512, 512)
 
-from asyncrl import AsyncConfig, EvaluationConfig, train_async
+from asyncrl import RunConfig, EvaluationConfig, train_async
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from tests.support.fakes import ConstantConfig, CountingBatch
 
@@ -103,7 +103,7 @@ class Mine(CountingBatch):
 result = train_async(
     ConstantConfig(),
     lambda: Mine(length=5),
-    AsyncConfig(actors=2, evaluate=EvaluationConfig(where="off")),
+    RunConfig(actors=2, evaluate=EvaluationConfig(where="off")),
     stop=MaxOptSteps(20),
     recorder=None,
 )

@@ -24,7 +24,7 @@ from asyncrl.replay.ring_config import RingConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.config import AsyncConfig
+from asyncrl.training.run_config import RunConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, build_sync_trainer, train_sync
 from tests.support.bit_flip import BitFlip
 from tests.support.helpers import wait_until
@@ -70,7 +70,7 @@ def test_rewards_are_those_of_environments_with_other_keyword_arguments(
     parts: Any = {"stop": MaxOptSteps(2) | MaxSeconds(60), "checkpoint_dir": tmp_path}
     build: Any = partial(build_sync_trainer, config=replace(SYNC, **relabelled))
     if launcher:
-        config = AsyncConfig(actors=1, launcher=launcher, **relabelled)
+        config = RunConfig(actors=1, launcher=launcher, **relabelled)
         build = partial(build_async_trainer, config=config)
     with build(agent, envs, **parts) as trainer:
         trainer.set_env_kwargs({"near": 3.0})
@@ -94,7 +94,7 @@ class Hanging(Reach):
 @pytest.mark.processes
 def test_end_of_a_run_does_not_wait_for_environments_that_are_inspected(tmp_path: Path) -> None:
     """A grace period would end before the last checkpoint."""
-    config = AsyncConfig(actors=1, replay=HINDSIGHT, evaluate=UNSCORED)
+    config = RunConfig(actors=1, replay=HINDSIGHT, evaluate=UNSCORED)
     agent, begun = SACConfig(hidden=(8,), device="cpu"), tmp_path / "begun"
     with build_async_trainer(agent, make_batch(partial(Hanging, begun), 2), config) as trainer:
 

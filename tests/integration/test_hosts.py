@@ -26,8 +26,8 @@ from asyncrl.learner.train_result import TrainResult
 from asyncrl.supervision.host_launcher import HostsConfig
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.config import AsyncConfig
 from asyncrl.training.join import join_run
+from asyncrl.training.run_config import RunConfig
 from asyncrl.transport.zeromq import Curve, ZmqHostLine, ZmqTransportConfig
 from asyncrl.transport.zeromq_hosts import HostMailbox
 from benchmarks.proxy import Proxy
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.processes
 
 DEADLINE_S = 60.0
 
-CONFIG: AsyncConfig = config(
+CONFIG: RunConfig = config(
     launcher="hosts",
     hosts=HostsConfig(min_actors=0, host_timeout_s=60.0),
     transport=ZmqTransportConfig(bind="tcp://127.0.0.1", request_interval_s=0.5),
@@ -64,7 +64,7 @@ class Hosts:
         self.ended: list[Any] = []
         self._threads: list[tuple[threading.Thread, Interrupter]] = []
 
-    def join(self, cfg: AsyncConfig = CONFIG, *, actors: int = 2) -> Interrupter:
+    def join(self, cfg: RunConfig = CONFIG, *, actors: int = 2) -> Interrupter:
         interrupter = Interrupter()
         thread = threading.Thread(target=self._serve, args=(cfg, actors, interrupter))
         thread.start()
@@ -77,7 +77,7 @@ class Hosts:
             interrupter.stop("the test ends")
             thread.join(DEADLINE_S)
 
-    def _serve(self, cfg: AsyncConfig, actors: int, interrupter: Interrupter) -> None:
+    def _serve(self, cfg: RunConfig, actors: int, interrupter: Interrupter) -> None:
         try:
             more: Any = {"actors": actors, "interrupter": interrupter}
             join_run(self.key, ConstantConfig(), CountingBatch, cfg, **more)
@@ -97,7 +97,7 @@ def hosts_of(key: Path) -> Iterator[Hosts]:
 
 def built(
     key: Path,
-    cfg: AsyncConfig = CONFIG,
+    cfg: RunConfig = CONFIG,
     *,
     before: Callable[[AsyncTrainer], None] | None = None,
     opt_steps: int = 300,

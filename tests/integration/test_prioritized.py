@@ -16,7 +16,7 @@ from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.replay.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.config import AsyncConfig
+from asyncrl.training.run_config import RunConfig
 from tests.support.fakes import CountingBatch
 from tests.support.leftovers import children
 
@@ -26,12 +26,12 @@ pytestmark = pytest.mark.processes
 def test_replay_without_room_is_refused_and_leaves_nothing() -> None:
     replay = PrioritizedReplayConfig(capacity=10**12)
     with pytest.raises(ConfigError, match=r"bytes .* are available"):
-        build_async_trainer(DQNConfig(), CountingBatch, AsyncConfig(replay=replay))
+        build_async_trainer(DQNConfig(), CountingBatch, RunConfig(replay=replay))
     assert not children(), "nothing is left behind"
 
 
 def test_priorities_come_from_actors_and_from_the_learner() -> None:
-    config = AsyncConfig(
+    config = RunConfig(
         actors=1,
         launcher="thread",
         segment=SegmentConfig(length=8),

@@ -36,7 +36,7 @@ from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.config import AsyncConfig
+from asyncrl.training.run_config import RunConfig
 from asyncrl.transport.wire import WireFormat
 from tests.envs.strategies import array_spaces, nested_spaces
 from tests.support.sample_messages import PEER
@@ -106,8 +106,8 @@ class TellingNetwork(nn.Module):
         return answer
 
 
-def config() -> AsyncConfig:
-    return AsyncConfig(
+def config() -> RunConfig:
+    return RunConfig(
         actors=2,
         segment=SegmentConfig(length=4),
         replay=UniformReplayConfig(capacity=500, n_step=2),

@@ -34,7 +34,7 @@ from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.config import AsyncConfig
+from asyncrl.training.run_config import RunConfig
 from tests.support.fakes import ConstantConfig, CountingBatch
 from tests.support.helpers import in_actor, wait_until
 from tests.support.leftovers import children
@@ -42,8 +42,8 @@ from tests.support.leftovers import children
 pytestmark = pytest.mark.processes
 
 
-def config(**changes: Any) -> AsyncConfig:
-    base = AsyncConfig(
+def config(**changes: Any) -> RunConfig:
+    base = RunConfig(
         actors=2,
         segment=SegmentConfig(length=4),
         replay=UniformReplayConfig(capacity=2000, n_step=2),
@@ -56,7 +56,7 @@ def config(**changes: Any) -> AsyncConfig:
     return dataclasses.replace(base, **changes)
 
 
-def run(cfg: AsyncConfig | None = None, **parts: Any) -> tuple[TrainResult, AsyncTrainer]:
+def run(cfg: RunConfig | None = None, **parts: Any) -> tuple[TrainResult, AsyncTrainer]:
     parts = {"stop": MaxOptSteps(200) | MaxSeconds(60), "recorder": None} | parts
     make_env = parts.pop("make_env", CountingBatch)
     agent = parts.pop("agent", ConstantConfig())

@@ -27,7 +27,7 @@ from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.config import AsyncConfig
+from asyncrl.training.run_config import RunConfig
 from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransportConfig
 from asyncrl.transport.zeromq_socket import Curve
 from tests.supervision.bodies import descriptors
@@ -37,7 +37,7 @@ from tests.support.leftovers import children
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("fresh_helpers")]
 
-CONFIG = AsyncConfig(
+CONFIG = RunConfig(
     actors=2,
     segment=SegmentConfig(length=4),
     replay=UniformReplayConfig(capacity=2000),
@@ -122,7 +122,7 @@ def internet_sockets() -> list[Any]:
     return [c for process in family() for c in process.net_connections(kind="inet")]
 
 
-def run(config: AsyncConfig, look: Callable[[], None], **parts: Any) -> AsyncTrainer:
+def run(config: RunConfig, look: Callable[[], None], **parts: Any) -> AsyncTrainer:
     stop = MaxOptSteps(300) | MaxSeconds(60)
     trainer = build_async_trainer(
         ConstantConfig(), CountingBatch, config, stop=stop, strategy=Watching(look), **parts

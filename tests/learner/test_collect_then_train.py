@@ -16,10 +16,10 @@ from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.config import AsyncConfig
+from asyncrl.training.run_config import RunConfig
 from tests.support.fakes import ConstantConfig, CountingBatch
 
-SETTINGS = AsyncConfig(
+SETTINGS = RunConfig(
     actors=2,
     launcher="thread",
     segment=SegmentConfig(length=4),

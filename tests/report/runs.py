@@ -7,7 +7,8 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from asyncrl.training.run_config import RunConfig, save_yaml
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.yaml_file import save_yaml
 
 
 def made_run(

@@ -19,7 +19,7 @@ from asyncrl.supervision.restart_policy import (
     cause_of,
     hung,
 )
-from asyncrl.training.config import AsyncConfig
+from asyncrl.training.run_config import RunConfig
 from tests.support.sample_messages import make_peer
 
 KILLED = ActorExit(
@@ -146,9 +146,9 @@ def test_exceptions_are_answered_as_configured(
 def test_fewest_actors_are_no_more_than_there_are() -> None:
     restart = RestartPolicyConfig(on_exception="drop_actor", min_actors=3)
     supervision = ActorManagerConfig(restart=restart)
-    assert AsyncConfig(actors=3, supervision=supervision).actors == 3
+    assert RunConfig(actors=3, supervision=supervision).actors == 3
     with pytest.raises(ConfigError, match=r"min_actors is 3, but there are only 2 actors"):
-        AsyncConfig(actors=2, supervision=supervision)
+        RunConfig(actors=2, supervision=supervision)
 
 
 @pytest.mark.fault("F4", "F5", "F7")

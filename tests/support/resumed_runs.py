@@ -38,7 +38,7 @@ from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.asynchronous import train_async
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.config import AsyncConfig
+from asyncrl.training.run_config import RunConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 from tests.support import warm
 from tests.support.helpers import WaitsForSaves
@@ -139,9 +139,9 @@ def sync_run(
     return Checkpointer(directory).load(str(LAST))
 
 
-def async_config(**save: Any) -> AsyncConfig:
+def async_config(**save: Any) -> RunConfig:
     """Return settings of a small asynchronous run; `save` are those of its checkpoints."""
-    return AsyncConfig(
+    return RunConfig(
         actors=2,
         segment=SegmentConfig(length=8),
         replay=UniformReplayConfig(capacity=4000),

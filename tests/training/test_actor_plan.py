@@ -17,14 +17,14 @@ from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.host_launcher import HostsConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.actor_plan import ActorPlan, plan_actor
-from asyncrl.training.config import AsyncConfig
 from asyncrl.training.hosted import facts_of
 from asyncrl.training.layout import Layout
+from asyncrl.training.run_config import RunConfig
 from asyncrl.transport.zeromq import ZmqTransportConfig
 from tests.export.test_acting import CHOICES
 from tests.support.fakes import ConstantConfig
 
-CONFIG = AsyncConfig(
+CONFIG = RunConfig(
     seed=3,
     actors=5,
     replay=UniformReplayConfig(n_step=3),

@@ -15,7 +15,7 @@ from asyncrl.envs.gym import EnvConfig, make_batch
 from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.config import AsyncConfig
+from asyncrl.training.run_config import RunConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, build_sync_trainer
 from tests.support.fake_envs import TellingEnv
 from tests.support.fakes import ConstantConfig, CountingBatch
@@ -75,7 +75,7 @@ def test_run_steps_all_episodes_of_an_evaluation_together(mode: str) -> None:
         build_sync_trainer(ConstantConfig(), make_batch(make, 2), SyncConfig(**config)).close()
     else:
         config["launcher"] = "thread"
-        build_async_trainer(ConstantConfig(), make_batch(make, 1), AsyncConfig(**config)).close()
+        build_async_trainer(ConstantConfig(), make_batch(make, 1), RunConfig(**config)).close()
     assert len(made) == {"sync": 2, "async": 1}[mode] + 10, "one for each, beside those of training"
 
 

@@ -14,7 +14,6 @@ from asyncrl.core.settings import from_plain
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.supervision.host_launcher import HostsConfig
 from asyncrl.training.asynchronous import build_async_trainer
-from asyncrl.training.config import AsyncConfig
 from asyncrl.training.hosted import facts_of, objection_to
 from asyncrl.training.join_key import JoinKey
 from asyncrl.training.presets import preset
@@ -23,7 +22,7 @@ from asyncrl.training.run_config import RunConfig
 from asyncrl.transport.zeromq import ZmqTransportConfig
 from tests.support.fakes import ConstantConfig, CountingBatch
 
-CONFIG = AsyncConfig(launcher="hosts", transport=ZmqTransportConfig(bind="tcp://127.0.0.1"))
+CONFIG = RunConfig(launcher="hosts", transport=ZmqTransportConfig(bind="tcp://127.0.0.1"))
 OURS = facts_of(ConstantConfig(), None, CONFIG, "abc")
 
 
@@ -94,7 +93,7 @@ def test_a_run_that_no_host_can_join_is_refused(
         build_trainer(replace(preset("dqn"), **changes), **parts)
 
 
-@pytest.mark.parametrize("launcher", ["ray", AsyncConfig()])
+@pytest.mark.parametrize("launcher", ["ray", RunConfig()])
 def test_what_is_no_launcher_is_refused(launcher: Any) -> None:
     with pytest.raises(ConfigError, match=r"must be HostsConfig\(...\) or RayConfig\(...\), got"):
         build_async_trainer(ConstantConfig(), CountingBatch, CONFIG, launcher=launcher)

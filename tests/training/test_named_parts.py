@@ -24,7 +24,8 @@ from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.named_parts import NamedParts
 from asyncrl.training.run import build_trainer
-from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.yaml_file import load_yaml, save_yaml
 
 HERE = __name__
 USED: list[str] = []

@@ -27,14 +27,13 @@ from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.asynchronous import train_async
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.config import AsyncConfig
 from asyncrl.training.plan import RunPlan, check_run
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.synchronous import SyncConfig, build_sync_trainer, train_sync
 from tests.support.fakes import ConstantConfig, CountingBatch
 from tests.support.sample_messages import make_peer
 
-CONFIG = AsyncConfig(
+CONFIG = RunConfig(
     actors=3,
     segment=SegmentConfig(length=4),
     replay=UniformReplayConfig(capacity=100, n_step=2),
@@ -46,7 +45,7 @@ ONCE = replace(
 )
 
 
-def plan(config: AsyncConfig = CONFIG, **parts: Any) -> RunPlan:
+def plan(config: RunConfig = CONFIG, **parts: Any) -> RunPlan:
     values: dict[str, Any] = {
         "agent": ConstantConfig(action=1),
         "make_env": CountingBatch,
@@ -142,7 +141,7 @@ def test_replay_that_the_agent_cannot_learn_from_is_refused_before_anything_star
         raise AssertionError("an environment was made")
 
     with pytest.raises(ConfigError, match=words):
-        train_async(agent, CountingBatch, AsyncConfig(replay=replay))
+        train_async(agent, CountingBatch, RunConfig(replay=replay))
     with pytest.raises(ConfigError, match=words):
         train_sync(agent, unused, SyncConfig(replay=replay))
 
@@ -195,7 +194,7 @@ def test_sequences_are_learned_from_as_often_in_both_modes() -> None:
         ),
     ],
 )
-def test_contradictions_are_refused(config: AsyncConfig, parts: dict[str, Any], words: str) -> None:
+def test_contradictions_are_refused(config: RunConfig, parts: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         plan(config, **parts)
 

@@ -20,12 +20,12 @@ from asyncrl.learner.trainer import CommonParts
 from asyncrl.replay.files import deal
 from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.config import AsyncConfig
 from asyncrl.training.ranks import check_several, share_of
+from asyncrl.training.run_config import RunConfig
 from tests.support.streams import make_outbox, play, schema
 
 SCHEMA = schema(4, 1)
-WHOLE = AsyncConfig(
+WHOLE = RunConfig(
     actors=4,
     trainer=AsyncTrainerConfig(batch_size=60),
     replay=UniformReplayConfig(capacity=6000),
@@ -56,7 +56,7 @@ def test_a_share_is_the_whole_divided() -> None:
         (replace(WHOLE, evaluate=EvaluationConfig(where="inline")), "evaluate.where is inline"),
     ],
 )
-def test_what_cannot_be_divided_is_refused(config: AsyncConfig, says: str) -> None:
+def test_what_cannot_be_divided_is_refused(config: RunConfig, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         share_of(config, None, 0, 2)
 

@@ -37,7 +37,7 @@ from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.config import AsyncConfig
+from asyncrl.training.run_config import RunConfig
 from asyncrl.training.synchronous import (
     SyncConfig,
     TrainerConfig,
@@ -161,7 +161,7 @@ def test_both_modes_learn_equally_often_by_default(
     settings = SyncConfig(replay=replay, trainer=TrainerConfig(segment=SegmentConfig(length=16)))
     with closing(build_sync_trainer(agent, make_env, settings)) as trainer:
         assert trainer.config.opt_interval_env_steps == every
-    config = AsyncConfig(replay=replay)
+    config = RunConfig(replay=replay)
     per_insert = config.for_agent(agent).limiter.samples_per_insert
     assert per_insert == config.trainer.batch_size * getattr(replay, "stride", 1) / every
     own = replace(config, limiter=RateLimiterConfig(samples_per_insert=3.0))
@@ -175,7 +175,7 @@ def test_rounds_of_an_on_policy_agent_follow_from_the_batch() -> None:
         rounds = trainer.config
     assert (rounds.opt_interval_env_steps, rounds.warmup_env_steps) == (256, 0)
     assert rounds.segment.length > 256 / 4, "a segment for each environment"
-    assert AsyncConfig(replay=config.replay).for_agent(PPOConfig()).limiter.samples_per_insert == 1
+    assert RunConfig(replay=config.replay).for_agent(PPOConfig()).limiter.samples_per_insert == 1
 
 
 def test_looking_for_threads_that_compute_the_same_bits_changes_none(

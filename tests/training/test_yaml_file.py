@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl.core.errors import ConfigError
-from asyncrl.training.run_config import read_yaml, write_yaml
+from asyncrl.training.yaml_file import read_yaml, write_yaml
 
 
 @pytest.fixture
