@@ -8,18 +8,15 @@ that code and stored results do not.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import inspect
 import io
-import itertools
 import os
 import re
 import textwrap
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
-from functools import cache
 from pathlib import Path
 from types import NoneType
 
@@ -33,7 +30,7 @@ from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.cli.main import main as command_line
 from asyncrl.cli.train import Output
-from asyncrl.core.declared import Member, common, declared
+from asyncrl.core.declared import Hint, Kind, Setting, origin_of, settings_of
 from asyncrl.core.named import Named
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import load_object, to_plain
@@ -64,7 +61,6 @@ from benchmarks.learning.runs import DIRECTORY, kept
 from docs.measured import ALGORITHMS, learning, measurements_page
 
 ROOT = Path(__file__).parent.parent
-Hint = typing.Any  # what a field is declared as; Python has no common type for these
 
 GROUPS: Mapping[str, tuple[type, ...]] = {
     "": (RunConfig,),
@@ -224,67 +220,53 @@ def fields_of(cls: type, group: str, anchor: str = "", beside: type | None = Non
 
     Those that the class `beside` has with the same default are left out.
     """
-    hints = typing.get_type_hints(cls, include_extras=True)
-    others = {f.name: default_of(f) for f in dataclasses.fields(beside)} if beside else {}
-    for field in dataclasses.fields(cls):
-        name = f"{group}.{field.name}".removeprefix(".")
-        if name in GROUPS or name == "agent" or others.get(field.name) == default_of(field):
+    others = settings_of(beside) if beside else {}
+    for setting in settings_of(cls).values():
+        name, default = f"{group}.{setting.name}".removeprefix("."), default_of(setting.field)
+        other = others.get(setting.name)
+        if name in GROUPS or name == "agent" or (other and default_of(other.field) == default):
             continue
-        text = docstrings(cls).get(field.name, "")
-        marks = ", common" if field.name in common(cls) else ""
-        place = f"{anchor}.{field.name}" if anchor else name
+        marks = ", common" if setting.common else ""
+        place = f"{anchor}.{setting.name}" if anchor else name
         yield (
             f"#### `{name}` {{ #{place} }}\n\n"
-            f"{words_of(cls, field.name, hints[field.name])}. "
-            f"Default: {default_of(field)}{marks}.\n{{ .setting }}\n\n{text}"
+            f"{words_of(setting)}. Default: {default}{marks}.\n{{ .setting }}\n\n{setting.text}"
         )
 
 
-def words_of(cls: type, name: str, hint: Hint) -> str:
-    """Say what a setting may be: its kind, range and unit."""
-    members = declared(cls).get(name, ())
-    words = [_kind_words(member) for member in members if member.kind is not NoneType]
-    text = " or ".join(dict.fromkeys(words)) or _plain_words(hint)
-    if any(member.kind is NoneType for member in members) and "None" not in text:
-        text += " or None"
-    unit = next((unit for end, unit in UNITS.items() if name.endswith(end)), "")
+def words_of(setting: Setting) -> str:
+    """Say what a setting may be: its kinds, range and unit."""
+    text = " or ".join(dict.fromkeys(map(_kind_words, setting.kinds)))
+    unit = next((unit for end, unit in UNITS.items() if setting.name.endswith(end)), "")
+    text += "; in YAML its import path `module:name`; no flag" if "function" in text else ""
     return text[0].upper() + text[1:] + (f", in {unit}" if unit else "")
 
 
-def _kind_words(member: Member) -> str:
-    kind, within = member
-    if _origin(kind) is typing.Literal:
-        return "one of " + ", ".join(f"`{choice}`" for choice in typing.get_args(kind))
-    words = {int: "integer", float: "number", str: "text", bool: "true or false"}.get(kind)
-    if kind is Schedule:
-        words = "[schedule](agents.md#schedules)"
-    words = words or _plain_words(kind)
-    allowed = re.sub(r"^(be|lie) ", "", str(within)) if within else ""
+KINDS: Mapping[Hint, str] = {
+    int: "integer",
+    float: "number",
+    str: "text",
+    bool: "true or false",
+    NoneType: "None",
+    Path: "path",
+    tuple: "integers",
+    dict: "names and values",
+    Mapping: "names and values",
+    Callable: "function",
+    Named: IMPORTED,
+    Schedule: "[schedule](agents.md#schedules)",
+}
+
+
+def _kind_words(kind: Kind) -> str:
+    origin, arguments = origin_of(kind.hint) or kind.hint, typing.get_args(kind.hint)
+    if origin is typing.Literal:
+        return "one of " + ", ".join(f"`{choice}`" for choice in arguments)
+    words = KINDS.get(origin) or f"`{getattr(origin, '__name__', origin)}`"
+    if origin is tuple and arguments[0] in {str, Named}:
+        words = "names" if arguments[0] is str else f"several of {IMPORTED}"
+    allowed = re.sub(r"^(be|lie) ", "", str(kind.within)) if kind.within else ""
     return f"{words}, {allowed}" if allowed else words
-
-
-def _plain_words(hint: Hint) -> str:
-    """Say what a field is that declares neither numbers nor choices."""
-    inner = [kind for kind in typing.get_args(hint) if kind is not NoneType]
-    ends = " or None" if NoneType in typing.get_args(hint) else ""
-    if _origin(hint) is typing.Annotated:
-        return _plain_words(inner[0])
-    if "Callable" in str(hint):
-        return f"function{ends}; in YAML its import path `module:name`; no flag"
-    named = {str: "text", bool: "true or false", Path: "path", dict: "names and values"}
-    named |= {tuple: "integers", Mapping: "names and values", Named: IMPORTED}
-    kind = _origin(hint) or hint
-    if kind is tuple and inner[0] in {str, Named}:
-        return "names" if inner[0] is str else f"several of {IMPORTED}"
-    if kind in named:
-        return named[kind]
-    if inner:
-        return " or ".join(map(_plain_words, inner)) + ends
-    return f"`{getattr(hint, '__name__', hint)}`"
-
-
-def _origin(hint: Hint) -> Hint:
-    return typing.get_origin(hint)
 
 
 def default_of(field: dataclasses.Field[typing.Any]) -> str:
@@ -436,25 +418,6 @@ def main() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
-
-
-@cache
-def docstrings(cls: type) -> dict[str, str]:
-    """Return the docstring of each field, also of those that a base class declares."""
-    found: dict[str, str] = {}
-    for base in reversed(cls.__mro__[:-1]):
-        if not dataclasses.is_dataclass(base):
-            continue
-        tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
-        body = typing.cast("ast.ClassDef", tree.body[0]).body
-        for node, after in itertools.pairwise(body):
-            match node, after:
-                case (
-                    ast.AnnAssign(target=ast.Name(id=name)),
-                    ast.Expr(value=ast.Constant(value=str() as text)),
-                ):
-                    found[name] = inspect.cleandoc(text)
-    return found
 
 
 if __name__ == "__main__":

@@ -243,8 +243,8 @@ MAX_CODE_LINES: Mapping[str, int] = {
     "agents": 5397,  # PPO gathers each epoch once, and measures each at once
     "bench": 1230,
     "checkpoint": 1015,
-    "cli": 2755,  # the choice of a preset, settings in two modules
-    "core": 1874,  # the same
+    "cli": 2756,  # the choice of a preset, settings in two modules
+    "core": 1920,  # the texts of settings, which docs/ read before
     "datasets": 284,
     "doctor": 1628,  # the same
     "envs": 1633,  # environments of evaluations
@@ -257,7 +257,7 @@ MAX_CODE_LINES: Mapping[str, int] = {
     "supervision": 3010,
     "training": 4503,  # the choice of a preset, one for robots, environments of evaluations
     "transport": 2209,
-    "tests": 40_280,
+    "tests": 40_283,
     "benchmarks": 8979,
 }
 """Lines of code per room, and in the folders beside the package: without blanks, comments and

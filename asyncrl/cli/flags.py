@@ -19,7 +19,7 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from asyncrl.agents.parts.schedules import Schedule
-from asyncrl.core.declared import Hint, common
+from asyncrl.core.declared import Hint, settings_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.named import Named
 from asyncrl.core.settings import as_whole
@@ -226,7 +226,7 @@ def without_rare(config: T) -> T:
         if _has_common(value):
             values[name] = without_rare(value)
             hints[name] = type(values[name])
-        elif name not in common(cls):
+        elif not settings_of(cls)[name].common:
             hints[name] = suppress[hints[name]]
     shown = dataclasses.make_dataclass(
         cls.__name__,
@@ -243,7 +243,8 @@ def _has_common(value: object) -> bool:
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return False
     inner = (getattr(value, field.name) for field in dataclasses.fields(value))
-    return bool(common(type(value))) or any(map(_has_common, inner))
+    is_common = (setting.common for setting in settings_of(type(value)).values())
+    return any(is_common) or any(map(_has_common, inner))
 
 
 def _names(settings: Hint) -> Iterator[str]:

@@ -8,12 +8,11 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
-import typing
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from asyncrl.core.declared import hints_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import did_you_mean, load_as, load_object, located
 
@@ -82,7 +81,8 @@ class Named:
             raise ConfigError(
                 f"{where}: {self.path!r} must be a class or a function, got {target!r:.80}"
             )
-        hints = _hints_of_call(target)
+        is_plain_class = isinstance(target, type) and not dataclasses.is_dataclass(target)
+        hints = hints_of(target.__init__ if is_plain_class else target)
         values = {
             name: load_as(value, hints.get(name, Any), f"{where}.{name}")
             for name, value in self.settings.items()
@@ -114,11 +114,3 @@ def _settings(brackets: str) -> dict[str, Any]:
             raise ValueError(brackets)
         settings[keyword.arg] = ast.literal_eval(keyword.value)
     return settings
-
-
-def _hints_of_call(target: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Return the declared types of a class's or function's parameters, as far as they are known."""
-    is_plain_class = isinstance(target, type) and not dataclasses.is_dataclass(target)
-    with suppress(NameError, TypeError):  # imported for type checkers only, or of no Python code
-        return typing.get_type_hints(target.__init__ if is_plain_class else target)
-    return {}

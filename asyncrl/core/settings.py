@@ -20,15 +20,22 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import reduce
 from pathlib import PurePath
-from types import NoneType, UnionType
-from typing import Any, Literal, NewType, TypeVar, Union
+from types import NoneType
+from typing import Any, Literal, TypeVar
 
-from asyncrl.core.declared import methods_of
+from asyncrl.core.declared import (
+    Hint,
+    Kind,
+    kinds_of,
+    methods_of,
+    origin_of,
+    settings_of,
+    words_of,
+)
 from asyncrl.core.errors import ConfigError
 
 T = TypeVar("T")
 Value = Any  # of a field
-Hint = Any  # what it is declared as; Python has no common type for these
 _SCALARS = (bool, int, float, str, NoneType)
 _YAML_WORDS: dict[bool, set[str]] = {True: {"on", "yes", "true"}, False: {"off", "no", "false"}}
 
@@ -70,7 +77,7 @@ def to_parameters(value: object) -> Any:
     except ConfigError:
         if _is_config(value):
             kind = {"type": f"{type(value).__module__}:{type(value).__qualname__}"}
-            return kind | {n: to_parameters(getattr(value, n)) for n in _fields(type(value))}
+            return kind | {n: to_parameters(getattr(value, n)) for n in settings_of(type(value))}
         named: Any = value if hasattr(value, "__qualname__") else type(value)
         return f"{named.__module__}:{named.__qualname__}"
 
@@ -81,7 +88,7 @@ def from_plain(cls: type[T], data: object) -> T:
     Missing fields keep their defaults. Raises `ConfigError` with the dotted path of the first
     setting that is unknown, missing, of a wrong type or refused by its own class.
     """
-    return _load(data, cls, "")  # type: ignore[no-any-return]
+    return load(data, cls, "")  # type: ignore[no-any-return]
 
 
 def load_object(path: str) -> object:
@@ -143,25 +150,25 @@ def _save(value: Value, declared: set[Hint], path: str) -> Any:
 
 
 def _save_fields(config: Value, path: str) -> dict[str, Any]:
-    hints = typing.get_type_hints(type(config))
     return {
-        name: _save(getattr(config, name), set(_leaves(hints[name])), _at(path, name))
-        for name in _fields(type(config))
+        name: _save(getattr(config, name), set(_leaves(setting.kinds)), _at(path, name))
+        for name, setting in settings_of(type(config)).items()
     }
 
 
-def _leaves(hint: Hint) -> Iterator[Hint]:
+def _leaves(kinds: Iterable[Kind]) -> Iterator[Hint]:
     """Yield the types declared inside containers and unions, without scalars."""
-    if _kind(hint) in _CONTAINERS:
-        for argument in typing.get_args(hint):
-            yield from _leaves(argument)
-    elif hint not in {*_SCALARS, ...}:
-        yield _kind(hint)
+    for hint, _ in kinds:
+        if origin_of(hint) in _CONTAINERS:
+            for argument in typing.get_args(hint):
+                yield from _leaves(kinds_of(argument))
+        elif hint not in {*_SCALARS, *_CONTAINERS, ...}:
+            yield origin_of(hint) or hint
 
 
 def _differences(a: Value, b: Value, path: str) -> Iterator[tuple[str, Value, Value]]:
     if _is_config(a) and type(a) is type(b):
-        for name in _fields(type(a)):
+        for name in settings_of(type(a)):
             yield from _differences(getattr(a, name), getattr(b, name), _at(path, name))
     elif a != b:
         yield path, a, b
@@ -169,8 +176,8 @@ def _differences(a: Value, b: Value, path: str) -> Iterator[tuple[str, Value, Va
 
 def load_as(data: Value, hint: Hint, path: str) -> Any:
     """Return data as the declared type; as it is if files cannot hold objects of that type."""
-    kinds = set(_leaves(hint))
-    return _load(data, hint if all(map(_is_in_files, kinds)) else Any, path)
+    kinds = set(_leaves(kinds_of(hint)))
+    return load(data, hint if all(map(_is_in_files, kinds)) else Any, path)
 
 
 def _is_in_files(kind: Hint) -> bool:
@@ -180,10 +187,33 @@ def _is_in_files(kind: Hint) -> bool:
     return is_plain or kind in {*_LOADERS, Callable, type} or getattr(kind, "_is_protocol", False)
 
 
-def _load(data: Value, hint: Hint, path: str) -> Any:
-    while isinstance(hint, NewType):
-        hint = hint.__supertype__
-    kind = _kind(hint)
+def load(data: Value, hint: Hint, path: str) -> Any:
+    """Return plain data as the declared type; errors name `path`."""
+    return load_one_of(kinds_of(hint), data, path)
+
+
+def load_one_of(kinds: Sequence[Kind], data: Value, path: str) -> Any:
+    """Return plain data as the first of these kinds that it fits; errors name `path`."""
+    if len(kinds) == 1:
+        return _load_kind(data, kinds[0].hint, path)
+    expected = words_of(kinds)
+    is_open = isinstance(data, Mapping) and "type" not in data
+    if is_open and sum(dataclasses.is_dataclass(kind.hint) for kind in kinds) > 1:
+        raise _Misfit(path, data, f"{expected}, and a line `type: module:Class` that says which")
+    inner: list[ConfigError] = []
+    # float accepts whole numbers and text, too, so it is tried last; but a float stays a float.
+    is_float = isinstance(data, float)
+    for kind in sorted(kinds, key=lambda kind: (kind.hint is float) != is_float):
+        try:
+            return _load_kind(data, kind.hint, path)
+        except ConfigError as error:
+            if not isinstance(error, _Misfit) or error.path != path:
+                inner.append(error)
+    raise inner[0] if inner else _Misfit(path, data, expected)
+
+
+def _load_kind(data: Value, hint: Hint, path: str) -> Any:
+    kind = origin_of(hint) or hint
     if kind in _LOADERS:
         return _LOADERS[kind](data, hint, path)
     if isinstance(kind, type) and issubclass(kind, SavedItself):
@@ -209,9 +239,10 @@ def _load_scalar(data: Value, hint: Hint, path: str) -> Any:
             return as_whole(data)
     elif hint is int and isinstance(data, float) and data.is_integer():
         return int(data)  # YAML reads 1.0e+6 as a float
+    words = words_of(kinds_of(hint))
     if isinstance(data, bool) and hint is str:
-        raise _Misfit(path, data, "str (to YAML, off, no, on and yes are bool unless in quotes)")
-    raise _Misfit(path, data, _name(hint) + " other than nan" * (hint is type(data)))
+        words += " (to YAML, off, no, on and yes are true or false unless in quotes)"
+    raise _Misfit(path, data, words + " other than nan" * (hint is type(data)))
 
 
 def as_whole(text: str) -> int:
@@ -245,15 +276,16 @@ def _choice(data: Value, options: Sequence[Any], path: str) -> Any:
 
 
 def _load_sequence(data: Value, hint: Hint, path: str) -> Any:
-    kind = list if _kind(hint) is list else tuple
+    kind = origin_of(hint) or hint
     if not isinstance(data, list | tuple):
         raise _Misfit(path, data, "a list")
     hints = typing.get_args(hint) or (Any,)
-    if _kind(hint) is not tuple or hints[-1] is ...:
+    if kind is not tuple or hints[-1] is ...:
         hints = hints[:1] * len(data)
     if len(hints) != len(data):
         raise _Misfit(path, data, f"{len(hints)} values")
-    return kind(_load(item, hints[i], _at(path, i)) for i, item in enumerate(data))
+    loaded = (load(item, hints[i], _at(path, i)) for i, item in enumerate(data))
+    return list(loaded) if kind is list else tuple(loaded)
 
 
 def _load_mapping(data: Value, hint: Hint, path: str) -> Any:
@@ -261,7 +293,7 @@ def _load_mapping(data: Value, hint: Hint, path: str) -> Any:
         raise _Misfit(path, data, "a mapping")
     key_hint, item_hint = typing.get_args(hint) or (str, Any)
     return {
-        _load(key, key_hint, path): _load(item, item_hint, _at(path, key))
+        load(key, key_hint, path): load(item, item_hint, _at(path, key))
         for key, item in data.items()
     }
 
@@ -278,43 +310,24 @@ def _load_any(data: Value, hint: Hint, path: str) -> Any:
     raise _Misfit(path, data, "a plain value")
 
 
-def _load_union(data: Value, hint: Hint, path: str) -> Any:
-    # float accepts whole numbers and text, too, so it is tried last; but a float stays a float.
-    is_float = isinstance(data, float)
-    members = sorted(typing.get_args(hint), key=lambda member: (member is float) != is_float)
-    expected = " or ".join(map(_name, members))
-    is_open = isinstance(data, Mapping) and "type" not in data
-    if is_open and sum(map(dataclasses.is_dataclass, members)) > 1:
-        raise _Misfit(path, data, f"{expected}, and a line `type: module:Class` that says which")
-    inner: list[ConfigError] = []
-    for member in members:
-        try:
-            return _load(data, member, path)
-        except ConfigError as error:
-            if not isinstance(error, _Misfit) or error.path != path:
-                inner.append(error)
-    raise inner[0] if inner else _Misfit(path, data, expected)
-
-
 def _load_settings(data: Value, cls: type, path: str) -> Any:
     if not isinstance(data, Mapping):
         raise _Misfit(path, data, f"the settings of {cls.__name__}")
-    fields = _fields(cls)
-    if "type" in data and "type" not in fields:
+    known = settings_of(cls)
+    if "type" in data and "type" not in known:
         return _load_open(data, cls, path)
     for key in data:
-        if key not in fields:
-            advice = did_you_mean(key, fields) or f"; it has {', '.join(fields) or 'none'}"
+        if key not in known:
+            advice = did_you_mean(key, known) or f"; it has {', '.join(known) or 'none'}"
             raise ConfigError(f"{_at(path, key)}: {cls.__name__} has no such setting{advice}")
-    hints = typing.get_type_hints(cls)
-    values = {key: _load(item, hints[key], _at(path, key)) for key, item in data.items()}
+    values = {k: load_one_of(known[k].kinds, item, _at(path, k)) for k, item in data.items()}
     with located(path):
         return cls(**values)
 
 
 def _load_open(data: Value, hint: Hint, path: str) -> Any:
     """Load what is given by name: a dataclass with its settings, a function or a class."""
-    kind = _kind(hint)
+    kind, words = origin_of(hint) or hint, words_of(kinds_of(hint))
     named = kind in {Callable, type} or "__call__" in getattr(kind, "__dict__", ())
     if isinstance(data, Mapping) and isinstance(data.get("type"), str):
         with located(_at(path, "type")):
@@ -327,12 +340,12 @@ def _load_open(data: Value, hint: Hint, path: str) -> Any:
             loaded = load_object(data)
     else:
         wanted = "module:name, or " if named else ""
-        raise _Misfit(path, data, f"{_name(hint)} ({wanted}settings with `type: module:Class`)")
+        raise _Misfit(path, data, f"{words} ({wanted}settings with `type: module:Class`)")
     if getattr(kind, "_is_protocol", False):
         if lacking := sorted(name for name in methods_of(kind) if not hasattr(loaded, name)):
-            raise _Misfit(path, loaded, f"{_name(hint)}, which has {', '.join(lacking)}")
+            raise _Misfit(path, loaded, f"{words}, which has {', '.join(lacking)}")
     elif isinstance(kind, type) and not isinstance(loaded, kind):
-        raise _Misfit(path, loaded, _name(hint))
+        raise _Misfit(path, loaded, words)
     return loaded
 
 
@@ -353,25 +366,12 @@ def located(path: str) -> Iterator[None]:
         raise ConfigError(f"{path}: {error}" if path else str(error)) from error
 
 
-def _fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
-    return {field.name: field for field in dataclasses.fields(cls) if field.init}
-
-
-def _kind(hint: Hint) -> Any:
-    origin: Any = typing.get_origin(hint)
-    return origin or hint
-
-
 def _is_config(value: Value) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def _at(path: str, key: object) -> str:
     return f"{path}.{key}".removeprefix(".")
-
-
-def _name(hint: Hint) -> str:
-    return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
 
 
 def _shown(value: Value) -> str:
@@ -389,7 +389,7 @@ def did_you_mean(word: object, known: Iterable[object]) -> str:
     return f"; did you mean {' or '.join(matches)}?" if matches else ""
 
 
-_CONTAINERS = {Union, UnionType, list, tuple, dict, Sequence, Mapping}
+_CONTAINERS = {list, tuple, dict, Sequence, Mapping}
 _PLAIN: dict[type, Callable[[Any], Any]] = {
     Enum: lambda member: member.name,
     PurePath: str,
@@ -400,7 +400,6 @@ _LOADERS: dict[Hint, Callable[[Value, Hint, str], Any]] = {
     **dict.fromkeys(_SCALARS, _load_scalar),
     **dict.fromkeys((list, tuple, Sequence), _load_sequence),
     **dict.fromkeys((dict, Mapping), _load_mapping),
-    **dict.fromkeys((Union, UnionType), _load_union),
     **dict.fromkeys((Any, object), _load_any),
     Literal: lambda data, hint, path: _choice(data, typing.get_args(hint), path),
 }

@@ -21,7 +21,7 @@ from asyncrl.cli.join import JoinArguments
 from asyncrl.cli.play import PlayArguments
 from asyncrl.cli.replay import ReplayArguments
 from asyncrl.cli.report import ReportArguments
-from asyncrl.core.declared import Member, declared, methods_of
+from asyncrl.core.declared import Kind, methods_of, settings_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import CollectThenTrain
@@ -51,9 +51,15 @@ def settings_classes() -> Iterator[type]:
                 isinstance(value, type)
                 and dataclasses.is_dataclass(value)
                 and value.__module__ == module.name
-                and any(m.within for members in declared(value).values() for m in members)
+                and any(kind.within for kinds in declared(value).values() for kind in kinds)
             ):
                 yield value
+
+
+def declared(cls: type) -> dict[str, tuple[Kind, ...]]:
+    """Return the fields that `check_declared` looks at."""
+    kinds = {name: setting.kinds for name, setting in settings_of(cls).items()}
+    return {name: some for name, some in kinds.items() if any(kind.is_checked for kind in some)}
 
 
 def made(cls: type) -> Any:
@@ -64,8 +70,8 @@ CLASSES = [cls for cls in settings_classes() if not inspect.isabstract(cls)]
 assert len(CLASSES) > 35
 
 
-def wrong_kinds(members: tuple[Member, ...]) -> Iterator[object]:
-    kinds = {member.kind for member in members}
+def wrong_kinds(members: tuple[Kind, ...]) -> Iterator[object]:
+    kinds = {kind.hint for kind in members}
     if int in kinds or float in kinds:
         yield math.nan
     if int in kinds and float not in kinds:
@@ -78,7 +84,7 @@ def wrong_kinds(members: tuple[Member, ...]) -> Iterator[object]:
         yield from (*kinds, False, None, 1, object())
 
 
-def outside(members: tuple[Member, ...]) -> Iterator[object]:
+def outside(members: tuple[Kind, ...]) -> Iterator[object]:
     """Yield what lies just beyond each end of a range; infinity always does."""
     for kind, within in members:
         if within is None or kind not in {int, float, tuple[int, ...]}:
@@ -96,7 +102,7 @@ def outside(members: tuple[Member, ...]) -> Iterator[object]:
             yield from whole if kind is int else ((number,) for number in whole)
 
 
-def inside(members: tuple[Member, ...]) -> Iterator[object]:
+def inside(members: tuple[Kind, ...]) -> Iterator[object]:
     """Yield each end that belongs to a range, and 0 where that means something."""
     for kind, within in members:
         if within is not None and kind in {int, float}:
@@ -141,7 +147,7 @@ def test_every_number_has_a_range(cls: type) -> None:
         name
         for name, members in declared(cls).items()
         for member in members
-        if member.kind in {int, float} and member.within is None
+        if member.hint in {int, float} and member.within is None
     ]
     assert not open_ones, "declare what these may be, as `Count` or `Positive`"
 
