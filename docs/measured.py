@@ -264,6 +264,7 @@ def _short(number: float) -> str:
 _SECTIONS = {
     "results": "Speed",
     "learning": "Learning",
+    "commands": "Seconds to a score, as typed",
     "peers": "Other frameworks",
     "chaos": "Faults",
     "faults elsewhere": "The same faults in other frameworks",

@@ -1,256 +1,310 @@
 """Seconds to a score with the command that a user types, beside Stable-Baselines3.
 
     python -m benchmarks.learning.commands                       # what is missing, in turns
-    python -m benchmarks.learning.commands --only halfcheetah hopper --seeds 3
-    python -m benchmarks.learning.commands --table               # write the table into the page
+    python -m benchmarks.learning.commands --minutes 50          # a part of it; ends in time
+    python -m benchmarks.learning.commands --only hopper --seeds 3 --sides asyncrl sb3
+    python -m benchmarks.learning.commands --list                # what is missing
+    python -m benchmarks.learning.commands --table               # write the tables into the pages
 
-A row names an environment and a bar. asyncrl runs `train --env ID --stop-at-return BAR`, with
-evaluations as they come, so the preset is the suggested one. Stable-Baselines3 runs the same
-algorithm with equal settings in one process; the time of its evaluations does not count. The two
-take turns.
+A row of `rows.py` names an environment and a bar. asyncrl runs `train --env ID --stop-at-return
+BAR`, with evaluations as they come, so the preset is the suggested one. Stable-Baselines3 runs the
+same algorithm in one process, once with equal settings and once with those of its zoo; the time of
+its evaluations does not count. Which vector of environments and how many threads are fastest for
+it is measured once for each task. Sides take turns, and each result is kept at once, so a call
+continues where the last one ended.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
+import os
+import resource
+import shlex
+import signal
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from asyncrl.agents.ppo import PPOConfig
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.yaml_file import load_yaml
-from benchmarks.common import ASYNCRL, FIRST_SEED, PAGE, RESULTS, ROOT, note, positive, publish
-from benchmarks.learning.freshness import machines
+from benchmarks.common import ASYNCRL, FIRST_SEED, RESULTS, ROOT, note, positive, write_json
+from benchmarks.learning.alike import Asked, equal, variants, zoo
+from benchmarks.learning.commands_table import OURS, PEER, ZOO, write_tables
+from benchmarks.learning.rows import ROWS, Row
 from benchmarks.learning.runs import Point, Run, keep, kept, origin
-from benchmarks.peers.apart import python_of, run_apart
+from benchmarks.peers.apart import end_in_order, python_of, run_apart
 
 DIRECTORY = RESULTS / "learning" / "commands"
-MARKS = "<!-- commands: written by learning/commands.py -->", "<!-- end of commands -->"
-OURS, PEER = "asyncrl", "sb3"
+SIDES = (OURS, PEER, ZOO)
+_ZOO_SEEDS = 3
+"""Most of the zoo's settings take far longer, and their column is the second one."""
+
+_EPISODES = 10
+_SPARE_S = 60.0
+"""Seconds beside training: start and end."""
+
+_SEARCH = {"measured_s": 4.0, "limit_s": 20.0}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """An environment and a score."""
+class Cell(NamedTuple):
+    """One run of the table."""
 
-    env: str
-    bar: float
-    max_s: float = 120.0
-    seeds: int = 10
+    task: str
+    side: str
+    seed: int
 
 
-ROWS: Mapping[str, Row] = {
-    "cartpole": Row(env="CartPole-v1", bar=475.0),
-    "acrobot": Row(env="Acrobot-v1", bar=-90.0),
-    "mountaincar": Row(env="MountainCar-v0", bar=-110.0),
-    "mountaincar-continuous": Row(env="MountainCarContinuous-v0", bar=90.0),
-    "pendulum": Row(env="Pendulum-v1", bar=-150.0),
-    "taxi": Row(env="Taxi-v4", bar=7.0),
-    "lunarlander": Row(env="LunarLander-v3", bar=200.0),
-    "lunarlander-continuous": Row(env="LunarLanderContinuous-v3", bar=200.0),
-    "bipedalwalker": Row(env="BipedalWalker-v3", bar=250.0, max_s=240.0),
-    "halfcheetah": Row(env="HalfCheetah-v5", bar=2500.0),
-    "halfcheetah-5000": Row(env="HalfCheetah-v5", bar=5000.0),
-    "hopper": Row(env="Hopper-v5", bar=2000.0, max_s=240.0),
-    "walker2d": Row(env="Walker2d-v5", bar=3000.0, max_s=300.0, seeds=5),
-    "ant": Row(env="Ant-v5", bar=2500.0, max_s=600.0, seeds=5),
-    "fetchreach": Row(env="gymnasium_robotics:FetchReach-v4", bar=-2.5, max_s=300.0, seeds=5),
-    "breakout": Row(
-        env="benchmarks.learning.environments:minatar_breakout", bar=8.0, max_s=600.0, seeds=5
-    ),
-    "pong": Row(env="ALE/Pong-v5", bar=15.0, max_s=3600.0, seeds=5),
-}
+# --- one cell ------------------------------------------------------------------------------------
 
 
-def ours(name: str, seed: int) -> Run:
+def ours(cell: Cell) -> Run:
     """Run the command, and read what it has written."""
-    row, started = ROWS[name], origin()
+    row, started = ROWS[cell.task], origin()
     with tempfile.TemporaryDirectory() as directory:
         run_dir = Path(directory) / "run"
-        words = ["train", "--env", row.env, "--stop-at-return", f"{row.bar:g}", "--seed", str(seed)]
-        words += ["--max-seconds", f"{row.max_s:g}", "--run-dir", str(run_dir), "--quiet"]
-        begun = time.perf_counter()
+        asked = ["train", *([row.preset] if row.preset else []), "--env", row.env]
+        asked += ["--stop-at-return", f"{row.bar:g}"]
+        limits = ["--seed", str(cell.seed), "--max-seconds", f"{row.max_s:g}"]
+        command = [str(python_of(row.venv)), *ASYNCRL[1:], *asked, *limits]
+        begun, cpu_s = time.perf_counter(), _children_cpu_s()
         subprocess.run(  # noqa: S603  # our own command
-            [*ASYNCRL, *words], check=True, cwd=ROOT, capture_output=True, timeout=row.max_s + 300
+            [*command, "--run-dir", str(run_dir), "--quiet"],
+            check=True,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            timeout=row.max_s + 300,
         )
-        whole_s = time.perf_counter() - begun
-        records = [json.loads(line) for line in (run_dir / "metrics.jsonl").open(encoding="utf-8")]
-        summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+        whole_s, cpu_s = time.perf_counter() - begun, _children_cpu_s() - cpu_s
+        summary = _read(run_dir / "summary.json")
         config = load_yaml(RunConfig, run_dir / "config.yaml")
-        agent = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))["starts"][0]["agent"]
-    curve = [
-        (int(r["env_steps"]), round(r["wall_s"], 2), r["eval_reward"])
-        for r in records
-        if "eval_reward" in r
-    ]
+        agent = _read(run_dir / "run.json")["starts"][0]["agent"]
+    curve = [_point(seen) for seen in summary["evaluations"]]
+    bar_s = summary["seconds_to_stop_bar"]
+    at_bar = [steps for steps, _, score in curve if score >= row.bar]
     return Run(
         algorithm=agent,
-        task=name,
+        task=cell.task,
         mode=OURS,
-        seed=seed,
-        settings=equal_settings(config),
-        score=max((point[2] for point in curve), default=float("nan")),
+        seed=cell.seed,
+        settings=equal(config),
+        score=max((point[2] for point in curve), default=row.bar - 1e9),
         score_std=0.0,
-        reached=summary["seconds_to_stop_bar"] is not None,
-        wall_s=round(summary["seconds_to_stop_bar"] or summary["wall_s"], 2),
-        env_steps=summary["env_steps"],
+        reached=bar_s is not None,
+        wall_s=round(bar_s or summary["wall_s"], 2),
+        env_steps=at_bar[0] if at_bar else summary["env_steps"],
         opt_steps=summary["opt_steps"],
         stop_reason=summary["stop_reason"],
         curve=curve,
-        details={"whole_s": round(whole_s, 2), "command": " ".join(words[:5])},
+        details={
+            "whole_s": round(whole_s, 2),
+            "cpu_s": round(cpu_s, 2),
+            "start_s": round(summary["start_up_s"], 2),
+            "command": shlex.join(["asyncrl", *asked]),
+        },
         origin=started,
     )
 
 
-def equal_settings(config: RunConfig) -> dict[str, Any]:
-    """Return Stable-Baselines3's settings for the same PPO; empty for another agent."""
-    agent = config.agent
-    if not isinstance(agent, PPOConfig):
-        return {}
-    batch, width = config.trainer.batch_size, {"pi": [*agent.hidden], "vf": [*agent.hidden]}
-    n_envs = config.actors * config.envs_per_actor
-    return {
-        "n_envs": n_envs,
-        "threads": 1,
-        "norm_obs": agent.normalize_obs,
-        "norm_reward": agent.normalize_reward,
-        "ppo": {
-            "n_steps": max(1, batch // n_envs),
-            "batch_size": batch // agent.minibatches,
-            "n_epochs": agent.epochs,
-            "learning_rate": agent.learning_rate,
-            "gamma": getattr(config.replay, "gamma", 0.99),
-            "gae_lambda": agent.lambda_,
-            "clip_range": agent.clip,
-            "ent_coef": agent.entropy_weight,
-            "vf_coef": agent.value_weight,
-            "max_grad_norm": agent.max_grad_norm,
-            "policy_kwargs": {"net_arch": width, "log_std_init": agent.initial_log_std},
-        },
-    }
+def _point(seen: dict[str, float]) -> Point:
+    return int(seen["env_steps"]), round(seen["wall_s"], 2), round(seen["eval_reward"], 2)
 
 
-def peer(name: str, beside: Run) -> Run:
-    """Run Stable-Baselines3 with the settings of a run."""
-    row, started = ROWS[name], origin()
-    asked = {
-        **beside.settings,
-        "env": row.env,
-        "bar": row.bar,
-        "max_s": row.max_s,
-        "seed": beside.seed,
-        "evaluate_every_s": 2.0,
-        "episodes": 10,
-    }
-    command = [str(python_of(PEER)), "-m", "benchmarks.peers.sb3_to_score", json.dumps(asked)]
-    begun = time.perf_counter()
-    printed, error = run_apart(command, limit_s=20 * row.max_s)
-    if error:
-        raise RuntimeError(f"{name}: {error}")
+def _read(path: Path) -> Any:  # noqa: ANN401  # JSON
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def peer(cell: Cell, beside: Run, fastest: Asked) -> Run:
+    """Run Stable-Baselines3 beside a run of ours."""
+    row, started = ROWS[cell.task], origin()
+    asked = {**fastest, "bar": row.bar, "max_s": row.max_s, "seed": cell.seed}
+    asked["episodes"] = _EPISODES
+    begun, cpu_s = time.perf_counter(), _children_cpu_s()
+    printed = _ask(row, asked, limit_s=3 * row.max_s + 300)
+    cpu_s = _children_cpu_s() - cpu_s - printed["away_cpu_s"]
     curve: list[Point] = printed["curve"]
     return Run(
         algorithm=beside.algorithm,
-        task=name,
-        mode=PEER,
-        seed=beside.seed,
-        settings=beside.settings,
+        task=cell.task,
+        mode=cell.side,
+        seed=cell.seed,
+        settings=fastest,
         score=max(point[2] for point in curve),
         score_std=0.0,
         reached=printed["reached"],
         wall_s=printed["wall_s"],
         env_steps=printed["env_steps"],
         curve=curve,
-        details={"whole_s": round(time.perf_counter() - begun, 2), "version": printed["version"]},
+        details={
+            "whole_s": round(time.perf_counter() - begun, 2),
+            "cpu_s": round(cpu_s, 2),
+            "version": printed["version"],
+        },
         origin=started,
     )
 
 
-def render(runs: Sequence[Run]) -> str:
-    """Return the table of all rows, best seen beside each other."""
-    lines = [
-        "",
-        "| task, bar | preset | seconds of the run | of the command | env steps | at the bar |"
-        " Stable-Baselines3, equal settings | at the bar | times as fast |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+def fastest_of(cell: Cell, beside: Run, directory: Path) -> Asked:
+    """Return a peer's settings with the vector and threads that are fastest; measures them once."""
+    row = ROWS[cell.task]
+    asked = _wanted(cell.side, row, beside)
+    path = directory / "fastest" / f"{cell.task}_{cell.side}.json"
+    if path.exists() and (found := _read(path))["asked"] == asked:
+        return dict(found["fastest"])
+    candidates = [
+        {**variant, "env": row.env, "policy": row.policy, "seed": 0}
+        for variant in variants(asked, is_zoo=cell.side == ZOO)
     ]
-    for name, row in ROWS.items():
-        own, other = ([r for r in runs if (r.task, r.mode) == (name, m)] for m in (OURS, PEER))
-        if own:
-            lines.append(f"| {' | '.join(_cells(row, own, other))} |")
-    rows = [{"origin": run.origin} for run in runs]
-    return "\n".join([*lines, "", *machines(rows), ""])
-
-
-def _cells(row: Row, own: Sequence[Run], other: Sequence[Run]) -> list[str]:
-    """Return a line; medians count a run that missed the bar as longer than all others."""
-    times = _median([r.wall_s if r.reached else float("inf") for r in own])
-    theirs = _median([r.wall_s if r.reached else float("inf") for r in other])
-    missed = "" if times < float("inf") else "not reached"
-    return [
-        f"{row.env.rpartition(':')[2]}, {row.bar:g}",
-        own[0].algorithm,
-        missed or f"{times:.1f}",
-        missed or f"{_median([r.details['whole_s'] for r in own]):.1f}",
-        f"{_median([r.env_steps for r in own]):,.0f}",
-        _share(own),
-        "" if not other else "not reached" if theirs == float("inf") else f"{theirs:.1f}",
-        _share(other),
-        f"**{theirs / times:.2f}**" if other and max(times, theirs) < float("inf") else "",
+    limit_s = len(candidates) * (_SEARCH["limit_s"] + 30)
+    printed = _ask(row, {"candidates": candidates, **_SEARCH}, limit_s)
+    rates = [rate or 0.0 for rate in printed["rates"]]
+    best = candidates[rates.index(max(rates))]
+    named = [
+        {**{name: made[name] for name in ("vector", "n_envs", "threads")}, "env_steps_per_s": rate}
+        for made, rate in zip(candidates, rates, strict=True)
     ]
+    write_json(path, {"asked": asked, "fastest": best, "measured": named, "origin": origin()})
+    return best
 
 
-def _median(values: Sequence[float]) -> float:
-    return statistics.median(values) if values else float("inf")
+def _wanted(side: str, row: Row, beside: Run) -> Asked:
+    return zoo(row, beside.settings) if side == ZOO else dict(beside.settings)
 
 
-def _share(runs: Sequence[Run]) -> str:
-    return f"{sum(run.reached for run in runs)} of {len(runs)}" if runs else ""
+def _ask(row: Row, asked: Asked, limit_s: float) -> dict[str, Any]:
+    python = str(python_of(row.venv or PEER))
+    command = [python, "-m", "benchmarks.peers.sb3_to_score", json.dumps(asked)]
+    printed, error = run_apart(command, limit_s)
+    if error:
+        raise RuntimeError(f"{row.env}: {error}")
+    return printed
+
+
+def _children_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def take(cell: Cell, directory: Path) -> None:
+    """Do the run of a cell, and keep it."""
+    if cell.side == OURS:
+        run = ours(cell)
+    else:
+        beside = _beside(cell, kept(directory))
+        run = peer(cell, beside, fastest_of(cell, beside, directory))
+    keep(directory, run)
+    bar = "at the bar" if run.reached else "missed it"
+    note(f"{run.task} {run.seed} {run.mode}: {bar}, {run.wall_s:.1f} s, {run.env_steps:,} steps")
+
+
+# --- all cells -----------------------------------------------------------------------------------
+
+
+def missing(args: argparse.Namespace) -> Iterator[Cell]:
+    """Yield the cells that can be run and are not kept; sides begin in turns."""
+    runs = kept(args.results)
+    done = {Cell(run.task, run.mode, run.seed) for run in runs}
+    for i in range(args.seeds):
+        for task in args.only:
+            for side in SIDES if i % 2 == 0 else reversed(SIDES):
+                cell = Cell(task, side, args.first_seed + i)
+                most = min(ROWS[task].seeds, _ZOO_SEEDS if side == ZOO else args.seeds)
+                if i < most and side in args.sides and cell not in done and _can_run(cell, runs):
+                    yield cell
+
+
+def _can_run(cell: Cell, runs: Sequence[Run]) -> bool:
+    """Whether it is our side, or a peer for which there is a run of ours with settings to copy."""
+    if cell.side == OURS:
+        return True
+    row, beside = ROWS[cell.task], _beside(cell, runs)
+    if beside is None or not beside.settings or not python_of(row.venv or PEER).exists():
+        return False
+    return bool(_wanted(cell.side, row, beside))
+
+
+def _beside(cell: Cell, runs: Sequence[Run]) -> Any:  # noqa: ANN401  # a run or None
+    """Return our run of a cell's task, of the same seed if there is one."""
+    own = [run for run in runs if (run.task, run.mode) == (cell.task, OURS)]
+    return next((run for run in own if run.seed == cell.seed), own[-1] if own else None)
+
+
+def run_missing(args: argparse.Namespace) -> int:
+    """Run the missing cells, each in a separate process, until none is left or time is over."""
+    until = time.monotonic() + 60 * args.minutes if args.minutes else float("inf")
+    failed: set[Cell] = set()
+    while cells := [cell for cell in missing(args) if cell not in failed]:
+        left_s = until - time.monotonic()
+        fits = [cell for cell in cells if _expected_s(cell, args.results) < left_s]
+        if not fits:
+            note(f"the time is over; the next call begins with {' '.join(map(str, cells[0]))}")
+            break
+        words = ["--cell", *map(str, fits[0]), "--results", str(args.results)]
+        command = [*shlex.split(args.through), sys.executable, "-m", "benchmarks.learning.commands"]
+        if not _ends_within([*command, *words], left_s):
+            failed.add(fits[0])
+    return len(failed)
+
+
+def _expected_s(cell: Cell, directory: Path) -> float:
+    """Return the seconds that a cell may take: as before, or at most."""
+    row = ROWS[cell.task]
+    before = [
+        run.details["whole_s"]
+        for run in kept(directory)
+        if (run.task, run.mode) == (cell.task, cell.side)
+    ]
+    most = row.max_s + _SPARE_S if cell.side == OURS else 1.5 * row.max_s + 3 * _SPARE_S
+    return 1.5 * max(before) + 10.0 if before else most
+
+
+def _ends_within(command: Sequence[str], limit_s: float) -> bool:
+    """Run a command; end it with all that it has started once the seconds are over."""
+    process = subprocess.Popen(  # noqa: S603  # our own
+        command, cwd=ROOT, start_new_session=True
+    )
+    try:
+        return process.wait(None if limit_s == float("inf") else limit_s) == 0
+    except subprocess.TimeoutExpired:
+        note("the time is over before the run is")
+        return False
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Do the runs that are missing, or write the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", default=[*ROWS], choices=[*ROWS])
+    parser.add_argument("--sides", nargs="+", default=[*SIDES], choices=SIDES)
     parser.add_argument("--seeds", type=positive, default=10, help="at most")
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
-    parser.add_argument("--alone", action="store_true", help="without Stable-Baselines3")
-    parser.add_argument("--table", action="store_true", help="write the table into the page")
+    parser.add_argument("--minutes", type=float, default=0.0, help="end before; 0 is no limit")
+    parser.add_argument("--through", default="", help="command before that of each cell")
+    parser.add_argument("--list", action="store_true", help="print what is missing")
+    parser.add_argument("--table", action="store_true", help="write the tables into the pages")
+    parser.add_argument("--cell", nargs=3, metavar=("TASK", "SIDE", "SEED"), help="run this one")
     parser.add_argument("--results", type=Path, default=DIRECTORY)
-    parser.add_argument("--page", type=Path, default=PAGE)
     args = parser.parse_args(argv)
-    if args.table:
-        publish(args.page, render(kept(args.results)), MARKS)
-        return 0
-    for seed in range(args.first_seed, args.first_seed + args.seeds):
-        for name in args.only:
-            if seed - args.first_seed < ROWS[name].seeds:
-                _take(name, seed, args)
+    if args.cell:
+        task, side, seed = args.cell
+        end_in_order()
+        take(Cell(task, side, int(seed)), args.results)
+    elif args.list:
+        for cell in missing(args):
+            print(*cell)
+    elif args.table:
+        write_tables(kept(args.results))
+    else:
+        return run_missing(args)
     return 0
-
-
-def _take(name: str, seed: int, args: argparse.Namespace) -> None:
-    """Run both sides of a row with a seed, unless they are kept."""
-    before = {(r.task, r.mode, r.seed): r for r in kept(args.results)}
-    run = before.get((name, OURS, seed))
-    if run is None:
-        run = ours(name, seed)
-        _keep(run, args.results)
-    has_peer = run.settings and not args.alone and python_of(PEER).exists()
-    if has_peer and (name, PEER, seed) not in before:
-        _keep(peer(name, run), args.results)
-
-
-def _keep(run: Run, directory: Path) -> None:
-    keep(directory, run)
-    bar = "at the bar" if run.reached else "missed it"
-    note(f"{run.task} {run.seed} {run.mode}: {bar}, {run.wall_s:.1f} s, {run.env_steps:,} steps")
 
 
 if __name__ == "__main__":
