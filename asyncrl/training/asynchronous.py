@@ -52,14 +52,15 @@ from asyncrl.training.hosted import (
     admit_hosts,
     checked_key_file,
     facts_of,
+    placed,
     places_on_ray,
     publish,
     start_on_ray,
 )
 from asyncrl.training.join import serve_run
-from asyncrl.training.launchers import Elsewhere, RunLauncher, launcher_of, placed
-from asyncrl.training.parts import AsyncParts
-from asyncrl.training.plan import HELPERS, RunPlan, check_run, evaluator_maker
+from asyncrl.training.launchers import HELPERS, RunLauncher, launcher_of
+from asyncrl.training.parts import AsyncParts, Elsewhere
+from asyncrl.training.plan import RunPlan, check_run, evaluator_maker
 from asyncrl.training.ranks import joined_share
 from asyncrl.training.recorded import check_order_path, order_of
 from asyncrl.training.run_config import RunConfig

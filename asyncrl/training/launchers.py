@@ -1,33 +1,34 @@
-"""What starts the processes of a run on this machine, with the modules that they need."""
+"""What starts the processes of a run on this machine, with the modules that they need.
+
+Loads little: a command starts the launcher first, and loads torch while the launcher does, too.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
-from asyncrl.core.errors import ConfigError
-from asyncrl.supervision.host_launcher import HostsConfig
+from asyncrl.core.types import MOST_ACTORS, ActorId
 from asyncrl.supervision.in_child import CHILD_ID
 from asyncrl.supervision.local import LocalLauncher
-from asyncrl.supervision.ray import RayConfig
 from asyncrl.supervision.threads import ThreadLauncher
 from asyncrl.training.describe_env import PRELOAD
-from asyncrl.training.plan import HELPERS
-from asyncrl.training.run_config import RunConfig
 
-_PRELOAD = (*PRELOAD, "asyncrl.actor.process", "asyncrl.transport.zeromq")
-"""Modules that almost every actor loads, with or without a network."""
+if TYPE_CHECKING:
+    from asyncrl.training.run_config import RunConfig
 
-_NETWORKS, _CHOICE = "asyncrl.agents.parts.torch_agent", "asyncrl.agents.parts.bounded"
-"""What it loads with a network, which includes torch, and without one."""
+_PRELOAD = (*PRELOAD, "asyncrl.training.plan")
+"""Modules that every actor and evaluator loads, with or without a network."""
+
+_NETWORKS, _CHOICE = "asyncrl.training.presets", "asyncrl.agents.parts.bounded"
+"""What they load with a network, which is torch and all agents, and without one."""
+
+EVALUATOR, SERVER = ActorId(MOST_ACTORS), ActorId(MOST_ACTORS + 1)
+
+HELPERS = {EVALUATOR: "evaluator", SERVER: "inference server"}
+"""The slots and names of the processes that are not actors."""
 
 RunLauncher = LocalLauncher
 """What starts the processes of a run."""
-
-Elsewhere = HostsConfig | RayConfig
-"""Settings of what starts actors on other machines."""
-
-C = TypeVar("C", bound=RunConfig)
 
 
 def start_launcher(*, networks: bool = True) -> RunLauncher:
@@ -36,21 +37,6 @@ def start_launcher(*, networks: bool = True) -> RunLauncher:
     Who calls it before loading torch saves a second: both then load it at the same time.
     """
     return LocalLauncher(preload=(*_PRELOAD, _NETWORKS if networks else _CHOICE))
-
-
-def placed(config: C, launcher: RunLauncher | Elsewhere | None) -> tuple[C, RunLauncher | None]:
-    """Return the config and the launcher of a call, whose `launcher` may be settings instead."""
-    match launcher:
-        case HostsConfig():
-            return replace(config, launcher="hosts", hosts=launcher), None
-        case RayConfig():
-            return replace(config, launcher="ray", ray=launcher), None
-        case RunLauncher() | None:
-            return config, launcher
-    raise ConfigError(
-        f"launcher must be HostsConfig(...) or RayConfig(...), got {launcher!r:.80}; the config's "
-        "own `launcher` takes names"
-    )
 
 
 def launcher_of(config: RunConfig, launcher: RunLauncher | None) -> RunLauncher | ThreadLauncher:

@@ -14,7 +14,12 @@ from asyncrl.core.interrupter import Interrupter
 from asyncrl.learner.async_trainer import Strategy
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction
 from asyncrl.learner.trainer import CommonParts
-from asyncrl.training.launchers import Elsewhere, RunLauncher
+from asyncrl.supervision.host_launcher import HostsConfig
+from asyncrl.supervision.ray import RayConfig
+from asyncrl.training.launchers import RunLauncher
+
+Elsewhere = HostsConfig | RayConfig
+"""Settings of what starts actors on other machines."""
 
 
 class OfflineParts(CommonParts, total=False):

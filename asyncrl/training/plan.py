@@ -43,12 +43,13 @@ from asyncrl.core.replay_buffer import (
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.transport import Transport
-from asyncrl.core.types import MOST_ACTORS, ActorId
+from asyncrl.core.types import ActorId
 from asyncrl.learner.rate_limiter import RateLimiter
 from asyncrl.metrics.verdict import Setup
 from asyncrl.supervision.actor_manager import MakeBody
 from asyncrl.supervision.local import pickled
 from asyncrl.training.common_config import EvaluationConfig, with_env_kwargs
+from asyncrl.training.launchers import EVALUATOR, SERVER
 from asyncrl.training.layout import Layout
 from asyncrl.training.preset_rules import EnvFacts, suggest
 from asyncrl.training.run_config import RunConfig
@@ -60,12 +61,6 @@ class Admit(Protocol):
     def __call__(self, peer: Peer, *, evaluates: bool = False) -> Transport:
         """Return it, as a learner's link does."""
         ...
-
-
-_EVALUATOR, _SERVER = ActorId(MOST_ACTORS), ActorId(MOST_ACTORS + 1)
-
-HELPERS = {_EVALUATOR: "evaluator", _SERVER: "inference server"}
-"""The slots and names of the processes that are not actors."""
 
 
 def check_run(
@@ -177,16 +172,16 @@ class RunPlan:
                 seed=self._config.seed,
                 owns_process=self._config.launcher != "thread",
             )
-            bodies[_EVALUATOR] = partial(_evaluator_body, make_spec, admit)
+            bodies[EVALUATOR] = partial(_evaluator_body, make_spec, admit)
         if inference is not None and self._config.inference == "server":
-            bodies[_SERVER] = partial(_server_body, partial(self._server_spec, inference), admit)
+            bodies[SERVER] = partial(_server_body, partial(self._server_spec, inference), admit)
         return bodies
 
     def inference_thread(
         self, admit: Admit, inference: InferenceAddress, incarnation: int, interrupter: Interrupter
     ) -> InferenceThread:
         """Return a server of inference for the learner's process."""
-        peer = Peer(actor_id=_SERVER, incarnation=incarnation)
+        peer = Peer(actor_id=SERVER, incarnation=incarnation)
         spec = self._server_spec(inference, transport=admit(peer))
         return InferenceThread(spec, peer, interrupter)
 

@@ -19,9 +19,10 @@ from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.env_schedule import EnvSchedule
 from asyncrl.training.filming import MakeFilming
-from asyncrl.training.launchers import Elsewhere, RunLauncher, placed
+from asyncrl.training.hosted import placed
+from asyncrl.training.launchers import RunLauncher
 from asyncrl.training.offline import build_offline_trainer
-from asyncrl.training.parts import OfflineParts
+from asyncrl.training.parts import Elsewhere, OfflineParts
 from asyncrl.training.plan import episode_evaluator_maker
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.synchronous import build_sync_trainer
