@@ -11,14 +11,11 @@ from typing import Any
 import pytest
 
 from asyncrl.metrics.machine import machine
-from benchmarks.common import FIRST_SEED
-from benchmarks.learning import freshness
-from benchmarks.learning.__main__ import main, run_pieces, show
-from benchmarks.learning.offline import OFFLINE_CASES
-from benchmarks.learning.pieces import Failed, Piece, pieces_of_cases
+from benchmarks.learning.__main__ import run_pieces, show
+from benchmarks.learning.pieces import Failed, Piece
 from benchmarks.learning.runs import Run, keep, kept, of_same_settings
 from benchmarks.learning.table import no_worse
-from benchmarks.learning.tasks import CASES, TASKS, case_of, missing
+from benchmarks.learning.tasks import CASES, TASKS, missing
 from benchmarks.learning.training import ConsecutiveEvaluations, sync_config
 
 MACHINE = machine()
@@ -58,14 +55,6 @@ RESULT = json.dumps({"score": 3.0, "score_std": 0.0, "wall_s": 1.0, "env_steps":
 
 
 # --- tasks ---------------------------------------------------------------------------------------
-
-
-def test_cases_are_of_tasks_and_each_is_there_once():
-    assert {case.task for case in CASES} <= set(TASKS)
-    assert len({case.name for case in CASES}) == len(CASES)
-    assert case_of("dqn/cartpole").algorithm == "dqn"
-    with pytest.raises(ValueError, match="there is no dqn/chess; there are dqn/cartpole"):
-        case_of("dqn/chess")
 
 
 def test_cases_can_be_run_or_say_what_is_missing():
@@ -130,13 +119,6 @@ def test_what_is_done_is_not_done_again_unless_asked(tmp_path: Path):
     assert not other.done(kept(tmp_path))
 
 
-def test_no_run_begins_once_the_seconds_are_over(tmp_path: Path, capsys: Any):
-    pieces = [a_piece(seed) for seed in range(3)]
-    assert run_pieces(pieces, tmp_path, again=False, budget_s=1e-9) == 0
-    assert not kept(tmp_path)
-    assert "the next call begins with dqn/cartpole, async, seed 0" in capsys.readouterr().err
-
-
 def test_failed_run_is_reported_and_does_not_end_the_others(tmp_path: Path, capsys: Any):
     broken = replace(a_piece(0), command=(sys.executable, "-c", "raise SystemExit('why')"))
     absent = a_piece(2, reason="package missing")
@@ -153,43 +135,6 @@ def test_failed_run_is_reported_and_does_not_end_the_others(tmp_path: Path, caps
     assert "package missing" in lines[2]
 
 
-def test_pieces_begin_with_one_seed_of_everything():
-    pieces = pieces_of_cases()
-    n = len(CASES) + len(OFFLINE_CASES)
-    assert {p.name for p in pieces[:n]} == {case.name for case in (*CASES, *OFFLINE_CASES)}
-    assert {p.seed for p in pieces[:n]} == {FIRST_SEED}
-    seeds = {name: {p.seed for p in pieces if p.name == name} for name in ("dqn/pong", "dqn/taxi")}
-    assert {name: len(of_name) for name, of_name in seeds.items()} == {
-        "dqn/pong": 5,
-        "dqn/taxi": 10,
-    }
-    assert {(p.mode, p.seed) for p in pieces_of_cases(seeds=1)} == {
-        (mode, FIRST_SEED) for mode in ("async", "sync", "offline")
-    }
-
-
-@pytest.mark.slow
-@pytest.mark.processes
-def test_cheap_case_is_trained_and_gone_on_with(tmp_path: Path, capsys: Any):
-    arguments = ["--only", "dqn/cartpole", "--seeds", "1", "--max-env-steps", "3000"]
-    arguments += ["--results", str(tmp_path)]
-    assert main([*arguments, "--seconds-budget", "1"]) == 0
-    (first,) = kept(tmp_path)
-    assert (first.mode, first.origin["machine"]["cores"] > 0) == ("async", True)
-    assert first.env_steps >= 3000
-    assert 8.0 <= first.score <= 500.0
-    assert first.lag_opt_steps is not None
-    capsys.readouterr()
-    assert main(arguments) == 0
-    said = capsys.readouterr().err
-    assert "dqn/cartpole, sync, seed 100" in said
-    assert "dqn/cartpole, async, seed 100" not in said
-    sync = kept(tmp_path)[1]
-    assert (sync.mode, sync.env_steps) == ("sync", 3008)
-    assert [score for _, _, score in sync.curve]
-    assert sync.lag_opt_steps is None
-
-
 # --- what is shown -------------------------------------------------------------------------------
 
 
@@ -199,31 +144,3 @@ def test_worse_beyond_noise_is_worse():
     assert not no_worse([90.0, 91.0, 89.0], [100.0, 100.0, 100.0], span=100.0)
     assert no_worse([60.0, 100.0, 110.0], [100.0, 101.0, 99.0], span=100.0), "one seed's bad luck"
     assert no_worse([1.0], [100.0], span=1.0), "a single seed says nothing"
-
-
-def a_row(mode: str, seed: int, *returns: float) -> freshness.Row:
-    lag = 3.0 if mode == "async" else None
-    return {
-        "case": "sac/pendulum",
-        "mode": mode,
-        "actors": 2,
-        "seed": seed,
-        "returns": {str(k): score for k, score in enumerate(returns)},
-        "lag_at_insert_mean": lag,
-        "lag_at_insert_max": lag,
-        "origin": {"commit": "abc1234", "machine": MACHINE},
-    }
-
-
-def test_learning_of_both_modes_is_compared_on_a_scale_from_random_to_the_bar() -> None:
-    task = TASKS["pendulum"]
-    half = (task.random + task.bar) / 2
-    rows = [a_row("sync", seed, task.random, task.bar) for seed in (100, 101)]
-    rows += [a_row("async", seed, task.random, half) for seed in (100, 101)]
-    assert freshness.normalised(rows[0]) == (1.0, 0.5)
-    table = freshness.render(rows)
-    same = "{0} ({0} to {0})".format
-    cells = [same("1.00"), same("0.50"), same("0.50"), same("0.50"), same("0.25"), same("0.50")]
-    assert f"| 2 | 2 | {' | '.join(cells)} | 3.0, at most 3 |" in table
-    assert "abc1234" in table
-    assert "sac/pendulum" not in freshness.render(rows[:2]), "there is nothing to compare with"

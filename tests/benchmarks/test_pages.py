@@ -63,11 +63,6 @@ def test_pages_for_users_show_kept_results(name: str) -> None:
         assert insert(page, table_of, make_table.marks_of(mark)) == page
 
 
-def test_a_page_without_a_place_is_refused() -> None:
-    with pytest.raises(ValueError, match="needs the two lines"):
-        insert("an end and a begin", "table", make_table.MARKS)
-
-
 def commits_of_shown_rows() -> dict[str, set[str]]:
     """Return where each commit is named."""
     places: dict[str, set[str]] = {}

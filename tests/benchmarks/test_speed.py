@@ -3,7 +3,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,9 +14,9 @@ import pytest
 import torch
 
 from asyncrl.metrics.machine import machine
-from benchmarks.common import ROOT, Comparison, compare, keep
+from benchmarks.common import Comparison, compare, keep
 from benchmarks.make_table import load
-from benchmarks.speed import ingest, learner, replay, sampling
+from benchmarks.speed import learner, replay, sampling
 
 ORIGIN = {
     "date": "2030-01-02",
@@ -92,20 +91,6 @@ def test_sampling_is_compared_with_the_bare_loop(
     ]
 
 
-@pytest.mark.slow
-@pytest.mark.processes
-@pytest.mark.parametrize("kind", ["dqn", "cartpole"])
-def test_learner_is_compared_with_itself_alone(tmp_path: Path, kind: str) -> None:
-    """In a separate process, since it spawns others."""
-    small = ["--kind", kind, "--capacity", "1000", "--seconds", "0.3", "--repeats", "1"]
-    command = [sys.executable, "-m", "benchmarks.speed.ingest", *small, "--results", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    assert all(c["ratio"] > 0 for c in result["comparisons"])
-    assert all(stored[0] > 0 for stored in result["details"]["transitions_per_s"].values())
-
-
 def test_a_result_that_is_replaced_is_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,13 +143,3 @@ def test_learner_is_measured_on_a_gpu(run: Runs) -> None:
     assert {c["unit"] for c in result["comparisons"]} == {"opt steps/s", "batches/s"}
     apart = result["details"]["dqn: largest relative difference from plain updates"]
     assert apart["graphs"][0] < 1e-3
-
-
-def test_pace_is_kept_by_naps_and_who_is_late_catches_up_with_a_tenth_of_a_second() -> None:
-    pace, now, naps = ingest.Pace(1000.0), 50.0, []
-    for _ in range(5000):
-        naps.append(pace.nap_s(now))
-        now += naps[-1] + 0.0001
-    assert now - 50.0 == pytest.approx(5.0 - 0.1, abs=0.01), "it began 0.1 s late"
-    assert min(nap for nap in naps if nap) > 0.002
-    assert naps.count(0.0) > len(naps) / 2

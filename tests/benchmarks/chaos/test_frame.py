@@ -8,14 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
 import pytest
 
 from benchmarks.chaos import __main__ as bench
-from benchmarks.chaos.entries import ENTRIES, Entry
+from benchmarks.chaos.entries import Entry
 from benchmarks.chaos.one_entry import run_apart
 from tests.support.helpers import wait_until
 
@@ -70,34 +69,9 @@ def test_entry_that_fails_is_a_broken_finding_and_is_run_again(
 
 
 @pytest.mark.processes
-def test_what_was_measured_is_not_measured_again(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first = bench_with(monkeypatch, tmp_path, "kept")
-    said = capsys.readouterr().out
-    assert "not run: no root" in said
-    assert "1 of 2 kept, 1 could not run here" in said
-    assert bench_with(monkeypatch, tmp_path, "broken") == first
-    assert bench_with(monkeypatch, tmp_path, "broken", "--again")[0] == 1
-
-
-@pytest.mark.processes
 def test_entry_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FAKE_ENTRY", "hang")
     assert run_apart(FAKE, "small", tmp_path, 1.0) == "was not done after 1 s"
-
-
-@pytest.mark.processes
-def test_what_is_published_names_no_scratch_directory(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for way in ("broken", "raise"):
-        monkeypatch.setenv("FAKE_ENTRY", way)
-        (scratch := tmp_path / way).mkdir()
-        found = run_apart(FAKE, "small", scratch, DEADLINE_S)
-        measured = found if isinstance(found, str) else found[0].measured
-        assert str(Path("work") / "wheel") in measured
-        assert str(tmp_path) not in measured
 
 
 @pytest.mark.processes
@@ -131,9 +105,3 @@ def entries_of(pid: int) -> list[psutil.Process]:
 
 def runs(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-
-
-@pytest.mark.parametrize("name", ENTRIES)
-def test_entry_has_a_module(name: str) -> None:
-    assert find_spec(ENTRIES[name].module) is not None
-    assert ENTRIES[name].deadline_s("small") > ENTRIES[name].small_s

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.chaos.worlds import SCALE, Incarnations, Numbered, Order
+from benchmarks.chaos.worlds import SCALE, Incarnations, Numbered
 
 ACTION = np.zeros(2, np.int64)
 
@@ -29,15 +28,3 @@ def test_observations_say_which_incarnation_and_step_they_are_of(world: Numbered
     assert outcome.obs.shape == (2, 7) == (2, *second.spec.observation.shape)
     second.close()
     assert (first.incarnation.steps, second.incarnation.steps) == (0, 3)
-
-
-def test_an_order_is_obeyed_once(world: Numbered) -> None:
-    env = world()
-    env.incarnation.order = Order.RAISE
-    with pytest.raises(ValueError, match="the wheel came off"):
-        env.step(ACTION)
-    assert env.incarnation.obeyed_at > 0
-    assert env.incarnation.order == Order.NONE
-    env.step(ACTION)
-    assert env.incarnation.steps == 1
-    assert env.incarnation.pid == os.getpid()
