@@ -17,7 +17,6 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from multiprocessing import resource_tracker
 from pathlib import Path
 
 import psutil
@@ -112,19 +111,6 @@ def _warm_process() -> Iterator[None]:
 def fresh_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start launchers' helpers as users have them."""
     monkeypatch.setattr(local, "_start_server", warm.start_fresh)
-
-
-@pytest.fixture
-def no_other_children() -> None:
-    """End the warm process, for a test that counts all children of this one."""
-    warm.end()
-
-
-@pytest.fixture
-def tracker_ends() -> Iterator[None]:
-    """End the process that Python starts beside those of `multiprocessing`, and keeps otherwise."""
-    yield
-    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
 
 
 @pytest.fixture(autouse=True)

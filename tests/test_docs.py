@@ -11,28 +11,19 @@ import sys
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from string import Template
 from typing import get_args
 
-import gymnasium
 import pytest
 
 import asyncrl
-from asyncrl.agents.dqn import DQNConfig
 from asyncrl.cli import train
 from asyncrl.cli.main import COMMANDS
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.atari import AtariConfig
-from asyncrl.envs.gym import make_batch
-from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics import verdict
 from asyncrl.metrics.metrics import METRICS
-from asyncrl.metrics.verdict import Setup
-from asyncrl.recorders.terminal import render_summary
-from asyncrl.training.describe_env import describe_here
-from asyncrl.training.plan import RunPlan
 from asyncrl.training.presets import PRESETS, preset
 from asyncrl.training.run_config import RunConfig
 from benchmarks.common import FIRST_SEED
@@ -60,25 +51,6 @@ def settings(config: object, group: str = "") -> Iterator[tuple[type, str, str]]
             yield type(config), field.name, name
 
 
-def test_the_traffic_of_many_actors_is_what_its_formula_says() -> None:
-    text = (generate.ROOT / "docs/guides/many-machines.md").read_text(encoding="utf-8")
-    make_env, config = make_batch(partial(gymnasium.make, "CartPole-v1"), 8), RunConfig()
-    seen = describe_here(make_env)
-    schema = RunPlan(DQNConfig(), make_env, None, config, None, seen=seen).schema
-    row_bytes, length, rate = schema.segment_bytes / schema.rows, 32, 100
-    assert f"{row_bytes:g} bytes per row as in CartPole" in text
-    rows = re.findall(
-        r"^\| ([\d,]+) \| ([\d,]+) \| ([\d.]+) MB/s \| ([\d.]+) MB/s", text, re.MULTILINE
-    )
-    assert len(rows) == 4
-    for cells in rows:
-        actors, transitions, experience, models = (float(one.replace(",", "")) for one in cells)
-        assert transitions == pytest.approx(actors * 8 * rate, rel=0.01)
-        said = 8 * rate * row_bytes * (1 + 1 / length) + rate / length * 640 + 1000
-        assert experience * 1e6 == pytest.approx(actors * said, rel=0.03)
-        assert models * 1e6 == pytest.approx(actors * 20e3, rel=0.03)
-
-
 def test_every_setting_has_an_entry(pages: dict[str, str]) -> None:
     text = pages["settings.md"] + pages["agents.md"]
     names = {name for make in PRESETS.values() for _, _, name in settings(make())}
@@ -103,23 +75,6 @@ def test_help_names_the_effect_of_0_only_where_0_is_allowed(pages: dict[str, str
     assert not wrong
 
 
-def test_kind_of_a_list_of_names_is_said() -> None:
-    assert generate.words_of(RunConfig, "env_info", tuple[str, ...]) == "Names"
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("batch_size", "Integer, at least 1"),
-        ("max_lag_s", "Number, 0 (off) or more, in seconds"),
-        ("max_lag_opt_steps", "Integer, 0 (off) or more, in optimisation steps"),
-    ],
-)
-def test_words_say_kind_range_and_unit(name: str, expected: str) -> None:
-    cls = type(RunConfig().trainer)
-    assert generate.words_of(cls, name, cls.__annotations__[name]) == expected
-
-
 def test_names_on_a_page_are_distinct(pages: dict[str, str]) -> None:
     """An anchor that is there twice would lead to the first of the two."""
     for page, text in pages.items():
@@ -136,37 +91,6 @@ def test_every_command_metric_preset_and_public_name_is_there(pages: dict[str, s
     assert all(f"## {name}\n" in pages["presets.md"] for name in PRESETS)
     shown = set(re.findall(r"^::: [\w.]+\.(\w+)$", pages["api.md"], re.MULTILINE))
     assert set(asyncrl.__all__) <= shown
-
-
-def test_sample_summary_is_what_such_a_run_prints() -> None:
-    shares = {"wait": 0.58, "opt": 0.34, "sample": 0.04, "publish": 0.03, "other": 0.01}
-    actor = {"env_steps_per_s": 5600.0, "wait_share": 0.04, "restarts": 0.0, "dropped": 0.0}
-    rows = ((87_900, 412), (87_800, 409))
-    result = TrainResult(
-        stop_reason="an evaluation reached 475 (497.6)",
-        wall_s=16.0,
-        env_steps=175_700,
-        opt_steps=2_670,
-        best_score=500.0,
-        best_opt_steps=2_670,
-        last_score=500.0,
-        seconds_to_stop_bar=15.0,
-        samples_per_insert=3.9,
-        machine_cpu_percent=99.0,
-        setup=Setup(actors=2, envs_per_actor=16, samples_per_insert=4.0, cores=2, quota=None),
-        learner_shares=shares,
-        actor_shares={"env": 0.36, "send": 0.31, "policy": 0.28, "wait": 0.04},
-        ledger=dict.fromkeys(("produced", "stored"), 175_700)
-        | dict.fromkeys(("dropped", "lost", "in_flight"), 0),
-        actors={
-            str(i): actor | {"env_steps": float(steps), "episodes": float(episodes)}
-            for i, (steps, episodes) in enumerate(rows)
-        },
-    )
-    printed = render_summary({**result.summary(), "run_dir": "runs/mine"})
-    page = SITE["docs/start/live-view.md"].partition("## The summary")[2]
-    shown = page.partition("```text")[2].partition("```")[0]
-    assert shown.split() == printed.split()
 
 
 def test_every_verdict_is_explained() -> None:
@@ -304,13 +228,6 @@ def test_pages_of_algorithms_show_runs_of_seeds_that_nothing_was_tuned_on() -> N
     assert text.count("<svg") == 1
     assert text.count('<polyline class="seed"') == 5
     assert "best case" not in text
-
-
-def test_pages_of_algorithms_say_where_presets_were_tuned_on_the_seeds() -> None:
-    text = measured.learning("sac", [run(0), run(1)])
-    assert "| two actors\\* |" in text
-    assert "optimistic score" in text
-    assert "No run" in measured.learning("td3", [run(0)])
 
 
 def test_every_algorithm_has_a_page_with_its_results() -> None:

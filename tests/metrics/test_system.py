@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,26 +18,12 @@ from asyncrl.metrics.limits import ControlGroups
 from asyncrl.metrics.metrics import describe
 from asyncrl.metrics.system import Cores, CoreTimes, SystemMeter, find_gpu
 from tests.metrics.test_limits import Machine, cpu_v2, v2
-from tests.support.helpers import wait_until
-
-SPIN = "import sys; print(flush=True)\nwhile True: pass"
 
 
 def work(seconds: float) -> None:
     until = time.process_time() + seconds
     while time.process_time() < until:
         pass
-
-
-@pytest.fixture(autouse=True)
-def children_of_this_test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out what this process has started for other tests, such as the warm one."""
-    find, before = psutil.Process.children, psutil.Process().children(recursive=True)
-
-    def children(process: psutil.Process, *, recursive: bool = False) -> list[psutil.Process]:
-        return [child for child in find(process, recursive) if child not in before]
-
-    monkeypatch.setattr(psutil.Process, "children", children)
 
 
 @pytest.mark.behaviour(number=59)
@@ -71,29 +57,42 @@ def test_use_is_since_the_last_record_and_in_the_mean_since_the_start(
     assert (usage.cpu_percent, usage.machine_cpu_percent) == pytest.approx((10.0, 25.0))
 
 
-@pytest.mark.usefixtures("no_other_children")
-def test_new_actors_are_searched_for_at_once_and_counted_with_what_they_take() -> None:
-    now_s = 100.0
+class Child:
+    """A process that has taken as much as a test says."""
+
+    pid, used_s = 7, 5.0
+
+    def oneshot(self) -> nullcontext[None]:
+        return nullcontext()
+
+    def cpu_times(self) -> SimpleNamespace:
+        return SimpleNamespace(user=self.used_s, system=0.0)
+
+    def memory_info(self) -> SimpleNamespace:
+        return SimpleNamespace(rss=2_000_000)
+
+
+def test_new_actors_are_searched_for_at_once_and_counted_with_what_they_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, child, running = 100.0, Child(), list[Child]()
+    monkeypatch.setattr(psutil.Process, "children", lambda *_, **__: list(running))
     meter = SystemMeter(clock=lambda: now_s)
-    child = subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE)
     one = {"actor/0/restarts": 0.0}
-    try:
-        assert child.stdout
-        child.stdout.readline()
-        now_s += 1.0
-        assert "system/children_rss_bytes" not in meter.record(among={}), "not looked for yet"
-        found = meter.record(among=one)
-        assert found["system/children_rss_bytes"] > 1e6
-        assert "system/children_cpu_percent" not in found, "since when, is not known"
-        now_s += 1.0
-        wait_until(
-            lambda: meter.record(among=one)["system/children_cpu_percent"] > 0.0, 60, "its work"
-        )
-        assert (meter.usage().children_cpu_percent or 0.0) > 0.0
-        assert all(describe(name) for name in meter.record(among=one))
-    finally:
-        child.kill()
-        child.communicate()
+    running.append(child)
+    now_s += 1.0
+    assert "system/children_rss_bytes" not in meter.record(among={}), "not looked for yet"
+    found = meter.record(among=one)
+    assert found["system/children_rss_bytes"] == 2e6
+    assert "system/children_cpu_percent" not in found, "since when, is not known"
+    now_s += 1.0
+    child.used_s += 0.5
+    record = meter.record(among=one)
+    assert record["system/children_cpu_percent"] == pytest.approx(50.0)
+    assert (meter.usage().children_cpu_percent or 0.0) > 0.0
+    assert all(describe(name) for name in record)
+    running.clear()
+    now_s += 10.0
     assert "system/children_rss_bytes" not in meter.record(among=one), "it has ended"
 
 
