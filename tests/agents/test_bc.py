@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from asyncrl.agents.bc import BCConfig
-from asyncrl.core.agent import evaluation_mode
 from asyncrl.core.env import BoxSpec, EnvSpec
 from asyncrl.core.types import Array
 from tests.agents import cloning
@@ -48,18 +47,3 @@ def test_quantity_with_a_single_value_has_a_finite_loss() -> None:
     )
     assert float(agent.opt(batch)["loss"]) == pytest.approx(expected, rel=1e-5)
     assert (agent.act(batch["obs"]).action[:, 1] == 2.0).all()
-
-
-def test_learns_quantities_and_their_spread() -> None:
-    random = np.random.default_rng(3)
-    config = BCConfig(hidden=(32,), device="cpu", learning_rate=1e-2)
-    agent = config.build(cloning.CONTINUOUS, cloning.CONTEXT)
-    for _ in range(800):
-        obs = random.normal(size=(64, 3)).astype(np.float32)
-        unit = np.tanh(obs[:, :2]) * 0.5 + 0.1 * random.normal(size=(64, 2))
-        action = (unit * [1.0, 2.5] + [0.0, 2.5]).astype(np.float32)
-        agent.opt({**cloning.batch_of(cloning.CONTINUOUS, 64), "obs": obs, "action": action})
-    with evaluation_mode(agent):
-        action = agent.act(obs).action
-    np.testing.assert_allclose(action[:, 0], np.tanh(obs[:, 0]) * 0.5, atol=0.25)
-    np.testing.assert_allclose(agent.head.log_std.detach().exp(), [0.1, 0.1], rtol=0.4)

@@ -120,7 +120,7 @@ def test_learner_sees_actions_as_likely_as_the_actor_did(
 
 @pytest.mark.behaviour(number=35)
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["ppo", "ppo-lstm", "impala", "impala-gru"])
+@pytest.mark.parametrize("name", ["ppo", "ppo-lstm", "impala", "impala-gru", "sac"])
 def test_gpu_learns_what_a_cpu_learns(name: str) -> None:
     case, results = CASES[name], []
     once = {"epochs": 1, "minibatches": 1} if isinstance(case.config, PPOConfig) else {}

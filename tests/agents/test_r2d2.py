@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,18 +11,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from asyncrl.agents.r2d2 import R2D2Agent, R2D2Config, RecurrentQNet
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.segment import ColumnSpec, SegmentConfig
 from asyncrl.core.types import Array, Columns
-from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.stop_conditions import MaxOptSteps
-from asyncrl.replay.sequences import SequenceReplayConfig
-from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 from tests.support.scale import examples
 
 CONTEXT = PolicyContext(seed=3, n_envs=4)
@@ -168,42 +161,6 @@ def test_burn_in_warms_the_memory_up_without_gradients() -> None:
         other = obs.detach().clone()
         other[:, 0] += 1.0
         assert not torch.allclose(agent.unroll(agent.net, other, data), q)
-
-
-def test_stored_memory_is_what_the_policy_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[R2D2Agent, Columns]] = []
-
-    def look(agent: R2D2Agent, batch: Columns) -> Mapping[str, Tensor]:
-        seen.append((agent, batch))
-        return {"loss": torch.zeros(())}
-
-    def columns(config: R2D2Config, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
-        return tuple(dataclasses.replace(column, start=False) for column in declared(config, spec))
-
-    monkeypatch.setattr(R2D2Agent, "opt", look)
-    declared = R2D2Config.extra_columns
-    # Memories of all rows, to see how each follows from the one before.
-    monkeypatch.setattr(R2D2Config, "extra_columns", columns)
-    config = SyncConfig(
-        replay=SequenceReplayConfig(sequence_length=6, stride=3, burn_in=2),
-        trainer=TrainerConfig(
-            segment=SegmentConfig(length=8), opt_interval_env_steps=100, warmup_env_steps=300
-        ),
-    )
-    make_env = EnvConfig(id="CartPole-v1", n_envs=4).build
-    train_sync(small(), make_env, config, stop=MaxOptSteps(4))
-    assert len(seen) == 4
-    for agent, batch in seen:
-        mask = batch["mask"]
-        obs, memory = (torch.from_numpy(batch[name]) for name in ("obs", "memory"))
-        begins = ~mask[:, 0]
-        assert begins.any(), "no sequence begins an episode"
-        assert not memory[begins, 2].any()
-        assert memory[~begins, 0].any(dim=1).all()
-        follows = torch.from_numpy(mask[:, :-1] & mask[:, 1:])
-        with torch.no_grad():
-            _, after = agent.net.step(obs[:, : mask.shape[1] - 1][follows], memory[:, :-1][follows])
-        torch.testing.assert_close(after, memory[:, 1:][follows])
 
 
 # --- what cannot work ----------------------------------------------------------------------------

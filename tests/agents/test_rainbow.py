@@ -11,7 +11,6 @@ from asyncrl.agents.c51 import C51Agent
 from asyncrl.agents.parts.networks import DuelingHead, NoisyLinear
 from asyncrl.agents.rainbow import RainbowConfig
 from asyncrl.core.agent import PolicyContext
-from asyncrl.core.env import EnvSpec
 from tests.agents.chain import TWO_STATES, random_batch
 
 CONTEXT = PolicyContext(seed=0, n_envs=8)
@@ -28,10 +27,6 @@ def test_all_parts_are_there() -> None:
     assert len(linear) == 5
     assert any(isinstance(m, DuelingHead) for m in agent.model.modules())
     assert agent.net.logits(torch.zeros(3, 2)).shape == (3, 2, 51)
-
-
-def silent_network(_: EnvSpec) -> nn.Module:
-    return nn.Linear(2, 22)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

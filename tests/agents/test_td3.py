@@ -124,19 +124,6 @@ def test_lasting_noise_starts_over_with_an_episode(first_steps: str) -> None:
     assert then[0] > then[1], "where no episode begins it lasts"
 
 
-@pytest.mark.parametrize("correlation", [0.0, 10.0])
-def test_random_steps_are_uniform_however_long_they_last(correlation: float) -> None:
-    config = small(random_env_steps=10**6, noise_correlation_env_steps=correlation)
-    policy = config.build_policy(SPEC, CONTEXT)
-    steps = np.stack([policy.act(observations(500)).action for _ in range(100)])
-    for column, low, high in zip(steps.reshape(-1, 2).T, LOW, HIGH, strict=True):
-        shares, _ = np.histogram(column, bins=10, range=(low, high))
-        np.testing.assert_allclose(shares / len(column), 0.1, atol=0.015)
-    unit = (steps.astype(np.float64) - [2.0, 2.25]) / [3.0, 0.25]
-    alike = 3.0 * (unit[1:] * unit[:-1]).mean()
-    assert (alike > 0.8) if correlation else (abs(alike) < 0.03)
-
-
 # --- learning ------------------------------------------------------------------------------------
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
-from itertools import accumulate, cycle
 from typing import Any
 
 import numpy as np
@@ -18,7 +15,6 @@ from asyncrl.agents.parts import accelerated
 from asyncrl.agents.parts.accelerated import (
     Accelerated,
     FlushedDenormals,
-    multiplies_better,
 )
 from asyncrl.agents.parts.torch_config import Acceleration
 from asyncrl.core.agent import PolicyContext
@@ -102,18 +98,6 @@ def test_compiling_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ConfigError, match=r"needs a C\+\+ compiler"):
         Accelerated(Counting(CPU).update, "compile", CPU)
-
-
-@pytest.mark.parametrize(("own_s", "other_s"), [(2.0, 1.0), (1.0, 1.0)])
-def test_library_is_chosen_by_the_time_and_the_precision_of_a_product(
-    own_s: float, other_s: float
-) -> None:
-    def better(other: Any) -> bool:
-        times = accumulate(cycle([0.0, own_s, 0.0, other_s]))
-        return multiplies_better(other, lambda: next(times))
-
-    assert better(nullcontext) is (own_s > other_s)
-    assert not better(partial(torch.autocast, "cpu", torch.bfloat16))
 
 
 @pytest.fixture

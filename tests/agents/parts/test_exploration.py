@@ -15,7 +15,6 @@ from asyncrl.agents.parts.exploration import (
     Explorer,
     Softmax,
 )
-from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.core.agent import PolicyContext
 
 
@@ -44,19 +43,6 @@ def test_each_environment_explores_as_its_rung_says() -> None:
     # A random action is the best one by chance in 1 of 5 cases.
     assert explored == pytest.approx(0.8 * of_four.epsilons(0), abs=0.03)
     assert of_four.record(0)["exploration_rate"] == pytest.approx(of_four.epsilons(0).mean())
-
-
-@pytest.mark.behaviour(number=64)
-@pytest.mark.parametrize(
-    ("env_steps", "line", "step"),
-    [(0, 1.0, 1.0), (250, 0.775, 1.0), (500, 0.55, 1.0), (1000, 0.1, 0.1), (5000, 0.1, 0.1)],
-)
-def test_epsilon_follows_a_schedule_in_env_steps(env_steps: int, line: float, step: float) -> None:
-    for interpolate, expected in ((True, line), (False, step)):
-        schedule = Schedule(points=((0, 1.0), (1000, 0.1)), interpolate=interpolate)
-        greedy = explorer(EpsilonGreedy(epsilon=schedule))
-        assert greedy.record(env_steps) == {"exploration_rate": schedule.at(env_steps)}
-        assert greedy.epsilons(env_steps).tolist() == pytest.approx([expected])
 
 
 def test_ladder_may_start_from_chance_as_well() -> None:

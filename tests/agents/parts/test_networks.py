@@ -200,20 +200,6 @@ def drawn_columns(count: int) -> dict[str, np.ndarray]:
     }
 
 
-def test_fields_are_read_as_floats_by_name() -> None:
-    columns = drawn_columns(4)
-    packed = torch.from_numpy(FIELDS.pack(columns))
-    for rows, part in ((packed, slice(None)), (packed[1:3], slice(1, 3))):
-        fields = observation_reader(FIELDS)(rows)
-        assert isinstance(fields, dict)
-        assert list(fields) == list(columns)
-        for name, field in fields.items():
-            assert field.dtype == torch.float32
-            scale = 255 if columns[name].dtype == np.uint8 else 1
-            right = columns[name][part].astype(np.float32) / np.float32(scale)
-            np.testing.assert_array_equal(field, right)
-
-
 def byte_choices(low: list[int], high: list[int]) -> BoxSpec:
     bounds = (np.array(side, np.uint8) for side in (low, high))
     return BoxSpec((len(low),), "uint8", *bounds, categorical=True)

@@ -10,9 +10,8 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from asyncrl.agents.parts.batch_renorm import RenormedLayers
 from asyncrl.agents.parts.critics import BatchedCritics
-from asyncrl.agents.parts.networks import MLP, nature_cnn
+from asyncrl.agents.parts.networks import MLP
 from asyncrl.agents.parts.products import matrix_products
 
 
@@ -32,20 +31,6 @@ def test_layers_forward_and_backward_are_products() -> None:
 
     # Three layers, and all of their gradients but that of the observations.
     assert operations(matrix_products(work)) == {"aten::mm": 3 + 5, "aten::bmm": 1 + 1}
-
-
-def test_normalised_layers_are_the_same_products() -> None:
-    network, obs = RenormedLayers(3, (8, 8), 2, warmup_batches=10), torch.randn(5, 3)
-    products = matrix_products(lambda: network(obs).sum().backward())
-    # Those of weights with shifts, and with sums of gradients, have a vector.
-    assert operations(products) == {"aten::bmm": 3 + 5}
-
-
-def test_convolutions_are_products_without_what_is_added() -> None:
-    network, frames = nature_cnn(1), torch.randn(2, 1, 36, 36)
-    products = matrix_products(lambda: network(frames).sum().backward())
-    kinds = {"aten::convolution": 3, "aten::convolution_backward": 3}
-    assert operations(products) == kinds
 
 
 def test_work_that_differs_between_repetitions_is_computed_as_often() -> None:

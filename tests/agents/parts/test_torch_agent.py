@@ -168,21 +168,6 @@ def test_settings_of_an_optimizer_that_were_changed_in_mid_run_come_back() -> No
     assert isinstance(second.param_groups[1]["lr"], torch.Tensor)
 
 
-def test_a_rate_that_was_set_comes_back_unless_the_settings_say_otherwise() -> None:
-    def agent(rate: float) -> tuple[TorchAgent, torch.optim.Optimizer]:
-        agent = agent_with(1.0)
-        optimizer = torch.optim.Adam(agent.model.parameters(), lr=rate)
-        agent.parts["optimizer"] = optimizer
-        return agent, optimizer
-
-    first, optimizer = agent(0.1)
-    optimizer.param_groups[0]["lr"] = 0.025
-    for made_with, expected in ((0.1, 0.025), (0.2, 0.2)):
-        second, other = agent(made_with)
-        second.load_state(first.state())
-        assert other.param_groups[0]["lr"] == expected
-
-
 def test_part_that_cannot_be_saved_is_named() -> None:
     agent = agent_with(1.0)
     optimizer = torch.optim.Adam(agent.model.parameters())

@@ -16,13 +16,12 @@ from asyncrl.agents.iql import IQLConfig
 from asyncrl.agents.iqn import IQNConfig
 from asyncrl.agents.parts.networks import MakeNetwork
 from asyncrl.agents.parts.user_networks import own_network
-from asyncrl.agents.ppo import PPOConfig, PPOPolicy
+from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.agents.sac import SACConfig
 from asyncrl.core.agent import AgentConfig, PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.types import Columns
 from asyncrl.doctor.agent import examine_agent
 
 _FREE, _ONES = np.full(4, np.inf, np.float32), np.ones(2, np.float32)
@@ -156,11 +155,6 @@ def test_a_trial_pass_changes_no_counters_and_no_random_state() -> None:
     assert torch.equal(made[0].get_buffer("0.running_var"), torch.ones(4))
 
 
-def normalizing(_: EnvSpec) -> nn.Module:
-    """Make what answers otherwise while it learns, for rows that depend on their neighbours."""
-    return nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 3))
-
-
 def dropping(_: EnvSpec) -> nn.Module:
     return nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.Linear(16, 3))
 
@@ -189,31 +183,3 @@ class DroppingCritic(nn.Module):
 def test_dropout_is_repeated_and_resumes_from_a_state(config: AgentConfig, spec: EnvSpec) -> None:
     findings = {found.check: found for found in examine_agent(config, spec)}
     assert findings["resume"].level == "ok", findings["resume"].seen
-
-
-def trajectories(policy: PPOPolicy, n: int = 4, length: int = 8) -> Columns:
-    """Return what a policy has played."""
-    random = np.random.default_rng(0)
-    obs = random.normal(2.0, 3.0, (n, length + 1, 4)).astype(np.float32)
-    act = policy.act(obs[:, :-1].reshape(-1, 4))
-    return {
-        "obs": obs,
-        "action": act.action.reshape(n, length),
-        **{name: column.reshape(n, length) for name, column in act.extras.items()},
-        "reward": random.normal(size=(n, length)).astype(np.float32),
-        "discount": np.full((n, length), 0.99, np.float32),
-        "mask": np.ones((n, length), np.bool_),
-    }
-
-
-def test_learner_and_actor_compute_the_same_probabilities_and_learn_the_normalisation() -> None:
-    config = PPOConfig(network=normalizing, device="cpu", epochs=2, minibatches=2)
-    agent = config.build(CHOICES, PolicyContext(seed=0))
-    policy = config.build_policy(CHOICES, PolicyContext(seed=0, n_envs=32))
-    for turn in range(3):
-        policy.sync_model(agent.model_info())
-        metrics = agent.opt(trajectories(policy))
-        assert float(metrics["lag_kl"]) == pytest.approx(0.0, abs=1e-6)
-        counts = [v for k, v in agent.model_info().params.items() if k.endswith("batches_tracked")]
-        assert counts
-        assert {int(count) for count in counts} == {4 * (turn + 1)}
