@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import json
 import logging
@@ -28,14 +27,6 @@ def returns(progress: Progress) -> None:
 def raises(progress: Progress) -> NoReturn:
     progress.turn(3)
     raise ValueError("the lid\nis shut")
-
-
-def raises_on_a_full_disk(_: Progress) -> NoReturn:
-    def full(*_: object, **__: object) -> NoReturn:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    Path.write_text = full  # type: ignore[assignment]
-    raise ValueError("nowhere to write it")
 
 
 def leaves(_: Progress) -> NoReturn:
@@ -104,12 +95,6 @@ def logs_and_prints(progress: Progress) -> None:
     os.write(2, b"last words")
     progress.turn(0)
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def logs_without_end(_: Progress) -> None:
-    log = logging.getLogger("tests.bodies")
-    for _each in range(3000):
-        log.warning("x" * 1000)
 
 
 class StartsHelpers:

@@ -563,21 +563,6 @@ def test_actor_that_alone_has_got_a_signal_is_started_again(
         stage.wait_for(peer(0, 1))
 
 
-def test_second_signal_that_raises_nothing_ends_the_wait_too(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with started() as stage:
-        stopping = threading.Thread(target=stage.manager.stop)
-        stopping.start()
-        wait_until(stage.manager._finishing.is_set, DEADLINE_S, "the order to finish")
-        stage.launcher.wait_rounds()
-        assert stopping.is_alive()
-        stage.interrupter.hurry = True
-        stopping.join(DEADLINE_S)
-        assert [who for who, _ in stage.launcher.killed] == [peer(0), peer(1)]
-        assert not caplog.records
-
-
 def test_stop_kills_actors_that_do_not_end_in_time(caplog: pytest.LogCaptureFixture) -> None:
     with started() as stage:
         stage.launcher.end(peer(0))
@@ -602,20 +587,6 @@ def test_helpers_have_a_moment_after_the_last_actor(caplog: pytest.LogCaptureFix
         stopping.join(DEADLINE_S)
         assert stage.launcher.killed == [(peer(1), False)]
         assert not caplog.records, "its evaluation is of no use"
-
-
-def test_stop_gives_up_a_launcher_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncrl.supervision.actor_manager._FINISH_S", 0.05)
-    stage, may_end = Stage(1, ActorManagerConfig(stop_timeout_s=0.05)), threading.Event()
-    monkeypatch.setattr(stage.launcher, "close", lambda: may_end.wait(DEADLINE_S))
-    stage.manager.start()
-    try:
-        with pytest.raises(ActorFailed, match=r"watches actors did not end within 0\.1 s after"):
-            stage.manager.stop()
-    finally:
-        may_end.set()
-        stage.manager._thread.join(DEADLINE_S)
-    stage.manager.stop()
 
 
 @pytest.mark.fault("F10")

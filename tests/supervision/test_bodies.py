@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import sys
 import tempfile
 import zlib
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.supervision.local import LocalLauncher, StartMethod, pickled
+from asyncrl.supervision.local import LocalLauncher, StartMethod
 from asyncrl.supervision.local_files import make_body, take_body
 from tests.contracts.test_launcher import DEADLINE_S, runs
 from tests.supervision import bodies
@@ -49,14 +48,6 @@ def test_it_arrives_whole_and_in_no_file(tmp_path: Path, monkeypatch: pytest.Mon
         assert take_body(body) == b"secret" * 1000
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(body)
-
-
-def test_it_is_read_only() -> None:
-    body = make_body(b"secret")
-    for changes in (lambda: os.pwrite(body, b"x", 0), lambda: os.truncate(body, 0)):
-        with pytest.raises(PermissionError):
-            changes()
-    assert take_body(body) == b"secret"
 
 
 def test_it_may_be_large() -> None:
@@ -99,35 +90,3 @@ def test_an_actor_has_closed_it_before_it_runs_a_line_of_the_users(
     links = json.loads((tmp_path / "notes").read_text())
     assert links
     assert not any("asyncrl-body" in link for link in links)
-
-
-def test_one_that_has_come_for_another_is_not_inherited() -> None:
-    """A system may deliver a descriptor before the whole of the order that goes with it."""
-    with LocalLauncher() as launcher:
-        early = make_body(pickled(bodies.waits))
-        launcher._order({"kill": "no-actor", "stacks": False}, early)
-        os.close(early)
-        launcher.launch(peer(), bodies.waits)
-        wait_until(lambda: launcher.progress(peer()).turns, DEADLINE_S, "the actor at work")
-        server = its_server()
-        (actor,) = server.children()
-        assert len(held(server.pid)) == 1, "it waits for its order"
-        assert held(actor.pid) == []
-
-
-def test_actor_without_a_free_descriptor_is_reported() -> None:
-    with LocalLauncher() as launcher:
-        launcher.launch(peer(0), bodies.waits)
-        wait_until(lambda: launcher.progress(peer(0)).turns, DEADLINE_S, "the helper at work")
-        server = its_server().pid
-        soft, hard = resource.prlimit(server, resource.RLIMIT_NOFILE)
-        taken = 3  # the standard ones; `poll` needs room for two
-        resource.prlimit(server, resource.RLIMIT_NOFILE, (taken, hard))
-        launcher.launch(peer(1), partial(bodies.reports_and_waits, number=1))
-        (ended,) = launcher.exits(DEADLINE_S)
-        assert ended.peer == peer(1)
-        assert (ended.began, ended.error) == (False, "OSError: [Errno 24] Too many open files")
-        resource.prlimit(server, resource.RLIMIT_NOFILE, (soft, hard))
-        launcher.launch(peer(2), partial(bodies.reports_and_waits, number=2))
-        wait_until(lambda: launcher.progress(peer(2)).turns, DEADLINE_S, "another one")
-        assert launcher.progress(peer(2)).produced == 2, "its own, not that of the one before"

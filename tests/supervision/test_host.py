@@ -177,23 +177,6 @@ def test_a_silent_learner_ends_the_host(site: Site) -> None:
         site.host.run(site.interrupter)
 
 
-def test_a_learner_that_never_answers_is_said_to(
-    site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
-    site.line.answers = False
-
-    def time_passes() -> None:
-        site.now_s += 0.5
-
-    site.line.on_turn = time_passes
-    expected = r"has not answered for 6\d s, so this host ends without having joined; it is reach"
-    with pytest.raises(TransportError, match=expected):
-        site.host.run(site.interrupter)
-    assert caplog.messages == [
-        "the learner has not answered yet; it is reachable, but busy or stopped (waits 60 s)"
-    ]
-
-
 def test_a_host_that_slept_gives_its_learner_time(site: Site) -> None:
     site.launch("waits")
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
-import random
 from typing import Any
 from unittest.mock import Mock
 
@@ -220,33 +218,6 @@ def test_a_host_that_offers_a_key_of_another_or_none_is_refused_with_its_actors(
     other.say()
     assert not other.words
     assert stage.launcher.has_room(ActorId(3)), "at the other host"
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_whatever_hosts_offer_no_key_is_that_of_two_actors(seed: int) -> None:
-    draw = random.Random(seed)
-    stage = Stage()
-    odd: list[Any] = ["", "x", 0, None, [], {}, "of " + "y" * 1000, "of é", 1.5, True]
-    names = itertools.count()
-    hosts = [HostSide(stage, f"h{next(names)}") for _ in range(3)]
-    for turn in range(60):
-        host = hosts[place := draw.randrange(3)]
-        known = [f"of h{draw.randrange(next(names))}, {draw.randrange(4)}" for _ in range(2)]
-        new = f"of {host.id.decode()}, {turn + 9}"
-        offer: Any = draw.sample([new, *known, draw.choice(odd)], draw.randrange(4))
-        host.talk.say(keys=draw.choice([offer, offer, offer, draw.choice(odd)]))
-        host.say()
-        if host.words:  # refused: another one comes
-            hosts[place] = HostSide(stage, f"h{next(names)}")
-        for actor_id in range(ACTORS):
-            if stage.launcher.has_room(ActorId(0)) and draw.random() < 0.5:
-                stage.launcher.launch(peer(actor_id, turn), body)
-        running = draw.choice([None, *stage.launcher._where])
-        if running is not None:
-            for each in hosts:
-                each.talk.say(**plain_exit(ActorExit(peer=running, code=0)))
-                each.say()
-    assert len(stage.admitted) > 5
 
 
 def test_a_silent_host_is_lost_with_its_actors(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import signal
 import socket
 import stat
@@ -12,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -27,7 +25,7 @@ from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
 from asyncrl.supervision import local
 from asyncrl.supervision.local import LocalLauncher, StartMethod
-from asyncrl.supervision.local_files import ALIVE, kill_marked, make_directory, marked
+from asyncrl.supervision.local_files import kill_marked, make_directory, marked
 from tests.contracts.test_launcher import DEADLINE_S, alive, runs
 from tests.supervision import bodies
 from tests.support.helpers import many_descriptors, wait_until
@@ -64,16 +62,6 @@ def test_its_helper_runs_nothing_that_lies_in_the_current_directory(
     assert not (tmp_path / "ran").exists()
 
 
-def test_helper_without_children_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "loads_for_ever.py").write_text("import time\ntime.sleep(1e6)")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(local, "_CLOSE_S", 1e6)
-    LocalLauncher(preload=["loads_for_ever"]).close()
-    assert not children()
-
-
 @pytest.mark.fault("F38")
 def test_its_end_reaches_its_helper_also_if_a_child_of_the_learner_keeps_its_socket() -> None:
     waits = [sys.executable, "-c", "import sys; sys.stdin.read()"]
@@ -84,30 +72,6 @@ def test_its_end_reaches_its_helper_also_if_a_child_of_the_learner_keeps_its_soc
         with subprocess.Popen(waits, stdin=subprocess.PIPE, pass_fds=kept):
             launcher.close()
     assert launcher._server.returncode == 0, "it has ended by itself"
-
-
-@pytest.mark.fault("F35")
-def test_a_signal_while_its_directory_is_made_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Path] = []
-
-    def interrupted() -> tuple[Path, int]:
-        directory, descriptor = make_directory()
-        made.append(directory)
-        signal.raise_signal(signal.SIGTERM)
-        return directory, descriptor
-
-    def on_signal(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(local, "make_directory", interrupted)
-    before = signal.signal(signal.SIGTERM, on_signal)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            LocalLauncher()
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    (directory,) = made
-    assert not directory.exists()
 
 
 @pytest.mark.fault("F24")
@@ -172,21 +136,6 @@ def test_output_and_log_of_an_actor_are_printed_also_if_it_was_killed(
     assert capfd.readouterr() == ("", "".join(f"evaluator: {line}\n" for line in printed))
 
 
-def test_what_an_actor_logs_without_end_is_cut_with_a_note(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with LocalLauncher() as launcher:
-        launcher.launch(peer(), bodies.logs_without_end)
-        launcher.exits(DEADLINE_S)
-    logs = [record.message for record in caplog.records]
-    logged = logs.count("x" * 1000)
-    assert 500 < logged < 1100
-    assert logs[logged:] == [
-        f"log messages dropped so far: {n}; the limit for one process is 1 MiB"
-        for n in (1, 10, 100, 1000, 3000 - logged)
-    ]
-
-
 @pytest.mark.timeout(120)
 def test_many_orders_at_once_wait_for_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = socket.socketpair()
@@ -210,29 +159,6 @@ def test_a_module_that_cannot_be_preloaded_does_not_keep_actors_from_starting() 
     with LocalLauncher(preload=["no_such_module"]) as launcher:
         launcher.launch(peer(), bodies.returns)
         assert launcher.exits(DEADLINE_S)[0].code == 0
-
-
-NO_THREAD = """
-import threading
-
-def start(_):
-    raise RuntimeError("can't start new thread")
-
-threading.Thread.start = start
-"""
-
-
-@pytest.mark.fault("F5")
-def test_actor_that_the_system_has_no_thread_for_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "no_thread.py").write_text(NO_THREAD)
-    monkeypatch.syspath_prepend(tmp_path)
-    with LocalLauncher(preload=["no_thread"]) as launcher:
-        launcher.launch(peer(), bodies.returns)
-        (ended,) = launcher.exits(DEADLINE_S)
-    assert (ended.code, ended.began) == (1, False)
-    assert ended.error.startswith("RuntimeError: can't start new thread (at ")
 
 
 @pytest.mark.fault("F11")
@@ -348,55 +274,6 @@ def test_directory_that_cannot_be_made_is_not_left_and_its_place_is_named(
         patch.setattr(tempfile, "_candidate_tempdir_list", lambda: nowhere)
         with pytest.raises(ConfigError, match=f"of {', '.join(nowhere)}; set TMPDIR"):
             make_directory()
-
-
-@pytest.mark.fault("F5")
-def test_actor_that_finds_the_disk_full_could_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> NoReturn:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with LocalLauncher() as launcher:
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, "write_bytes", full)
-            launcher.launch(peer(), bodies.returns)
-        (ended,) = launcher.exits(0.0)
-        assert (ended.code, ended.began) == (1, False)
-        place = launcher.directory / "0-0.progress"
-        assert ended.error == f"OSError: [Errno 28] No space left on device: '{place}'"
-        launcher.launch(peer(), bodies.returns)
-        (ended,) = launcher.exits(DEADLINE_S)
-        assert (ended.code, ended.began) == (0, True)
-
-
-def test_directory_that_was_removed_is_named() -> None:
-    with LocalLauncher() as launcher:
-        shutil.rmtree(launcher.directory)
-        with pytest.raises(ActorFailed, match=f"{launcher.directory}, with the sockets .* was rem"):
-            launcher.launch(peer(), bodies.returns)
-
-
-def test_error_that_could_not_be_written_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    with LocalLauncher() as launcher:
-        launcher.launch(peer(), bodies.raises_on_a_full_disk)
-        (ended,) = launcher.exits(DEADLINE_S)
-        assert (ended.code, ended.began) == (1, True)
-        place = launcher.directory / "0-0.error"
-        assert ended.error == f"its error, printed above, could not be written to {place}"
-    assert "ValueError: nowhere to write it" in capfd.readouterr().err
-
-
-@pytest.mark.fault("F35")
-def test_half_made_directory_of_a_learner_that_was_killed_is_removed_later() -> None:
-    old, new = (Path(tempfile.gettempdir()) / f".asyncrl-{name}" for name in ("old", "new"))
-    for path in (old, new):
-        path.mkdir()
-        (path / ALIVE).touch()
-    hours_ago = time.time() - 2 * 3600
-    os.utime(old, (hours_ago, hours_ago))
-    with LocalLauncher():
-        assert new.is_dir(), "a process may just be making it"
-        shutil.rmtree(new)
-        assert not old.exists()
 
 
 @pytest.mark.fault("F11")

@@ -24,15 +24,21 @@ class Ref:
 
 
 class Actor:
-    """A handle."""
+    """A handle, in no circle of references: it must go once the last one of a driver is dropped."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
         self.killed = False
         self.args: tuple[Any, ...] = ()
-        self.name = SimpleNamespace(remote=lambda: self._named)
-        self.serve = SimpleNamespace(remote=self._serve)
         self._named, self.ended = Ref(self), Ref(self)
+
+    @property
+    def name(self) -> Any:
+        return SimpleNamespace(remote=lambda: self._named)
+
+    @property
+    def serve(self) -> Any:
+        return SimpleNamespace(remote=self._serve)
 
     def _serve(self, *args: Any) -> Ref:
         self.args = args
@@ -50,7 +56,6 @@ class ScriptedRay:
         self._live: list[weakref.ref[Actor]] = []
         self.inits: list[dict[str, Any]] = []
         self.init_fails: BaseException | None = None
-        self.kills_work = True
         self.lost_nodes: set[int] = set()
         self.closed = False
         self.bundles: list[dict[str, float]] = []
@@ -97,7 +102,7 @@ class ScriptedRay:
         return ref.result
 
     def kill(self, actor: Actor) -> None:
-        actor.killed |= self.kills_work
+        actor.killed = True
 
     def shutdown(self) -> None:
         self.closed = True
