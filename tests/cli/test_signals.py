@@ -127,6 +127,7 @@ def test_run_is_gone_when_its_grace_is_over_with_a_summary_if_it_can_be_saved(
 def test_second_ctrl_c_ends_at_any_time(ends: list[int]) -> None:
     with interrupting(Interrupter(), 0.1):
         send_to_oneself(signal.SIGINT)
+        # Load cannot make an end here: at most it hides one that comes later than this.
         assert not threading.Event().wait(0.3), "nothing interrupts"
         assert not ends
 

@@ -58,19 +58,6 @@ def test_a_sync_reports_what_never_came(table: PeerTable) -> None:
     assert table.ack(PEER) == Ack(1, 1)
 
 
-def test_an_acknowledgement_reports_how_many_models_were_sent_before(table: PeerTable) -> None:
-    table.delivers(PEER, "act")  # to an unknown peer
-    table.admits(make_hello())
-    assert table.ack(PEER).models == 0
-    table.delivers(PEER, "act")
-    table.delivers(PEER, "act")
-    table.admits(make_hello())
-    assert table.ack(PEER) == Ack(0, 0, 2), "also after it has introduced itself again"
-    table.admits(make_hello(NEXT_INCARNATION))
-    table.delivers(PEER, "act")
-    assert table.ack(NEXT_INCARNATION).models == 0, "that was the former incarnation's"
-
-
 @pytest.mark.fault("F31")
 def test_one_model_of_a_topic_is_under_way_at_a_time(table: PeerTable) -> None:
     """As far as its actor knows: an acknowledgement has reported lost ones."""
@@ -98,14 +85,6 @@ def test_reports_count_once_and_in_order(table: PeerTable) -> None:
     assert list(table.resends) == [(PEER, Resend(0, 1))], "asked for once"
     assert table.counters == {"duplicate": 2, "after_gap": 2}
     assert table.ack(PEER) == Ack(0, 4)
-
-
-def test_only_what_has_arrived_is_acknowledged_and_only_once(table: PeerTable) -> None:
-    table.admits(make_hello())
-    table.admits(make_experience(1))
-    table.admits(make_experience(2))
-    assert table.acknowledges(PEER, 1)
-    assert not any(table.acknowledges(PEER, seq) for seq in (0, 1, 3))
 
 
 @pytest.mark.fault("F31")

@@ -328,41 +328,4 @@ def test_a_peer_that_is_gone_is_no_error(learner: ZmqLearnerLink, actor: ZmqActo
 # --- what is said again --------------------------------------------------------------------------
 
 
-@contextmanager
-def losing(learner: ZmqLearnerLink) -> Iterator[None]:
-    """Lose all that the learner sends in this block."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(learner, "_send_frames", lambda *_: None)
-        yield
-
-
-def test_a_model_that_an_acknowledgement_has_overtaken_is_asked_for_again(
-    learner: ZmqLearnerLink, keep: Keep
-) -> None:
-    """As often as it gets lost; an acknowledgement that reports no new loss asks for none."""
-    to = address(learner)
-    actor = keep(ZmqActorLink(to.endpoint, wire_of(to), CONFIG, PEER, clock=lambda: 0.0))
-    until(learner, lambda: actor.hello(make_hello()))
-
-    def sends(seq: int) -> None:
-        assert actor.send(make_experience(seq), 0.0)
-        until(learner, lambda: actor.drain(0.0) or learner.acknowledge(PEER, seq))
-
-    learner.publish(make_model(3), "act")
-    for lost in (1, 2):
-        assert actor.latest_model("act", -1) is None  # asks for one
-        with losing(learner):
-            until(learner, lambda lost=lost: learner._table.ack(PEER).models == lost)
-        sends(lost)
-    until(learner, lambda: actor.latest_model("act", -1))
-    sends(3)
-    assert actor._requested_at, "the request for the one after it stands"
-
-
 # --- models --------------------------------------------------------------------------------------
-
-
-def test_all_actors_are_sent_the_same_copy(learner: ZmqLearnerLink) -> None:
-    learner.publish(make_model(1), "act")
-    frames = learner._models["act"][1]
-    assert isinstance(frames[1], zmq.Frame)

@@ -16,7 +16,6 @@ import zmq
 from asyncrl.core.errors import ConfigError, Refused, TransportError
 from asyncrl.core.messages import Experience
 from asyncrl.transport.zeromq import ZmqActorLink, ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
-from asyncrl.transport.zeromq_socket import check_libzmq
 from tests.support import scale
 from tests.support.attack import address_of, greeting
 from tests.support.helpers import wait_until
@@ -332,10 +331,3 @@ def test_nothing_but_the_named_address_is_listened_on(tmp_path: Path, keep: Keep
 
 
 # --- sockets -------------------------------------------------------------------------------------
-
-
-def test_an_old_libzmq_is_refused() -> None:
-    with pytest.raises(ImportError, match=r"4\.3\.5"):
-        check_libzmq((4, 3, 4))
-    check_libzmq((4, 3, 5))
-    check_libzmq(zmq.zmq_version_info())

@@ -13,7 +13,7 @@ import zmq
 from asyncrl.core.errors import ConfigError, Refused, TransportError
 from asyncrl.core.messages import Experience, Hello, Peer
 from asyncrl.transport.zeromq import ZmqActorLink, ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
-from asyncrl.transport.zeromq_hosts import MAX_BYTES, HostMailbox, ZmqHostLine
+from asyncrl.transport.zeromq_hosts import MAX_BYTES, ZmqHostLine
 from asyncrl.transport.zeromq_socket import Curve, advertised
 from tests.support.helpers import wait_until
 from tests.support.intruders import NAME, Intruder, admitted, curve
@@ -232,20 +232,6 @@ def test_what_is_no_message_of_a_host_is_not_kept(site: Site) -> None:
     for _ in range(5000):
         assert mailbox.put(name, [memoryview(b"a")])
     assert len(mailbox.receive(0.0)) < 5000, "memory is bounded"
-
-
-def test_waits_of_messages_in_the_learner_are_known() -> None:
-    now_s, host = [0.0], b"\x02" + bytes(16)
-    mailbox = HostMailbox(None, lambda: None, lambda: now_s[0])
-    mailbox.waited()
-    now_s[0] = 0.5
-    mailbox.put(host, [memoryview(b"a")])  # it may have come at any time since
-    now_s[0] = 2.0
-    mailbox.receive(0.0)
-    mailbox.send(host, b"b")
-    now_s[0] = 5.0
-    assert mailbox.departing() == [(host, b"b")]
-    assert mailbox.waited_s(host) == 2.0 + 3.0
 
 
 @pytest.mark.parametrize(

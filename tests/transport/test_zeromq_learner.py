@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import gc
-import json
-import pickle
 import random
 import socket
-import subprocess
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +14,13 @@ import psutil
 import pytest
 
 from asyncrl.core.errors import Refused
-from asyncrl.core.messages import Experience, Peer
+from asyncrl.core.messages import Experience
 from asyncrl.transport.wire import PROTOCOL
 from asyncrl.transport.zeromq import ZmqActorLink, ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
 from tests.support.attack import Address, address_of, attack, greeting, is_cut, ready
 from tests.support.canaries import canaries
 from tests.support.helpers import wait_until
-from tests.support.intruders import NO_HANDSHAKE, turned_away
+from tests.support.intruders import turned_away
 from tests.support.sample_messages import PEER, SCHEMA, make_experience, make_hello, make_peer
 from tests.transport.conftest import Keep
 
@@ -126,50 +122,6 @@ def test_a_flood_of_connections_is_counted_and_reported_once(
     curve.until(lambda: curve.learner._connections.open <= 1, "the flood to end")
     late = curve.connect(1)
     curve.until(lambda: late.send(make_experience(1, make_peer(1)), 0.0), "a late actor's turn")
-
-
-_LEARNER_WITH_FEW_DESCRIPTORS = """
-import json, pickle, resource, select, sys
-from asyncrl.transport.zeromq import ZmqTransport, ZmqTransportConfig
-from tests.support.sample_messages import PEER, SCHEMA, make_peer
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-config = ZmqTransportConfig(request_interval_s=0.2)
-link = ZmqTransport.tcp("tcp://127.0.0.1", schema=SCHEMA, config=config).listen()
-print(pickle.dumps([link.admit(make_peer(i)) for i in range(2)]).hex(), flush=True)
-while not select.select([sys.stdin], [], [], 0)[0]:
-    for message in link.poll(0.01):
-        if hasattr(message, "seq"):
-            link.acknowledge(message.peer, message.seq)
-print(json.dumps(link.counters))
-link.close()
-"""
-
-
-@pytest.mark.processes
-@pytest.mark.fault("F24")
-def test_with_all_descriptors_taken_those_inside_continue(keep: Keep) -> None:
-    command, pipe = [sys.executable, "-c", _LEARNER_WITH_FEW_DESCRIPTORS], subprocess.PIPE
-    learner = psutil.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT)
-    transports = pickle.loads(bytes.fromhex(learner.stdout.readline()))
-    first, late = (keep(to.connect(make_peer(i))) for i, to in enumerate(transports))
-
-    def works(actor: ZmqActorLink, peer: Peer, seqs: Iterable[int]) -> None:
-        for seq in seqs:
-            assert actor.send(make_experience(seq, peer), DEADLINE_S)
-        assert actor.drain(DEADLINE_S)
-
-    first.hello(make_hello())
-    works(first, PEER, range(1, 20))
-    flood = [socket.create_connection(address_of(transports[0])) for _ in range(100)]
-    wait_until(lambda: learner.num_fds() >= 60, DEADLINE_S, "descriptors to run out")
-    works(first, PEER, range(20, 200))
-    for link in flood:
-        link.close()
-    late.hello(make_hello(make_peer(1)))
-    works(late, make_peer(1), [1])
-    counters = json.loads(learner.communicate("stop\n", timeout=DEADLINE_S)[0])
-    assert counters["flood"] > 0
-    assert set(counters) <= {"flood", *NO_HANDSHAKE}, "nothing of the actors was refused"
 
 
 @pytest.mark.fault("F23")
