@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -39,7 +37,6 @@ from asyncrl.core.segment import (
 )
 from asyncrl.core.transport import Topic
 from asyncrl.core.types import ActorId, Array, ModelVersion
-from asyncrl.metrics.stopwatch import waited_for_cores_s
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch, CountingMemory
 from tests.support.scale import examples
 
@@ -439,15 +436,6 @@ def test_actor_acts_for_what_is_granted_with_the_newest_model() -> None:
     assert sum(stage.link.reports[-1].shares.values()) > 0
 
 
-def test_refused_actor_finishes_in_time() -> None:
-    stage = Stage(0)
-    stage.link.granted = 0
-    stage.link.on_wait = lambda: setattr(stage.link, "stop", True)
-    stage.actor.run(HELLO, seed=1)
-    assert stage.env.actions == []
-    assert stage.link.calls == ["hello", "final report", "drain"]
-
-
 @pytest.mark.fault("F30")
 def test_actor_without_credit_waits_for_it() -> None:
     stage = Stage(0)
@@ -537,21 +525,6 @@ def test_reports_come_at_intervals_and_report_what_is_new() -> None:
     assert reports[0].episode_lengths.tolist() == [3, 3]
     assert all(report.peer == PEER for report in stage.link.reports)
     assert {"env", "policy", "wait", "send"} <= set(reports[0].shares) <= set(ACTOR_PHASES)
-
-
-@pytest.mark.skipif(math.isnan(waited_for_cores_s()), reason="the system does not say who waits")
-def test_report_names_the_time_in_which_environments_sleep() -> None:
-    stage = Stage(0)
-    step = stage.env.step
-
-    def slow(action: Array) -> EnvStep:
-        time.sleep(0.02)
-        return step(action)
-
-    stage.env.step = slow  # type: ignore[method-assign]
-    stage.stop_after(5)
-    stage.actor.run(HELLO, seed=1)
-    assert sum(report.shares.get("sleep", 0.0) for report in stage.link.reports) > 0
 
 
 # --- environments that fail ----------------------------------------------------------------------

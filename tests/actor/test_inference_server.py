@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,8 @@ from asyncrl.actor.acting_model import NoAnswer, ServedModel
 from asyncrl.actor.batcher import Batcher, ServingConfig
 from asyncrl.actor.inference_server import (
     InferenceServer,
-    InferenceServerSpec,
     check_served,
     place,
-    serve,
     served,
 )
 from asyncrl.agents.dqn import DQNAgent, DQNConfig
@@ -28,11 +25,11 @@ from asyncrl.agents.sac import SACConfig
 from asyncrl.core.agent import Agent, AgentConfig, PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.inference import Inference, InferenceAnswer, InferenceRequest, observation_input
+from asyncrl.core.inference import InferenceAnswer, InferenceRequest
 from asyncrl.core.messages import ModelInfo, Peer
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentConfig
-from asyncrl.core.types import Array, Columns, ModelVersion
+from asyncrl.core.types import Array, ModelVersion
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.replay.sequences import SequenceReplayConfig
@@ -153,41 +150,6 @@ def test_one_model_computes_a_batch_and_each_actor_gets_its_own_rows() -> None:
         assert (answer.number, answer.version, answer.env_steps) == (1, 2, 40)
         expected = teacher.answers(observations(rows, seed=int(client.peer.actor_id)))
         np.testing.assert_allclose(answer.outputs["outputs"], expected, rtol=1e-5)
-
-
-class Fast(ConstantAgent):
-    """Has another inference for actors and servers."""
-
-    inference_inputs = observation_input(SPEC)
-
-    def inference(self, inputs: Columns) -> Columns:
-        return {"outputs": np.zeros((len(inputs["obs"]), 4), np.float32)}
-
-    def fast_inference(self, *, one_thread: bool) -> Inference:
-        value = 1.0 if one_thread else 2.0
-        return lambda inputs: {"outputs": np.full((len(inputs["obs"]), 4), value, np.float32)}
-
-
-def test_a_server_computes_with_the_fastest_inference() -> None:
-    info = ModelInfo(version=ModelVersion(1), params={"action": np.array(0)})
-    site = Site(policy(), lambda: info)
-    client = site.client()
-    ask(client, 1, rows=2)
-    here: Any = SimpleNamespace(
-        build_policy=lambda *_: Fast(),
-        connect=lambda _: here,
-        listen=lambda: here,
-        close=lambda: None,
-        hello=lambda *_: True,
-        stopping=lambda: bool(site.outbox[client.peer]),
-        latest_model=site.latest_model,
-        receive=site.receive,
-        answer=site.answer,
-    )
-    spec = InferenceServerSpec(env_spec=SPEC, agent=here, transport=here, address=here, seed=0)
-    serve(spec, make_peer(9), NoProgress())
-    outputs = site.outbox[client.peer][0].outputs["outputs"]
-    np.testing.assert_array_equal(outputs, np.ones((2, 4)), "a separate process has one thread")
 
 
 @pytest.mark.parametrize(

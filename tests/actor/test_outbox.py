@@ -130,30 +130,6 @@ def test_rows_may_lie_in_any_order_and_have_another_dtype(dtype: str) -> None:
     np.testing.assert_array_equal(message.columns["obs"], np.stack([obs, obs + 1], axis=1))
 
 
-@pytest.mark.parametrize("n_envs", [1, 3])
-def test_rows_of_several_turns_are_those_of_single_turns(n_envs: int) -> None:
-    turns = 5
-    columns = {
-        name: np.arange(turns * n_envs) + 100 * k
-        for k, name in enumerate(("action", "reward", "model_version"))
-    }
-    columns["flags"] = np.zeros(turns * n_envs, np.uint8)
-    columns["obs"] = np.arange(turns * n_envs)[:, None]
-    ids, at_once, one_by_one = np.arange(n_envs), *[make_outbox(n_envs, 6, 1) for _ in range(2)]
-    at_once.push(Rows(ids, columns, turns=turns))
-    for t in range(turns):
-        turn = slice(t * n_envs, (t + 1) * n_envs)
-        one_by_one.push(Rows(ids, {name: column[turn] for name, column in columns.items()}))
-    assert at_once.room == one_by_one.room == 7 - turns
-    last: Columns = {"obs": np.zeros((n_envs, 1)), "flags": np.full(n_envs, END, np.uint8)}
-    for outbox in (at_once, one_by_one):
-        outbox.push(Rows(ids, last))
-        outbox.finish()
-    (first,), (second,) = take_all(at_once), take_all(one_by_one)
-    assert first.produced == second.produced == turns * n_envs
-    np.testing.assert_equal(first.columns, second.columns)
-
-
 NAMES = ("action", "reward", "flags", "model_version")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -128,36 +127,6 @@ def test_evaluator_that_is_replaced_ends_once_its_report_has_been_read() -> None
     run_evaluator(evaluates(Scheduled(), link), PEER, FinishesOnce())
     assert len(link.reports) == 1
     assert link.undrained == 0
-
-
-def test_environments_of_an_evaluator_without_a_policy_are_closed() -> None:
-    class Failing(ConstantConfig):
-        def build_policy(self, *_: object) -> Any:
-            raise MemoryError
-
-    class Closes(Acts):
-        def close(self) -> None:
-            closed.append(self)
-
-    closed: list[Acts] = []
-    spec = evaluates(Scheduled(), Link())
-    spec = replace(spec, agent=Failing(), make_evaluator=lambda: Closes(Scheduled()))
-    with pytest.raises(MemoryError):
-        run_evaluator(spec, PEER, NoProgress())
-    assert closed
-
-
-def test_an_evaluator_that_fails_to_close_does_not_hide_why_it_failed() -> None:
-    class Fails(Acts):
-        def evaluate(self, policy: Policy) -> Evaluation:
-            raise MemoryError
-
-        def close(self) -> None:
-            raise BrokenPipeError
-
-    spec = replace(evaluates(Scheduled(), Link()), make_evaluator=lambda: Fails(Scheduled()))
-    with pytest.raises(MemoryError):
-        run_evaluator(spec, PEER, NoProgress())
 
 
 # --- environments that fail ----------------------------------------------------------------------
