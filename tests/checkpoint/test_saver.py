@@ -17,8 +17,7 @@ from asyncrl.checkpoint.saver import Saver
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.types import Params
-from tests.support.fakes import ThriftyAgent
-from tests.support.helpers import no_thread, wait_until
+from tests.support.helpers import wait_until
 
 GROUPS = {"model": {"weight": np.ones(3)}}
 
@@ -149,25 +148,6 @@ def test_streams_are_closed_once_they_are_written_or_overtaken_or_have_failed(
     stage.saver._errors.clear()
 
 
-def test_memory_of_a_state_is_reused_after_its_last_reader() -> None:
-    agent, checkpointer = ThriftyAgent(), SlowCheckpointer()
-    saver = Saver(checkpointer, Interrupter(), agent)
-    saver.make_room()
-    first, second, third = agent.state(), agent.state(), agent.state()
-    assert agent.spare == {}
-    saver.save("1", {"agent": first}, {})
-    wait_until(lambda: checkpointer.begun == ["1"], 20, "the first to be written")
-    saver.save("best", GROUPS, {})
-    saver.save("2", {"agent": second}, {})
-    assert agent.spare == {}, "one is being written, another waits"
-    saver.save("3", {"agent": third}, {})
-    assert agent.spare is second, "which no thread will write any more"
-    checkpointer.may_write.set()
-    saver.close(20)
-    assert agent.spare is third
-    assert checkpointer.written == ["1", "best", "3"]
-
-
 @pytest.mark.behaviour(number=16)
 @pytest.mark.fault("F17")
 def test_full_disk_is_reported_and_counted_and_the_next_checkpoint_is_another_try(
@@ -247,26 +227,6 @@ def test_wait_without_a_limit_lasts_until_the_disk_or_a_second_signal(
     assert ended.wait(20)
     closing.join(20)
     assert stage.checkpointer.written == (["1"] if how == "on disk" else [])
-
-
-def test_without_a_thread_the_caller_writes(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(threading.Thread, "start", no_thread)
-    stage.checkpointer.may_write.set()
-    stage.checkpointer.fail = full_disk
-    stage.save("best")
-    stage.checkpointer.fail = lambda: None
-    stage.save("1", "2")
-    assert stage.checkpointer.written == ["1", "best", "2"]
-    assert caplog.text.count("no thread for writing checkpoints (can't start new thread)") == 1
-    assert stage.saver.record()["checkpoint/failures"] == 1
-    stage.saver.close(0.0)  # nothing is waited for
-    stage.checkpointer.fail = full_disk
-    stage.save("3")
-    with pytest.raises(CheckpointError, match="no space left"):
-        stage.saver.close(0.0)
-    stage.saver._errors.clear()
 
 
 def mistake() -> None:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 import pytest
 from rich.console import Console
 
-from asyncrl.learner.lockstep import _OF_EACH
 from asyncrl.recorders.dashboard import Dashboard
 from asyncrl.recorders.run_state import RunState
 
@@ -110,14 +109,6 @@ def test_frame_fits_into_the_window(height: int, n_actors: int) -> None:
     assert len(frame) < height or height < 18
 
 
-def test_absent_metrics_leave_no_trace() -> None:
-    frame = draw(make_state({"env_steps": 5.0, "opt_steps": 0.0, "wall_s": 1.0, "fps": 5.0}))
-    text = "\n".join(frame)
-    assert "env steps/s" in text
-    for absent in ("opt steps/s", "returns", "losses", "age", "time", "ledger", "actor", "nan"):
-        assert absent not in text
-
-
 def test_many_actors_are_cut_to_those_with_faults() -> None:
     state = make_state(RUN | actors(64, actor__40__restarts=2.0, actor__50__env_steps_per_s=1.0))
     frame = draw(state, 80, 26)
@@ -140,36 +131,3 @@ FAULTS = {
     "link/after_gap": 40.0,
     "link/handshake_failed": 12_000.0,
 }
-
-
-@pytest.mark.parametrize("width", [120])
-def test_verdict_is_shown_while_the_run_continues(width: int) -> None:
-    state = make_state(RUN | actors(2), {"share/actor_wait": 0.6, "share/learner_opt": 1.0})
-    text = " ".join(line.strip() for line in draw(state, width))
-    assert "learner-bound: actors wait 60 % of their time for credit" in text
-    state.finish("done")
-    assert "bound" not in "\n".join(draw(state, width)), "the summary shows the verdict"
-
-
-def test_last_frame_shows_the_whole_run() -> None:
-    state = make_state(RUN, {"wall_s": 24.0, "share/learner_opt": 1.0, "fps": 7.0})
-    assert re.search(r"env steps/s +7 ", "\n".join(draw(state)))
-    state.finish("done")
-    text = "\n".join(draw(state))
-    assert re.search(r"throughput, whole run", text)
-    assert re.search(r"env steps/s +500", text)
-    assert re.search(r"learner, whole run", text)
-    assert re.search(r"opt +━+╸? +76 %", text)
-
-
-def test_hosts_and_several_learners_are_shown() -> None:
-    ranks = {f"rank/{n}/{name}": float(n) for n in (0, 1) for name in _OF_EACH}
-    hosts = {"hosts/joined": 2.0, "hosts/room": 16.0, "hosts/actors": 6.0, "hosts/lost": 1.0}
-    hosts |= {"hosts/round_trip_ms": 1.26, "hosts/traffic_mb": 123.4}
-    frame = draw(make_state(RUN | actors(4) | ranks | hosts), 120)
-    assert "2 joined, with room for 16 actors, 6 of which run" in line_with(frame, "hosts   ")
-    assert "1 host lost" in line_with(frame, "faults  ")
-    line = line_with(frame, "ranks   ").rstrip()
-    first = "ranks   0: stored 0, replay 0, steps without a batch 0"
-    assert line == f"{first}; 1: stored 1, replay 1, steps without a batch 1"
-    assert "returns, of rank 0" in "".join(frame)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from asyncrl.metrics.verdict import Setup
 from asyncrl.recorders.terminal import ProgressConsole, TerminalRecorder, render_summary
 
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
@@ -201,32 +200,3 @@ def test_summary_shows_what_each_actor_did() -> None:
         ["10", "7", "812", "25", "%", "96", "0"],
     ]
     assert lines[-2] == "  results    runs/x"
-
-
-def test_summary_names_the_hosts() -> None:
-    none = {"round_trip_s": 0.0, "traffic_bytes": 0}
-    some = {"round_trip_s": 0.0004, "traffic_bytes": 12_340_000}
-    hosts = {
-        "n1/17": {"room": 2, "actors": 0, "started": 3, "lost": 1, "left": 0, **none},
-        "n2/18": {"room": 4, "actors": 4, "started": 4, "lost": 0, "left": 0, **some},
-    }
-    expected = (
-        "  hosts      n1/17: started 3, room for 2, lost; "
-        "n2/18: started 4, room for 4, round trip 0.4 ms, 12.3 MB"
-    )
-    assert expected in render_summary(SUMMARY | {"hosts": hosts})
-
-
-def test_plain_lines_say_what_limits_the_run_twice_a_minute() -> None:
-    console, out = file_console()
-    setup = Setup(actors=2, samples_per_insert=4.0, cores=8)
-    recorder = TerminalRecorder(console, setup=setup, line_interval_s=0.0, clock=lambda: NOW)
-    waits = {"share/learner_opt": 0.9, "share/actor_wait": 0.6, "share/actor_env": 0.4}
-    recorder.start({})
-    for wall_s in range(1, 100, 3):
-        recorder.write({"wall_s": float(wall_s), "opt_steps": wall_s // 31} | waits)
-    recorder.close(failed=False)
-    lines = untimed(out.getvalue())
-    at = [i for i, line in enumerate(lines) if "learner-bound: actors wait 60 %" in line]
-    assert [lines[i - 1].split("|")[0].strip() for i in at] == ["31 s", "61 s", "91 s"]
-    assert all(lines[i].startswith(f"{'':>8} | ") for i in at)

@@ -7,19 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncrl.agents.dqn import DQNConfig
-from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import CheckpointError
 from asyncrl.core.replay_buffer import ReplayBuffer, ReplayBufferConfig
-from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.run_services import SaveConfig
-from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.replay.files import load_replay, save_replay
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 from tests.support.streams import make_outbox, play, schema
 
 LENGTH, LOOKAHEAD = 4, 3
@@ -88,26 +81,6 @@ def test_too_small_a_replay_is_refused(tmp_path: Path, kind: type[UniformReplayC
     save_replay(filled(UNIFORM), tmp_path / "data")
     with pytest.raises(CheckpointError, match=r"set .*to at least 1\d\d"):
         load_replay(tmp_path / "data", kind(capacity=8, n_step=3), seed=0)
-
-
-def test_checkpoint_of_a_run_is_a_data_set(tmp_path: Path) -> None:
-    train_sync(
-        DQNConfig(hidden=(8,), device="cpu"),
-        EnvConfig(id="CartPole-v1", n_envs=2).build,
-        SyncConfig(
-            replay=UniformReplayConfig(capacity=500),
-            trainer=TrainerConfig(warmup_env_steps=20, batch_size=8),
-            save=SaveConfig(interval_opt_steps=20, replay=True),
-            evaluate=EvaluationConfig(where="off"),
-        ),
-        checkpoint_dir=tmp_path,
-        stop=MaxEnvSteps(200),
-    )
-    newest = load_replay(tmp_path, UniformReplayConfig(capacity=500), seed=0)
-    assert len(newest) >= 190, "of 200 steps; the newest wait for their successors"
-    first = Checkpointer(tmp_path).names()[0]
-    earlier = load_replay(tmp_path / first, UniformReplayConfig(capacity=500), seed=0)
-    assert 0 < len(earlier) < len(newest)
 
 
 def test_replay_that_cannot_be_saved_is_refused(tmp_path: Path) -> None:

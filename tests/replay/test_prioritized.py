@@ -7,16 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.actor.step_processor import OneStep
 from asyncrl.core.errors import NonFiniteModel
-from asyncrl.core.segment import END, LARGEST_REWARD, TERMINATED, TRUNCATED, make_schema
+from asyncrl.core.segment import END, LARGEST_REWARD, TERMINATED, TRUNCATED
 from asyncrl.core.types import Array
-from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.replay.priorities import SumTree
 from asyncrl.replay.prioritized import PrioritizedReplay, PrioritizedReplayConfig
-from asyncrl.training.synchronous import Trainer, TrainerConfig
 from tests.replay.segments import segment, with_columns
-from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 from tests.support.scale import examples
 from tests.support.streams import make_outbox, play, schema
 
@@ -217,37 +213,6 @@ def test_value_after_a_truncated_episode_is_not_bootstrapped() -> None:
 
 
 # --- what trainers do -----------------------------------------------------------------------------
-
-
-class Wrong(ConstantAgent):
-    """Returns TD errors: 100 times its count of steps for the first row, 1 for the others."""
-
-    def priorities(self) -> Array:
-        error = np.ones(len(self.batches[-1]["index"]))
-        error[0] = 100.0 * self.opt_steps
-        return error
-
-
-def test_synchronous_training_reports_priorities(monkeypatch: pytest.MonkeyPatch) -> None:
-    received: list[tuple[list[int], list[float]]] = []
-    monkeypatch.setattr(
-        PrioritizedReplay,
-        "update_priorities",
-        lambda _, index, td_error: received.append((index.tolist(), td_error.tolist())),
-    )
-    agent = Wrong()
-    columns = OneStep().columns(COUNTING_SPEC, ())
-    segments = make_schema(columns, length=1, lookahead=1)
-    buffer = PrioritizedReplay(PrioritizedReplayConfig(), segments, 0)
-    config = TrainerConfig(batch_size=4, warmup_env_steps=8)
-    parts = {"schema": segments, "processor": OneStep(), "seed": 0, "stop": MaxOptSteps(5)}
-    Trainer(agent, CountingBatch(), buffer, config, **parts).train()
-    expected = [
-        (batch["index"].tolist(), [100.0 * (i + 1), 1.0, 1.0, 1.0])
-        for i, batch in enumerate(agent.batches)
-    ]
-    assert len(received) == 5
-    assert received == expected
 
 
 # --- refusals -------------------------------------------------------------------------------------

@@ -189,32 +189,6 @@ def test_staged_segments_are_unseen_until_the_push_is_finished(
     assert same(buffer.state(), twin.state())
 
 
-@every_ring
-def test_numbers_that_contradict_the_segments_are_refused(case: Case) -> None:
-    buffer, source = case.build(), case.build()
-    push(source, case.messages(SOME))
-    good = source.state()
-    next_slot, oldest, newest = good["numbers"].tolist()
-    for numbers in ([next_slot, oldest, newest + 1], [99, oldest, newest], [-1, oldest, newest]):
-        with pytest.raises(CheckpointError, match="numbers"):
-            buffer.load_state({**good, "numbers": np.array(numbers)})
-    with pytest.raises(CheckpointError, match="random is not a state"):
-        buffer.load_state({**good, "random": np.frombuffer(b"{}", np.uint8)})
-    assert len(buffer) == 0
-
-
-@pytest.mark.parametrize("bad", [np.nan, 0.0])
-def test_priorities_must_be_numbers_that_can_be_drawn_by(bad: float) -> None:
-    case = RINGS["prioritized"]
-    buffer, source = case.build(), case.build()
-    push(source, case.messages(SOME))
-    state = copied(source.state())
-    state["priorities"][3] = bad
-    with pytest.raises(CheckpointError, match="priorit"):
-        buffer.load_state(state)
-    assert len(buffer) == 0
-
-
 @every_case
 def test_segments_of_another_schema_are_refused_with_the_difference(case: Case) -> None:
     config = case.configure(24)
