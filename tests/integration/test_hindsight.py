@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,6 @@ from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, build_sync_trainer, train_sync
 from tests.support.bit_flip import BitFlip
-from tests.support.helpers import wait_until
 from tests.support.reach import Reach
 
 N_BITS = 8
@@ -79,34 +77,6 @@ def test_rewards_are_those_of_environments_with_other_keyword_arguments(
         trainer.learn(batch)
     with build(agent, envs, **parts, resume=True) as trainer:
         assert not next(trainer.batches())["reward"].any(), "also when the run is resumed"
-
-
-class Hanging(Reach):
-    """Cannot be built with keyword arguments that a run gives it later."""
-
-    def __init__(self, begun: Path, near: float = 0.1) -> None:
-        super().__init__(near)
-        if near > 1:
-            begun.touch()
-            threading.Event().wait()
-
-
-@pytest.mark.processes
-def test_end_of_a_run_does_not_wait_for_environments_that_are_inspected(tmp_path: Path) -> None:
-    """A grace period would end before the last checkpoint."""
-    config = RunConfig(actors=1, replay=HINDSIGHT, evaluate=UNSCORED)
-    agent, begun = SACConfig(hidden=(8,), device="cpu"), tmp_path / "begun"
-    with build_async_trainer(agent, make_batch(partial(Hanging, begun), 2), config) as trainer:
-
-        def stop() -> None:
-            wait_until(begun.exists, 60.0, "the environment to hang")
-            trainer.interrupter.stop("enough")
-
-        stopper = threading.Thread(target=stop)
-        stopper.start()
-        trainer.set_env_kwargs({"near": 3.0})
-        stopper.join()
-        assert next(trainer.batches(), None) is None
 
 
 @pytest.mark.parametrize("agent", [PPOConfig(), R2D2Config()])

@@ -6,7 +6,6 @@ import dataclasses
 import gc
 import os
 import random
-import signal
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -184,18 +183,6 @@ def test_environment_that_cannot_be_built_fails_before_an_actor_starts(tmp_path:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.fault("F5")
-def test_failure_to_close_the_environment_is_not_one_to_build_it() -> None:
-    class Stuck(CountingBatch):
-        def close(self) -> None:
-            raise RuntimeError("the door is stuck")
-
-    with pytest.raises(
-        ActorFailed, match=r"^closing the environment failed: RuntimeError: the door"
-    ):
-        run(make_env=Stuck)
-
-
 @pytest.mark.behaviour(number=66)
 @pytest.mark.fault("F5")
 def test_what_cannot_be_sent_to_an_actor_is_refused_before_a_process_starts(
@@ -285,21 +272,6 @@ def test_trainer_that_is_never_trained_lets_go_of_everything(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ConfigError, match="has been used"):
         closed.train()
-
-
-@pytest.mark.fault("F1")
-def test_killed_evaluator_comes_back_while_actors_work() -> None:
-    killed: list[int] = []
-
-    def kill_evaluator(trainer: AsyncTrainer) -> None:
-        if trainer.services.counts.opt_steps == 20 and not killed:
-            killed.append(actor_pids()[-1])
-            os.kill(killed[0], signal.SIGKILL)
-
-    result, _ = run(strategy=Loop(kill_evaluator), stop=MaxOptSteps(400) | MaxSeconds(60))
-    assert killed
-    assert result.opt_steps >= 400
-    assert result.last_score is not None
 
 
 def built_in_no_actor() -> CountingBatch:
