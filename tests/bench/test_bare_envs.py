@@ -10,11 +10,9 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from asyncrl.bench.stage_env import play_native, play_plain, turn_batch, turn_native, turn_plain
-from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
-from asyncrl.core.errors import ConfigError
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.types import Array
 from asyncrl.envs.batch import PlainBatch
-from asyncrl.envs.gym import EnvConfig, frame_skip
 from asyncrl.envs.spaces import random_actions
 from asyncrl.envs.vector import VectorBatch
 from tests.support.fake_envs import TRUNCATING, TellingEnv
@@ -133,46 +131,3 @@ def test_policy_plays(mode: AutoresetMode | None) -> None:
     fourth = 6 if mode is AutoresetMode.NEXT_STEP else 8
     assert progress.produced == [2, 4, 6, fourth, fourth + 2]
     assert envs[1].done.count(4) == progress.produced[-1] // 2
-
-
-class Skipping(gymnasium.Wrapper[Any, Any, Any, Any]):
-    frame_skip: object = 1
-
-    def __init__(self, env: Any, frame_skip: object) -> None:
-        super().__init__(env)
-        self.frame_skip = frame_skip
-
-
-def make_skipping(skips: list[object]) -> gymnasium.Env[Any, Any]:
-    env: gymnasium.Env[Any, Any] = TellingEnv()
-    for skip in skips:
-        env = Skipping(env, skip)
-    return env
-
-
-@pytest.mark.parametrize(
-    ("package", "env_id", "how", "skip"),
-    [
-        ("gymnasium", f"{__name__}:make_skipping", {"kwargs": {"skips": [2, 4]}}, 8),
-        ("gymnasium", f"{__name__}:make_skipping", {"kwargs": {"skips": [(2, 5)]}}, 1),
-        ("gymnasium", "CartPole-v1", {"n_envs": 2, "vectorization": "native"}, 1),
-        ("ale_py", "ALE/Pong-v5", {}, 4),
-        ("ale_py", "ALE/Pong-v5", {"kwargs": {"frame_skip": 2}}, 2),
-        ("envpool", "envpool:HalfCheetah-v4", {}, 5),
-        ("envpool", "envpool:Pong-v5", {"kwargs": {"frame_skip": 3}}, 3),
-    ],
-)
-def test_frames_of_an_agent_step_are_those_of_all_layers(
-    package: str, env_id: str, how: dict[str, Any], skip: int
-) -> None:
-    pytest.importorskip(package)
-    assert frame_skip(EnvConfig(id=env_id, **{"n_envs": 1, **how})) == skip
-
-
-@pytest.mark.parametrize("play", [play_plain, play_native])
-def test_observations_of_several_fields_are_refused(play: Any) -> None:
-    spec = EnvSpec(PackedSpec((("camera", OBS), ("pose", OBS))), DiscreteSpec(5))
-    native = play is play_native
-    env: Any = SyncVectorEnv([TellingEnv]) if native else [TellingEnv()]
-    with pytest.raises(ConfigError, match="fields camera, pose; measure"):
-        play(env, ConstantAgent(), spec, Until(1))

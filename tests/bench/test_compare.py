@@ -51,12 +51,6 @@ def test_numbers_of_other_settings_are_not_compared() -> None:
     )
 
 
-def test_of_several_in_the_baseline_the_one_of_the_same_settings_counts() -> None:
-    before = [a_result((99.0, 100.0)), a_result((10.0, 100.0), settings={"actors": 9})]
-    found = compare([a_result((98.0, 100.0))], before, tolerance=0.1)
-    assert (found.exit_code, found.judged, len(found.lines)) == (0, 1, 2)
-
-
 def test_nothing_to_compare_is_no_success() -> None:
     found = compare([a_result(stage="env")], [a_result()], tolerance=0.1)
     assert (found.exit_code, found.worse, found.judged) == (1, (), 0)

@@ -54,39 +54,6 @@ def test_measurement_lasts_until_something_is_counted_or_hopeless(
     assert clock.now_s == pytest.approx(ends, abs=0.2)
 
 
-def test_quick_work_is_done_many_times_between_two_looks_at_the_clock(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks = 0
-
-    def look() -> float:
-        nonlocal looks
-        looks += 1
-        return clock.now_s
-
-    monkeypatch.setattr(rates, "time", SimpleNamespace(perf_counter=look))
-    calls = 0
-
-    def work() -> int:
-        nonlocal calls
-        calls += 1
-        clock.pass_s(0.0001)
-        return 1
-
-    Repeating(work, warm_up_seconds=1.0).rate(1.0)
-    assert calls == pytest.approx(20_000, rel=0.1)
-    assert looks < calls / 25
-
-
-def test_what_was_only_ordered_is_waited_for(clock: Clock) -> None:
-    def work() -> int:
-        clock.pass_s(0.01)
-        return 1
-
-    rate = Repeating(work, warm_up_seconds=0.1, settle=lambda: clock.pass_s(1.0)).rate(1.0)
-    assert rate == pytest.approx(100 / 2.0, rel=0.02)
-
-
 @pytest.mark.parametrize(("every_s", "lump"), [(1.5, 600), (0.02, 8)])
 def test_growth_is_measured_from_lump_to_lump(every_s: float, lump: int, clock: Clock) -> None:
     """Both are 400 a second; 4 s hold two of the large lumps or three."""

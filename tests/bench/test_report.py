@@ -24,27 +24,6 @@ def test_one_line_for_each_measurement_and_columns_aligned() -> None:
     ]
 
 
-def test_settings_are_printed_once_and_all_that_differ() -> None:
-    results = [
-        a_result(settings={"actors": 2, "env_kwargs": {}, "hidden": [64, 32]}),
-        a_result(settings={"batch_size": 8, "actors": 2}),
-        a_result(settings={"batch_size": 16}),
-    ]
-    assert render(results).splitlines()[1] == "actors 2, hidden 64x32, batch size 8 or 16"
-
-
-def test_frames_and_bytes_are_shown_where_frames_are_skipped_and_bytes_are_moved() -> None:
-    shown = render([a_result(frame_skip=4), a_result(unit="opt steps/s", stage="train")])
-    heading, _, skipping, learner = (line.split()[-3:] for line in shown.splitlines()[-4:])
-    assert heading == ["frames/s", "limit", "is"]
-    assert skipping == ["320.0", "bare", "loop"]
-    assert learner == ["80.0%", "bare", "loop"]
-    shown = render([a_result((2e6, 4e6), unit_bytes=1200, unit="transitions/s")])
-    assert "2.40 GB" in shown.splitlines()[-1]
-    shown = render([a_result()])
-    assert not any(column in shown for column in ("min..max", "frames/s", "bytes/s"))
-
-
 def test_busy_machine_is_noted() -> None:
     busy, later = a_result(load_before=2.54), a_result(load_before=9.0)
     said = "the load was 2.5 before: other programs were running, so speeds are too low"

@@ -29,7 +29,6 @@ from tests.export.test_export import (
     REMEMBERING,
     ROWS,
     VECTOR,
-    counting_network,
     observations,
     trained_and_exported,
 )
@@ -116,18 +115,6 @@ def test_fields_have_names_and_shapes_and_are_acted_on_as_torch_does(tmp_path: P
     memory = np.zeros((ROWS, 16), np.float32)
     action, _ = session.run(None, {**inputs_of(spec, obs), "memory": memory})
     np.testing.assert_allclose(action, policy.act(obs).action, rtol=1e-5, atol=1e-5)
-
-
-def test_network_that_counts_rows_takes_one(tmp_path: Path) -> None:
-    spec = EnvSpec(VECTOR, BOUNDED)
-    config = IMPALAConfig(network=counting_network, **GRU)
-    policy = trained_and_exported(config, spec, tmp_path / "p.onnx", seed=0)
-    session = session_of(tmp_path / "p.onnx")
-    assert all(one.shape[0] == 1 for one in session.get_inputs())
-    memory = np.zeros((1, session.get_inputs()[1].shape[1]), np.float32)
-    inputs = {"obs": observations(VECTOR)[:1], "memory": memory}
-    action = session.run(["action"], inputs)[0]
-    np.testing.assert_allclose(action, policy.act(inputs["obs"]).action, 1e-5, 1e-5)
 
 
 class Spectrum(nn.Linear):
