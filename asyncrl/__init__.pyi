@@ -57,7 +57,6 @@ from asyncrl.training.asynchronous import train_async as train_async
 from asyncrl.training.common_config import EvaluationConfig as EvaluationConfig
 from asyncrl.training.connect import connect as connect
 from asyncrl.training.join import join_run as join_run
-from asyncrl.training.offline import OfflineConfig as OfflineConfig
 from asyncrl.training.offline import OfflineTrainer as OfflineTrainer
 from asyncrl.training.offline import build_offline_trainer as build_offline_trainer
 from asyncrl.training.offline import train_from_data as train_from_data
@@ -68,9 +67,7 @@ from asyncrl.training.replayed import replay_run as replay_run
 from asyncrl.training.run import build_trainer as build_trainer
 from asyncrl.training.run_config import RunConfig as RunConfig
 from asyncrl.training.saved_model import load_policy as load_policy
-from asyncrl.training.synchronous import SyncConfig as SyncConfig
 from asyncrl.training.synchronous import Trainer as Trainer
-from asyncrl.training.synchronous import TrainerConfig as TrainerConfig
 from asyncrl.training.synchronous import build_sync_trainer as build_sync_trainer
 from asyncrl.training.synchronous import train_sync as train_sync
 

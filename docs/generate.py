@@ -52,10 +52,8 @@ from asyncrl.supervision.ray import RayConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.named_parts import NamedParts
-from asyncrl.training.offline import OfflineConfig
 from asyncrl.training.presets import PRESETS
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import TrainerConfig
 from asyncrl.transport.zeromq_socket import ZmqTransportConfig
 from benchmarks.learning.runs import DIRECTORY, kept
 from docs.measured import ALGORITHMS, learning, measurements_page
@@ -90,9 +88,6 @@ GROUPS: Mapping[str, tuple[type, ...]] = {
     "parts": (NamedParts,),
 }
 """The groups of a run's settings -> the classes whose fields they are."""
-
-IN_PYTHON: tuple[type, ...] = (TrainerConfig, OfflineConfig)
-"""Classes that only Python code writes; the command line derives them from the groups above."""
 
 COMMANDS = {
     "train": ["train", "--help"],
@@ -178,9 +173,6 @@ def settings_page() -> str:
         "`--env-kwargs life_loss True`. See [Images](../guides/images.md#atari).",
         *fields_of(AtariConfig, "env_kwargs"),
     ]
-    parts.append("## In Python only")
-    for cls in IN_PYTHON:
-        parts += [f"### {cls.__name__}", summary(cls), *fields_of(cls, "", cls.__name__)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -7,7 +7,7 @@ from asyncrl import (
     EnvConfig,
     MaxOptSteps,
     ReachesUpperBound,
-    SyncConfig,
+    RunConfig,
     Training,
     TrainResult,
     train_sync,
@@ -40,7 +40,7 @@ def main(opt_steps: int = 5000, every: int = 1000) -> TrainResult:
     return train_sync(
         DQNConfig(hidden=(64, 64)),
         EnvConfig(id="CartPole-v1", n_envs=8).build,
-        SyncConfig(),
+        RunConfig(),
         stop=ReachesUpperBound("mine/gain", 300.0) | MaxOptSteps(opt_steps),
         callbacks=[Improvement(every)],
     )

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from asyncrl import (
     EnvConfig,
     MaxEnvSteps,
     MaxOptSteps,
-    OfflineConfig,
-    SyncConfig,
-    TrainerConfig,
+    RunConfig,
     TrainResult,
+    preset,
     train_from_data,
     train_sync,
 )
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.iql import IQLConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
 
@@ -32,9 +33,9 @@ def main(env_steps: int = 10_000, opt_steps: int = 4000) -> TrainResult:
         train_sync(
             DQNConfig(hidden=(64, 64)),
             make_env,
-            SyncConfig(
+            RunConfig(
                 replay=replay,
-                trainer=TrainerConfig(opt_interval_env_steps=8),
+                limiter=RateLimiterConfig(samples_per_insert=16.0),
                 evaluate=EvaluationConfig(where="off"),
             ),
             stop=MaxEnvSteps(env_steps),
@@ -45,7 +46,9 @@ def main(env_steps: int = 10_000, opt_steps: int = 4000) -> TrainResult:
             IQLConfig(hidden=(64, 64), learning_rate=1e-3, tau=0.02, expectile=0.9),
             data,
             make_env,
-            OfflineConfig(replay=replay, evaluate=EvaluationConfig(interval_opt_steps=1000)),
+            replace(
+                preset("iql"), replay=replay, evaluate=EvaluationConfig(interval_opt_steps=1000)
+            ),
             stop=MaxOptSteps(opt_steps),
         )
     print(f"{result.best_score:.0f} from {env_steps} transitions of an untrained agent")

@@ -17,12 +17,13 @@ from tests.test_architecture import ROOT
 
 _PROGRAM = """
 import asyncrl
+from asyncrl.training.run_config import RunConfig
 from asyncrl.agents.dqn import DQNConfig
 
 print(asyncrl.__file__)
 make_env = asyncrl.EnvConfig(id="CartPole-v1", n_envs=2).build
 stop = asyncrl.MaxOptSteps(20)
-print(asyncrl.train_sync(DQNConfig(), make_env, asyncrl.SyncConfig(), stop=stop).stop_reason)
+print(asyncrl.train_sync(DQNConfig(), make_env, asyncrl.RunConfig(), stop=stop).stop_reason)
 """
 
 

@@ -73,6 +73,7 @@ from asyncrl.training.presets import (
 )
 from asyncrl.training.ranks import sharing_failure
 from asyncrl.training.recorded import ORDER_FILE
+from asyncrl.training.rounds import Rounds
 from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
 
@@ -404,9 +405,9 @@ def _check_mode(config: RunConfig, flags: list[str], *, auto: bool) -> None:
     if config.data is not None and config.mode != "offline":
         raise ConfigError(f"--data has no effect with --mode {config.mode}; use --mode offline")
     if config.mode == "sync":
-        config.sync_config()  # raises here if it is invalid
+        Rounds.of(config)  # raises here if they are not defined
     elif config.mode == "offline":
-        config.offline_config()
+        config.data_or_raise()
 
 
 def _presets() -> str:

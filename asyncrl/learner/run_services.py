@@ -395,7 +395,7 @@ class RunServices:
                 logger.warning(
                     "the run has learned nothing: %s, and %d environment steps were too few for "
                     "an optimisation step%s. Raise that limit, or start learning earlier: lower "
-                    "limiter.min_size, or trainer.warmup_env_steps of a synchronous run",
+                    "limiter.min_size",
                     self._interrupter.reason or "the loop ended",
                     steps,
                     f": the warm-up needs {left} more, about {left_s:.0f} s" if left else "",

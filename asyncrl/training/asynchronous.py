@@ -41,7 +41,6 @@ from asyncrl.training.actor_plan import plan_actor
 from asyncrl.training.common_config import (
     EvaluationConfig,
     complete_parts,
-    config_or_default,
     eval_env_maker,
     with_env_kwargs,
 )
@@ -63,7 +62,7 @@ from asyncrl.training.parts import AsyncParts, Elsewhere
 from asyncrl.training.plan import RunPlan, check_run, evaluator_maker
 from asyncrl.training.ranks import joined_share
 from asyncrl.training.recorded import check_order_path, order_of
-from asyncrl.training.run_config import RunConfig
+from asyncrl.training.run_config import RunConfig, config_or_default
 from asyncrl.training.signals import answering_signals
 from asyncrl.training.trained_policy import PolicyOf
 from asyncrl.transport.zeromq import ZmqTransport
@@ -144,7 +143,7 @@ def build_async_trainer(
         make_evaluator=make_evaluator,
         make_processor=make_processor,
     )
-    config, launcher = placed(config_or_default(config, RunConfig).for_agent(agent), launcher)
+    config, launcher = placed(config_or_default(agent, config).for_agent(agent), launcher)
     complete_parts(parts, agent, make_env, config, stop)
     check_can_hold(stop, config.evaluations_off)
     check_order_path(record_order)

@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
-from asyncrl.core.agent import PolicyContext
-from asyncrl.core.declared import COMMON, Natural
+from asyncrl.core.declared import Natural
 from asyncrl.core.env import BatchEnv, MakeBatchEnv, make_batch_env
-from asyncrl.core.errors import ConfigError
-from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.settings import to_parameters
-from asyncrl.learner.run_services import EvaluationTimingConfig, RecordConfig, RunServicesConfig
+from asyncrl.learner.run_services import EvaluationTimingConfig, RecordConfig
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction, as_condition
 from asyncrl.learner.trainer import CommonParts
 from asyncrl.recorders.background import BackgroundRecorder
+
+if TYPE_CHECKING:
+    from asyncrl.training.run_config import RunConfig  # which has these
 
 BY_STEPS = RecordConfig(interval_s=0.0, interval_opt_steps=500)
 """Records that do not depend on the clock, so that two runs record the same."""
@@ -42,32 +42,6 @@ class EvaluationConfig(EvaluationTimingConfig):
     scored on the same episodes, and none gets harder ones by chance."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommonConfig(RunServicesConfig):
-    """Settings that do not depend on the source of experience."""
-
-    seed: Annotated[Natural, COMMON] = 0
-    """Seed of the run. Every random stream derives from it."""
-
-    evaluate: EvaluationConfig = field(default_factory=EvaluationConfig)
-    """When, where and how the agent is evaluated."""
-
-    @property
-    def evaluations_off(self) -> Mapping[str, bool]:
-        """Whether each setting that can disable evaluations does so."""
-        never = not self.evaluate.interval_opt_steps
-        return {
-            "evaluate.where": self.evaluate.where == "off",
-            "evaluate.interval_opt_steps": never,
-        }
-
-    def context(self, n_envs: int) -> PolicyContext:
-        """Return the seed and the number of environments of the learner's agent."""
-        return PolicyContext(seed=derive_seed(self.seed, Role.LEARNER), n_envs=n_envs)
-
-
-C = TypeVar("C", bound=CommonConfig)
-
 _OF_NAMED_ENV = (
     *("env_kwargs", "eval_env_kwargs", "env_info", "env_wrappers"),
     *("envs_per_actor", "vectorization"),
@@ -75,23 +49,11 @@ _OF_NAMED_ENV = (
 """Settings of an environment that is given by name, not as an argument."""
 
 
-def config_or_default(config: C | None, kind: type[C]) -> C:
-    """Return the given settings or the defaults. Raise `ConfigError` for another class."""
-    if config is None:
-        return kind()
-    if not isinstance(config, kind):
-        raise ConfigError(
-            f"config must be {kind.__name__}(...) here, got {config!r:.80}; train_async takes "
-            "RunConfig, train_sync takes SyncConfig, train_from_data takes OfflineConfig"
-        )
-    return config
-
-
 def complete_parts(
     parts: CommonParts,
     agent: object,
     make_env: object,
-    config: CommonConfig,
+    config: RunConfig,
     stop: StopCondition | StopFunction | None,
 ) -> None:
     """Let the recorder write in a thread, so that a slow or failing one does not affect learning.
@@ -137,7 +99,7 @@ def with_env_kwargs(
 
 
 def eval_env_maker(
-    own: MakeBatchEnv | None, make_env: MakeBatchEnv, config: CommonConfig
+    own: MakeBatchEnv | None, make_env: MakeBatchEnv, config: RunConfig
 ) -> MakeBatchEnv:
     """Return what builds the environments of evaluations: by default one for each episode."""
     gym = sys.modules.get("asyncrl.envs.gym")  # if it is not loaded, it did not make `make_env`

@@ -28,13 +28,12 @@ from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.transport import Transport
 from asyncrl.supervision.host import Host, HostTimeouts
 from asyncrl.supervision.local import LocalLauncher
-from asyncrl.training.common_config import config_or_default
 from asyncrl.training.describe_env import describe_in_child
 from asyncrl.training.hosted import Plain, facts_of
 from asyncrl.training.join_key import JoinKey
 from asyncrl.training.launchers import start_launcher
 from asyncrl.training.plan import RunPlan, check_run
-from asyncrl.training.run_config import RunConfig
+from asyncrl.training.run_config import RunConfig, config_or_default
 from asyncrl.transport.zeromq import Curve, ZmqHostLine, ZmqTransport, ZmqTransportConfig
 
 _log = logging.getLogger(__name__)
@@ -75,7 +74,7 @@ def join_run(
         JoinKey.load(Path(key_file)),
         agent,
         make_env,
-        config_or_default(config, RunConfig),
+        config_or_default(agent, config),
         actor_agents,
         actors,
         make_processor=make_processor,

@@ -4,7 +4,7 @@
         IQLConfig(),
         Path("runs/pendulum/checkpoints"),          # of a run, or a directory of `save_replay`
         EnvConfig(id="Pendulum-v1", n_envs=10).build,
-        OfflineConfig(replay=UniformReplayConfig(capacity=200_000)),
+        RunConfig(replay=UniformReplayConfig(capacity=200_000)),
         stop=MaxOptSteps(50_000),
         checkpoint_dir=Path("runs/offline"),
     )
@@ -17,7 +17,6 @@ arrays, `datasets/minari.py` of Minari data sets. Environments are built for eva
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
 from inspect import signature
 from os import PathLike
 from pathlib import Path
@@ -30,7 +29,6 @@ from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.resume import Resume, open_checkpoints
 from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent, AgentConfig, build_agent, require_agent_config
-from asyncrl.core.declared import Count
 from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv, require_make_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluator
@@ -38,7 +36,6 @@ from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Record
 from asyncrl.core.replay_buffer import (
     ReplayBuffer,
-    ReplayBufferConfig,
     check_priorities,
     replay_groups,
     restore_replay,
@@ -48,27 +45,25 @@ from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
 from asyncrl.core.torch_threads import are_adaptive
 from asyncrl.core.types import Columns
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.lockstep import refuse_several
-from asyncrl.learner.run_services import POLICY, RecordConfig, SaveConfig
+from asyncrl.learner.run_services import POLICY, SaveConfig
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction, check_can_hold
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts, check_parts
 from asyncrl.replay.files import read_saved, replay_of
-from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import (
-    BY_STEPS,
-    CommonConfig,
     EvaluationConfig,
     building,
     complete_parts,
-    config_or_default,
     open_env,
 )
 from asyncrl.training.describe_env import spec_of
 from asyncrl.training.evaluate_apart import EvaluateApart, apart_unless
 from asyncrl.training.filming import custom_evaluator
 from asyncrl.training.parts import OfflineParts
+from asyncrl.training.run_config import RunConfig, config_or_default, recorded_by_steps
 from asyncrl.training.signals import answering_signals
 from asyncrl.training.trained_policy import PolicyOf
 
@@ -127,43 +122,22 @@ class OfflineTrainer(BaseTrainer):
         restore_replay(self.buffer, checkpoint.groups, sampled=sampled)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfflineConfig(CommonConfig):
-    """Settings of an offline run, except agent, data and environment."""
-
-    replay: ReplayBufferConfig = field(default_factory=UniformReplayConfig)
-    """Replay that saved segments are loaded into. Its `n_step` may not exceed that of the run that
-    saved them. No effect for data that comes as a buffer."""
-
-    batch_size: Count = 256
-    """Transitions or sequences per batch."""
-
-    evaluate: EvaluationConfig = field(
-        default_factory=lambda: EvaluationConfig(interval_opt_steps=2000)
+def offline_defaults(agent: AgentConfig) -> RunConfig:
+    """Return settings to learn from data: fewer evaluations, and no copies of the data."""
+    return RunConfig(
+        mode="offline",
+        agent=agent,
+        trainer=AsyncTrainerConfig(batch_size=256),
+        evaluate=EvaluationConfig(interval_opt_steps=2000),
+        save=SaveConfig(replay=False),
     )
-    """When and how the agent is evaluated."""
-
-    record: RecordConfig = BY_STEPS
-    """When numbers are recorded. Counted in steps, so that two runs record the same."""
-
-    save: SaveConfig = field(default_factory=lambda: SaveConfig(replay=False))
-    """When checkpoints are saved, and which are kept."""
-
-    def __post_init__(self) -> None:
-        CommonConfig.__post_init__(self)
-        if self.replay.once:
-            raise ConfigError(
-                f"{type(self.replay).__name__} samples each transition once, so the saved data "
-                "would soon be used up; set replay to one that keeps it, such as "
-                "UniformReplayConfig"
-            )
 
 
 def train_from_data(
     agent: AgentConfig,
     data: str | PathLike[str] | ReplayBuffer,
     make_env: MakeBatchEnv | EnvSpec,
-    config: OfflineConfig | None = None,
+    config: RunConfig | None = None,
     *,
     signals: bool = False,
     **parts: Unpack[OfflineParts],
@@ -172,8 +146,10 @@ def train_from_data(
 
     Takes the arguments of `build_offline_trainer`. With `signals`, SIGTERM ends the run after a
     checkpoint, SIGUSR1 saves one, as schedulers such as Slurm expect it; for scripts that handle
-    neither themselves.
+    neither themselves. Unless the config says when, numbers are recorded by steps, so that two runs
+    record the same.
     """
+    config = recorded_by_steps(agent, _offline_config(agent, config))
     trainer = build_offline_trainer(agent, data, make_env, config, **parts)
     with closing(trainer), answering_signals(trainer.interrupter, signals):
         return trainer.train()
@@ -183,7 +159,7 @@ def build_offline_trainer(
     agent: AgentConfig,
     data: str | PathLike[str] | ReplayBuffer,
     make_env: MakeBatchEnv | EnvSpec,
-    config: OfflineConfig | None = None,
+    config: RunConfig | None = None,
     *,
     stop: StopCondition | StopFunction | None = None,
     make_evaluator: MakeEvaluator | None = None,
@@ -203,8 +179,7 @@ def build_offline_trainer(
     `ConfigError` for data that does not fit, `CheckpointError` for a damaged file.
     """
     check_parts(parts, signature(build_offline_trainer).parameters, make_evaluator=make_evaluator)
-    require_agent_config(agent)
-    config = config_or_default(config, OfflineConfig)
+    config = _offline_config(agent, config)
     complete_parts(parts, agent, make_env, config, stop)
     check_can_hold(stop, config.evaluations_off)
     checkpointer, checkpoint = open_checkpoints(
@@ -216,7 +191,7 @@ def build_offline_trainer(
         return OfflineTrainer(
             learner := build_agent(agent, place.spec, config.context(place.n_envs)),
             buffer,
-            batch_size=config.batch_size,
+            batch_size=config.trainer.batch_size,
             services=config,
             evaluator=place.evaluator,
             checkpointer=checkpointer,
@@ -229,6 +204,17 @@ def build_offline_trainer(
             closing=closing,
             **parts,
         )
+
+
+def _offline_config(agent: AgentConfig, config: RunConfig | None) -> RunConfig:
+    require_agent_config(agent)
+    config = config_or_default(agent, config or offline_defaults(agent))
+    if config.replay.once:
+        raise ConfigError(
+            f"{type(config.replay).__name__} samples each transition once, so the saved data would "
+            "soon be used up; set replay to one that keeps it, such as UniformReplayConfig"
+        )
+    return config
 
 
 class _Place(NamedTuple):
@@ -245,7 +231,7 @@ def _place(
     agent: AgentConfig,
     make_env: MakeBatchEnv | EnvSpec,
     make_evaluator: MakeEvaluator | None,
-    config: OfflineConfig,
+    config: RunConfig,
     data: str | PathLike[str] | ReplayBuffer,
     closing: ExitStack,
 ) -> _Place:
@@ -278,7 +264,7 @@ def _read(data: str | PathLike[str] | ReplayBuffer) -> Checkpoint | ReplayBuffer
 
 
 def _load(
-    place: _Place, config: OfflineConfig, checkpoint: Checkpoint | None, agent: AgentConfig
+    place: _Place, config: RunConfig, checkpoint: Checkpoint | None, agent: AgentConfig
 ) -> ReplayBuffer:
     """Return the data as a buffer that holds the columns this agent needs."""
     data, spec = place.data, place.spec
@@ -293,7 +279,7 @@ def _load(
     return data
 
 
-def _make_evaluator(config: OfflineConfig, env: BatchEnv) -> EpisodeEvaluator | None:
+def _make_evaluator(config: RunConfig, env: BatchEnv) -> EpisodeEvaluator | None:
     if config.evaluate.where == "off":
         return None
     seed = derive_seed(config.evaluate.seed, Role.EVALUATION)

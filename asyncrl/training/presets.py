@@ -25,19 +25,19 @@ from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.agents.rainbow import RainbowConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.td3 import TD3Config
-from asyncrl.core.agent import AgentConfig, is_agent_config
+from asyncrl.core.agent import is_agent_config
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import did_you_mean, from_plain, load_object, to_plain
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
-from asyncrl.learner.run_services import SaveConfig
 from asyncrl.replay.hindsight import HindsightReplayConfig
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.offline import offline_defaults
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.yaml_file import check_names, read_yaml
 from asyncrl.transport.zeromq import ZmqTransportConfig
@@ -72,12 +72,12 @@ def appo() -> RunConfig:
 
 def awac() -> RunConfig:
     """AWAC, offline: learns from `--data`, more from actions that were better than average."""
-    return _offline(AWACConfig())
+    return offline_defaults(AWACConfig())
 
 
 def bc() -> RunConfig:
     """Behavioural cloning, offline: learns from `--data` to imitate its actions."""
-    return _offline(BCConfig())
+    return offline_defaults(BCConfig())
 
 
 def c51() -> RunConfig:
@@ -222,17 +222,7 @@ def dqn_toy() -> RunConfig:
 
 def iql() -> RunConfig:
     """IQL, offline: learns from `--data` without evaluating actions outside the data."""
-    return _offline(IQLConfig())
-
-
-def _offline(agent: AgentConfig) -> RunConfig:
-    return RunConfig(
-        mode="offline",
-        agent=agent,
-        trainer=AsyncTrainerConfig(batch_size=256),
-        evaluate=EvaluationConfig(interval_opt_steps=2000),
-        save=SaveConfig(replay=False),
-    )
+    return offline_defaults(IQLConfig())
 
 
 def impala() -> RunConfig:

@@ -70,14 +70,14 @@ def build_trainer(
             return build_sync_trainer(
                 config.agent,
                 config.sync_env_config().build,
-                config.sync_config(),
+                config,
                 make_eval_env=make_eval_env,
                 make_processor=named.make_processor,
                 **filled,
             )
         case "offline":
-            data, settings = config.offline_config()
-            return build_offline_trainer(config.agent, data, make_eval_env, settings, **filled)
+            data = config.data_or_raise()
+            return build_offline_trainer(config.agent, data, make_eval_env, config, **filled)
 
 
 def _check_unused(

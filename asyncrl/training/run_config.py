@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from asyncrl.actor.batcher import ServingConfig
-from asyncrl.core.agent import AgentConfig
-from asyncrl.core.declared import COMMON, Count, CountOrOff, Finite, PositiveOrOff
+from asyncrl.core.agent import AgentConfig, PolicyContext, require_agent_config
+from asyncrl.core.declared import COMMON, Count, CountOrOff, Finite, Natural, PositiveOrOff
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.replay_buffer import (
     ReplayBufferConfig,
-    transitions_per_sample,
     usual_samples_per_insert,
 )
+from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import MOST_ACTORS
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.lockstep import RanksConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxyConfig
+from asyncrl.learner.run_services import RecordConfig, RunServicesConfig
 from asyncrl.learner.stop_conditions import (
     AnyOf,
     MaxEnvSteps,
@@ -37,14 +37,12 @@ from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.host_launcher import HostsConfig
 from asyncrl.supervision.ray import RayConfig
-from asyncrl.training.common_config import CommonConfig
+from asyncrl.training.common_config import BY_STEPS, EvaluationConfig
 from asyncrl.training.named_parts import NamedParts
 from asyncrl.transport.zeromq import ZmqTransportConfig
 
-if TYPE_CHECKING:  # the first loads Gymnasium, the others are loaded by such runs only
-    from asyncrl.envs.gym import EnvConfig
-    from asyncrl.training.offline import OfflineConfig
-    from asyncrl.training.synchronous import SyncConfig, TrainerConfig
+if TYPE_CHECKING:
+    from asyncrl.envs.gym import EnvConfig  # loads Gymnasium
 
 
 def _dqn() -> AgentConfig:
@@ -54,8 +52,14 @@ def _dqn() -> AgentConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunConfig(CommonConfig):
+class RunConfig(RunServicesConfig):
     """All settings of a run. In Python, agent and environments are arguments beside them."""
+
+    seed: Annotated[Natural, COMMON] = 0
+    """Seed of the run. Every random stream derives from it."""
+
+    evaluate: EvaluationConfig = field(default_factory=EvaluationConfig)
+    """When, where and how the agent is evaluated."""
 
     actors: Annotated[Count, COMMON] = 2
     """Number of actor processes. `auto` chooses it by short trial runs, together with environments
@@ -176,7 +180,7 @@ class RunConfig(CommonConfig):
     time: one second before, it aborts whatever still runs. 0 disables."""
 
     def __post_init__(self) -> None:
-        CommonConfig.__post_init__(self)
+        RunServicesConfig.__post_init__(self)
         if self.launcher == "thread" and self.supervision.memory_limit_bytes:
             raise ConfigError(
                 "supervision.memory_limit_bytes has no effect with launcher=thread, because "
@@ -243,6 +247,19 @@ class RunConfig(CommonConfig):
                 "computes its network itself; leave it at actor"
             )
 
+    @property
+    def evaluations_off(self) -> Mapping[str, bool]:
+        """Whether each setting that can disable evaluations does so."""
+        never = not self.evaluate.interval_opt_steps
+        return {
+            "evaluate.where": self.evaluate.where == "off",
+            "evaluate.interval_opt_steps": never,
+        }
+
+    def context(self, n_envs: int) -> PolicyContext:
+        """Return the seed and the number of environments of the learner's agent."""
+        return PolicyContext(seed=derive_seed(self.seed, Role.LEARNER), n_envs=n_envs)
+
     def env_config(self) -> EnvConfig:
         """Return the environments of one actor."""
         from asyncrl.envs.gym import EnvConfig  # noqa: PLC0415  # loads Gymnasium
@@ -261,67 +278,15 @@ class RunConfig(CommonConfig):
         config = self.env_config()
         return replace(config, kwargs={**config.kwargs, **self.eval_env_kwargs})
 
-    def sync_config(self) -> SyncConfig:
-        """Return the settings of a synchronous run that samples each transition equally often.
-
-        It assumes the environments of all actors together, see `sync_env_config`.
-        """
-        from asyncrl.training.synchronous import SyncConfig  # noqa: PLC0415
-
-        if self.inference != "actor":
-            raise ConfigError(
-                f"inference is {self.inference!r}, but mode=sync has no actors: its learner acts; "
-                "leave it at actor"
-            )
-        return SyncConfig(
-            seed=self.seed,
-            replay=self.replay,
-            trainer=self._sync_trainer(),
-            evaluate=self.evaluate,
-            record=self.record,
-            save=self.save,
-        )
-
     def sync_env_config(self) -> EnvConfig:
         """Return the environments of all actors together."""
         return replace(self.env_config(), n_envs=self.actors * self.envs_per_actor)
 
-    def _sync_trainer(self) -> TrainerConfig:
-        from asyncrl.training.synchronous import TrainerConfig  # noqa: PLC0415
-
-        samples, batch_size = self.for_agent(self.agent).limiter.ratio, self.trainer.batch_size
-        if self.replay.once:
-            return TrainerConfig(batch_size=batch_size, segment=self.segment)
-        if not samples:
-            raise ConfigError(
-                "limiter.samples_per_insert is off, which does not define how often mode=sync "
-                "learns; set it"
-            )
-        stride = transitions_per_sample(self.replay)
-        per_env_step = Fraction(samples / batch_size).limit_denominator(100_000) / stride
-        single = self.replay.lookahead == self.segment.frame_stack == 1
-        return TrainerConfig(
-            batch_size=batch_size,
-            opt_interval_env_steps=per_env_step.denominator,
-            opt_steps_per_interval=per_env_step.numerator,
-            warmup_env_steps=self.limiter.min_size * stride,
-            segment=None if single else self.segment,
-        )
-
-    def offline_config(self) -> tuple[Path, OfflineConfig]:
-        """Return the data of an offline run, and its settings."""
-        from asyncrl.training.offline import OfflineConfig  # noqa: PLC0415
-
+    def data_or_raise(self) -> Path:
+        """Return the data of an offline run."""
         if self.data is None:
             raise ConfigError("mode=offline learns from data, but data is not set; set it")
-        return self.data, OfflineConfig(
-            seed=self.seed,
-            replay=self.replay,
-            batch_size=self.trainer.batch_size,
-            evaluate=self.evaluate,
-            record=self.record,
-            save=self.save,
-        )
+        return self.data
 
     def stop_condition(self) -> StopCondition | None:
         """Return the limits that are set, combined; reject one that can never be reached."""
@@ -340,3 +305,23 @@ class RunConfig(CommonConfig):
             check_can_hold(own, self.evaluations_off, "parts.stop")
             conditions.append(own)
         return AnyOf(*conditions) if conditions else None
+
+
+def config_or_default(agent: AgentConfig, config: RunConfig | None) -> RunConfig:
+    """Return the given settings or the defaults, with this agent."""
+    require_agent_config(agent)
+    if config is None:
+        return RunConfig(agent=agent)
+    if not isinstance(config, RunConfig):
+        raise ConfigError(f"config must be RunConfig(...), got {config!r:.80}")
+    return replace(config, agent=agent)
+
+
+def recorded_by_steps(agent: AgentConfig, config: RunConfig | None) -> RunConfig:
+    """Return the settings with records that do not depend on the clock, unless they say when."""
+    config = config_or_default(agent, config)
+    if config.record != RecordConfig():
+        return config
+    usual = BY_STEPS.interval_opt_steps
+    every = min(usual, config.evaluate.interval_opt_steps or usual)
+    return replace(config, record=replace(BY_STEPS, interval_opt_steps=every))

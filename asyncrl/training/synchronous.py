@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import signature
 from os import PathLike
@@ -17,7 +16,6 @@ from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.resume import Resume, open_checkpoints
 from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent, AgentConfig, build_agent
-from asyncrl.core.declared import Count, Natural, check_declared
 from asyncrl.core.env import BatchEnv, MakeBatchEnv, make_batch_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluator
@@ -26,13 +24,10 @@ from asyncrl.core.messages import EnvChange
 from asyncrl.core.recorder import Record
 from asyncrl.core.replay_buffer import (
     ReplayBuffer,
-    ReplayBufferConfig,
     check_agent_and_replay,
     check_priorities,
     replay_groups,
     restore_replay,
-    transitions_per_sample,
-    usual_samples_per_insert,
 )
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
@@ -40,17 +35,14 @@ from asyncrl.core.torch_threads import are_adaptive
 from asyncrl.core.types import Columns, ModelVersion
 from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.lockstep import refuse_several
-from asyncrl.learner.run_services import RecordConfig, RunServicesConfig
+from asyncrl.learner.run_services import RunServicesConfig
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction, check_can_hold
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts, check_parts
-from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import (
     BY_STEPS,
-    CommonConfig,
     building,
     complete_parts,
-    config_or_default,
     eval_env_maker,
     open_env,
     with_env_kwargs,
@@ -59,37 +51,10 @@ from asyncrl.training.evaluate_apart import apart_unless
 from asyncrl.training.inline_actor import InlineActor
 from asyncrl.training.layout import Layout
 from asyncrl.training.parts import SyncParts
+from asyncrl.training.rounds import Rounds, inline_segment
+from asyncrl.training.run_config import RunConfig, config_or_default, recorded_by_steps
 from asyncrl.training.signals import answering_signals
 from asyncrl.training.trained_policy import PolicyOf
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerConfig:
-    """How environment steps and optimisation steps alternate."""
-
-    batch_size: Count = 128
-    """Transitions per batch."""
-
-    opt_interval_env_steps: Count | None = None
-    """Environment steps between two rounds of optimisation. None: as many as give the samples per
-    insert that are the agent's default, see `limiter.samples_per_insert`."""
-
-    opt_steps_per_interval: Count = 1
-    """Optimisation steps per round."""
-
-    warmup_env_steps: Natural = 1000
-    """Warm-up: environment steps before the first round. Until then nothing is optimised or
-    evaluated. No effect where each transition is sampled once."""
-
-    segment: SegmentConfig | None = None
-    """Segments of one row insert each step into replay as soon as its successors are known, but
-    each repeats all rows that it looks ahead to. None: one row where the replay looks only one
-    ahead, else as many as it looks ahead, and at least 32. Where each transition is sampled once,
-    all segments are cut before each round, which so learns from all that the newest model
-    collected, and their length is that of a round."""
-
-    def __post_init__(self) -> None:
-        check_declared(self, "trainer")
 
 
 class Trainer(BaseTrainer):
@@ -100,9 +65,10 @@ class Trainer(BaseTrainer):
         agent: Agent,
         env: BatchEnv,
         buffer: ReplayBuffer,
-        config: TrainerConfig,
+        rounds: Rounds,
         *,
         schema: SegmentSchema,
+        segment: SegmentConfig | None = None,
         processor: StepProcessor,
         seed: int,
         evaluator: Evaluator | None = None,
@@ -115,19 +81,18 @@ class Trainer(BaseTrainer):
         `change_env` returns a function that builds environments with other keyword arguments, for
         `set_env_kwargs`.
         """
-        _check(agent, buffer, config)
+        _check(agent, buffer, rounds)
         self.buffer = buffer
-        self.config = config
-        self._interval = config.opt_interval_env_steps or 1
+        self.rounds = rounds
         self._opt_rounds = 0
         self._opts_owed = 0
-        self._warm_at = config.warmup_env_steps  # environment steps at the end of the warm-up
+        self._warm_at = rounds.warmup_env_steps  # environment steps at the end of the warm-up
         self._actor = InlineActor(
             agent,
             env,
             buffer,
             schema=schema,
-            segment=config.segment or SegmentConfig(),
+            segment=segment or SegmentConfig(),
             processor=processor,
             seed=seed,
             change_env=change_env,
@@ -171,7 +136,7 @@ class Trainer(BaseTrainer):
             self._count_whole_rounds()
             return None
         self._opts_owed -= 1
-        batch = self.buffer.sample(self.config.batch_size)
+        batch = self.buffer.sample(self.rounds.batch_size)
         self.services.watch.lap("sample")
         return batch
 
@@ -191,12 +156,12 @@ class Trainer(BaseTrainer):
         due, self._opt_rounds = rounds - self._opt_rounds, rounds
         if self._actor.env_steps < self._warm_at:
             return 0
-        return due * self.config.opt_steps_per_interval
+        return due * self.rounds.opt_steps_per_interval
 
     def _rounds(self) -> int:
         """Return the number of rounds that belong to the environment steps so far."""
-        done = self._actor.env_steps - self.config.warmup_env_steps
-        return max(0, done) // self._interval
+        done = self._actor.env_steps - self.rounds.warmup_env_steps
+        return max(0, done) // self.rounds.opt_interval_env_steps
 
     def _begin(self) -> None:
         self._actor.begin_incarnation()
@@ -240,7 +205,7 @@ class Trainer(BaseTrainer):
         if self.env_change.number:
             self._actor.envs.want(self.env_change)
         self._env_steps = checkpoint.count("env_steps")
-        sampled = checkpoint.count("opt_steps") * self.config.batch_size
+        sampled = checkpoint.count("opt_steps") * self.rounds.batch_size
         if not restore_replay(self.buffer, checkpoint.groups, sampled=sampled):
             self._opts_owed = 0  # the replay is empty
             self._warm_at += self._actor.env_steps
@@ -248,9 +213,9 @@ class Trainer(BaseTrainer):
         self._actor.model_version = ModelVersion(checkpoint.count("opt_steps"))
 
 
-def _check(agent: Agent, buffer: ReplayBuffer, config: TrainerConfig) -> None:
+def _check(agent: Agent, buffer: ReplayBuffer, rounds: Rounds) -> None:
     check_priorities(agent, buffer)
-    for name, value in (("batch_size", config.batch_size), ("warm-up", config.warmup_env_steps)):
+    for name, value in (("batch_size", rounds.batch_size), ("warm-up", rounds.warmup_env_steps)):
         if value > buffer.capacity:
             raise ConfigError(
                 f"{name} of {value} does not fit a replay buffer of {buffer.capacity} transitions; "
@@ -258,24 +223,10 @@ def _check(agent: Agent, buffer: ReplayBuffer, config: TrainerConfig) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncConfig(CommonConfig):
-    """Settings of a synchronous run, except agent and environment."""
-
-    replay: ReplayBufferConfig = field(default_factory=UniformReplayConfig)
-    """How experience is stored."""
-
-    trainer: TrainerConfig = field(default_factory=TrainerConfig)
-    """How environment steps and optimisation steps alternate."""
-
-    record: RecordConfig = BY_STEPS
-    """When numbers are recorded. Counted in steps, so that two runs record the same."""
-
-
 def train_sync(
     agent: AgentConfig,
     make_env: MakeBatchEnv,
-    config: SyncConfig | None = None,
+    config: RunConfig | None = None,
     *,
     signals: bool = False,
     **parts: Unpack[SyncParts],
@@ -284,9 +235,10 @@ def train_sync(
 
     Takes the arguments of `build_sync_trainer`. With `signals`, SIGTERM ends the run after a
     checkpoint, SIGUSR1 saves one, as schedulers such as Slurm expect it; for scripts that handle
-    neither themselves.
+    neither themselves. Unless the config says when, numbers are recorded by steps, so that two runs
+    record the same.
     """
-    trainer = build_sync_trainer(agent, make_env, config, **parts)
+    trainer = build_sync_trainer(agent, make_env, recorded_by_steps(agent, config), **parts)
     with closing(trainer), answering_signals(trainer.interrupter, signals):
         return trainer.train()
 
@@ -294,7 +246,7 @@ def train_sync(
 def build_sync_trainer(
     agent: AgentConfig,
     make_env: MakeBatchEnv,
-    config: SyncConfig | None = None,
+    config: RunConfig | None = None,
     *,
     stop: StopCondition | StopFunction | None = None,
     make_eval_env: MakeBatchEnv | None = None,
@@ -308,7 +260,7 @@ def build_sync_trainer(
     """Build a synchronous run from the arguments of `build_async_trainer` that apply to it."""
     check_parts(parts, signature(build_sync_trainer).parameters, make_evaluator=make_evaluator)
     refuse_several("train_sync")
-    config = config_or_default(config, SyncConfig)
+    rounds = Rounds.of(config := config_or_default(agent, config))
     complete_parts(parts, agent, make_env, config, stop)
     check_agent_and_replay(agent, config.replay)
     check_can_hold(stop, config.evaluations_off)
@@ -318,14 +270,14 @@ def build_sync_trainer(
     )
     with building(checkpointer) as closing:
         env = open_env(make_env, closing)
-        config = replace(config, trainer=_rounds(agent, config, env.n_envs))
         layout = _layout(agent, env, config, make_processor)
         return Trainer(
             learner := build_agent(agent, env.spec, config.context(env.n_envs)),
             env,
             layout.replay.build(layout.schema, derive_seed(config.seed, Role.REPLAY)),
-            config.trainer,
+            rounds,
             schema=layout.schema,
+            segment=config.segment,
             processor=layout.make_processor(),
             seed=config.seed,
             change_env=partial(with_env_kwargs, make_env),
@@ -343,49 +295,25 @@ def build_sync_trainer(
         )
 
 
-def _rounds(agent: AgentConfig, config: SyncConfig, n_envs: int) -> TrainerConfig:
-    """Return the rounds, with what is not set derived from the samples per insert."""
-    rounds, replay = config.trainer, config.replay
-    needed = rounds.opt_steps_per_interval * rounds.batch_size
-    samples = usual_samples_per_insert(agent, replay, rounds.batch_size)
-    every = max(1, round(needed / samples * transitions_per_sample(replay)))
-    interval = rounds.opt_interval_env_steps or every
-    if not replay.once:
-        return replace(rounds, opt_interval_env_steps=interval)
-    if interval != needed:
-        raise ConfigError(
-            f"{type(replay).__name__} returns each transition once, but a round collects "
-            f"{interval} and learns from {needed}; leave trainer.opt_interval_env_steps out"
-        )
-    # A quarter more rows than transitions, for the ends of episodes.
-    segment = replace(_segment(config), length=-(-needed * 5 // (4 * n_envs)) + 1)
-    return replace(rounds, opt_interval_env_steps=needed, warmup_env_steps=0, segment=segment)
-
-
 def _layout(
     agent: AgentConfig,
     env: BatchEnv,
-    config: SyncConfig,
+    config: RunConfig,
     make_processor: Callable[[], StepProcessor] | None,
 ) -> Layout:
     return Layout(
         agent,
         env.spec,
         config.replay,
-        _segment(config),
+        inline_segment(config, env.n_envs),
         make_processor,
         goal_reward=lambda: getattr(env, "goal_reward", None),
         n_frames=getattr(env, "n_frames", 1),
     )
 
 
-def _segment(config: SyncConfig) -> SegmentConfig:
-    ahead = config.replay.lookahead
-    return config.trainer.segment or SegmentConfig(length=1 if ahead == 1 else max(32, ahead))
-
-
 def _make_evaluator(
-    config: SyncConfig, own: MakeEvaluator | None, make_env: MakeBatchEnv, closing: ExitStack
+    config: RunConfig, own: MakeEvaluator | None, make_env: MakeBatchEnv, closing: ExitStack
 ) -> Evaluator | None:
     if config.evaluate.where == "off":
         return None

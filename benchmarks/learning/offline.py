@@ -33,7 +33,7 @@ from asyncrl.datasets.minari import find_minari, load_minari, minari_spec
 from asyncrl.learner.stop_conditions import AnyOf, MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.offline import OfflineConfig, train_from_data
+from asyncrl.training.offline import offline_defaults, train_from_data
 from asyncrl.training.run_config import RunConfig
 from benchmarks.learning.tasks import TASKS, case_of
 from benchmarks.learning.tasks import missing as missing_player
@@ -118,13 +118,12 @@ def learn(case: OfflineCase, seed: int) -> dict[str, Any]:
         extras = case.agent.extra_columns(minari_spec(find_minari(_DATASET)))
         replay = UniformReplayConfig(capacity=200_000)
         buffer, _ = load_minari(_DATASET, replay, extras=extras, seed=seed)
+        learner = replace(offline_defaults(case.agent), seed=seed)
         result = train_from_data(
             case.agent,
             buffer,
             lambda: config.env_config().build_for(task.episodes),
-            OfflineConfig(
-                seed=seed, evaluate=replace(OfflineConfig().evaluate, play=config.evaluate.play)
-            ),
+            replace(learner, evaluate=replace(learner.evaluate, play=config.evaluate.play)),
             stop=AnyOf(ConsecutiveEvaluations(task.bar), MaxOptSteps(case.max_opt_steps)),
             recorder=recorder,
             checkpoint_dir=directory / "learner",

@@ -32,7 +32,7 @@ from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.training.asynchronous import train_async
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.saved_model import policy_of
-from asyncrl.training.synchronous import SyncConfig, train_sync
+from asyncrl.training.synchronous import train_sync
 from benchmarks.learning.runs import Point
 from benchmarks.learning.tasks import CASES, EQUAL, OURS, TASKS, Case, case_of
 from benchmarks.peers.equal import FINAL_SEED
@@ -89,11 +89,10 @@ def evaluated(config: RunConfig, checkpoint: Checkpoint, episodes: int) -> Evalu
         env.close()
 
 
-def sync_config(config: RunConfig) -> SyncConfig:
-    """Return settings of a synchronous run that records as often as it evaluates."""
+def recorded_with_evaluations(config: RunConfig) -> RunConfig:
+    """Return settings of a run that records as often as it evaluates."""
     every = max(1, config.evaluate.interval_opt_steps)
-    record = RecordConfig(interval_s=0.0, interval_opt_steps=every)
-    return replace(config.sync_config(), record=record)
+    return replace(config, record=RecordConfig(interval_s=0.0, interval_opt_steps=every))
 
 
 class ConsecutiveEvaluations:
@@ -142,7 +141,7 @@ def _train_sync(config: RunConfig, recorder: MemoryRecorder, directory: Path) ->
     return train_sync(
         config.agent,
         config.sync_env_config().build,
-        sync_config(config),
+        recorded_with_evaluations(config),
         stop=_stop(config),
         make_eval_env=partial(config.env_config().build_for, config.evaluate.play.episodes),
         recorder=recorder,

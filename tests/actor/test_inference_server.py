@@ -31,11 +31,14 @@ from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array, ModelVersion
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.synchronous import train_sync
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, NoProgress
 from tests.support.helpers import same
 from tests.support.sample_messages import make_peer
@@ -270,8 +273,10 @@ def test_a_synchronous_run_is_the_same_bits_with_served_inference(
     config: AgentConfig, env: str, replay: ReplayBufferConfig
 ) -> None:
     segment = SegmentConfig(length=8)
-    settings = SyncConfig(
-        trainer=TrainerConfig(batch_size=4, warmup_env_steps=40, segment=segment),
+    settings = RunConfig(
+        trainer=AsyncTrainerConfig(batch_size=4),
+        limiter=RateLimiterConfig(min_size=40),
+        segment=segment,
         evaluate=EvaluationConfig(where="off"),
         replay=replay,
     )

@@ -19,26 +19,30 @@ from asyncrl.agents.rainbow import RainbowConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.core.agent import AgentConfig
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.synchronous import train_sync
 from tests.contracts.test_agent import CASES, batch_for, observations
 
-PRIORITIZED = SyncConfig(
+PRIORITIZED = RunConfig(
     evaluate=EvaluationConfig(where="off"),
     replay=PrioritizedReplayConfig(capacity=2000, n_step=3),
-    trainer=TrainerConfig(batch_size=16, warmup_env_steps=300),
+    trainer=AsyncTrainerConfig(batch_size=16),
+    limiter=RateLimiterConfig(min_size=300),
 )
-ON_POLICY = SyncConfig(
+ON_POLICY = RunConfig(
     evaluate=EvaluationConfig(
         interval_opt_steps=1, play=EpisodeEvaluatorConfig(episodes=2, max_episode_steps=30)
     ),
     replay=TrajectoryQueueConfig(gamma=0.9),
-    trainer=TrainerConfig(batch_size=120),
+    trainer=AsyncTrainerConfig(batch_size=120),
     record=RecordConfig(interval_opt_steps=1, interval_s=0.0),
 )
 
@@ -46,7 +50,7 @@ LOSSES = {"agent/loss", "agent/critic_loss"}
 
 
 def records_of_a_run(
-    env_id: str, agent: AgentConfig, config: SyncConfig, opt_steps: int, **parts: Any
+    env_id: str, agent: AgentConfig, config: RunConfig, opt_steps: int, **parts: Any
 ) -> list[dict[str, float]]:
     """Return what an agent reports in a short run, step by step."""
     recorder = MemoryRecorder()

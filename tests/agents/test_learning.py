@@ -25,12 +25,15 @@ from asyncrl.core.agent import AgentConfig, PolicyContext
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, ReachesUpperBound
 from asyncrl.replay.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.synchronous import train_sync
 from tests.agents.chain import CHAIN, chain_replay, check_chain
 
 _NET: dict[str, Any] = {"hidden": (32, 32), "device": "cpu"}
@@ -88,19 +91,16 @@ class Recall(gym.Env[Array, Any]):
         return np.array([0.0, last], np.float32), over * (action == self._number), over, False, {}
 
 
-ON_POLICY = SyncConfig(
+ON_POLICY = RunConfig(
     replay=TrajectoryQueueConfig(),
-    trainer=TrainerConfig(batch_size=512),
+    trainer=AsyncTrainerConfig(batch_size=512),
     evaluate=EvaluationConfig(interval_opt_steps=5, play=EpisodeEvaluatorConfig(episodes=20)),
 )
-SEQUENCES = SyncConfig(
+SEQUENCES = RunConfig(
     replay=PrioritizedSequenceReplayConfig(sequence_length=4, burn_in=1, stride=2),
-    trainer=TrainerConfig(
-        batch_size=32,
-        opt_interval_env_steps=16,
-        warmup_env_steps=500,
-        segment=SegmentConfig(length=16),
-    ),
+    trainer=AsyncTrainerConfig(batch_size=32),
+    limiter=RateLimiterConfig(samples_per_insert=4.0, min_size=250),
+    segment=SegmentConfig(length=16),
 )
 _R2D2 = R2D2Config(
     hidden=(16,),
@@ -116,7 +116,7 @@ _SMALL: dict[str, Any] = {"hidden": (16,), "device": "cpu"}
 
 
 def best_score(
-    agent: AgentConfig, env: str, config: SyncConfig, *, enough: float, env_steps: int
+    agent: AgentConfig, env: str, config: RunConfig, *, enough: float, env_steps: int
 ) -> float | None:
     """Train up to a score, or up to a number of steps."""
     n_envs = 32 if config is ON_POLICY else 8
@@ -137,7 +137,7 @@ def best_score(
     ids=["ppo without one", "ppo", "impala", "r2d2"],
 )
 def test_what_was_seen_earlier_is_used_with_a_memory_alone(
-    agent: AgentConfig, config: SyncConfig, recalls: bool
+    agent: AgentConfig, config: RunConfig, recalls: bool
 ) -> None:
     steps = 60_000 if recalls else 5_000
     score = best_score(agent, f"{__name__}:Recall", config, enough=1.0, env_steps=steps)
@@ -153,7 +153,7 @@ _FASTER: dict[str, Any] = {
 _DISCRETE_SAC = DiscreteSACConfig(
     hidden=(64, 64), initial_alpha=0.1, random_env_steps=500, **_FASTER
 )
-OFF_POLICY = SyncConfig(trainer=TrainerConfig(opt_interval_env_steps=8, warmup_env_steps=500))
+OFF_POLICY = RunConfig(limiter=RateLimiterConfig(samples_per_insert=32.0, min_size=250))
 
 
 @pytest.mark.slow
@@ -168,7 +168,7 @@ OFF_POLICY = SyncConfig(trainer=TrainerConfig(opt_interval_env_steps=8, warmup_e
     ids=["ppo", "ppo with vtrace", "discrete sac", "td3"],
 )
 def test_small_tasks_are_learned(
-    agent: AgentConfig, env: str, config: SyncConfig, enough: float
+    agent: AgentConfig, env: str, config: RunConfig, enough: float
 ) -> None:
     """Chance gets 22 on CartPole, and -1230 on Pendulum."""
     score = best_score(agent, env, config, enough=enough, env_steps=60_000)

@@ -16,7 +16,7 @@ from benchmarks.learning.pieces import Failed, Piece
 from benchmarks.learning.runs import Run, keep, kept, of_same_settings
 from benchmarks.learning.table import no_worse
 from benchmarks.learning.tasks import CASES, TASKS, missing
-from benchmarks.learning.training import ConsecutiveEvaluations, sync_config
+from benchmarks.learning.training import ConsecutiveEvaluations
 
 MACHINE = machine()
 
@@ -65,7 +65,6 @@ def test_cases_can_be_run_or_say_what_is_missing():
         config = case.config(seed=3)
         assert (config.seed, config.env) == (3, TASKS[case.task].env)
         assert config.stop_at_return == TASKS[case.task].bar
-        assert sync_config(config).trainer.batch_size == config.trainer.batch_size
 
 
 # --- trainings -----------------------------------------------------------------------------------

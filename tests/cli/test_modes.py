@@ -14,6 +14,7 @@ from asyncrl.cli.train import parse, setup_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.metrics.verdict import Facts, judge
 from asyncrl.training.presets import preset
+from asyncrl.training.rounds import Rounds, inline_segment
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.yaml_file import save_yaml
 from tests.cli.console import misbehaving_env
@@ -134,9 +135,9 @@ def test_synchronous_run_takes_as_many_samples_per_insert(
 ) -> None:
     flags = ["--limiter.samples-per-insert", str(samples), "--trainer.batch-size", str(batch_size)]
     config = parse(["dqn", *flags]).config
-    trainer = config.sync_config().trainer
-    assert trainer.segment == config.segment, "a row alone would repeat those of its n steps"
-    assert (trainer.opt_interval_env_steps, trainer.opt_steps_per_interval) == (every, steps)
+    rounds, segment = Rounds.of(config), inline_segment(config, n_envs=1)
+    assert segment == config.segment, "a row alone would repeat those of its n steps"
+    assert (rounds.opt_interval_env_steps, rounds.opt_steps_per_interval) == (every, steps)
 
 
 # --- a file that says which agent -----------------------------------------------------------------

@@ -14,9 +14,7 @@ import pytest
 
 from asyncrl import (
     EvaluationConfig,
-    OfflineConfig,
     RunConfig,
-    SyncConfig,
     train_async,
     train_from_data,
     train_sync,
@@ -558,16 +556,13 @@ def test_argument_that_no_way_to_train_takes_is_refused(train: Any) -> None:
         train(DQNConfig(), *([Path()] * (train is train_from_data)), print, callback=[])
 
 
-@pytest.mark.parametrize(
-    ("train", "kind"),
-    [(train_async, RunConfig), (train_sync, SyncConfig), (train_from_data, OfflineConfig)],
-)
+@pytest.mark.parametrize("train", [train_async, train_sync, train_from_data])
 @pytest.mark.parametrize("off", [{"where": "off"}, {"interval_opt_steps": 0}])
 def test_end_that_waits_for_evaluations_is_refused_without_any(
-    train: Any, kind: Any, off: dict[str, Any]
+    train: Any, off: dict[str, Any]
 ) -> None:
     where = [Path()] * (train is train_from_data)
-    config = kind(evaluate=EvaluationConfig(**off))
+    config = RunConfig(evaluate=EvaluationConfig(**off))
     words = rf"waits for evaluations, but evaluate\.{next(iter(off))} is off"
     with pytest.raises(ConfigError, match=words):
         train(DQNConfig(), *where, print, config, stop=ReachesUpperBound("eval_reward", 1.0))

@@ -15,14 +15,18 @@ from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec
 from asyncrl.core.types import Array, Columns
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.synchronous import train_sync
 from tests.support.fakes import ConstantAgent, CountingBatch
 
-CONFIG = SyncConfig(
-    trainer=TrainerConfig(batch_size=2, warmup_env_steps=4),
+CONFIG = RunConfig(
+    trainer=AsyncTrainerConfig(batch_size=2),
+    limiter=RateLimiterConfig(min_size=4),
     record=RecordConfig(interval_opt_steps=1),
     evaluate=EvaluationConfig(interval_opt_steps=1, play=EpisodeEvaluatorConfig(episodes=1)),
 )

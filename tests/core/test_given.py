@@ -97,7 +97,7 @@ def test_what_is_no_batch_is_closed() -> None:
         ({"callbacks": [Hiding()]}, "attribute `step` = 0 of callback Hiding"),
         ({"make_evaluator": object()}, "make_evaluator must .* got <object"),
         ({"checkpoint_dir": 3}, "checkpoint_dir must .* got 3"),
-        ({"config": 3}, r"config must .* got 3; .* takes SyncConfig"),
+        ({"config": 3}, r"config must be RunConfig.* got 3"),
     ],
 )
 def test_part_that_is_none_is_refused_before_anything_starts(

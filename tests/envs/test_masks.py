@@ -14,8 +14,11 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.errors import ConfigError, EnvironmentFault
 from asyncrl.envs.gym import make_batch
 from asyncrl.envs.masks import ActionMasks
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
-from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.synchronous import train_sync
 from tests.support.fake_envs import TellingEnv, make_vector_env
 
 
@@ -98,7 +101,7 @@ def test_run_in_a_strict_environment_takes_no_forbidden_action() -> None:
     result = train_sync(
         DQNConfig(hidden=(8,), device="cpu"),
         make_batch(lambda: ActionMasks(Strict()), 4),
-        SyncConfig(trainer=TrainerConfig(batch_size=8, warmup_env_steps=50)),
+        RunConfig(trainer=AsyncTrainerConfig(batch_size=8), limiter=RateLimiterConfig(min_size=50)),
         stop=MaxEnvSteps(600),
     )
     assert result.opt_steps > 0

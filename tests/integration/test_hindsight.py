@@ -16,6 +16,8 @@ from asyncrl.agents.sac import SACConfig
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.envs.gym import EnvConfig, make_batch
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps, MaxSeconds, ReachesUpperBound
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.replay.hindsight import HindsightReplayConfig
@@ -24,21 +26,17 @@ from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import SyncConfig, TrainerConfig, build_sync_trainer, train_sync
+from asyncrl.training.synchronous import build_sync_trainer, train_sync
 from tests.support.bit_flip import BitFlip
 from tests.support.reach import Reach
 
 N_BITS = 8
 HINDSIGHT = HindsightReplayConfig(capacity=20_000, gamma=0.98, horizon=N_BITS)
-SYNC = SyncConfig(
+SYNC = RunConfig(
     replay=HINDSIGHT,
-    trainer=TrainerConfig(
-        batch_size=256,
-        opt_interval_env_steps=32,
-        opt_steps_per_interval=4,
-        warmup_env_steps=500,
-        segment=SegmentConfig(length=N_BITS),
-    ),
+    trainer=AsyncTrainerConfig(batch_size=256),
+    limiter=RateLimiterConfig(samples_per_insert=32.0, min_size=500),
+    segment=SegmentConfig(length=N_BITS),
     evaluate=EvaluationConfig(interval_opt_steps=100),
 )
 UNSCORED = EvaluationConfig(where="off")

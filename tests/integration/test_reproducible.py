@@ -13,12 +13,15 @@ from asyncrl.agents.sac import SACConfig
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.types import Params
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.synchronous import SyncConfig, TrainerConfig, build_sync_trainer
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.synchronous import build_sync_trainer
 
 CLOCK_METRICS = (
     *("wall_s", "train_s", "fps", "_per_s", "_per_sec"),
@@ -33,10 +36,11 @@ CASES = [
 
 def run(agent: AgentConfig, env_id: str, seed: int) -> tuple[Params, list[dict[str, Any]]]:
     recorder = MemoryRecorder()
-    config = SyncConfig(
+    config = RunConfig(
         seed=seed,
         replay=UniformReplayConfig(capacity=5000, n_step=3),
-        trainer=TrainerConfig(batch_size=32, warmup_env_steps=200),
+        trainer=AsyncTrainerConfig(batch_size=32),
+        limiter=RateLimiterConfig(min_size=200),
         evaluate=EvaluationConfig(interval_opt_steps=75, play=EpisodeEvaluatorConfig(episodes=2)),
         record=RecordConfig(interval_s=0, interval_opt_steps=50),
     )

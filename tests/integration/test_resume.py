@@ -15,11 +15,14 @@ from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import CheckpointError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import SaveConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.synchronous import train_sync
 from tests.support import scale
 from tests.support.helpers import WaitsForSaves
 from tests.support.resumed_runs import (
@@ -102,8 +105,9 @@ def test_run_does_not_continue_with_another_agent_or_replay(tmp_path: Path) -> N
     wider = replace(DQN_SMALL, hidden=(32,))
     with pytest.raises(CheckpointError, match="does not fit"):
         train_sync(wider, make_env, checkpoint_dir=tmp_path, resume=True)
-    trainer = TrainerConfig(segment=SegmentConfig(length=2), warmup_env_steps=60)
-    longer = SyncConfig(trainer=trainer, replay=replay)
+    longer = RunConfig(
+        segment=SegmentConfig(length=2), limiter=RateLimiterConfig(min_size=60), replay=replay
+    )
     with pytest.raises(CheckpointError, match="does not fit"):
         train_sync(agent, make_env, longer, checkpoint_dir=tmp_path, resume=True)
 
@@ -112,8 +116,9 @@ def test_run_does_not_continue_with_another_agent_or_replay(tmp_path: Path) -> N
 @pytest.mark.behaviour(number=47)
 def test_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
     agent, env, replay = CASES["dqn"]
-    config = SyncConfig(
-        trainer=TrainerConfig(batch_size=16, warmup_env_steps=60),
+    config = RunConfig(
+        trainer=AsyncTrainerConfig(batch_size=16),
+        limiter=RateLimiterConfig(min_size=60),
         replay=replay,
         evaluate=EvaluationConfig(interval_opt_steps=50),
         save=SaveConfig(interval_opt_steps=10, keep=2),

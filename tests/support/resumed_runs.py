@@ -39,7 +39,7 @@ from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.asynchronous import train_async
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
+from asyncrl.training.synchronous import train_sync
 from tests.support import warm
 from tests.support.helpers import WaitsForSaves
 
@@ -113,15 +113,11 @@ def sync_run(
 ) -> Checkpoint:
     """Train synchronously up to the last step, or die; return the checkpoint of the last step."""
     agent, env, replay = CASES[case]
-    config = SyncConfig(
+    config = RunConfig(
         seed=3,
         replay=replay,
-        trainer=TrainerConfig(
-            batch_size=16,
-            warmup_env_steps=60,
-            opt_interval_env_steps=6,
-            opt_steps_per_interval=3,
-        ),
+        trainer=AsyncTrainerConfig(batch_size=16),
+        limiter=RateLimiterConfig(samples_per_insert=12.0, min_size=60),
         evaluate=EvaluationConfig(interval_opt_steps=90),
         save=SaveConfig(interval_opt_steps=EVERY, keep=0),
         record=RecordConfig(interval_s=0.0),

@@ -11,14 +11,18 @@ import pytest
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.env_schedule import EnvSchedule
-from asyncrl.training.synchronous import SyncConfig, TrainerConfig, build_sync_trainer
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.synchronous import build_sync_trainer
 from tests.support.fakes import ConstantConfig, CountingBatch
 
-CONFIG = SyncConfig(
-    trainer=TrainerConfig(batch_size=4, warmup_env_steps=8, opt_interval_env_steps=4),
+CONFIG = RunConfig(
+    trainer=AsyncTrainerConfig(batch_size=4),
+    limiter=RateLimiterConfig(samples_per_insert=1.0, min_size=8),
     evaluate=EvaluationConfig(where="off"),
 )
 

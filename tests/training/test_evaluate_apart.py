@@ -12,16 +12,19 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.env import EnvStep
 from asyncrl.core.types import Array, Params
 from asyncrl.envs.gym import EnvConfig, make_batch
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import SyncConfig, TrainerConfig, build_sync_trainer
+from asyncrl.training.synchronous import build_sync_trainer
 from tests.support.fake_envs import TellingEnv
 from tests.support.fakes import ConstantConfig, CountingBatch
 
-CONFIG = SyncConfig(
-    trainer=TrainerConfig(batch_size=4, warmup_env_steps=8, opt_interval_env_steps=4),
+CONFIG = RunConfig(
+    trainer=AsyncTrainerConfig(batch_size=4),
+    limiter=RateLimiterConfig(samples_per_insert=1.0, min_size=8),
     evaluate=EvaluationConfig(interval_opt_steps=0),
 )
 
@@ -72,7 +75,7 @@ def test_run_steps_all_episodes_of_an_evaluation_together(mode: str) -> None:
 
     config: dict[str, Any] = {"evaluate": EvaluationConfig(where="inline")}
     if mode == "sync":
-        build_sync_trainer(ConstantConfig(), make_batch(make, 2), SyncConfig(**config)).close()
+        build_sync_trainer(ConstantConfig(), make_batch(make, 2), RunConfig(**config)).close()
     else:
         config["launcher"] = "thread"
         build_async_trainer(ConstantConfig(), make_batch(make, 1), RunConfig(**config)).close()

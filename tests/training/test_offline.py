@@ -24,6 +24,8 @@ from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.types import Params
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
@@ -32,15 +34,16 @@ from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.offline import OfflineConfig, build_offline_trainer, train_from_data
-from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
+from asyncrl.training.offline import build_offline_trainer, train_from_data
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.synchronous import train_sync
 
 MAKE_ENV = EnvConfig(id="CartPole-v1", n_envs=2).build
 REPLAY = UniformReplayConfig(capacity=500)
-CONFIG = OfflineConfig(
+CONFIG = RunConfig(
     seed=3,
     replay=REPLAY,
-    batch_size=16,
+    trainer=AsyncTrainerConfig(batch_size=16),
     record=RecordConfig(interval_s=0.0, interval_opt_steps=5),
     evaluate=EvaluationConfig(interval_opt_steps=10, play=EpisodeEvaluatorConfig(episodes=2)),
     save=SaveConfig(),
@@ -55,7 +58,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     train_sync(
         DQNConfig(hidden=(8,), device="cpu"),
         MAKE_ENV,
-        SyncConfig(replay=REPLAY, trainer=TrainerConfig(warmup_env_steps=190), evaluate=NEVER),
+        RunConfig(replay=REPLAY, limiter=RateLimiterConfig(min_size=190), evaluate=NEVER),
         checkpoint_dir=directory,
         stop=MaxEnvSteps(200),
     )
@@ -170,6 +173,6 @@ def test_missing_file_is_reported(tmp_path: Path) -> None:
         train_from_data(AGENT, tmp_path / "no", MAKE_ENV, CONFIG, stop=MaxOptSteps(5))
 
 
-def test_replay_that_hands_out_once_is_refused() -> None:
+def test_replay_that_hands_out_once_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="TrajectoryQueueConfig samples each transition once"):
-        OfflineConfig(replay=TrajectoryQueueConfig())
+        build_offline_trainer(AGENT, tmp_path, MAKE_ENV, RunConfig(replay=TrajectoryQueueConfig()))

@@ -28,8 +28,9 @@ from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.asynchronous import train_async
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.plan import RunPlan, check_run
+from asyncrl.training.rounds import Rounds
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import SyncConfig, build_sync_trainer, train_sync
+from asyncrl.training.synchronous import build_sync_trainer, train_sync
 from tests.support.fakes import ConstantConfig, CountingBatch
 from tests.support.sample_messages import make_peer
 
@@ -70,7 +71,7 @@ def test_stacks_of_frames_are_suggested_where_they_are_stored_whole(
     plan()
     assert not caplog.messages
     plan(make_env=StackingBatch)
-    config = SyncConfig(evaluate=EvaluationConfig(where="off"))
+    config = RunConfig(evaluate=EvaluationConfig(where="off"))
     build_sync_trainer(ConstantConfig(), StackingBatch, config).close()
     plan(make_env=StackingBatch, make_processor=OneStep)
     assert ["segment.frame_stack=2" in text for text in caplog.messages] == [True, True]
@@ -143,7 +144,7 @@ def test_replay_that_the_agent_cannot_learn_from_is_refused_before_anything_star
     with pytest.raises(ConfigError, match=words):
         train_async(agent, CountingBatch, RunConfig(replay=replay))
     with pytest.raises(ConfigError, match=words):
-        train_sync(agent, unused, SyncConfig(replay=replay))
+        train_sync(agent, unused, RunConfig(replay=replay))
 
 
 def test_sequences_are_learned_from_as_often_in_both_modes() -> None:
@@ -153,7 +154,7 @@ def test_sequences_are_learned_from_as_often_in_both_modes() -> None:
         limiter=RateLimiterConfig(samples_per_insert=2.0, min_size=10),
         trainer=AsyncTrainerConfig(batch_size=16),
     )
-    rounds, limiter = config.sync_config().trainer, plan(config).limiter
+    rounds, limiter = Rounds.of(config), plan(config).limiter
     assert (rounds.opt_interval_env_steps, rounds.opt_steps_per_interval) == (64, 1)
     while limiter.warm_up_left():
         limiter.on_insert(1)

@@ -138,7 +138,7 @@ def test_toy_text_is_learned(env: str, env_steps: int, bar: float) -> None:
     result = train_sync(
         config.agent,
         config.sync_env_config().build,
-        config.sync_config(),
+        config,
         stop=MaxEnvSteps(env_steps) | ReachesUpperBound("eval_reward", bar),
     )
     assert result.best_score is not None

@@ -29,13 +29,15 @@ from asyncrl.core.types import Array, ModelVersion
 from asyncrl.envs.gym import EnvConfig, make_batch
 from asyncrl.export import policy_numpy as exported
 from asyncrl.export.export import export_policy
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import POLICY
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.saved_model import SavedModel
-from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
+from asyncrl.training.synchronous import train_sync
 from asyncrl.training.trained_policy import PolicyOf
 from asyncrl.training.yaml_file import save_yaml
 from tests.support.fakes import ConstantConfig, CountingBatch
@@ -109,8 +111,9 @@ def test_run_from_python_acts_and_is_saved_and_exported_by_what_it_knows(tmp_pat
     result = train_sync(
         AGENT,
         MAKE_ENV,
-        SyncConfig(
-            trainer=TrainerConfig(batch_size=8, warmup_env_steps=20),
+        RunConfig(
+            trainer=AsyncTrainerConfig(batch_size=8),
+            limiter=RateLimiterConfig(min_size=20),
             evaluate=EvaluationConfig(play=EpisodeEvaluatorConfig(episodes=1)),
         ),
         stop=MaxOptSteps(20),
@@ -157,8 +160,9 @@ def test_result_without_a_directory_has_its_best_model_or_else_its_last_one() ->
         def close(self) -> None: ...
 
     def trained(where: Literal["inline", "off"]) -> TrainResult:
-        config = SyncConfig(
-            trainer=TrainerConfig(batch_size=8, warmup_env_steps=20),
+        config = RunConfig(
+            trainer=AsyncTrainerConfig(batch_size=8),
+            limiter=RateLimiterConfig(min_size=20),
             evaluate=EvaluationConfig(where=where, interval_opt_steps=5),
         )
         return train_sync(AGENT, MAKE_ENV, config, stop=MaxOptSteps(20), make_evaluator=Falls)

@@ -17,16 +17,20 @@ from asyncrl.checkpoint.saver import Saver
 from asyncrl.core.callback import Callback, Training
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import SaveConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.synchronous import train_sync
 from tests.support.helpers import WaitsForSaves
 
 AGENT = DQNConfig(hidden=(8,), device="cpu")
 MAKE_ENV = EnvConfig(id="CartPole-v1", n_envs=2).build
-CONFIG = SyncConfig(
-    trainer=TrainerConfig(batch_size=8, warmup_env_steps=20),
+CONFIG = RunConfig(
+    trainer=AsyncTrainerConfig(batch_size=8),
+    limiter=RateLimiterConfig(min_size=20),
     evaluate=EvaluationConfig(where="off"),
     save=SaveConfig(interval_opt_steps=0, keep=0),
 )

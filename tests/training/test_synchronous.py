@@ -28,6 +28,7 @@ from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.segment import DISCOUNTED_RETURN, SegmentConfig
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner import run_services, trainer
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
@@ -37,13 +38,9 @@ from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.rounds import inline_segment
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import (
-    SyncConfig,
-    TrainerConfig,
-    build_sync_trainer,
-    train_sync,
-)
+from asyncrl.training.synchronous import build_sync_trainer, train_sync
 from tests.support.fakes import AskingConfig, ConstantAgent, CountingBatch
 from tests.support.helpers import WaitsForSaves
 from tests.support.resumed_runs import same
@@ -51,13 +48,10 @@ from tests.training.test_trainer import ScriptedEvaluator
 
 AGENT = DQNConfig(hidden=(8,), device="cpu")
 MAKE_ENV = EnvConfig(id="CartPole-v1", n_envs=2).build
-CONFIG = SyncConfig(
+CONFIG = RunConfig(
     seed=4,
-    trainer=TrainerConfig(
-        batch_size=8,
-        opt_interval_env_steps=4,
-        warmup_env_steps=40,
-    ),
+    trainer=AsyncTrainerConfig(batch_size=8),
+    limiter=RateLimiterConfig(samples_per_insert=2.0, min_size=40),
     record=RecordConfig(interval_s=0.0, interval_opt_steps=5),
     evaluate=EvaluationConfig(interval_opt_steps=10, play=EpisodeEvaluatorConfig(episodes=2)),
 )
@@ -90,11 +84,11 @@ def test_loop_can_wait_for_what_it_has_recorded() -> None:
 
 
 def test_saved_replay_can_be_left_out(tmp_path: Path) -> None:
-    rounds = replace(UNSCORED.trainer, opt_steps_per_interval=3)
-    first = replace(UNSCORED, trainer=rounds, replay=UniformReplayConfig(capacity=500))
+    limiter = replace(UNSCORED.limiter, samples_per_insert=6.0)  # 3 batches for 4 steps
+    first = replace(UNSCORED, limiter=limiter, replay=UniformReplayConfig(capacity=500))
     other = replace(first, replay=UniformReplayConfig(capacity=50))
 
-    def train(config: SyncConfig, opt_steps: int, **parts: Any) -> TrainResult:
+    def train(config: RunConfig, opt_steps: int, **parts: Any) -> TrainResult:
         stop = MaxOptSteps(opt_steps)
         return train_sync(AGENT, MAKE_ENV, config, stop=stop, checkpoint_dir=tmp_path, **parts)
 
@@ -121,27 +115,20 @@ def test_resets_count_as_no_steps_of_the_schedules_either() -> None:
 @pytest.mark.parametrize(
     ("changed", "opt_steps"),
     [
-        ({"opt_interval_env_steps": 2}, 40),
-        ({"opt_interval_env_steps": 8}, 25),
-        ({"warmup_env_steps": 80}, 30),
+        ({"samples_per_insert": 4.0}, 40),
+        ({"samples_per_insert": 1.0}, 25),
+        ({"min_size": 80}, 30),
     ],
 )
 def test_change_of_how_often_a_run_learns_applies_from_its_resume_on(
-    tmp_path: Path, changed: dict[str, int], opt_steps: int
+    tmp_path: Path, changed: dict[str, Any], opt_steps: int
 ) -> None:
-    other = replace(UNSCORED, trainer=replace(UNSCORED.trainer, **changed))
+    other = replace(UNSCORED, limiter=replace(UNSCORED.limiter, **changed))
     first = train_sync(AGENT, MAKE_ENV, UNSCORED, stop=MaxEnvSteps(120), checkpoint_dir=tmp_path)
     assert first.opt_steps == 20
     stop = MaxEnvSteps(160) | MaxOptSteps(100)
     then = train_sync(AGENT, MAKE_ENV, other, stop=stop, checkpoint_dir=tmp_path, resume=True)
     assert (then.env_steps, then.opt_steps) == (160, opt_steps)
-
-
-def test_rounds_that_need_other_numbers_of_transitions_than_there_are_are_refused() -> None:
-    rounds = TrainerConfig(opt_interval_env_steps=128, opt_steps_per_interval=2)
-    config = SyncConfig(replay=TrajectoryQueueConfig(), trainer=rounds)
-    with pytest.raises(ConfigError, match=r"each transition once.* learns from 256;"):
-        build_sync_trainer(PPOConfig(), MAKE_ENV, config)
 
 
 @pytest.mark.parametrize(
@@ -158,9 +145,9 @@ def test_both_modes_learn_equally_often_by_default(
 ) -> None:
     """As often as the agent's class says, unless the settings do."""
     make_env = EnvConfig(id=env_id, n_envs=2).build
-    settings = SyncConfig(replay=replay, trainer=TrainerConfig(segment=SegmentConfig(length=16)))
+    settings = RunConfig(replay=replay, segment=SegmentConfig(length=16))
     with closing(build_sync_trainer(agent, make_env, settings)) as trainer:
-        assert trainer.config.opt_interval_env_steps == every
+        assert trainer.rounds.opt_interval_env_steps == every
     config = RunConfig(replay=replay)
     per_insert = config.for_agent(agent).limiter.samples_per_insert
     assert per_insert == config.trainer.batch_size * getattr(replay, "stride", 1) / every
@@ -169,12 +156,12 @@ def test_both_modes_learn_equally_often_by_default(
 
 
 def test_rounds_of_an_on_policy_agent_follow_from_the_batch() -> None:
-    config = SyncConfig(replay=TrajectoryQueueConfig(), trainer=TrainerConfig(batch_size=256))
+    config = RunConfig(replay=TrajectoryQueueConfig(), trainer=AsyncTrainerConfig(batch_size=256))
     make_env = EnvConfig(id="CartPole-v1", n_envs=4).build
     with closing(build_sync_trainer(PPOConfig(device="cpu"), make_env, config)) as trainer:
-        rounds = trainer.config
+        rounds = trainer.rounds
     assert (rounds.opt_interval_env_steps, rounds.warmup_env_steps) == (256, 0)
-    assert rounds.segment.length > 256 / 4, "a segment for each environment"
+    assert inline_segment(config, n_envs=4).length > 256 / 4, "a segment for each environment"
     assert RunConfig(replay=config.replay).for_agent(PPOConfig()).limiter.samples_per_insert == 1
 
 

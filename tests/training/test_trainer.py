@@ -15,7 +15,8 @@ from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.offline import OfflineTrainer
-from asyncrl.training.synchronous import Trainer, TrainerConfig
+from asyncrl.training.rounds import Rounds
+from asyncrl.training.synchronous import Trainer
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 from tests.support.services import services_config
 from tests.support.streams import make_outbox
@@ -26,7 +27,7 @@ def build(
 ) -> Trainer:
     settings = {"batch_size": 4, "warmup_env_steps": 20} | parts.pop("settings", {})
     replay = UniformReplayConfig(capacity=capacity, n_step=2)
-    config = TrainerConfig(**settings)
+    rounds = Rounds(**settings)
     schema = make_schema(
         OneStep().columns(COUNTING_SPEC, ()),
         length=1,
@@ -37,7 +38,7 @@ def build(
         agent or ConstantAgent(),
         CountingBatch(n_envs=n_envs),
         replay.build(schema, seed=1),
-        config,
+        rounds,
         schema=schema,
         processor=OneStep(),
         seed=3,
@@ -69,18 +70,15 @@ def test_nothing_is_optimised_or_evaluated_before_the_warm_up_is_over() -> None:
 
 
 def build_on_policy(agent: ConstantAgent, n_envs: int, **settings: int) -> Trainer:
-    config = TrainerConfig(
-        warmup_env_steps=0,
-        segment=SegmentConfig(length=6),
-        **settings,
-    )
+    rounds = Rounds(**settings)
     schema = make_schema(OneStep().columns(COUNTING_SPEC, ()), length=6, lookahead=1)
     return Trainer(
         agent,
         CountingBatch(n_envs),
         TrajectoryQueueConfig().build(schema, 0),
-        config,
+        rounds,
         schema=schema,
+        segment=SegmentConfig(length=6),
         processor=OneStep(),
         seed=3,
         stop=MaxOptSteps(5),
