@@ -20,6 +20,7 @@ from asyncrl.cli.flags import (
     REGISTRY,
     check_config_file,
     dashed,
+    flag_of,
     for_hosts,
     value_of,
     without_rare,
@@ -48,7 +49,6 @@ from asyncrl.core.evaluator import VIDEOS
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Recorder
 from asyncrl.core.settings import to_plain
-from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.order_log import next_part, part_of
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import BaseTrainer
@@ -61,6 +61,7 @@ from asyncrl.report.live import LiveReport
 from asyncrl.training.describe_env import describe_env_of_run
 from asyncrl.training.filming import discard_films
 from asyncrl.training.launchers import RunLauncher
+from asyncrl.training.modes import check_mode
 from asyncrl.training.presets import (
     REPLAYS,
     ReplayKind,
@@ -365,27 +366,12 @@ def parse_flags(
         values["data"] = values["data"].absolute()  # a resumed run may start elsewhere
     config = RunConfig(**values)
     config.stop_condition()  # raises here if it can never hold
-    config.parts.check(config.mode)
+    config.parts.check()
     _check_mode(config, flags, auto=auto is not None)
     command = f"{prog} {shlex.join(flags)}".rstrip()
     return TrainArguments(
         agent=agent, output=given.output, config=config, command=command, auto=auto
     )
-
-
-_OF_HOSTS = ("launcher", "hosts", "ray", "listen", "advertise")
-_OF_ACTORS = (
-    *("supervision", "transport", "proxy", "serving", "ranks", *_OF_HOSTS),
-    "limiter.band-transitions",
-    *(
-        f"trainer.{f.name}".replace("_", "-")
-        for f in dataclasses.fields(AsyncTrainerConfig)
-        if f.name != "batch_size"
-    ),
-)
-_OF_ENVIRONMENTS = (*_OF_ACTORS, "inference", "actors", "limiter", "segment", "envs-per-actor")
-_WITHOUT_MEANING = {"async": (), "sync": _OF_ACTORS, "offline": _OF_ENVIRONMENTS}
-"""Flags, and groups of flags, that have no effect in a mode."""
 
 
 def _check_mode(config: RunConfig, flags: list[str], *, auto: bool) -> None:
@@ -397,17 +383,18 @@ def _check_mode(config: RunConfig, flags: list[str], *, auto: bool) -> None:
             "--actors auto measures this machine, but hosts start the actors; give their number, "
             "or a range: --actors 4..64"
         )
-    for flag in flags:
-        name = flag.partition("=")[0].removeprefix("--").removeprefix("no-")
-        unused = any(f"{name}.".startswith(f"{one}.") for one in _WITHOUT_MEANING[config.mode])
-        if flag.startswith("--") and unused:
-            raise ConfigError(f"--{name} has no effect with --mode {config.mode}; remove it")
-    if config.data is not None and config.mode != "offline":
-        raise ConfigError(f"--data has no effect with --mode {config.mode}; use --mode offline")
+    given = [_setting_of(word) for word in flags if word.startswith("--")]
+    check_mode(config, given, flag_of)
     if config.mode == "sync":
         Rounds.of(config)  # raises here if they are not defined
     elif config.mode == "offline":
         config.data_or_raise()
+
+
+def _setting_of(word: str) -> str:
+    """Return the setting that a flag is for."""
+    name = word.partition("=")[0].removeprefix("--").removeprefix("no-").replace("-", "_")
+    return {"listen": "transport.bind", "advertise": "transport.advertise"}.get(name, name)
 
 
 def _presets() -> str:

@@ -21,6 +21,7 @@ from asyncrl.core.errors import AsyncRLError, ConfigError
 from asyncrl.metrics import limits
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.training.describe_env import describe_env_of_run
+from asyncrl.training.modes import check_mode
 from asyncrl.training.presets import load_over, preset, preset_like
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.yaml_file import load_yaml
@@ -163,7 +164,8 @@ def _check(config: RunConfig) -> None:
             "actors; set launcher to process, or choose their number yourself"
         )
     parts = config.parts
-    parts.check("async")
+    check_mode(config)
+    parts.check()
     if parts.strategy:
         raise ConfigError(
             f"parts.strategy is {parts.strategy.path}, whose speed short runs cannot measure: they "

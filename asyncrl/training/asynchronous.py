@@ -143,7 +143,7 @@ def build_async_trainer(
         make_evaluator=make_evaluator,
         make_processor=make_processor,
     )
-    config, launcher = placed(config_or_default(agent, config).for_agent(agent), launcher)
+    config, launcher = placed(config_or_default(agent, config, "async").for_agent(agent), launcher)
     complete_parts(parts, agent, make_env, config, stop)
     check_can_hold(stop, config.evaluations_off)
     check_order_path(record_order)

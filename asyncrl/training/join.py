@@ -74,7 +74,7 @@ def join_run(
         JoinKey.load(Path(key_file)),
         agent,
         make_env,
-        config_or_default(agent, config),
+        config_or_default(agent, config, "async"),
         actor_agents,
         actors,
         make_processor=make_processor,

@@ -6,8 +6,8 @@ In Python they are arguments of the functions that train.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Any
 
 from asyncrl.actor.process import MakeEvaluator
 from asyncrl.actor.step_processor import StepProcessor
@@ -19,15 +19,6 @@ from asyncrl.core.recorder import Recorder
 from asyncrl.core.settings import has_methods
 from asyncrl.learner.async_trainer import Strategy
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction
-
-Mode = Literal["async", "sync", "offline"]
-
-_WITHOUT_MEANING = {
-    "async": (),
-    "sync": ("strategy", "actor_agents"),
-    "offline": ("strategy", "actor_agents", "processor"),
-}
-"""Parts that a mode does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +51,13 @@ class NamedParts:
     """Lets actors of an asynchronous run act differently: a function that is called with the
     agent's settings and the number of actors, and returns settings for each actor."""
 
-    def check(self, mode: Mode) -> None:
-        """Raise `ConfigError` for what cannot be imported or called, or has no effect in a mode."""
-        for name in _WITHOUT_MEANING[mode]:
-            if getattr(self, name):
-                raise ConfigError(f"parts.{name} has no effect with mode={mode}; remove it")
+    @property
+    def given(self) -> list[str]:
+        """The names of those that are set, with that of their group."""
+        return [f"parts.{one.name}" for one in fields(self) if getattr(self, one.name)]
+
+    def check(self) -> None:
+        """Raise `ConfigError` for what cannot be imported or called."""
         self.make_stop()
         for name in ("recorders", "callbacks", "evaluator", "processor", "strategy"):
             value = getattr(self, name)

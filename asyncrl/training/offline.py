@@ -149,7 +149,7 @@ def train_from_data(
     neither themselves. Unless the config says when, numbers are recorded by steps, so that two runs
     record the same.
     """
-    config = recorded_by_steps(agent, _offline_config(agent, config))
+    config = recorded_by_steps(_offline_config(agent, config))
     trainer = build_offline_trainer(agent, data, make_env, config, **parts)
     with closing(trainer), answering_signals(trainer.interrupter, signals):
         return trainer.train()
@@ -208,7 +208,7 @@ def build_offline_trainer(
 
 def _offline_config(agent: AgentConfig, config: RunConfig | None) -> RunConfig:
     require_agent_config(agent)
-    config = config_or_default(agent, config or offline_defaults(agent))
+    config = config_or_default(agent, config or offline_defaults(agent), "offline")
     if config.replay.once:
         raise ConfigError(
             f"{type(config.replay).__name__} samples each transition once, so the saved data would "

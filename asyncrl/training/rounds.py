@@ -34,11 +34,6 @@ class Rounds:
     @classmethod
     def of(cls, config: RunConfig) -> Self:
         """Return the rounds of a run; one of each batch where transitions are sampled once."""
-        if config.inference != "actor":
-            raise ConfigError(
-                f"inference is {config.inference!r}, but mode=sync has no actors: its learner "
-                "acts; leave it at actor"
-            )
         batch_size, replay = config.trainer.batch_size, config.replay
         if replay.once:
             return cls(batch_size=batch_size, opt_interval_env_steps=batch_size)

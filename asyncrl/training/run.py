@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Unpack
 
 from asyncrl.actor.process import MakeEvaluator
-from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import to_plain
 from asyncrl.learner.trainer import BaseTrainer
 from asyncrl.recorders.background import BackgroundRecorder
@@ -21,6 +20,7 @@ from asyncrl.training.env_schedule import EnvSchedule
 from asyncrl.training.filming import MakeFilming
 from asyncrl.training.hosted import placed
 from asyncrl.training.launchers import RunLauncher
+from asyncrl.training.modes import check_mode
 from asyncrl.training.offline import build_offline_trainer
 from asyncrl.training.parts import Elsewhere, OfflineParts
 from asyncrl.training.plan import episode_evaluator_maker
@@ -43,14 +43,14 @@ def build_trainer(
     of `build_async_trainer`, for asynchronous runs. An argument replaces the part that the config
     names; callbacks are added. `video_dir` is the directory of films; without it there are none.
     """
-    _check_unused(config, launcher, record_order, join_key)
+    place = launcher if isinstance(launcher, Elsewhere) else None
+    given = {"record_order": record_order, "join_key": join_key, "launcher": place}
+    check_mode(config, [name for name, part in given.items() if part is not None])
     config, launcher = placed(config, launcher)
     named = config.parts
-    named.check(config.mode)
+    named.check()
     make_eval_env = partial(config.eval_env_config().build_for, config.evaluate.play.episodes)
-    filled = _filled(config, parts)
-    if video_dir is not None and config.video_interval_opt_steps:
-        filled["make_evaluator"] = _filming(config, filled["make_evaluator"], Path(video_dir))
+    filled = _filled(config, parts, video_dir)
     match config.mode:
         case "async":
             return build_async_trainer(
@@ -80,32 +80,6 @@ def build_trainer(
             return build_offline_trainer(config.agent, data, make_eval_env, config, **filled)
 
 
-def _check_unused(
-    config: RunConfig,
-    launcher: RunLauncher | Elsewhere | None,
-    record_order: str | PathLike[str] | None,
-    join_key: str | PathLike[str] | None,
-) -> None:
-    """Raise if an argument has no effect in this mode."""
-    if config.mode == "async":
-        return
-    if isinstance(launcher, Elsewhere):
-        raise ConfigError(
-            f"{type(launcher).__name__} has no effect with mode={config.mode}, which has no "
-            "actors; remove launcher, or set mode=async"
-        )
-    if record_order is not None:
-        raise ConfigError(
-            f"record_order has no effect with mode={config.mode}, which repeats itself bit for bit "
-            "without it; remove it"
-        )
-    if join_key is not None:
-        raise ConfigError(
-            f"join_key has no effect with mode={config.mode}, which no hosts join; remove it, or "
-            "set mode=async"
-        )
-
-
 def _filming(config: RunConfig, own: MakeEvaluator | None, directory: Path) -> MakeFilming:
     """Return what makes an evaluator that films, if the environment can be filmed."""
     evaluate, environments = config.evaluate, config.eval_env_config()
@@ -122,7 +96,9 @@ def _filming(config: RunConfig, own: MakeEvaluator | None, directory: Path) -> M
     return films
 
 
-def _filled(config: RunConfig, parts: OfflineParts) -> OfflineParts:
+def _filled(
+    config: RunConfig, parts: OfflineParts, video_dir: str | PathLike[str] | None
+) -> OfflineParts:
     """Return the parts that all modes have: those that are given, and those of the config."""
     named = config.parts
     filled: OfflineParts = {
@@ -133,6 +109,8 @@ def _filled(config: RunConfig, parts: OfflineParts) -> OfflineParts:
     }
     if "recorder" not in filled and named.recorders:
         filled["recorder"] = BackgroundRecorder(named.make_recorders())
+    if video_dir is not None and config.video_interval_opt_steps:
+        filled["make_evaluator"] = _filming(config, filled["make_evaluator"], Path(video_dir))
     # An offline run steps no training environments; its data may be of a run with a curriculum.
     has_schedule = config.env_schedule and config.mode != "offline"
     schedule = [EnvSchedule(config.env_schedule)] if has_schedule else []

@@ -38,6 +38,7 @@ from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.host_launcher import HostsConfig
 from asyncrl.supervision.ray import RayConfig
 from asyncrl.training.common_config import BY_STEPS, EvaluationConfig
+from asyncrl.training.modes import Mode
 from asyncrl.training.named_parts import NamedParts
 from asyncrl.transport.zeromq import ZmqTransportConfig
 
@@ -110,7 +111,7 @@ class RunConfig(RunServicesConfig):
     ranks: RanksConfig = field(default_factory=RanksConfig)
     """Several learners. All other settings mean the whole run, whatever their number."""
 
-    mode: Annotated[Literal["async", "sync", "offline"], COMMON] = "async"
+    mode: Annotated[Mode, COMMON] = "async"
     """`async`: actors step environments while the learner learns. `sync`: both take turns in one
     process, bit for bit reproducible, with `actors * envs_per_actor` environments and the same
     samples per insert. `offline`: learns from `data`."""
@@ -307,19 +308,18 @@ class RunConfig(RunServicesConfig):
         return AnyOf(*conditions) if conditions else None
 
 
-def config_or_default(agent: AgentConfig, config: RunConfig | None) -> RunConfig:
-    """Return the given settings or the defaults, with this agent."""
+def config_or_default(agent: AgentConfig, config: RunConfig | None, mode: Mode) -> RunConfig:
+    """Return the given settings or the defaults, with this agent and mode."""
     require_agent_config(agent)
     if config is None:
-        return RunConfig(agent=agent)
+        return RunConfig(agent=agent, mode=mode)
     if not isinstance(config, RunConfig):
         raise ConfigError(f"config must be RunConfig(...), got {config!r:.80}")
-    return replace(config, agent=agent)
+    return replace(config, agent=agent, mode=mode)
 
 
-def recorded_by_steps(agent: AgentConfig, config: RunConfig | None) -> RunConfig:
+def recorded_by_steps(config: RunConfig) -> RunConfig:
     """Return the settings with records that do not depend on the clock, unless they say when."""
-    config = config_or_default(agent, config)
     if config.record != RecordConfig():
         return config
     usual = BY_STEPS.interval_opt_steps

@@ -238,7 +238,8 @@ def train_sync(
     neither themselves. Unless the config says when, numbers are recorded by steps, so that two runs
     record the same.
     """
-    trainer = build_sync_trainer(agent, make_env, recorded_by_steps(agent, config), **parts)
+    config = recorded_by_steps(config_or_default(agent, config, "sync"))
+    trainer = build_sync_trainer(agent, make_env, config, **parts)
     with closing(trainer), answering_signals(trainer.interrupter, signals):
         return trainer.train()
 
@@ -260,7 +261,7 @@ def build_sync_trainer(
     """Build a synchronous run from the arguments of `build_async_trainer` that apply to it."""
     check_parts(parts, signature(build_sync_trainer).parameters, make_evaluator=make_evaluator)
     refuse_several("train_sync")
-    rounds = Rounds.of(config := config_or_default(agent, config))
+    rounds = Rounds.of(config := config_or_default(agent, config, "sync"))
     complete_parts(parts, agent, make_env, config, stop)
     check_agent_and_replay(agent, config.replay)
     check_can_hold(stop, config.evaluations_off)

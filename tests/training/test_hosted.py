@@ -79,7 +79,7 @@ def test_settings_of_hosts_stand_for_a_launcher(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "parts", "words"),
     [
-        ({"mode": "sync"}, {"launcher": HostsConfig()}, "HostsConfig has no effect with mode=sync"),
+        ({"mode": "sync"}, {"launcher": HostsConfig()}, "launcher has no effect with mode=sync"),
         ({"mode": "offline", "data": Path("x")}, {}, "join_key has no effect with mode=offline"),
         ({"launcher": "process"}, {}, "join_key has no effect with launcher=process"),
         ({"launcher": "ray"}, {}, "join_key has no effect with launcher=ray"),
