@@ -77,9 +77,10 @@ _HOMES = {
     "make_batch": "asyncrl.envs.gym",
     "preset": "asyncrl.training.presets",
     "replay_run": "asyncrl.training.replayed",
-    "train_async": "asyncrl.training.asynchronous",
-    "train_from_data": "asyncrl.training.offline",
-    "train_sync": "asyncrl.training.synchronous",
+    "train": "asyncrl.training.run",
+    "train_async": "asyncrl.training.run",
+    "train_from_data": "asyncrl.training.run",
+    "train_sync": "asyncrl.training.run",
 }
 """Public name -> the module in which it lives."""
 

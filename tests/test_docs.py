@@ -20,6 +20,7 @@ import pytest
 import asyncrl
 from asyncrl.cli import train
 from asyncrl.cli.main import COMMANDS
+from asyncrl.core.declared import settings_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.atari import AtariConfig
 from asyncrl.metrics import verdict
@@ -60,7 +61,8 @@ def test_every_setting_has_an_entry(pages: dict[str, str]) -> None:
 
 def test_every_setting_says_what_it_does() -> None:
     for cls, field, name in settings(RunConfig()):
-        assert generate.docstrings(cls).get(field), f"{name} has no docstring"
+        (setting,) = [one for one in settings_of(cls) if one.name == field]
+        assert setting.text, f"{name} has no docstring"
 
 
 def test_help_names_the_effect_of_0_only_where_0_is_allowed(pages: dict[str, str]) -> None:

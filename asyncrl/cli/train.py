@@ -585,6 +585,7 @@ def _build(
     if config.mode != "async":
         if launcher:
             launcher.close()
+            launcher = None
         # The run builds environments in this process; first a child finds those that crash or hang.
         if config.mode == "sync" or config.evaluate.where != "off":
             describe_env_of_run(config)

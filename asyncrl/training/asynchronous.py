@@ -9,7 +9,7 @@ caller can inspect or replace parts before calling `train`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from functools import partial
 from inspect import signature
 from os import PathLike
@@ -32,7 +32,6 @@ from asyncrl.learner.evaluation import BackgroundEvaluation, EvaluationSite, Inl
 from asyncrl.learner.order_log import Rewards
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction, check_can_hold
-from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import CommonParts, check_parts
 from asyncrl.supervision.actor_manager import ActorManager, MakeBody
 from asyncrl.supervision.host_launcher import HostLauncher
@@ -51,40 +50,19 @@ from asyncrl.training.hosted import (
     admit_hosts,
     checked_key_file,
     facts_of,
-    placed,
     places_on_ray,
     publish,
     start_on_ray,
 )
 from asyncrl.training.join import serve_run
 from asyncrl.training.launchers import HELPERS, RunLauncher, launcher_of
-from asyncrl.training.parts import AsyncParts, Elsewhere
+from asyncrl.training.parts import Elsewhere, placed
 from asyncrl.training.plan import RunPlan, check_run, evaluator_maker
 from asyncrl.training.ranks import joined_share
 from asyncrl.training.recorded import check_order_path, order_of
 from asyncrl.training.run_config import RunConfig, config_or_default
-from asyncrl.training.signals import answering_signals
 from asyncrl.training.trained_policy import PolicyOf
 from asyncrl.transport.zeromq import ZmqTransport
-
-
-def train_async(
-    agent: AgentConfig,
-    make_env: MakeBatchEnv,
-    config: RunConfig | None = None,
-    *,
-    signals: bool = False,
-    **parts: Unpack[AsyncParts],
-) -> TrainResult:
-    """Train an agent with actor processes and return the result.
-
-    Takes the arguments of `build_async_trainer`. With `signals`, SIGTERM ends the run after a
-    checkpoint, SIGUSR1 saves one, as schedulers such as Slurm expect it; for scripts that handle
-    neither themselves.
-    """
-    trainer = build_async_trainer(agent, make_env, config, **parts)
-    with closing(trainer), answering_signals(trainer.interrupter, signals):
-        return trainer.train()
 
 
 def build_async_trainer(

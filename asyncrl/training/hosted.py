@@ -25,11 +25,10 @@ from asyncrl.core.launcher import ActorBody, Launcher
 from asyncrl.core.messages import SOFTWARE, Peer, fits
 from asyncrl.core.settings import to_parameters
 from asyncrl.core.transport import Transport
-from asyncrl.supervision.host_launcher import HostLauncher, HostsConfig
-from asyncrl.supervision.ray import RayConfig, RayHosts
+from asyncrl.supervision.host_launcher import HostLauncher
+from asyncrl.supervision.ray import RayHosts
 from asyncrl.training.join_key import JoinKey
-from asyncrl.training.launchers import HELPERS, RunLauncher
-from asyncrl.training.parts import Elsewhere
+from asyncrl.training.launchers import HELPERS
 from asyncrl.training.plan import Admit
 from asyncrl.training.run_config import RunConfig
 from asyncrl.transport.zeromq import Curve, ZmqLearnerLink, ZmqTransport
@@ -40,23 +39,6 @@ Plain = Mapping[str, Any]
 
 _WHERE = ("bind", "advertise", "bind_every_interface")
 """Settings of the transport that may differ between the two sides."""
-
-
-def placed(
-    config: RunConfig, launcher: RunLauncher | Elsewhere | None
-) -> tuple[RunConfig, RunLauncher | None]:
-    """Return the config and the launcher of a call, whose `launcher` may be settings instead."""
-    match launcher:
-        case HostsConfig():
-            return replace(config, launcher="hosts", hosts=launcher), None
-        case RayConfig():
-            return replace(config, launcher="ray", ray=launcher), None
-        case RunLauncher() | None:
-            return config, launcher
-    raise ConfigError(
-        f"launcher must be HostsConfig(...) or RayConfig(...), got {launcher!r:.80}; the config's "
-        "own `launcher` takes names"
-    )
 
 
 def facts_of(

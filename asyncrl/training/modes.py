@@ -54,6 +54,12 @@ USED_BY: Mapping[str, tuple[Mode, ...]] = {
 """Setting, group of settings, or argument -> the modes that use it. Others are used by all."""
 
 
+def uses(mode: Mode, name: str) -> bool:
+    """Whether a mode uses a setting or an argument."""
+    groups = (modes for path, modes in USED_BY.items() if f"{name}.".startswith(f"{path}."))
+    return all(mode in modes for modes in groups)
+
+
 def check_mode(
     config: RunConfig, given: Iterable[str] = (), shown: Callable[[str], str] = str
 ) -> None:
@@ -66,9 +72,9 @@ def check_mode(
     own += ["data"] * (config.data is not None) + ["inference"] * (config.inference != "actor")
     others = (name for name in given if name != "inference")  # `actor` is what all modes do
     for name in (*own, *others):
-        for path, modes in USED_BY.items():
-            if f"{name}.".startswith(f"{path}.") and config.mode not in modes:
-                raise ConfigError(
-                    f"{shown(name)} has no effect with mode={config.mode}, which "
-                    f"{_LACKS[config.mode]}; remove it, or set mode to {' or '.join(modes)}"
-                )
+        if not uses(config.mode, name):
+            modes = " or ".join(mode for mode in _LACKS if uses(mode, name))
+            raise ConfigError(
+                f"{shown(name)} has no effect with mode={config.mode}, which "
+                f"{_LACKS[config.mode]}; remove it, or set mode to {modes}"
+            )

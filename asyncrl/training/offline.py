@@ -16,7 +16,7 @@ arrays, `datasets/minari.py` of Minari data sets. Environments are built for eva
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from inspect import signature
 from os import PathLike
 from pathlib import Path
@@ -28,7 +28,7 @@ from asyncrl.actor.step_processor import make_one_step
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.resume import Resume, open_checkpoints
 from asyncrl.checkpoint.saver import RunState
-from asyncrl.core.agent import Agent, AgentConfig, build_agent, require_agent_config
+from asyncrl.core.agent import Agent, AgentConfig, build_agent
 from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv, require_make_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluator
@@ -45,16 +45,13 @@ from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
 from asyncrl.core.torch_threads import are_adaptive
 from asyncrl.core.types import Columns
-from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.lockstep import refuse_several
-from asyncrl.learner.run_services import POLICY, SaveConfig
+from asyncrl.learner.run_services import POLICY
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction, check_can_hold
-from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts, check_parts
 from asyncrl.replay.files import read_saved, replay_of
 from asyncrl.training.common_config import (
-    EvaluationConfig,
     building,
     complete_parts,
     open_env,
@@ -62,9 +59,7 @@ from asyncrl.training.common_config import (
 from asyncrl.training.describe_env import spec_of
 from asyncrl.training.evaluate_apart import EvaluateApart, apart_unless
 from asyncrl.training.filming import custom_evaluator
-from asyncrl.training.parts import OfflineParts
-from asyncrl.training.run_config import RunConfig, config_or_default, recorded_by_steps
-from asyncrl.training.signals import answering_signals
+from asyncrl.training.run_config import RunConfig, config_or_default, offline_defaults
 from asyncrl.training.trained_policy import PolicyOf
 
 
@@ -122,39 +117,6 @@ class OfflineTrainer(BaseTrainer):
         restore_replay(self.buffer, checkpoint.groups, sampled=sampled)
 
 
-def offline_defaults(agent: AgentConfig) -> RunConfig:
-    """Return settings to learn from data: fewer evaluations, and no copies of the data."""
-    return RunConfig(
-        mode="offline",
-        agent=agent,
-        trainer=AsyncTrainerConfig(batch_size=256),
-        evaluate=EvaluationConfig(interval_opt_steps=2000),
-        save=SaveConfig(replay=False),
-    )
-
-
-def train_from_data(
-    agent: AgentConfig,
-    data: str | PathLike[str] | ReplayBuffer,
-    make_env: MakeBatchEnv | EnvSpec,
-    config: RunConfig | None = None,
-    *,
-    signals: bool = False,
-    **parts: Unpack[OfflineParts],
-) -> TrainResult:
-    """Train an agent on saved segments, or on a filled buffer, and return the result.
-
-    Takes the arguments of `build_offline_trainer`. With `signals`, SIGTERM ends the run after a
-    checkpoint, SIGUSR1 saves one, as schedulers such as Slurm expect it; for scripts that handle
-    neither themselves. Unless the config says when, numbers are recorded by steps, so that two runs
-    record the same.
-    """
-    config = recorded_by_steps(_offline_config(agent, config))
-    trainer = build_offline_trainer(agent, data, make_env, config, **parts)
-    with closing(trainer), answering_signals(trainer.interrupter, signals):
-        return trainer.train()
-
-
 def build_offline_trainer(
     agent: AgentConfig,
     data: str | PathLike[str] | ReplayBuffer,
@@ -179,7 +141,7 @@ def build_offline_trainer(
     `ConfigError` for data that does not fit, `CheckpointError` for a damaged file.
     """
     check_parts(parts, signature(build_offline_trainer).parameters, make_evaluator=make_evaluator)
-    config = _offline_config(agent, config)
+    config = config_or_default(agent, config or offline_defaults(agent), "offline")
     complete_parts(parts, agent, make_env, config, stop)
     check_can_hold(stop, config.evaluations_off)
     checkpointer, checkpoint = open_checkpoints(
@@ -206,17 +168,6 @@ def build_offline_trainer(
         )
 
 
-def _offline_config(agent: AgentConfig, config: RunConfig | None) -> RunConfig:
-    require_agent_config(agent)
-    config = config_or_default(agent, config or offline_defaults(agent), "offline")
-    if config.replay.once:
-        raise ConfigError(
-            f"{type(config.replay).__name__} samples each transition once, so the saved data would "
-            "soon be used up; set replay to one that keeps it, such as UniformReplayConfig"
-        )
-    return config
-
-
 class _Place(NamedTuple):
     """What the agent learns from, where it acts, and what evaluates it there, if anything does."""
 
@@ -236,6 +187,11 @@ def _place(
     closing: ExitStack,
 ) -> _Place:
     refuse_several("train_from_data")
+    if config.replay.once:
+        raise ConfigError(
+            f"{type(config.replay).__name__} samples each transition once, so the saved data would "
+            "soon be used up; set replay to one that keeps it, such as UniformReplayConfig"
+        )
     own, evaluates = None, config.evaluate.where != "off"
     if make_evaluator and evaluates:
         own = make_evaluator()

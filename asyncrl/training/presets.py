@@ -37,8 +37,7 @@ from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.offline import offline_defaults
-from asyncrl.training.run_config import RunConfig
+from asyncrl.training.run_config import RunConfig, offline_defaults
 from asyncrl.training.yaml_file import check_names, read_yaml
 from asyncrl.transport.zeromq import ZmqTransportConfig
 
@@ -464,7 +463,7 @@ def preset(name: str) -> RunConfig:
     """Return all settings of a run: agent, replay, limiter and the rest, which fit each other.
 
         config = preset("ppo")
-        train_async(config.agent, config.env_config().build, config)
+        train(config)
 
     Names are those of `asyncrl train`, see `preset_lines`. `module:Class`, the path of an agent's
     config, gets the other settings from the preset of its nearest base class, or else the defaults.

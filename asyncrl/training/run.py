@@ -1,87 +1,201 @@
-"""Builds the trainer of one configuration: the only module that knows the modes.
+"""Builds and trains a run of any mode: the only module that knows the modes.
 
 config = replace(preset("sac"), mode="sync", max_env_steps=10_000)
-result = build_trainer(config).train()
+result = train(config)
+
+`train_async`, `train_sync` and `train_from_data` are short names for agents, environments and data
+that are objects of Python.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from asyncrl.actor.process import MakeEvaluator
-from asyncrl.core.settings import to_plain
-from asyncrl.learner.trainer import BaseTrainer
+from asyncrl.core.agent import AgentConfig
+from asyncrl.core.env import EnvSpec, MakeBatchEnv
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.replay_buffer import ReplayBuffer
+from asyncrl.core.settings import to_parameters
+from asyncrl.learner.train_result import TrainResult
+from asyncrl.learner.trainer import BaseTrainer, check_parts
 from asyncrl.recorders.background import BackgroundRecorder
-from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.env_schedule import EnvSchedule
 from asyncrl.training.filming import MakeFilming
-from asyncrl.training.hosted import placed
-from asyncrl.training.launchers import RunLauncher
-from asyncrl.training.modes import check_mode
-from asyncrl.training.offline import build_offline_trainer
-from asyncrl.training.parts import Elsewhere, OfflineParts
-from asyncrl.training.plan import episode_evaluator_maker
-from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import build_sync_trainer
+from asyncrl.training.modes import check_mode, uses
+from asyncrl.training.parts import Parts, placed
+from asyncrl.training.run_config import (
+    RunConfig,
+    config_or_default,
+    offline_defaults,
+    recorded_by_steps,
+)
+from asyncrl.training.signals import answering_signals
+
+
+def train(
+    config: RunConfig,
+    *,
+    agent: AgentConfig | None = None,
+    env: MakeBatchEnv | EnvSpec | None = None,
+    data: str | PathLike[str] | ReplayBuffer | None = None,
+    signals: bool = False,
+    **parts: Unpack[Parts],
+) -> TrainResult:
+    """Train in the config's mode and return the result. Takes the arguments of `build_trainer`.
+
+    With `signals`, SIGTERM ends the run after a checkpoint, SIGUSR1 saves one, as schedulers such
+    as Slurm expect it; for scripts that handle neither themselves.
+    """
+    trainer = build_trainer(config, agent=agent, env=env, data=data, **parts)
+    with closing(trainer), answering_signals(trainer.interrupter, signals):
+        return trainer.train()
+
+
+def train_async(
+    agent: AgentConfig,
+    env: MakeBatchEnv,
+    config: RunConfig | None = None,
+    *,
+    signals: bool = False,
+    **parts: Unpack[Parts],
+) -> TrainResult:
+    """Train an agent with actor processes, as `train` does."""
+    config = config_or_default(agent, config, "async")
+    return train(config, env=env, signals=signals, **parts)
+
+
+def train_sync(
+    agent: AgentConfig,
+    env: MakeBatchEnv,
+    config: RunConfig | None = None,
+    *,
+    signals: bool = False,
+    **parts: Unpack[Parts],
+) -> TrainResult:
+    """Train an agent in this process and thread, as `train` does.
+
+    Unless the config says when, numbers are recorded by steps, so that two runs record the same.
+    """
+    config = recorded_by_steps(config_or_default(agent, config, "sync"))
+    return train(config, env=env, signals=signals, **parts)
+
+
+def train_from_data(
+    agent: AgentConfig,
+    data: str | PathLike[str] | ReplayBuffer,
+    env: MakeBatchEnv | EnvSpec,
+    config: RunConfig | None = None,
+    *,
+    signals: bool = False,
+    **parts: Unpack[Parts],
+) -> TrainResult:
+    """Train an agent on saved segments, or on a filled buffer, as `train` does.
+
+    `env` serves evaluations only. Without a config, batches are larger and evaluations fewer than
+    in other modes, and checkpoints hold no copy of the data. Records are as in `train_sync`.
+    """
+    config = config_or_default(agent, config or offline_defaults(agent), "offline")
+    config = recorded_by_steps(config)
+    return train(config, data=data, env=env, signals=signals, **parts)
 
 
 def build_trainer(
     config: RunConfig,
     *,
-    launcher: RunLauncher | Elsewhere | None = None,
-    record_order: str | PathLike[str] | None = None,
-    join_key: str | PathLike[str] | None = None,
-    video_dir: str | PathLike[str] | None = None,
-    **parts: Unpack[OfflineParts],
+    agent: AgentConfig | None = None,
+    env: MakeBatchEnv | EnvSpec | None = None,
+    data: str | PathLike[str] | ReplayBuffer | None = None,
+    **parts: Unpack[Parts],
 ) -> BaseTrainer:
-    """Build a run of any mode; the config defines its limits, targets and named parts.
+    """Build a run of the config's mode. All that can be checked is checked before a process starts.
 
-    Takes the arguments of `train_from_data` except agent, data, environment and settings, and three
-    of `build_async_trainer`, for asynchronous runs. An argument replaces the part that the config
-    names; callbacks are added. `video_dir` is the directory of films; without it there are none.
+    Args:
+        config: All settings. What follows replaces what they name.
+        agent: The algorithm and its settings.
+        env: Builds the environments of one actor, in its process, or all of a run without actors;
+            see `envs/`. On data, those for evaluations: without any, or with a custom evaluator, an
+            `EnvSpec` will do.
+        data: What to learn from without environments: the directory of a run, of its checkpoints,
+            or of a saved replay; or a filled buffer.
+        parts: See `Parts`.
     """
-    place = launcher if isinstance(launcher, Elsewhere) else None
-    given = {"record_order": record_order, "join_key": join_key, "launcher": place}
+    check_parts(parts, Parts.__optional_keys__)
+    config = config_or_default(agent, config)
+    given: dict[str, Any] = {**parts, "data": data}
     check_mode(config, [name for name, part in given.items() if part is not None])
-    config, launcher = placed(config, launcher)
-    named = config.parts
-    named.check()
-    make_eval_env = partial(config.eval_env_config().build_for, config.evaluate.play.episodes)
-    filled = _filled(config, parts, video_dir)
+    config.parts.check()
+    config, given["launcher"] = placed(config, given.get("launcher"))
+    given |= _named_parts(config, given)
+    if env is None:
+        env = _named_env(config, given)
+    elif given.get("video_dir") is not None:
+        raise ConfigError("video_dir films environments that the config names; leave `env` out")
+    return _built(config, env, {n: v for n, v in given.items() if uses(config.mode, n)})
+
+
+def _built(config: RunConfig, env: Any, parts: dict[str, Any]) -> BaseTrainer:  # noqa: ANN401
+    """Build a run of which everything is there; a mode loads what it needs."""
+    parts.pop("video_dir", None)
     match config.mode:
         case "async":
-            return build_async_trainer(
-                config.agent,
-                config.env_config().build,
-                config,
-                make_eval_env=make_eval_env,
-                make_processor=named.make_processor,
-                actor_agents=named.agents_of_actors(config.agent, config.actors),
-                strategy=named.make_strategy(),
-                launcher=launcher,
-                record_order=record_order,
-                join_key=join_key,
-                **filled,
-            )
+            from asyncrl.training.asynchronous import build_async_trainer  # noqa: PLC0415
+
+            return build_async_trainer(config.agent, env, config, **parts)
         case "sync":
-            return build_sync_trainer(
-                config.agent,
-                config.sync_env_config().build,
-                config,
-                make_eval_env=make_eval_env,
-                make_processor=named.make_processor,
-                **filled,
-            )
+            from asyncrl.training.synchronous import build_sync_trainer  # noqa: PLC0415
+
+            return build_sync_trainer(config.agent, env, config, **parts)
         case "offline":
-            data = config.data_or_raise()
-            return build_offline_trainer(config.agent, data, make_eval_env, config, **filled)
+            from asyncrl.training.offline import build_offline_trainer  # noqa: PLC0415
+
+            data = parts.pop("data") or config.data_or_raise()
+            return build_offline_trainer(config.agent, data, env, config, **parts)
+
+
+def _named_parts(config: RunConfig, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the parts that the settings stand for, unless they are given."""
+    named = config.parts
+    make: dict[str, Callable[[], Any]] = {
+        "stop": config.stop_condition,
+        "make_evaluator": lambda: named.make_evaluator,
+        "make_processor": lambda: named.make_processor,
+        "actor_agents": lambda: named.agents_of_actors(config.agent, config.actors),
+        "strategy": named.make_strategy,
+    }
+    if named.recorders:
+        make["recorder"] = lambda: BackgroundRecorder(named.make_recorders())
+    # An offline run steps no training environments; its data may be of a run with a curriculum.
+    has_schedule = config.env_schedule and config.mode != "offline"
+    schedule = [EnvSchedule(config.env_schedule)] if has_schedule else []
+    callbacks = [*schedule, *named.make_callbacks(), *given.get("callbacks", ())]
+    return {name: one() for name, one in make.items() if name not in given} | {
+        "callbacks": callbacks
+    }
+
+
+def _named_env(config: RunConfig, parts: dict[str, Any]) -> MakeBatchEnv:
+    """Return what builds the environments that the settings name, and add the parts about them."""
+    evaluated = partial(config.eval_env_config().build_for, config.evaluate.play.episodes)
+    parts["make_eval_env"] = parts.get("make_eval_env") or evaluated
+    if parts.get("video_dir") is not None and config.video_interval_opt_steps:
+        own, directory = parts["make_evaluator"], Path(parts["video_dir"])
+        parts["make_evaluator"] = _filming(config, own, directory)
+    if parts.get("run_config") is None:
+        settings = to_parameters(config)
+        parts["run_config"] = {n: v for n, v in settings.items() if n != "type"}
+    return evaluated if config.mode == "offline" else config.envs_of_training().build
 
 
 def _filming(config: RunConfig, own: MakeEvaluator | None, directory: Path) -> MakeFilming:
     """Return what makes an evaluator that films, if the environment can be filmed."""
+    from asyncrl.training.plan import episode_evaluator_maker  # noqa: PLC0415
+
     evaluate, environments = config.evaluate, config.eval_env_config()
     make_eval_env = partial(environments.build_for, evaluate.play.episodes)
     films = MakeFilming(
@@ -94,27 +208,3 @@ def _filming(config: RunConfig, own: MakeEvaluator | None, directory: Path) -> M
     )
     films.check(config.supervision.start_timeout_s)
     return films
-
-
-def _filled(
-    config: RunConfig, parts: OfflineParts, video_dir: str | PathLike[str] | None
-) -> OfflineParts:
-    """Return the parts that all modes have: those that are given, and those of the config."""
-    named = config.parts
-    filled: OfflineParts = {
-        "stop": config.stop_condition(),
-        "run_config": to_plain(config),
-        "make_evaluator": named.make_evaluator,
-        **parts,
-    }
-    if "recorder" not in filled and named.recorders:
-        filled["recorder"] = BackgroundRecorder(named.make_recorders())
-    if video_dir is not None and config.video_interval_opt_steps:
-        filled["make_evaluator"] = _filming(config, filled["make_evaluator"], Path(video_dir))
-    # An offline run steps no training environments; its data may be of a run with a curriculum.
-    has_schedule = config.env_schedule and config.mode != "offline"
-    schedule = [EnvSchedule(config.env_schedule)] if has_schedule else []
-    if schedule or named.callbacks:
-        more = parts.get("callbacks", ())
-        filled["callbacks"] = [*schedule, *named.make_callbacks(), *more]
-    return filled

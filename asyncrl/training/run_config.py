@@ -22,7 +22,7 @@ from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.lockstep import RanksConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxyConfig
-from asyncrl.learner.run_services import RecordConfig, RunServicesConfig
+from asyncrl.learner.run_services import RecordConfig, RunServicesConfig, SaveConfig
 from asyncrl.learner.stop_conditions import (
     AnyOf,
     MaxEnvSteps,
@@ -279,9 +279,12 @@ class RunConfig(RunServicesConfig):
         config = self.env_config()
         return replace(config, kwargs={**config.kwargs, **self.eval_env_kwargs})
 
-    def sync_env_config(self) -> EnvConfig:
-        """Return the environments of all actors together."""
-        return replace(self.env_config(), n_envs=self.actors * self.envs_per_actor)
+    def envs_of_training(self) -> EnvConfig:
+        """Return the environments of one actor, or of all together in a run without actors."""
+        config = self.env_config()
+        if self.mode == "async":
+            return config
+        return replace(config, n_envs=self.actors * self.envs_per_actor)
 
     def data_or_raise(self) -> Path:
         """Return the data of an offline run."""
@@ -308,14 +311,33 @@ class RunConfig(RunServicesConfig):
         return AnyOf(*conditions) if conditions else None
 
 
-def config_or_default(agent: AgentConfig, config: RunConfig | None, mode: Mode) -> RunConfig:
-    """Return the given settings or the defaults, with this agent and mode."""
-    require_agent_config(agent)
+def config_or_default(
+    agent: AgentConfig | None, config: RunConfig | None, mode: Mode | None = None
+) -> RunConfig:
+    """Return the given settings or the defaults, with this agent and mode unless they are None."""
+    changes: dict[str, Any] = {}
+    if agent is not None:
+        require_agent_config(agent)
+        changes["agent"] = agent
+    if mode is not None:
+        changes["mode"] = mode
     if config is None:
-        return RunConfig(agent=agent, mode=mode)
+        return RunConfig(**changes)
     if not isinstance(config, RunConfig):
         raise ConfigError(f"config must be RunConfig(...), got {config!r:.80}")
-    return replace(config, agent=agent, mode=mode)
+    return replace(config, **changes)
+
+
+def offline_defaults(agent: AgentConfig) -> RunConfig:
+    """Return settings to learn from data: fewer evaluations, and no copies of the data."""
+    require_agent_config(agent)
+    return RunConfig(
+        mode="offline",
+        agent=agent,
+        trainer=AsyncTrainerConfig(batch_size=256),
+        evaluate=EvaluationConfig(interval_opt_steps=2000),
+        save=SaveConfig(replay=False),
+    )
 
 
 def recorded_by_steps(config: RunConfig) -> RunConfig:

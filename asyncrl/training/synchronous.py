@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from functools import partial
 from inspect import signature
 from os import PathLike
@@ -37,7 +37,6 @@ from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.lockstep import refuse_several
 from asyncrl.learner.run_services import RunServicesConfig
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction, check_can_hold
-from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts, check_parts
 from asyncrl.training.common_config import (
     BY_STEPS,
@@ -50,10 +49,8 @@ from asyncrl.training.common_config import (
 from asyncrl.training.evaluate_apart import apart_unless
 from asyncrl.training.inline_actor import InlineActor
 from asyncrl.training.layout import Layout
-from asyncrl.training.parts import SyncParts
 from asyncrl.training.rounds import Rounds, inline_segment
-from asyncrl.training.run_config import RunConfig, config_or_default, recorded_by_steps
-from asyncrl.training.signals import answering_signals
+from asyncrl.training.run_config import RunConfig, config_or_default
 from asyncrl.training.trained_policy import PolicyOf
 
 
@@ -221,27 +218,6 @@ def _check(agent: Agent, buffer: ReplayBuffer, rounds: Rounds) -> None:
                 f"{name} of {value} does not fit a replay buffer of {buffer.capacity} transitions; "
                 "raise its capacity"
             )
-
-
-def train_sync(
-    agent: AgentConfig,
-    make_env: MakeBatchEnv,
-    config: RunConfig | None = None,
-    *,
-    signals: bool = False,
-    **parts: Unpack[SyncParts],
-) -> TrainResult:
-    """Train an agent in this process and thread, and return the result.
-
-    Takes the arguments of `build_sync_trainer`. With `signals`, SIGTERM ends the run after a
-    checkpoint, SIGUSR1 saves one, as schedulers such as Slurm expect it; for scripts that handle
-    neither themselves. Unless the config says when, numbers are recorded by steps, so that two runs
-    record the same.
-    """
-    config = recorded_by_steps(config_or_default(agent, config, "sync"))
-    trainer = build_sync_trainer(agent, make_env, config, **parts)
-    with closing(trainer), answering_signals(trainer.interrupter, signals):
-        return trainer.train()
 
 
 def build_sync_trainer(

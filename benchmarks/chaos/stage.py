@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Self, Unpack
+from typing import Any, Self
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.agent import AgentConfig
@@ -32,7 +32,6 @@ from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.parts import AsyncParts
 from asyncrl.training.run_config import RunConfig
 from benchmarks.chaos.audit import Audit, AuditedReplayConfig
 from benchmarks.chaos.finding import Finding
@@ -121,7 +120,7 @@ class Stage:
         self.trainer: AsyncTrainer
         self.result: TrainResult
 
-    def play(self, script: Script, agent: AgentConfig = AGENT, **parts: Unpack[AsyncParts]) -> None:
+    def play(self, script: Script, agent: AgentConfig = AGENT, **parts: Any) -> None:  # noqa: ANN401
         """Run until the script ends; `parts` are those of `build_async_trainer`."""
         parts["strategy"] = _Scripted(self, script)
         with self.notices:

@@ -33,8 +33,8 @@ from asyncrl.datasets.minari import find_minari, load_minari, minari_spec
 from asyncrl.learner.stop_conditions import AnyOf, MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.offline import offline_defaults, train_from_data
-from asyncrl.training.run_config import RunConfig
+from asyncrl.training.run import train_from_data
+from asyncrl.training.run_config import RunConfig, offline_defaults
 from benchmarks.learning.tasks import TASKS, case_of
 from benchmarks.learning.tasks import missing as missing_player
 from benchmarks.learning.training import MODES, ConsecutiveEvaluations, evaluated

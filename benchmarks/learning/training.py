@@ -29,10 +29,10 @@ from asyncrl.learner.run_services import RecordConfig
 from asyncrl.learner.stop_conditions import AnyOf, StopCondition
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.training.asynchronous import train_async
+from asyncrl.training.modes import Mode
+from asyncrl.training.run import train as train_run
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.saved_model import policy_of
-from asyncrl.training.synchronous import train_sync
 from benchmarks.learning.runs import Point
 from benchmarks.learning.tasks import CASES, EQUAL, OURS, TASKS, Case, case_of
 from benchmarks.peers.equal import FINAL_SEED
@@ -125,34 +125,19 @@ def _stop(config: RunConfig) -> StopCondition:
     return AnyOf(ConsecutiveEvaluations(config.stop_at_return), limits)
 
 
-def _train_async(config: RunConfig, recorder: MemoryRecorder, directory: Path) -> TrainResult:
-    return train_async(
-        config.agent,
-        config.env_config().build,
-        config,
-        stop=_stop(config),
-        make_eval_env=partial(config.env_config().build_for, config.evaluate.play.episodes),
-        recorder=recorder,
-        checkpoint_dir=directory,
-    )
-
-
-def _train_sync(config: RunConfig, recorder: MemoryRecorder, directory: Path) -> TrainResult:
-    return train_sync(
-        config.agent,
-        config.sync_env_config().build,
-        recorded_with_evaluations(config),
-        stop=_stop(config),
-        make_eval_env=partial(config.env_config().build_for, config.evaluate.play.episodes),
-        recorder=recorder,
-        checkpoint_dir=directory,
+def _train(mode: Mode, config: RunConfig, recorder: MemoryRecorder, directory: Path) -> TrainResult:
+    if mode == "sync":
+        config = recorded_with_evaluations(config)
+    stop = _stop(config)
+    return train_run(
+        replace(config, mode=mode), stop=stop, recorder=recorder, checkpoint_dir=directory
     )
 
 
 MODES: dict[str, Callable[[RunConfig, MemoryRecorder, Path], TrainResult]] = {
-    "async": _train_async,
-    "sync": _train_sync,
-    OURS: _train_async,
+    "async": partial(_train, "async"),
+    "sync": partial(_train, "sync"),
+    OURS: partial(_train, "async"),
 }
 """`asyncrl` trains for a number of environment steps, without evaluations, as peers do."""
 

@@ -37,8 +37,8 @@ from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.run import train_sync
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import train_sync
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, NoProgress
 from tests.support.helpers import same
 from tests.support.sample_messages import make_peer

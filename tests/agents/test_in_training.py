@@ -27,8 +27,8 @@ from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.run import train_sync
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import train_sync
 from tests.contracts.test_agent import CASES, batch_for, observations
 
 PRIORITIZED = RunConfig(

@@ -32,8 +32,8 @@ from asyncrl.replay.prioritized import PrioritizedReplay, PrioritizedReplayConfi
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.run import train_sync
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import train_sync
 from tests.agents.chain import CHAIN, chain_replay, check_chain
 
 _NET: dict[str, Any] = {"hidden": (32, 32), "device": "cpu"}

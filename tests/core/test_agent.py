@@ -20,8 +20,8 @@ from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.run import train_sync
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import train_sync
 from tests.support.fakes import ConstantAgent, CountingBatch
 
 CONFIG = RunConfig(

@@ -15,10 +15,11 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.training.asynchronous import build_async_trainer
-from asyncrl.training.offline import build_offline_trainer, train_from_data
+from asyncrl.training.offline import build_offline_trainer
 from asyncrl.training.plan import check_run
+from asyncrl.training.run import train_from_data, train_sync
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import build_sync_trainer, train_sync
+from asyncrl.training.synchronous import build_sync_trainer
 from tests.support.fakes import ConstantConfig, CountingBatch
 
 

@@ -25,8 +25,9 @@ from asyncrl.replay.ring_config import RingConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.run import train_sync
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import build_sync_trainer, train_sync
+from asyncrl.training.synchronous import build_sync_trainer
 from tests.support.bit_flip import BitFlip
 from tests.support.reach import Reach
 

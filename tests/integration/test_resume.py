@@ -21,8 +21,8 @@ from asyncrl.learner.run_services import SaveConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.run import train_sync
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import train_sync
 from tests.support import scale
 from tests.support.helpers import WaitsForSaves
 from tests.support.resumed_runs import (

@@ -25,8 +25,8 @@ from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.supervision.host_launcher import HostsConfig
 from asyncrl.supervision.ray import RayConfig, RayHosts
-from asyncrl.training.asynchronous import train_async
 from asyncrl.training.join_key import JoinKey
+from asyncrl.training.run import train_async
 from asyncrl.transport.zeromq import ZmqTransportConfig
 from tests.contracts.test_launcher import alive
 from tests.integration.test_hosts import CONFIG, check, once

@@ -34,9 +34,9 @@ from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.offline import build_offline_trainer, train_from_data
+from asyncrl.training.offline import build_offline_trainer
+from asyncrl.training.run import train_from_data, train_sync
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import train_sync
 
 MAKE_ENV = EnvConfig(id="CartPole-v1", n_envs=2).build
 REPLAY = UniformReplayConfig(capacity=500)

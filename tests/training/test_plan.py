@@ -25,12 +25,12 @@ from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.asynchronous import train_async
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.plan import RunPlan, check_run
 from asyncrl.training.rounds import Rounds
+from asyncrl.training.run import train_async, train_sync
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import build_sync_trainer, train_sync
+from asyncrl.training.synchronous import build_sync_trainer
 from tests.support.fakes import ConstantConfig, CountingBatch
 from tests.support.sample_messages import make_peer
 

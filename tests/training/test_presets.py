@@ -19,8 +19,8 @@ from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.presets import load_over, preset, preset_like, preset_lines, with_replay
+from asyncrl.training.run import train
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import train_sync
 from tests.support.fakes import ConstantConfig
 
 
@@ -135,11 +135,7 @@ def test_every_preset_is_most_like_itself() -> None:
 def test_toy_text_is_learned(env: str, env_steps: int, bar: float) -> None:
     config = replace(preset("dqn-toy"), seed=1, env=env)
     config = replace(config, evaluate=replace(config.evaluate, interval_opt_steps=500))
-    result = train_sync(
-        config.agent,
-        config.sync_env_config().build,
-        config,
-        stop=MaxEnvSteps(env_steps) | ReachesUpperBound("eval_reward", bar),
-    )
+    stop = MaxEnvSteps(env_steps) | ReachesUpperBound("eval_reward", bar)
+    result = train(replace(config, mode="sync"), stop=stop)
     assert result.best_score is not None
     assert result.best_score >= bar

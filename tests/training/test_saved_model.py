@@ -35,9 +35,9 @@ from asyncrl.learner.run_services import POLICY
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.run import train_sync
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.saved_model import SavedModel
-from asyncrl.training.synchronous import train_sync
 from asyncrl.training.trained_policy import PolicyOf
 from asyncrl.training.yaml_file import save_yaml
 from tests.support.fakes import ConstantConfig, CountingBatch

@@ -22,8 +22,8 @@ from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import SaveConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.run import train_sync
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import train_sync
 from tests.support.helpers import WaitsForSaves
 
 AGENT = DQNConfig(hidden=(8,), device="cpu")

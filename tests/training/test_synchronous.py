@@ -39,8 +39,9 @@ from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.rounds import inline_segment
+from asyncrl.training.run import train_sync
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import build_sync_trainer, train_sync
+from asyncrl.training.synchronous import build_sync_trainer
 from tests.support.fakes import AskingConfig, ConstantAgent, CountingBatch
 from tests.support.helpers import WaitsForSaves
 from tests.support.resumed_runs import same
