@@ -61,8 +61,7 @@ def test_every_setting_has_an_entry(pages: dict[str, str]) -> None:
 
 def test_every_setting_says_what_it_does() -> None:
     for cls, field, name in settings(RunConfig()):
-        (setting,) = [one for one in settings_of(cls) if one.name == field]
-        assert setting.text, f"{name} has no docstring"
+        assert settings_of(cls)[field].text, f"{name} has no docstring"
 
 
 def test_help_names_the_effect_of_0_only_where_0_is_allowed(pages: dict[str, str]) -> None:
