@@ -75,6 +75,6 @@ def check_mode(
         if not uses(config.mode, name):
             modes = " or ".join(mode for mode in _LACKS if uses(mode, name))
             raise ConfigError(
-                f"{shown(name)} has no effect with mode={config.mode}, which "
-                f"{_LACKS[config.mode]}; remove it, or set mode to {modes}"
+                f"{shown(name)} has no effect with {shown('mode')}={config.mode}, which "
+                f"{_LACKS[config.mode]}; remove it, or set {shown('mode')} to {modes}"
             )

@@ -104,13 +104,13 @@ def test_offline_run_learns_from_a_run_and_continues(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("dqn --mode offline --data x --actors 3", "--actors has no effect with mode=offline"),
+        ("dqn --mode offline --data x --actors 3", "--actors has no effect with --mode=offline"),
         ("dqn --launcher ray --actors=auto", "measures this machine, but hosts start the actors"),
         ("dqn --mode sync --proxy.overflow=drop", "--proxy.overflow has no effect"),
         ("dqn --mode sync --listen tcp://127.0.0.1", "--transport.bind has no effect"),
         ("dqn --mode sync --limiter.band-transitions 9", "--limiter.band-transitions has no ef"),
         ("iql", "mode=offline learns from data, but data is not set; set it"),
-        ("dqn --data x", "--data has no effect with mode=async.* offline"),
+        ("dqn --data x", "--data has no effect with --mode=async.* offline"),
         ("dqn --mode sync --limiter.samples-per-insert 0", "does not define how often mode=sync"),
     ],
 )
@@ -123,7 +123,7 @@ def test_file_with_served_inference_gives_a_synchronous_run(tmp_path: Path) -> N
     file = tmp_path / "config.yaml"
     file.write_text("inference: server\n")
     words = ["dqn", "--config", str(file), "--mode", "sync"]
-    with pytest.raises(ConfigError, match="--inference has no effect with mode=sync"):
+    with pytest.raises(ConfigError, match="--inference has no effect with --mode=sync"):
         parse(words)
     assert parse([*words, "--inference", "actor"]).config.mode == "sync"
 
