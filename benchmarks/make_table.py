@@ -37,13 +37,9 @@ _PER = "sample 256 of 1,000,000 by priority and update them"
 PICKS: Mapping[str, Mapping[str, Sequence[str]]] = {
     "README.md": {
         "speed": [
-            f"2 actors of 256 CartPoles / {_TWO}",
             f"2 actors of 64 HalfCheetahs / {_TWO}",
             f"{_SAC}: from the replay / Stable-Baselines3",
             f"{_DQN}: from the replay / Stable-Baselines3",
-            f"{_SAC}: loaded / alone on a core",
-            f"{_SYNC}: to 475",
-            _SYNC,
         ]
     },
     "docs/project/performance.md": {

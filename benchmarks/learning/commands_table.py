@@ -46,6 +46,16 @@ _INTRODUCTION = (
     "same algorithm in turns with it, its evaluations not counted:"
 )
 
+PICTURE = ROOT / "docs" / "assets" / "curves.svg"
+"""Written by `picture.py`, with one for dark pages beside it."""
+
+_PICTURE = (
+    '<picture><source media="(prefers-color-scheme: dark)" srcset="docs/assets/curves-dark.svg">'
+    '<img alt="Returns over seconds" src="docs/assets/curves.svg"></picture>\n'
+)
+_SMALL = ("cartpole", "acrobot", "mountaincar", "mountaincar-continuous", "pendulum", "taxi")
+"""Tasks that only the whole table has."""
+
 
 class Side:
     """The runs of one side of a row."""
@@ -138,8 +148,11 @@ def render(runs: Sequence[Run]) -> str:
 
 def render_short(runs: Sequence[Run]) -> str:
     """Return the table for readers who have just come."""
-    lines = ["", _INTRODUCTION, "", *_head(_SHORT)]
-    for _, row, own, equal, zoo in sides(runs):
+    pictured = [_PICTURE] if PICTURE.exists() else []
+    lines = ["", _INTRODUCTION, "", *pictured, *_head(_SHORT)]
+    for name, row, own, equal, zoo in sides(runs):
+        if name in _SMALL:
+            continue
         texts = [own.times_text(equal), zoo.seconds(), own.times_text(zoo)]
         cells = [_title(row), own.seconds(), equal.seconds(), *texts]
         lines.append(f"| {' | '.join(cells)} |")
