@@ -63,7 +63,6 @@ _ROWS: tuple[tuple[str, str, float, float], ...] = (
         100,
         900,
     ),
-    ("models", "models that are lost on their way", 18, 320),
     ("full_disk", "a disk that fills up while a run writes to it", 40, 300),
     ("soak", "a fault at random every few seconds, for long", 245, 7210),
 )

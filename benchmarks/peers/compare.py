@@ -112,12 +112,8 @@ SIDES: Mapping[str, Side] = {
     OURS: Side("ours", _ALL),
     "sb3": Side("sb3", _LEARNS, "sb3"),
     "torchrl": Side("torchrl", _ALL, "torchrl"),
-    "tianshou": Side("tianshou", ("sampling", "env"), "tianshou"),
-    "rllib": Side("rllib", ("sampling",), "rllib"),
-    "sample_factory": Side("sample_factory", ("sampling",), "sample_factory"),
     "cleanrl_style": Side("cleanrl_style", _LEARNS, files="cleanrl_*.py"),
     "envpool": Side("envpool_env", ("sampling", "env"), "envpool"),
-    "cpprb": Side("cpprb", ("per",), "cpprb"),
 }
 
 

@@ -5,18 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.chaos import full_disk, orphans, soak
-from benchmarks.chaos.audit import Audit
 from benchmarks.chaos.checkpoint_pause import Saves
 from benchmarks.chaos.full_disk import Outcome
-from benchmarks.chaos.models import Losses, versions_behind
 from benchmarks.chaos.orphans import Left
 from benchmarks.chaos.soak import Plan, Sample
-
-
-def test_versions_behind_counts_those_published_until_then() -> None:
-    losses = Losses(0.3, published_at=[0.0, 1.0, 2.0, 3.0], versions=[0, 50, 100, 150])
-    audit = Audit(pushed_at=[0.5, 1.5, 3.5], versions=[0, 0, 150])
-    assert versions_behind(losses, audit) == [0, 1, 0]
 
 
 def test_gaps_that_touch_a_save_are_distinguished_from_others() -> None:
