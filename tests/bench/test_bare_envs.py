@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -74,34 +73,6 @@ def test_bare_loop_and_batch_do_the_same_to_plain_environments() -> None:
     assert [turn() for _ in range(TURNS)] == [step() for _ in range(TURNS)] == [2] * TURNS
     assert [env.done for env in bare] == [env.done for env in ours]
     assert "reset" in bare[0].done[1:], "episodes end within this test"
-
-
-@pytest.mark.parametrize(
-    ("space", "given", "taken"),
-    [
-        (gymnasium.spaces.Discrete(5, start=10), 3, 13),
-        (gymnasium.spaces.MultiDiscrete([2, 3]), [1, 2], [1, 2]),
-        (gymnasium.spaces.MultiDiscrete([2, 3], start=[3, 5]), [4, 6], [4, 6]),
-    ],
-)
-def test_actions_start_where_the_environment_counts_from(
-    space: Any, given: Any, taken: Any
-) -> None:
-    chosen: list[Any] = []
-
-    class Choosing(TellingEnv):
-        def __init__(self) -> None:
-            super().__init__()
-            self.action_space = space
-
-        def step(self, action: Any) -> Any:
-            chosen.append(np.asarray(action).tolist())
-            return super().step(0)
-
-    actions = np.array([[given]])
-    turn_plain([Choosing()], actions)()
-    turn_native(SyncVectorEnv([Choosing], autoreset_mode=AutoresetMode.SAME_STEP), actions)()
-    assert chosen == [taken, taken]
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)

@@ -77,27 +77,6 @@ def test_what_is_wrong_is_named_with_what_to_do(
     assert words in wrong[0].advice
 
 
-@pytest.mark.parametrize("planned_run", [None, SMALL])
-def test_limits_that_are_just_enough_are_fine(planned_run: PlannedRun | None) -> None:
-    facts = replace(
-        GOOD,
-        quota=7.5,
-        tasks=Room(50, 47, "ulimit -u"),
-        descriptors=46,
-        memory=Room(4 * GIB, 3 * GIB, "limit of the control group"),
-    )
-    found = {
-        finding.check: finding for finding in findings(replace(facts, planned_run=planned_run))
-    }
-    assert {finding.level for finding in found.values()} == {"ok"}
-    assert found["cores"].seen == "8 for this process, with a CPU quota of 7.5"
-    assert "3.0 GiB of 4.0 GiB available (limit of the control group)" in found["memory"].seen
-    enough = "takes about 47" if planned_run else "enough for about 8 actors"
-    started = "47 of 50 processes and threads may be started (ulimit -u)"
-    assert found["processes"].seen.startswith(started)
-    assert found["processes"].seen.endswith(enough)
-
-
 def test_memory_of_a_replay_is_what_is_not_in_a_file(tmp_path: Path) -> None:
     schema = make_schema(
         [ColumnSpec("obs", "uint8", (84, 84)), ColumnSpec("flags", "uint8")], length=8, lookahead=1

@@ -152,25 +152,11 @@ ROWS = {
         "asyncrl bench env $odd --seconds 1",
         leaves=TRAINED,
     ),
-    "constructor changes the directory": Row(runs="short $(odd chdir at make)", leaves=TRAINED),
     "constructor ignores signals": Row(
         runs="begin $(odd ignore-signals at make); learns; ends", leaves=("x/summary.json",)
     ),
     "constructor ends the process": Row(
         runs="exits 1 short $(odd exit-0 at make)", says="exit code 0", not_there=("x",)
-    ),
-    "constructor aborts": Row(
-        runs="exits 1 short $(odd abort at make)", says="SIGABRT", not_there=("x",)
-    ),
-    "constructor starts processes": Row(runs="short $(odd spawn-children at make)", leaves=TRAINED),
-    "constructor sets the umask": Row(
-        runs="short $(odd umask at make); [ $(stat -c %a x/summary.json) != 0 ]", leaves=TRAINED
-    ),
-    "constructor closes descriptors": Row(
-        runs="code=0; short $(odd close-files at make) || code=$?; [ $code -le 1 ]",
-    ),
-    "constructor takes the output": Row(
-        runs="short $(odd no-output at make)", says="run ended", leaves=TRAINED
     ),
     "examination ends with code 0": Row(
         runs="exits 1 asyncrl doctor $(odd exit-0 after 100 | cut -c6-) --seconds 0.5",

@@ -128,13 +128,6 @@ MACHINES = {
         throttled=Throttled(0, 0),
         used_s=7e-9,
     ),
-    "version 1 with the count of CPU time elsewhere": Machine(
-        mounts=(v1("cpu"), v1("cpuacct")),
-        groups=("2:cpu:/job", "1:cpuacct:/"),
-        files={"cpu/job": cpu_v1(50_000), "cpuacct": {"cpuacct.usage": "9000000000"}},
-        cores=0.5,
-        throttled=Throttled(0, 0),
-    ),
     "version 2, in a container": Machine(
         mounts=(v2(),),
         groups=("0::/",),

@@ -36,22 +36,6 @@ def test_shares_are_of_the_time_between() -> None:
     assert shares_between({}, {}) == {}
 
 
-def test_lap_during_a_take_by_another_thread_is_not_lost() -> None:
-    """Between `take`'s copy and its return, the thread that is timed continues."""
-    hand = Hand()
-
-    class Interfering(dict[str, tuple[float, int]]):
-        def copy(self) -> dict[str, tuple[float, int]]:
-            taken = dict(self)
-            hand.lap("recv", 1.0)
-            return taken
-
-    hand.lap("recv", 1.0)
-    hand.watch._sums = Interfering(hand.watch._sums)
-    first, second = hand.watch.take(), hand.watch.take()
-    assert (first["recv"], second["recv"]) == ((1.0, 1), (1.0, 1))
-
-
 def test_ms_per_lap_is_the_average() -> None:
     laps = {"opt": (3.0, 2), "save": (0.0, 0), "wait": (1.0, 1)}
     assert ms_per_lap(laps, ("opt", "save", "eval")) == {"ms/opt": 1500.0}

@@ -82,11 +82,6 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
         "overhead-bound",
         ("evaluating takes 50 %", "evaluate.interval_opt_steps, to 19 times"),
     ),
-    "synchronous evaluation": (
-        facts(setup={"actors": 0}, learner={"eval": 0.5, "act": 0.5}),
-        "overhead-bound",
-        ("evaluating takes 50 %", "raise evaluate.interval_opt_steps, to 19 times"),
-    ),
     "long evaluations": (
         facts(setup={"cores": 2}, machine_cpu_percent=99.0, evaluation=0.3),
         "overhead-bound",
@@ -158,15 +153,6 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
         "policy-bound",
         ("learner waits 50 %", "choose actions 60 %", "64 environments instead of 8"),
     ),
-    "large batches, slow policy": (
-        facts(
-            learner_waits=0.5,
-            actor={"policy": 0.8, "env": 0.1, "send": 0.1},
-            setup={"envs_per_actor": 64},
-        ),
-        "policy-bound",
-        ("with 64 environments each, a smaller network or inference=server", "7 actors would"),
-    ),
     "short segments": (
         facts(learner_waits=0.5, actor={"send": 0.5, "env": 0.4, "policy": 0.1}),
         "send-bound",
@@ -187,18 +173,6 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
         ),
         "env-bound",
         ("step environments 90 % of theirs, 85 % asleep", "10 actors would use the idle"),
-    ),
-    "environments asleep, others take the cores": (
-        facts(
-            learner_waits=0.9,
-            actor={"env": 0.05, "sleep": 0.95},
-            setup={"actors": 4, "cores": 2},
-            machine_cpu_percent=100.0,
-            cpu_percent=5.0,
-            children_cpu_percent=10.0,
-        ),
-        "env-bound",
-        ("the 2 cores (100 % busy) are busy",),
     ),
     "environments, no idle core": (
         facts(learner_waits=0.6, setup={"actors": 2, "cores": 2}, machine_cpu_percent=97.0),

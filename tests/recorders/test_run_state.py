@@ -54,11 +54,3 @@ def test_end_of_a_resumed_run_shows_means_over_the_time_since_then() -> None:
     run.finish("done")
     shares = dict(run.shares("share/learner_"))
     assert shares == pytest.approx({"wait": 0.25, "opt": 0.75}, abs=1e-3)
-
-
-def test_actor_is_idle_since_its_last_step() -> None:
-    run = state()
-    run.update({"wall_s": 10.0, "actor/0/env_steps": 5.0, "actor/1/env_steps": 5.0})
-    run.update({"wall_s": 13.0, "actor/0/env_steps": 6.0, "actor/1/env_steps": 5.0})
-    run.update({"wall_s": 20.0})
-    assert (run.idle_s("0"), run.idle_s("1")) == (7.0, 10.0)

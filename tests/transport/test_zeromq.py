@@ -143,12 +143,6 @@ def test_a_path_in_use_is_not_stolen(learner: ZmqLearnerLink, actor: ZmqActorLin
     goes_on(learner, actor)
 
 
-def test_without_ipc_it_is_loopback(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zmq, "has", lambda capability: capability != "ipc")
-    transport = ZmqTransport.ipc(directory, schema=SCHEMA)
-    assert transport.endpoint == "tcp://127.0.0.1:*"
-
-
 def test_a_directory_that_cannot_work_is_refused(directory: Path) -> None:
     (directory / "open").mkdir(0o750)
     for name, reason in (("missing", "cannot be used"), ("x" * 110, "longer"), ("open", "0700")):
