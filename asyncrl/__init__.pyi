@@ -52,12 +52,10 @@ from asyncrl.supervision.actor_manager import ActorManager as ActorManager
 from asyncrl.supervision.actor_manager import ActorManagerConfig as ActorManagerConfig
 from asyncrl.supervision.host_launcher import HostsConfig as HostsConfig
 from asyncrl.supervision.ray import RayConfig as RayConfig
-from asyncrl.training.asynchronous import build_async_trainer as build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig as EvaluationConfig
 from asyncrl.training.connect import connect as connect
 from asyncrl.training.join import join_run as join_run
 from asyncrl.training.offline import OfflineTrainer as OfflineTrainer
-from asyncrl.training.offline import build_offline_trainer as build_offline_trainer
 from asyncrl.training.presets import preset as preset
 from asyncrl.training.replayed import ReplayedTrainer as ReplayedTrainer
 from asyncrl.training.replayed import build_replay_trainer as build_replay_trainer
@@ -70,6 +68,5 @@ from asyncrl.training.run import train_sync as train_sync
 from asyncrl.training.run_config import RunConfig as RunConfig
 from asyncrl.training.saved_model import load_policy as load_policy
 from asyncrl.training.synchronous import Trainer as Trainer
-from asyncrl.training.synchronous import build_sync_trainer as build_sync_trainer
 
 __version__: str

@@ -14,7 +14,7 @@ from asyncrl import (
     MaxOptSteps,
     RunConfig,
     TrainResult,
-    build_async_trainer,
+    build_trainer,
 )
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.types import Array
@@ -22,10 +22,10 @@ from asyncrl.core.types import Array
 
 def main(opt_steps: int = 2000) -> TrainResult:
     """Build a trainer and run the loop."""
-    trainer = build_async_trainer(
-        DQNConfig(),
-        EnvConfig(id="CartPole-v1", n_envs=8).build,
+    trainer = build_trainer(
         RunConfig(actors=2, evaluate=EvaluationConfig(where="off")),
+        agent=DQNConfig(),
+        env=EnvConfig(id="CartPole-v1", n_envs=8).build,
         stop=MaxOptSteps(opt_steps),
     )
     average: dict[str, Array] = {}

@@ -21,7 +21,7 @@ from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.supervision.local import LocalLauncher
-from asyncrl.training.asynchronous import build_async_trainer
+from asyncrl.training.run import build_trainer
 
 _PRELOAD = ("asyncrl.agents.parts.torch_agent", "asyncrl.envs.gym")
 
@@ -59,7 +59,7 @@ def _sampled(load: Load, *, served: bool = False) -> float:
     probe = _Probe(load)
     config = replace(load.async_config(), inference="server" if served else "actor")
     make_env = load.workload.env_config.build
-    build_async_trainer(load.agent, make_env, config, strategy=probe, recorder=None).train()
+    build_trainer(config, agent=load.agent, env=make_env, strategy=probe, recorder=None).train()
     return probe.rate
 
 
@@ -159,8 +159,8 @@ def train_stage(load: Load) -> Stage:
 
     def both() -> Rates:
         loop, make_env = _Loop(load), workload.env_config.build
-        build_async_trainer(
-            load.agent, make_env, load.async_config(), strategy=loop, recorder=None
+        build_trainer(
+            load.async_config(), agent=load.agent, env=make_env, strategy=loop, recorder=None
         ).train()
         return loop.rates
 

@@ -14,8 +14,9 @@ from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.errors import AsyncRLError
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
-from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.named_parts import NamedParts
+from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
 
 _START_DEADLINE_S = 120.0
@@ -37,7 +38,7 @@ class Trial:
 
 
 class ActingParts(TypedDict, total=False):
-    """Arguments of `build_async_trainer` that change what a step of an actor costs."""
+    """Arguments of `build_trainer` that change what a step of an actor costs."""
 
     actor_agents: Sequence[AgentConfig] | None
     make_processor: Callable[[], StepProcessor] | None
@@ -62,8 +63,8 @@ def run_trial(
     """
     began_s = time.monotonic()
     loop = _Measuring(config.actors, seconds)
-    trainer = build_async_trainer(
-        agent, make_env, _quick(config), strategy=loop, recorder=None, **acting
+    trainer = build_trainer(
+        _quick(config), agent=agent, env=make_env, strategy=loop, stop=None, recorder=None, **acting
     )
     trainer.train()
     before, after = loop.first, loop.last
@@ -139,6 +140,9 @@ def _quick(config: RunConfig) -> RunConfig:
     limiter = replace(config.limiter, min_size=min(config.limiter.min_size, smallest))
     return replace(
         config,
+        mode="async",
+        parts=NamedParts(),
+        env_schedule={},
         limiter=limiter,
         evaluate=EvaluationConfig(where="off"),
         record=RecordConfig(interval_s=0.0),

@@ -138,7 +138,7 @@ class TrainResult:
         if self.make_policy is None:
             raise ConfigError(
                 "this trainer does not know its spaces, so it makes no policy; make it by "
-                "build_async_trainer, build_sync_trainer or build_offline_trainer"
+                "build_trainer"
             )
         return self.make_policy()
 

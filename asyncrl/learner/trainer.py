@@ -393,8 +393,8 @@ class BaseTrainer(ABC):
             self._check_runs()
             raise ConfigError(
                 "evaluate(env_kwargs=..., greedy=...) needs the functions that build environments "
-                "and policies; make the trainer by build_async_trainer, build_sync_trainer or "
-                "build_offline_trainer, without an evaluator of your own"
+                "and policies; make the trainer by build_trainer, without an evaluator of "
+                "your own"
             )
         self.services.watch.lap("other")
         model = take_snapshot(self.agent, opt_steps=self.opt_steps, env_steps=self.env_steps)

@@ -1,24 +1,18 @@
 """Wires the learner's side of an asynchronous run: transport, replay, trainer, actor processes.
 
 `plan.py` has checked that the parts fit together; `actor/process.py` wires an actor.
-
-`train_async` builds and trains in one call. `build_async_trainer` returns the trainer, so that the
-caller can inspect or replace parts before calling `train`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
-from inspect import signature
-from os import PathLike
-from typing import Any, Unpack
+from typing import Any
 
 from asyncrl.actor.process import MakeEvaluator
-from asyncrl.actor.step_processor import StepProcessor
-from asyncrl.checkpoint.resume import Resume, first_incarnation
-from asyncrl.core.agent import Agent, AgentConfig
+from asyncrl.checkpoint.resume import first_incarnation
+from asyncrl.core.agent import Agent
 from asyncrl.core.env import EnvDescription, MakeBatchEnv
 from asyncrl.core.errors import ActorFailed
 from asyncrl.core.goals import ComputesRewards, RelabelsGoals
@@ -27,20 +21,16 @@ from asyncrl.core.launcher import ActorExit, Launcher
 from asyncrl.core.torch_threads import are_adaptive
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import ActorId
-from asyncrl.learner.async_trainer import AsyncTrainer, Strategy
+from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.evaluation import BackgroundEvaluation, EvaluationSite, InlineEvaluation
 from asyncrl.learner.order_log import Rewards
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
-from asyncrl.learner.stop_conditions import StopCondition, StopFunction, check_can_hold
-from asyncrl.learner.trainer import CommonParts, check_parts
 from asyncrl.supervision.actor_manager import ActorManager, MakeBody
 from asyncrl.supervision.host_launcher import HostLauncher
 from asyncrl.supervision.threads import ThreadLauncher
 from asyncrl.training.actor_plan import plan_actor
 from asyncrl.training.common_config import (
     EvaluationConfig,
-    complete_parts,
-    eval_env_maker,
     with_env_kwargs,
 )
 from asyncrl.training.describe_env import describe_here, describe_in_child, plain_spec
@@ -56,84 +46,31 @@ from asyncrl.training.hosted import (
 )
 from asyncrl.training.join import serve_run
 from asyncrl.training.launchers import HELPERS, RunLauncher, launcher_of
-from asyncrl.training.parts import Elsewhere, placed
+from asyncrl.training.parts import Parts, common_parts, local_launcher
 from asyncrl.training.plan import RunPlan, check_run, evaluator_maker
 from asyncrl.training.ranks import joined_share
 from asyncrl.training.recorded import check_order_path, order_of
-from asyncrl.training.run_config import RunConfig, config_or_default
+from asyncrl.training.run_config import RunConfig
 from asyncrl.training.trained_policy import PolicyOf
 from asyncrl.transport.zeromq import ZmqTransport
 
 
-def build_async_trainer(
-    agent: AgentConfig,
-    make_env: MakeBatchEnv,
-    config: RunConfig | None = None,
-    *,
-    stop: StopCondition | StopFunction | None = None,
-    actor_agents: Sequence[AgentConfig] | None = None,
-    make_eval_env: MakeBatchEnv | None = None,
-    make_evaluator: MakeEvaluator | None = None,
-    make_processor: Callable[[], StepProcessor] | None = None,
-    checkpoint_dir: str | PathLike[str] | None = None,
-    resume: Resume = False,
-    strategy: Strategy | None = None,
-    interrupter: Interrupter | None = None,
-    launcher: RunLauncher | Elsewhere | None = None,
-    record_order: str | PathLike[str] | None = None,
-    join_key: str | PathLike[str] | None = None,
-    **parts: Unpack[CommonParts],
-) -> AsyncTrainer:
-    """Build an asynchronous run. Everything that can be checked is checked before a process starts.
-
-    Args:
-        agent: The learner's agent, and every actor's unless `actor_agents` is given.
-        make_env: Builds the environments of one actor, in its process; see `envs/`.
-        config: All other settings; the defaults work.
-        stop: When to stop. None: only `interrupter` or an error ends the run.
-        actor_agents: One config per actor, for instance to explore differently.
-        make_eval_env: Builds the environments for evaluation. None: those of `make_env`, and of
-            single ones as many as there are episodes, at most 64.
-        make_evaluator: Builds a custom evaluator in place of `EpisodeEvaluator`.
-        make_processor: Builds the object that turns steps into rows, in place of `OneStep`.
-        checkpoint_dir: Directory of checkpoints. None saves none.
-        resume: Resume from the newest valid checkpoint in that directory. "without replay" does not
-            load its replay: the warm-up fills a new one, which may differ in capacity, n-step or
-            segment length. The path of a checkpoint, in another directory, branches off from it.
-        strategy: A custom training loop.
-        interrupter: Stops the run from outside, with a reason.
-        launcher: `HostsConfig(...)` or `RayConfig(...)`: hosts that join, or that Ray starts, run
-            the actors, in place of the config's `launcher`. One from `start_launcher` is closed
-            with the run. None: as the config says.
-        record_order: File in which the experience is kept and the order in which the learner used
-            it, so that `replay_run` can compute the same parameters again. A resumed run writes
-            another one beside it. None keeps nothing.
-        join_key: File for the key that hosts join with.
-        parts: `recorder`, which stores metrics, in a background thread, so it may be slow. Left
-            out, standard output shows the progress; None shows nothing;
-            `callbacks`, called during the run, see `core/callback.py`;
-            `run_config`, plain values that the recorder stores beside its metrics.
-    """
-    check_parts(
-        parts,
-        signature(build_async_trainer).parameters,
-        strategy=strategy,
-        make_evaluator=make_evaluator,
-        make_processor=make_processor,
-    )
-    config, launcher = placed(config_or_default(agent, config, "async").for_agent(agent), launcher)
-    complete_parts(parts, agent, make_env, config, stop)
-    check_can_hold(stop, config.evaluations_off)
+def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts) -> AsyncTrainer:
+    """Build an asynchronous run, for `build_trainer`."""
+    agent, config = config.agent, config.for_agent(config.agent)
+    actor_agents, strategy = parts.get("actor_agents"), parts.get("strategy")
+    make_evaluator, make_processor = parts.get("make_evaluator"), parts.get("make_processor")
+    record_order = parts.get("record_order")
     check_order_path(record_order)
     check_run(agent, make_env, make_processor, config, actor_agents)
-    make_eval_env = eval_env_maker(make_eval_env, make_env, config)
+    make_eval_env = parts.get("make_eval_env") or make_env
     shared = joined_share(config, actor_agents, parts, strategy=strategy, record_order=record_order)
     with shared as share, ExitStack() as undo:
         evaluate = evaluator_maker(make_evaluator, make_eval_env, share.config)
-        key_file = checked_key_file(config, join_key)
+        key_file = checked_key_file(config, parts.get("join_key"))
         places, config = places_on_ray(share.config, undo)
         # Started first: it loads modules for the actors while the learner's side is built.
-        starts = launcher_of(config, launcher)
+        starts = launcher_of(config, local_launcher(parts))
         undo.callback(starts.close)
         seen = _describe(make_env, config, starts)
         plan = RunPlan(
@@ -150,14 +87,19 @@ def build_async_trainer(
             plan.check_inference()
         buffer = plan.build_buffer()  # raises if memory cannot hold it
         checkpointer, checkpoint = share.open_checkpoints(
-            checkpoint_dir, resume, parts.get("run_config"), buffer=buffer, plan=plan, undo=undo
+            parts.get("checkpoint_dir"),
+            parts.get("resume", False),
+            parts.get("run_config"),
+            buffer=buffer,
+            plan=plan,
+            undo=undo,
         )
         closing = undo.enter_context(ExitStack())  # the trainer closes it, once there is one
         learner = plan.build_learner()
         transport = ZmqTransport.of(starts.directory, schema=plan.schema, config=config.transport)
         link = transport.listen()
         undo.callback(link.close)
-        interrupter = interrupter or Interrupter()
+        interrupter = parts.get("interrupter") or Interrupter()
         window = config.transport.window
         proxy = ReplayBufferProxy(
             link, buffer, plan.limiter, interrupter, config.proxy, window=window
@@ -202,10 +144,8 @@ def build_async_trainer(
             ),
             evaluation=_evaluation_site(config.evaluate, evaluate, learner, link, proxy, closing),
             checkpointer=checkpointer,
-            stop=stop,
             strategy=strategy,
             setup=plan.setup,
-            services=config,
             checkpoint=checkpoint,
             make_policy=PolicyOf(agent, seen.spec),
             before_env_change=partial(_follow_goals, proxy, make_env, config, starts, interrupter),
@@ -215,7 +155,9 @@ def build_async_trainer(
             group=share.group,
             ranks=config.ranks,
             closing=closing,
-            **parts,
+            stop=parts.get("stop"),
+            services=config,
+            **common_parts(parts),
         )
         plan.env_change = lambda: trainer.env_change
         if isinstance(fleet, HostLauncher):

@@ -13,11 +13,7 @@ from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.declared import Natural
 from asyncrl.core.env import BatchEnv, MakeBatchEnv, make_batch_env
-from asyncrl.core.settings import to_parameters
 from asyncrl.learner.run_services import EvaluationTimingConfig, RecordConfig
-from asyncrl.learner.stop_conditions import StopCondition, StopFunction, as_condition
-from asyncrl.learner.trainer import CommonParts
-from asyncrl.recorders.background import BackgroundRecorder
 
 if TYPE_CHECKING:
     from asyncrl.training.run_config import RunConfig  # which has these
@@ -40,39 +36,6 @@ class EvaluationConfig(EvaluationTimingConfig):
     seed: Natural = 13
     """Seed of the evaluation episodes. Independent of the run's seed: runs with different seeds are
     scored on the same episodes, and none gets harder ones by chance."""
-
-
-_OF_NAMED_ENV = (
-    *("env_kwargs", "eval_env_kwargs", "env_info", "env_wrappers"),
-    *("envs_per_actor", "vectorization"),
-)
-"""Settings of an environment that is given by name, not as an argument."""
-
-
-def complete_parts(
-    parts: CommonParts,
-    agent: object,
-    make_env: object,
-    config: RunConfig,
-    stop: StopCondition | StopFunction | None,
-) -> None:
-    """Let the recorder write in a thread, so that a slow or failing one does not affect learning.
-
-    Unless the caller does, choose one that shows the progress, and describe the run to it.
-    """
-    if "recorder" not in parts:
-        limits = {} if stop is None else as_condition(stop).limits()
-        terminal = import_module("asyncrl.recorders.terminal")  # loads rich
-        parts["recorder"] = terminal.TerminalRecorder(limits=limits)
-    recorder = parts["recorder"]
-    if recorder is not None and not isinstance(recorder, BackgroundRecorder):
-        parts["recorder"] = BackgroundRecorder([recorder])
-    if parts.get("run_config") is None:
-        env = getattr(make_env, "__self__", make_env)  # of `EnvConfig(...).build`
-        described = {"agent": to_parameters(agent), "env": to_parameters(env)}
-        settings = to_parameters(config)
-        left_out = ("type", *_OF_NAMED_ENV)
-        parts["run_config"] = {n: v for n, v in settings.items() if n not in left_out} | described
 
 
 @contextmanager

@@ -166,7 +166,7 @@ class InlineEnvs:
         if self._change_env is None:
             raise ConfigError(
                 "set_env_kwargs needs the function that builds the environments; make the trainer "
-                "by build_sync_trainer"
+                "by build_trainer"
             )
         self.wanted = change
 

@@ -17,7 +17,6 @@ arrays, `datasets/minari.py` of Minari data sets. Environments are built for eva
 from __future__ import annotations
 
 from contextlib import ExitStack
-from inspect import signature
 from os import PathLike
 from pathlib import Path
 from typing import NamedTuple, Unpack
@@ -26,7 +25,7 @@ from asyncrl.actor.evaluator import EpisodeEvaluator
 from asyncrl.actor.process import MakeEvaluator
 from asyncrl.actor.step_processor import make_one_step
 from asyncrl.checkpoint.checkpoint import Checkpoint
-from asyncrl.checkpoint.resume import Resume, open_checkpoints
+from asyncrl.checkpoint.resume import open_checkpoints
 from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent, AgentConfig, build_agent
 from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv, require_make_env
@@ -48,18 +47,17 @@ from asyncrl.core.types import Columns
 from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.lockstep import refuse_several
 from asyncrl.learner.run_services import POLICY
-from asyncrl.learner.stop_conditions import StopCondition, StopFunction, check_can_hold
-from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts, check_parts
+from asyncrl.learner.trainer import BaseTrainer, TrainerParts
 from asyncrl.replay.files import read_saved, replay_of
 from asyncrl.training.common_config import (
     building,
-    complete_parts,
     open_env,
 )
 from asyncrl.training.describe_env import spec_of
 from asyncrl.training.evaluate_apart import EvaluateApart, apart_unless
 from asyncrl.training.filming import custom_evaluator
-from asyncrl.training.run_config import RunConfig, config_or_default, offline_defaults
+from asyncrl.training.parts import Parts, common_parts
+from asyncrl.training.run_config import RunConfig
 from asyncrl.training.trained_policy import PolicyOf
 
 
@@ -118,53 +116,42 @@ class OfflineTrainer(BaseTrainer):
 
 
 def build_offline_trainer(
-    agent: AgentConfig,
-    data: str | PathLike[str] | ReplayBuffer,
+    config: RunConfig,
     make_env: MakeBatchEnv | EnvSpec,
-    config: RunConfig | None = None,
-    *,
-    stop: StopCondition | StopFunction | None = None,
-    make_evaluator: MakeEvaluator | None = None,
-    checkpoint_dir: str | PathLike[str] | None = None,
-    resume: Resume = False,
-    interrupter: Interrupter | None = None,
-    **parts: Unpack[CommonParts],
+    data: str | PathLike[str] | ReplayBuffer,
+    parts: Parts,
 ) -> OfflineTrainer:
-    """Build an offline run; the trainer closes the environment.
+    """Build an offline run, for `build_trainer`. The trainer closes the environment.
 
-    `make_env` builds the environments for evaluations, `make_evaluator` a custom evaluator. With
-    neither, as for logged data, pass an `EnvSpec`, and `EvaluationConfig(where="off")` as
-    `evaluate`. Without evaluations, a run's data needs no environment: it holds the spaces.
-
-    With `resume` it resumes from the newest valid checkpoint in `checkpoint_dir`, with the same
-    data: bit by bit if it holds the replay, else batches are sampled with another seed. Raises
-    `ConfigError` for data that does not fit, `CheckpointError` for a damaged file.
+    A resumed run needs the same data. It continues bit by bit if its checkpoint holds the replay,
+    else batches are sampled with another seed. Raises `ConfigError` for data that does not fit,
+    `CheckpointError` for a damaged file.
     """
-    check_parts(parts, signature(build_offline_trainer).parameters, make_evaluator=make_evaluator)
-    config = config_or_default(agent, config or offline_defaults(agent), "offline")
-    complete_parts(parts, agent, make_env, config, stop)
-    check_can_hold(stop, config.evaluations_off)
+    agent = config.agent
     checkpointer, checkpoint = open_checkpoints(
-        checkpoint_dir, keep=config.save.keep, resume=resume, config=parts.get("run_config")
+        parts.get("checkpoint_dir"),
+        keep=config.save.keep,
+        resume=parts.get("resume", False),
+        config=parts.get("run_config"),
     )
     with building(checkpointer) as closing:
-        place = _place(agent, make_env, make_evaluator, config, data, closing)
+        place = _place(agent, make_env, parts.get("make_evaluator"), config, data, closing)
         buffer = _load(place, config, checkpoint, agent)
         return OfflineTrainer(
             learner := build_agent(agent, place.spec, config.context(place.n_envs)),
             buffer,
             batch_size=config.trainer.batch_size,
-            services=config,
             evaluator=place.evaluator,
             checkpointer=checkpointer,
-            stop=stop,
-            interrupter=interrupter,
+            interrupter=parts.get("interrupter"),
             checkpoint=checkpoint,
             make_policy=PolicyOf(agent, place.spec),
             evaluate_apart=place.evaluate_apart,
             adaptive_threads=are_adaptive(agent, learner),
             closing=closing,
-            **parts,
+            stop=parts.get("stop"),
+            services=config,
+            **common_parts(parts),
         )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib import import_module
 from os import PathLike
+from typing import Any
 
 from asyncrl.actor.process import MakeEvaluator
 from asyncrl.actor.step_processor import StepProcessor
@@ -13,9 +15,12 @@ from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.recorder import Recorder
+from asyncrl.core.settings import to_parameters
 from asyncrl.learner.async_trainer import Strategy
-from asyncrl.learner.stop_conditions import StopCondition, StopFunction
+from asyncrl.learner.stop_conditions import StopCondition, StopFunction, as_condition
 from asyncrl.learner.trainer import CommonParts
+from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.supervision.host_launcher import HostsConfig
 from asyncrl.supervision.ray import RayConfig
 from asyncrl.training.launchers import RunLauncher
@@ -94,3 +99,52 @@ def placed(
         f"launcher must be HostsConfig(...) or RayConfig(...), got {launcher!r:.80}; the config's "
         "own `launcher` takes names"
     )
+
+
+def local_launcher(parts: Parts) -> RunLauncher | None:
+    """Return the launcher that was given, once `placed` has seen to settings in its place."""
+    launcher = parts.get("launcher")
+    return launcher if isinstance(launcher, RunLauncher) else None
+
+
+def common_parts(parts: Parts) -> CommonParts:
+    """Return the parts that go to any trainer as they are."""
+    return {
+        "recorder": parts.get("recorder"),
+        "callbacks": parts.get("callbacks", ()),
+        "run_config": parts.get("run_config"),
+    }
+
+
+def recorder_of(parts: Parts) -> Recorder | None:
+    """Return a recorder that writes in a thread, so that one that is slow or fails harms nothing.
+
+    Unless the caller does, choose one that shows the progress.
+    """
+    if "recorder" in parts:
+        recorder = parts["recorder"]
+    else:
+        stop = parts.get("stop")
+        limits = {} if stop is None else as_condition(stop).limits()
+        # It loads rich.
+        recorder = import_module("asyncrl.recorders.terminal").TerminalRecorder(limits=limits)
+    if recorder is None or isinstance(recorder, BackgroundRecorder):
+        return recorder
+    return BackgroundRecorder([recorder])
+
+
+_OF_NAMED_ENV = (
+    *("env", "env_kwargs", "eval_env_kwargs", "env_info", "env_wrappers"),
+    *("envs_per_actor", "vectorization"),
+)
+"""Settings of an environment that is given by name, not as an argument."""
+
+
+def described(config: RunConfig, make_env: object) -> dict[str, Any]:
+    """Return plain values that describe a run; with `make_env`, if that replaces what they name."""
+    settings = {n: v for n, v in to_parameters(config).items() if n != "type"}
+    if make_env is None:
+        return settings
+    env = getattr(make_env, "__self__", make_env)  # of `EnvConfig(...).build`
+    own = {n: v for n, v in settings.items() if n not in _OF_NAMED_ENV}
+    return own | {"env": to_parameters(env)}

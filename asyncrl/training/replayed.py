@@ -307,7 +307,7 @@ def _config_in(log: OrderLog) -> RunConfig:
     except ConfigError as error:
         raise ConfigError(
             f"{log.parts[0].path} does not hold all settings of its run, which was built in "
-            f"Python ({error}); pass agent= and config=, the same as to build_async_trainer"
+            f"Python ({error}); pass agent= and config=, the same as to train_async"
         ) from error
 
 

@@ -9,7 +9,6 @@ that are objects of Python.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from os import PathLike
@@ -21,14 +20,15 @@ from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import EnvSpec, MakeBatchEnv
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.replay_buffer import ReplayBuffer
-from asyncrl.core.settings import to_parameters
+from asyncrl.learner.stop_conditions import check_can_hold
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import BaseTrainer, check_parts
 from asyncrl.recorders.background import BackgroundRecorder
+from asyncrl.training.common_config import eval_env_maker
 from asyncrl.training.env_schedule import EnvSchedule
 from asyncrl.training.filming import MakeFilming
-from asyncrl.training.modes import check_mode, uses
-from asyncrl.training.parts import Parts, placed
+from asyncrl.training.modes import check_mode
+from asyncrl.training.parts import Parts, described, placed, recorder_of
 from asyncrl.training.run_config import (
     RunConfig,
     config_or_default,
@@ -125,70 +125,72 @@ def build_trainer(
             or of a saved replay; or a filled buffer.
         parts: See `Parts`.
     """
-    check_parts(parts, Parts.__optional_keys__)
+    own = {name: parts.get(name) for name in ("strategy", "make_evaluator", "make_processor")}
+    check_parts(parts, Parts.__optional_keys__, **own)
     config = config_or_default(agent, config)
-    given: dict[str, Any] = {**parts, "data": data}
+    given = {**parts, "data": data}
     check_mode(config, [name for name, part in given.items() if part is not None])
     config.parts.check()
-    config, given["launcher"] = placed(config, given.get("launcher"))
-    given |= _named_parts(config, given)
-    if env is None:
-        env = _named_env(config, given)
-    elif given.get("video_dir") is not None:
-        raise ConfigError("video_dir films environments that the config names; leave `env` out")
-    return _built(config, env, {n: v for n, v in given.items() if uses(config.mode, n)})
-
-
-def _built(config: RunConfig, env: Any, parts: dict[str, Any]) -> BaseTrainer:  # noqa: ANN401
-    """Build a run of which everything is there; a mode loads what it needs."""
-    parts.pop("video_dir", None)
-    match config.mode:
+    config, launcher = placed(config, parts.get("launcher"))
+    parts = {**parts, **_named_parts(config, parts), "launcher": launcher}
+    if parts.get("run_config") is None:
+        parts["run_config"] = described(config, env)
+    env = _with_named_env(config, parts) if env is None else _with_env(config, parts, env)
+    parts["recorder"] = recorder_of(parts)
+    check_can_hold(parts.get("stop"), config.evaluations_off)
+    match config.mode:  # which loads what it needs
         case "async":
             from asyncrl.training.asynchronous import build_async_trainer  # noqa: PLC0415
 
-            return build_async_trainer(config.agent, env, config, **parts)
+            return build_async_trainer(config, env, parts)
         case "sync":
             from asyncrl.training.synchronous import build_sync_trainer  # noqa: PLC0415
 
-            return build_sync_trainer(config.agent, env, config, **parts)
+            return build_sync_trainer(config, env, parts)
         case "offline":
             from asyncrl.training.offline import build_offline_trainer  # noqa: PLC0415
 
-            data = parts.pop("data") or config.data_or_raise()
-            return build_offline_trainer(config.agent, data, env, config, **parts)
+            source = config.data_or_raise() if data is None else data
+            return build_offline_trainer(config, env, source, parts)
 
 
-def _named_parts(config: RunConfig, given: dict[str, Any]) -> dict[str, Any]:
+def _named_parts(config: RunConfig, given: Parts) -> Parts:
     """Return the parts that the settings stand for, unless they are given."""
-    named = config.parts
-    make: dict[str, Callable[[], Any]] = {
-        "stop": config.stop_condition,
-        "make_evaluator": lambda: named.make_evaluator,
-        "make_processor": lambda: named.make_processor,
-        "actor_agents": lambda: named.agents_of_actors(config.agent, config.actors),
-        "strategy": named.make_strategy,
-    }
-    if named.recorders:
-        make["recorder"] = lambda: BackgroundRecorder(named.make_recorders())
+    named, mine = config.parts, Parts()
+    if "stop" not in given:
+        mine["stop"] = config.stop_condition()
+    if "make_evaluator" not in given:
+        mine["make_evaluator"] = named.make_evaluator
+    if "make_processor" not in given:
+        mine["make_processor"] = named.make_processor
+    if "actor_agents" not in given:
+        mine["actor_agents"] = named.agents_of_actors(config.agent, config.actors)
+    if "strategy" not in given:
+        mine["strategy"] = named.make_strategy()
+    if "recorder" not in given and named.recorders:
+        mine["recorder"] = BackgroundRecorder(named.make_recorders())
     # An offline run steps no training environments; its data may be of a run with a curriculum.
     has_schedule = config.env_schedule and config.mode != "offline"
     schedule = [EnvSchedule(config.env_schedule)] if has_schedule else []
-    callbacks = [*schedule, *named.make_callbacks(), *given.get("callbacks", ())]
-    return {name: one() for name, one in make.items() if name not in given} | {
-        "callbacks": callbacks
-    }
+    mine["callbacks"] = [*schedule, *named.make_callbacks(), *given.get("callbacks", ())]
+    return mine
 
 
-def _named_env(config: RunConfig, parts: dict[str, Any]) -> MakeBatchEnv:
-    """Return what builds the environments that the settings name, and add the parts about them."""
+def _with_env(config: RunConfig, parts: Parts, env: Any) -> Any:  # noqa: ANN401
+    """Return the environments that are given, and add those for evaluations."""
+    if parts.get("video_dir") is not None:
+        raise ConfigError("video_dir films environments that the config names; leave env out")
+    if config.mode != "offline":
+        parts["make_eval_env"] = eval_env_maker(parts.get("make_eval_env"), env, config)
+    return env
+
+
+def _with_named_env(config: RunConfig, parts: Parts) -> MakeBatchEnv:
+    """Return the environments that the settings name, and add those for evaluations, and films."""
     evaluated = partial(config.eval_env_config().build_for, config.evaluate.play.episodes)
     parts["make_eval_env"] = parts.get("make_eval_env") or evaluated
-    if parts.get("video_dir") is not None and config.video_interval_opt_steps:
-        own, directory = parts["make_evaluator"], Path(parts["video_dir"])
-        parts["make_evaluator"] = _filming(config, own, directory)
-    if parts.get("run_config") is None:
-        settings = to_parameters(config)
-        parts["run_config"] = {n: v for n, v in settings.items() if n != "type"}
+    if (directory := parts.get("video_dir")) is not None and config.video_interval_opt_steps:
+        parts["make_evaluator"] = _filming(config, parts.get("make_evaluator"), Path(directory))
     return evaluated if config.mode == "offline" else config.envs_of_training().build
 
 

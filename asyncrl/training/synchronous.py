@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from inspect import signature
-from os import PathLike
 from typing import Any, Unpack
 
 from asyncrl.actor.evaluator import EpisodeEvaluator
 from asyncrl.actor.process import MakeEvaluator
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.checkpoint.checkpoint import Checkpoint
-from asyncrl.checkpoint.resume import Resume, open_checkpoints
+from asyncrl.checkpoint.resume import open_checkpoints
 from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent, AgentConfig, build_agent
 from asyncrl.core.env import BatchEnv, MakeBatchEnv, make_batch_env
@@ -36,21 +34,19 @@ from asyncrl.core.types import Columns, ModelVersion
 from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.lockstep import refuse_several
 from asyncrl.learner.run_services import RunServicesConfig
-from asyncrl.learner.stop_conditions import StopCondition, StopFunction, check_can_hold
-from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts, check_parts
+from asyncrl.learner.trainer import BaseTrainer, TrainerParts
 from asyncrl.training.common_config import (
     BY_STEPS,
     building,
-    complete_parts,
-    eval_env_maker,
     open_env,
     with_env_kwargs,
 )
 from asyncrl.training.evaluate_apart import apart_unless
 from asyncrl.training.inline_actor import InlineActor
 from asyncrl.training.layout import Layout
+from asyncrl.training.parts import Parts, common_parts
 from asyncrl.training.rounds import Rounds, inline_segment
-from asyncrl.training.run_config import RunConfig, config_or_default
+from asyncrl.training.run_config import RunConfig
 from asyncrl.training.trained_policy import PolicyOf
 
 
@@ -220,34 +216,21 @@ def _check(agent: Agent, buffer: ReplayBuffer, rounds: Rounds) -> None:
             )
 
 
-def build_sync_trainer(
-    agent: AgentConfig,
-    make_env: MakeBatchEnv,
-    config: RunConfig | None = None,
-    *,
-    stop: StopCondition | StopFunction | None = None,
-    make_eval_env: MakeBatchEnv | None = None,
-    make_evaluator: MakeEvaluator | None = None,
-    make_processor: Callable[[], StepProcessor] | None = None,
-    checkpoint_dir: str | PathLike[str] | None = None,
-    resume: Resume = False,
-    interrupter: Interrupter | None = None,
-    **parts: Unpack[CommonParts],
-) -> Trainer:
-    """Build a synchronous run from the arguments of `build_async_trainer` that apply to it."""
-    check_parts(parts, signature(build_sync_trainer).parameters, make_evaluator=make_evaluator)
+def build_sync_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts) -> Trainer:
+    """Build a synchronous run, for `build_trainer`."""
     refuse_several("train_sync")
-    rounds = Rounds.of(config := config_or_default(agent, config, "sync"))
-    complete_parts(parts, agent, make_env, config, stop)
+    rounds, agent, make_evaluator = Rounds.of(config), config.agent, parts.get("make_evaluator")
     check_agent_and_replay(agent, config.replay)
-    check_can_hold(stop, config.evaluations_off)
-    make_eval_env = eval_env_maker(make_eval_env, make_env, config)
+    make_eval_env = parts.get("make_eval_env") or make_env
     checkpointer, checkpoint = open_checkpoints(
-        checkpoint_dir, keep=config.save.keep, resume=resume, config=parts.get("run_config")
+        parts.get("checkpoint_dir"),
+        keep=config.save.keep,
+        resume=parts.get("resume", False),
+        config=parts.get("run_config"),
     )
     with building(checkpointer) as closing:
         env = open_env(make_env, closing)
-        layout = _layout(agent, env, config, make_processor)
+        layout = _layout(agent, env, config, parts.get("make_processor"))
         return Trainer(
             learner := build_agent(agent, env.spec, config.context(env.n_envs)),
             env,
@@ -260,15 +243,15 @@ def build_sync_trainer(
             change_env=partial(with_env_kwargs, make_env),
             evaluator=_make_evaluator(config, make_evaluator, make_eval_env, closing),
             checkpointer=checkpointer,
-            stop=stop,
-            interrupter=interrupter,
-            services=config,
+            interrupter=parts.get("interrupter"),
             checkpoint=checkpoint,
             make_policy=PolicyOf(agent, env.spec),
             evaluate_apart=apart_unless(make_evaluator, agent, make_eval_env, config.evaluate),
             adaptive_threads=are_adaptive(agent, learner),
             closing=closing,
-            **parts,
+            stop=parts.get("stop"),
+            services=config,
+            **common_parts(parts),
         )
 
 

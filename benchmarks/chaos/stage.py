@@ -30,8 +30,8 @@ from asyncrl.learner.train_result import TrainResult
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
-from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
 from benchmarks.chaos.audit import Audit, AuditedReplayConfig
 from benchmarks.chaos.finding import Finding
@@ -121,12 +121,14 @@ class Stage:
         self.result: TrainResult
 
     def play(self, script: Script, agent: AgentConfig = AGENT, **parts: Any) -> None:  # noqa: ANN401
-        """Run until the script ends; `parts` are those of `build_async_trainer`."""
+        """Run until the script ends; `parts` are those of `build_trainer`."""
         parts["strategy"] = _Scripted(self, script)
         with self.notices:
             parts = {"recorder": None, **parts}
-            self.trainer = build_async_trainer(agent, self._make_env, self.config, **parts)
-            self.result = self.trainer.train()
+            trainer = build_trainer(self.config, agent=agent, env=self._make_env, **parts)
+            assert isinstance(trainer, AsyncTrainer)
+            self.trainer = trainer
+            self.result = trainer.train()
 
     def begins(self) -> Iterator[None]:
         """Wait until steps of all actors are stored and the learner learns."""

@@ -37,9 +37,9 @@ from asyncrl.envs.gym import make_batch
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.supervision.ray import RayConfig
-from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.join import join_run
+from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
 from asyncrl.transport.zeromq import ZmqTransportConfig
 from benchmarks.common import Comparison, Rounds, compare, in_turns, keep, make_parser, provenance
@@ -176,10 +176,10 @@ def measure(case: Case, seconds: float, address: str = "") -> dict[str, float]:
         ray = RayConfig(address=address or "auto", hosts=case.hosts)
         config = replace(case.config(**transport), ray=ray)
         probe = Probe(case.actors, seconds)
-        trainer = build_async_trainer(
-            DQNConfig(),
-            case.make_env,
+        trainer = build_trainer(
             config,
+            agent=DQNConfig(),
+            env=case.make_env,
             strategy=probe,
             join_key=directory / "join.key" if case.where == "join" else None,
             recorder=None,

@@ -46,8 +46,8 @@ from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
 from benchmarks.common import (
     Comparison,
@@ -136,7 +136,7 @@ def measure_beside(load: Load) -> Measured:
     torch.set_num_threads(load.threads)
     loop = Counting(load)
     agent, make_envs = load.agent, load.make_envs
-    build_async_trainer(agent, make_envs, load.config, strategy=loop, recorder=None).train()
+    build_trainer(load.config, agent=agent, env=make_envs, strategy=loop, recorder=None).train()
     return loop.measured
 
 

@@ -22,9 +22,9 @@ from asyncrl.core.messages import Experience
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.order import Order
 from asyncrl.metrics.machine import machine
-from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.presets import preset
+from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
 
 How = Literal["order", "all"]
@@ -83,14 +83,10 @@ def measure(config: RunConfig, how: How, turns: InTurns) -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "order"
         make_env = config.env_config().build
-        trainer = build_async_trainer(
-            config.agent,
-            make_env,
-            config,
-            strategy=turns,
-            record_order=path,
-            recorder=None,
+        trainer = build_trainer(
+            config, env=make_env, strategy=turns, record_order=path, recorder=None
         )
+        assert isinstance(trainer, AsyncTrainer)
         if how == "order":
             trainer.proxy.order.message = _drop  # type: ignore[method-assign]
         trainer.train()

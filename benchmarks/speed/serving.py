@@ -37,8 +37,8 @@ from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxSeconds
-from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
 from asyncrl.transport.zeromq import ZmqTransport, ZmqTransportConfig
 from benchmarks.common import compare, in_turns, keep, make_parser, provenance
@@ -104,7 +104,9 @@ def acting(where: Where, actors: int, seconds: float, widths: tuple[int, ...]) -
     agent = DQNConfig(hidden=widths, device="cpu")
     make_env = EnvConfig(id="CartPole-v1", n_envs=1).build
     stop = MaxSeconds(_LONGEST_S)
-    build_async_trainer(agent, make_env, config, strategy=watch, stop=stop, recorder=None).train()
+    build_trainer(
+        config, agent=agent, env=make_env, strategy=watch, stop=stop, recorder=None
+    ).train()
     return {"steps_per_s": watch.steps_per_s, "actor_mb": watch.actor_mb}
 
 

@@ -45,11 +45,11 @@ class Built(Exception):
 def test_settings_of_every_preset_can_be_tried(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[RunConfig] = []
 
-    def build(_agent: Any, _make_env: Any, config: RunConfig, **_: Any) -> Any:
+    def build(config: RunConfig, **_: Any) -> Any:
         tried.append(config)
         raise Built
 
-    monkeypatch.setattr(trial_module, "build_async_trainer", build)
+    monkeypatch.setattr(trial_module, "build_trainer", build)
     start = preset(name)
     with pytest.raises(Built):
         run_trial(start.agent, start.env_config().build, start, seconds=1.0)

@@ -14,12 +14,9 @@ from asyncrl.core.env import describe_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
-from asyncrl.training.asynchronous import build_async_trainer
-from asyncrl.training.offline import build_offline_trainer
 from asyncrl.training.plan import check_run
-from asyncrl.training.run import train_from_data, train_sync
+from asyncrl.training.run import build_trainer, train_from_data, train_sync
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import build_sync_trainer
 from tests.support.fakes import ConstantConfig, CountingBatch
 
 
@@ -46,10 +43,6 @@ def offline(agent: Any, make_env: Any, directory: Path) -> object:
     return train_from_data(
         agent, directory, make_env, stop=MaxOptSteps(1), checkpoint_dir=directory
     )
-
-
-def from_data(agent: Any, make_env: Any, config: Any = None, **parts: Any) -> object:
-    return build_offline_trainer(agent, Path("nothing"), make_env, config, **parts)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +81,7 @@ def test_what_is_no_batch_is_closed() -> None:
     assert len(closed) == 1
 
 
-@pytest.mark.parametrize("build", [build_async_trainer, build_sync_trainer, from_data])
+@pytest.mark.parametrize("mode", ["async", "sync", "offline"])
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -102,8 +95,10 @@ def test_what_is_no_batch_is_closed() -> None:
     ],
 )
 def test_part_that_is_none_is_refused_before_anything_starts(
-    build: Callable[..., Any], given: dict[str, Any], words: str, tmp_path: Path
+    mode: Any, given: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
+    data = tmp_path / "data" if mode == "offline" else None
+    parts = {"config": RunConfig(mode=mode), "checkpoint_dir": tmp_path / "none", **given}
     with pytest.raises(ConfigError, match=words):
-        build(ConstantConfig(), CountingBatch, **{"checkpoint_dir": tmp_path / "none", **given})
+        build_trainer(agent=ConstantConfig(), env=CountingBatch, data=data, **parts)
     assert not (tmp_path / "none").exists(), "nothing has begun"

@@ -23,17 +23,16 @@ from asyncrl.learner.train_result import TrainResult
 from asyncrl.replay.hindsight import HindsightReplayConfig
 from asyncrl.replay.ring_config import RingConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.run import train_sync
+from asyncrl.training.run import build_trainer, train_sync
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import build_sync_trainer
 from tests.support.bit_flip import BitFlip
 from tests.support.reach import Reach
 
 N_BITS = 8
 HINDSIGHT = HindsightReplayConfig(capacity=20_000, gamma=0.98, horizon=N_BITS)
 SYNC = RunConfig(
+    mode="sync",
     replay=HINDSIGHT,
     trainer=AsyncTrainerConfig(batch_size=256),
     limiter=RateLimiterConfig(samples_per_insert=32.0, min_size=500),
@@ -65,25 +64,25 @@ def test_rewards_are_those_of_environments_with_other_keyword_arguments(
     relabelled = {"replay": replace(HINDSIGHT, relabelled=1.0), "evaluate": UNSCORED}
     agent, envs = SACConfig(hidden=(8,), device="cpu"), make_batch(Reach, 2)
     parts: Any = {"stop": MaxOptSteps(2) | MaxSeconds(60), "checkpoint_dir": tmp_path}
-    build: Any = partial(build_sync_trainer, config=replace(SYNC, **relabelled))
+    config = replace(SYNC, **relabelled)
     if launcher:
         config = RunConfig(actors=1, launcher=launcher, **relabelled)
-        build = partial(build_async_trainer, config=config)
-    with build(agent, envs, **parts) as trainer:
+    build = partial(build_trainer, config, agent=agent, env=envs, **parts)
+    with build() as trainer:
         trainer.set_env_kwargs({"near": 3.0})
         batch = next(trainer.batches())
         assert not batch["reward"].any(), "every place is near every goal"
         trainer.learn(batch)
-    with build(agent, envs, **parts, resume=True) as trainer:
+    with build(resume=True) as trainer:
         assert not next(trainer.batches())["reward"].any(), "also when the run is resumed"
 
 
 @pytest.mark.parametrize("agent", [PPOConfig(), R2D2Config()])
 def test_other_kinds_of_agents_are_refused(agent: PPOConfig | R2D2Config) -> None:
     with pytest.raises(ConfigError, match="but HindsightReplayConfig returns single transitions"):
-        build_sync_trainer(agent, make_env, SYNC)
+        build_trainer(SYNC, agent=agent, env=make_env)
 
 
 def test_environment_without_goals_is_refused() -> None:
     with pytest.raises(ConfigError, match="hindsight needs observations that are dicts"):
-        build_sync_trainer(DQNConfig(), EnvConfig(id="CartPole-v1").build, SYNC)
+        build_trainer(SYNC, agent=DQNConfig(), env=EnvConfig(id="CartPole-v1").build)

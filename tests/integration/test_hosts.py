@@ -24,9 +24,9 @@ from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.supervision.host_launcher import HostsConfig
-from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.join import join_run
+from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
 from asyncrl.transport.zeromq import Curve, ZmqHostLine, ZmqTransportConfig
 from asyncrl.transport.zeromq_hosts import HostMailbox
@@ -107,8 +107,8 @@ def built(
 ) -> AsyncTrainer:
     strategy = Loop(before) if before else None
     stop = MaxOptSteps(opt_steps) | MaxSeconds(60)
-    return build_async_trainer(
-        agent, make_env, cfg, stop=stop, strategy=strategy, join_key=key, **parts
+    return build_trainer(
+        cfg, agent=agent, env=make_env, stop=stop, strategy=strategy, join_key=key, **parts
     )
 
 

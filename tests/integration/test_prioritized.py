@@ -14,8 +14,8 @@ from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.replay.prioritized import PrioritizedReplay, PrioritizedReplayConfig
-from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
 from tests.support.fakes import CountingBatch
 from tests.support.leftovers import children
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.processes
 def test_replay_without_room_is_refused_and_leaves_nothing() -> None:
     replay = PrioritizedReplayConfig(capacity=10**12)
     with pytest.raises(ConfigError, match=r"bytes .* are available"):
-        build_async_trainer(DQNConfig(), CountingBatch, RunConfig(replay=replay))
+        build_trainer(RunConfig(replay=replay), agent=DQNConfig(), env=CountingBatch)
     assert not children(), "nothing is left behind"
 
 
@@ -40,10 +40,10 @@ def test_priorities_come_from_actors_and_from_the_learner() -> None:
         trainer=AsyncTrainerConfig(batch_size=32),
         evaluate=EvaluationConfig(where="off"),
     )
-    trainer = build_async_trainer(
-        DQNConfig(hidden=(16,), actor_priorities=True),
-        partial(CountingBatch, n_envs=4, length=20),
+    trainer = build_trainer(
         config,
+        agent=DQNConfig(hidden=(16,), actor_priorities=True),
+        env=partial(CountingBatch, n_envs=4, length=20),
         stop=MaxOptSteps(100) | MaxSeconds(60),
     )
     result = trainer.train()

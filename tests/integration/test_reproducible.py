@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,8 @@ from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import build_sync_trainer
 
 CLOCK_METRICS = (
     *("wall_s", "train_s", "fps", "_per_s", "_per_sec"),
@@ -45,7 +46,13 @@ def run(agent: AgentConfig, env_id: str, seed: int) -> tuple[Params, list[dict[s
         record=RecordConfig(interval_s=0, interval_opt_steps=50),
     )
     make_env = EnvConfig(id=env_id, n_envs=2).build
-    trainer = build_sync_trainer(agent, make_env, config, recorder=recorder, stop=MaxOptSteps(200))
+    trainer = build_trainer(
+        replace(config, mode="sync"),
+        agent=agent,
+        env=make_env,
+        recorder=recorder,
+        stop=MaxOptSteps(200),
+    )
     trainer.train()
     records = [
         {k: v for k, v in record.items() if not any(c in k for c in CLOCK_METRICS)}

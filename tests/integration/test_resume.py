@@ -19,9 +19,8 @@ from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import SaveConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
-from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.run import train_sync
+from asyncrl.training.run import build_trainer, train_sync
 from asyncrl.training.run_config import RunConfig
 from tests.support import scale
 from tests.support.helpers import WaitsForSaves
@@ -81,8 +80,8 @@ def test_asynchronous_run_that_is_killed_again_and_again_continues_counting(tmp_
     saved = Checkpointer(tmp_path).load_latest()
     stop = MaxOptSteps(saved.count("opt_steps") + 40)
     threads = replace(async_config(), launcher="thread")
-    trainer = build_async_trainer(
-        SCHEDULED, cartpole(), threads, stop=stop, checkpoint_dir=tmp_path, resume=True
+    trainer = build_trainer(
+        threads, agent=SCHEDULED, env=cartpole(), stop=stop, checkpoint_dir=tmp_path, resume=True
     )
     agent: Any = trainer.agent
     counts, before = trainer.services.counts, saved.meta["run"]["ledger"]

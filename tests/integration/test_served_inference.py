@@ -13,8 +13,8 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxSeconds
-from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.run import build_trainer
 from asyncrl.transport.zeromq import ZmqTransportConfig
 from tests.faults.runs import adds_up, with_restarts
 from tests.integration.test_train_async import Loop, config, run
@@ -95,4 +95,4 @@ def test_a_thread_of_the_learner_computes_for_all_actors_also_if_it_listens_on_t
 
 def test_agents_that_act_as_a_whole_are_refused_before_an_actor_starts() -> None:
     with pytest.raises(ConfigError, match=r"ConstantPolicy|ConstantAgent"):
-        build_async_trainer(ConstantConfig(), CountingBatch, config(inference="server"))
+        build_trainer(config(inference="server"), agent=ConstantConfig(), env=CountingBatch)

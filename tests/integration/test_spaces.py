@@ -34,8 +34,8 @@ from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
-from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
 from asyncrl.transport.wire import WireFormat
 from tests.envs.strategies import array_spaces, nested_spaces
@@ -137,7 +137,7 @@ def test_actors_and_learner_train_on_several_fields(
     agent: AgentConfig, make_env: Callable[[], BatchEnv]
 ) -> None:
     stop = MaxOptSteps(40) | MaxSeconds(60)
-    trainer = build_async_trainer(agent, make_env, config(), stop=stop)
+    trainer = build_trainer(config(), agent=agent, env=make_env, stop=stop)
     result = trainer.train()
     assert result.opt_steps == 40
     assert result.ledger["lost"] == result.ledger["dropped"] == 0

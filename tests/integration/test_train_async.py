@@ -31,8 +31,8 @@ from asyncrl.metrics.metrics import describe
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
-from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
 from tests.support.fakes import ConstantConfig, CountingBatch
 from tests.support.helpers import in_actor, wait_until
@@ -59,7 +59,7 @@ def run(cfg: RunConfig | None = None, **parts: Any) -> tuple[TrainResult, AsyncT
     parts = {"stop": MaxOptSteps(200) | MaxSeconds(60), "recorder": None} | parts
     make_env = parts.pop("make_env", CountingBatch)
     agent = parts.pop("agent", ConstantConfig())
-    trainer = build_async_trainer(agent, make_env, cfg or config(), **parts)
+    trainer = build_trainer(cfg or config(), agent=agent, env=make_env, **parts)
     return trainer.train(), trainer
 
 
@@ -258,14 +258,14 @@ def test_learner_continues_while_an_evaluation_runs(tmp_path: Path) -> None:
 )
 @pytest.mark.fault("F35")
 def test_trainer_that_is_never_trained_lets_go_of_everything(tmp_path: Path) -> None:
-    dropped = build_async_trainer(ConstantConfig(), CountingBatch, config())
+    dropped = build_trainer(config(), agent=ConstantConfig(), env=CountingBatch)
     context = dropped._link._context  # type: ignore[attr-defined]
     del dropped
     gc.collect()
     assert context.closed, "a context that waits for its own sockets hangs in the collection"
     directory = tmp_path / "checkpoints"
-    closed = build_async_trainer(
-        ConstantConfig(), CountingBatch, config(), checkpoint_dir=directory
+    closed = build_trainer(
+        config(), agent=ConstantConfig(), env=CountingBatch, checkpoint_dir=directory
     )
     closed.close()
     closed.close()

@@ -25,8 +25,8 @@ from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
-from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
 from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransportConfig
 from asyncrl.transport.zeromq_socket import Curve
@@ -124,8 +124,13 @@ def internet_sockets() -> list[Any]:
 
 def run(config: RunConfig, look: Callable[[], None], **parts: Any) -> AsyncTrainer:
     stop = MaxOptSteps(300) | MaxSeconds(60)
-    trainer = build_async_trainer(
-        ConstantConfig(), CountingBatch, config, stop=stop, strategy=Watching(look), **parts
+    trainer = build_trainer(
+        config,
+        agent=ConstantConfig(),
+        env=CountingBatch,
+        stop=stop,
+        strategy=Watching(look),
+        **parts,
     )
     result = trainer.train()
     assert result.opt_steps == 300

@@ -14,8 +14,8 @@ from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
 from tests.support.fakes import ConstantConfig, CountingBatch
 
@@ -55,10 +55,10 @@ class Watched:
 @pytest.mark.processes
 def test_rounds_alternate_and_models_are_handed_out_after_each() -> None:
     watched = Watched(CollectThenTrain(env_steps=300, opt_steps=7))
-    trainer = build_async_trainer(
-        ConstantConfig(),
-        CountingBatch,
+    trainer = build_trainer(
         SETTINGS,
+        agent=ConstantConfig(),
+        env=CountingBatch,
         strategy=watched,
         stop=MaxOptSteps(21) | MaxSeconds(60),
     )
@@ -84,10 +84,10 @@ def test_rounds_alternate_and_models_are_handed_out_after_each() -> None:
 @pytest.mark.processes
 def test_returns_of_whole_trajectories_are_in_the_batches() -> None:
     seen: list[Columns] = []
-    trainer = build_async_trainer(
-        ConstantConfig(),
-        CountingBatch,
+    trainer = build_trainer(
         SETTINGS,
+        agent=ConstantConfig(),
+        env=CountingBatch,
         strategy=CollectThenTrain(env_steps=100, opt_steps=5),
         make_processor=make_trajectories,
         stop=MaxOptSteps(10) | MaxSeconds(60),
@@ -116,10 +116,10 @@ def make_trajectories() -> Trajectories:
 @pytest.mark.processes
 def test_a_limiter_that_stops_actors_ends_collecting_and_nothing_hangs() -> None:
     limiter = RateLimiterConfig(samples_per_insert=2.0, min_size=40)
-    trainer = build_async_trainer(
-        ConstantConfig(),
-        CountingBatch,
+    trainer = build_trainer(
         replace(SETTINGS, actors=1, limiter=limiter),
+        agent=ConstantConfig(),
+        env=CountingBatch,
         strategy=CollectThenTrain(env_steps=10**9, opt_steps=10),
         stop=MaxOptSteps(50) | MaxSeconds(60),
     )

@@ -16,11 +16,12 @@ from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.env_schedule import EnvSchedule
+from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import build_sync_trainer
 from tests.support.fakes import ConstantConfig, CountingBatch
 
 CONFIG = RunConfig(
+    mode="sync",
     trainer=AsyncTrainerConfig(batch_size=4),
     limiter=RateLimiterConfig(samples_per_insert=1.0, min_size=8),
     evaluate=EvaluationConfig(where="off"),
@@ -41,10 +42,10 @@ def train(limit: int, *callbacks: EnvSchedule, **parts: Any) -> list[tuple[int, 
             self.steps += 1
             return super().step(action)
 
-    trainer = build_sync_trainer(
-        ConstantConfig(),
-        Leveled,
+    trainer = build_trainer(
         CONFIG,
+        agent=ConstantConfig(),
+        env=Leveled,
         stop=MaxEnvSteps(limit),
         callbacks=callbacks,
         **parts,

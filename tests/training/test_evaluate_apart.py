@@ -15,14 +15,14 @@ from asyncrl.envs.gym import EnvConfig, make_batch
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
-from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import build_sync_trainer
 from tests.support.fake_envs import TellingEnv
 from tests.support.fakes import ConstantConfig, CountingBatch
 
 CONFIG = RunConfig(
+    mode="sync",
     trainer=AsyncTrainerConfig(batch_size=4),
     limiter=RateLimiterConfig(samples_per_insert=1.0, min_size=8),
     evaluate=EvaluationConfig(interval_opt_steps=0),
@@ -41,7 +41,7 @@ class Paying(CountingBatch):
 
 
 def test_plain_one_counts_for_the_best_model_and_one_elsewhere_is_only_returned() -> None:
-    trainer = build_sync_trainer(ConstantConfig(), Paying, CONFIG, stop=MaxEnvSteps(20))
+    trainer = build_trainer(CONFIG, agent=ConstantConfig(), env=Paying, stop=MaxEnvSteps(20))
 
     def score(**how: Any) -> float:
         evaluation = trainer.evaluate(**how)
@@ -75,10 +75,12 @@ def test_run_steps_all_episodes_of_an_evaluation_together(mode: str) -> None:
 
     config: dict[str, Any] = {"evaluate": EvaluationConfig(where="inline")}
     if mode == "sync":
-        build_sync_trainer(ConstantConfig(), make_batch(make, 2), RunConfig(**config)).close()
+        build_trainer(
+            RunConfig(mode="sync", **config), agent=ConstantConfig(), env=make_batch(make, 2)
+        ).close()
     else:
         config["launcher"] = "thread"
-        build_async_trainer(ConstantConfig(), make_batch(make, 1), RunConfig(**config)).close()
+        build_trainer(RunConfig(**config), agent=ConstantConfig(), env=make_batch(make, 1)).close()
     assert len(made) == {"sync": 2, "async": 1}[mode] + 10, "one for each, beside those of training"
 
 
@@ -89,7 +91,7 @@ def test_run_is_the_same_whatever_is_evaluated_meanwhile_and_exploring_differs()
         agent = DQNConfig(hidden=(8,), device="cpu")
         make_env = EnvConfig(id="CartPole-v1", n_envs=2).build
         stop = MaxEnvSteps(60)
-        trainer = build_sync_trainer(agent, make_env, replace(CONFIG, seed=4), stop=stop)
+        trainer = build_trainer(replace(CONFIG, seed=4), agent=agent, env=make_env, stop=stop)
         with trainer:
             for batch in trainer.batches():
                 trainer.learn(batch)

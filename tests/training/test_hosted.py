@@ -13,7 +13,6 @@ from asyncrl.core.messages import SOFTWARE
 from asyncrl.core.settings import from_plain
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.supervision.host_launcher import HostsConfig
-from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.hosted import facts_of, objection_to
 from asyncrl.training.join_key import JoinKey
 from asyncrl.training.presets import preset
@@ -59,7 +58,7 @@ def test_a_difference_is_said_in_the_words_of_both(theirs: dict[str, Any], words
 
 def test_a_run_needs_a_file_for_the_key() -> None:
     with pytest.raises(ConfigError, match="join_key=PATH"):
-        build_async_trainer(ConstantConfig(), CountingBatch, CONFIG)
+        build_trainer(CONFIG, agent=ConstantConfig(), env=CountingBatch)
 
 
 @pytest.mark.processes
@@ -96,7 +95,7 @@ def test_a_run_that_no_host_can_join_is_refused(
 @pytest.mark.parametrize("launcher", ["ray", RunConfig()])
 def test_what_is_no_launcher_is_refused(launcher: Any) -> None:
     with pytest.raises(ConfigError, match=r"must be HostsConfig\(...\) or RayConfig\(...\), got"):
-        build_async_trainer(ConstantConfig(), CountingBatch, CONFIG, launcher=launcher)
+        build_trainer(CONFIG, agent=ConstantConfig(), env=CountingBatch, launcher=launcher)
 
 
 @pytest.mark.parametrize(

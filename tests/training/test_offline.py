@@ -34,13 +34,13 @@ from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.offline import build_offline_trainer
-from asyncrl.training.run import train_from_data, train_sync
+from asyncrl.training.run import build_trainer, train_from_data, train_sync
 from asyncrl.training.run_config import RunConfig
 
 MAKE_ENV = EnvConfig(id="CartPole-v1", n_envs=2).build
 REPLAY = UniformReplayConfig(capacity=500)
 CONFIG = RunConfig(
+    mode="offline",
     seed=3,
     replay=REPLAY,
     trainer=AsyncTrainerConfig(batch_size=16),
@@ -145,7 +145,7 @@ def test_importance_weights_go_on_where_the_run_was(run: Path, tmp_path: Path) -
     config = replace(CONFIG, replay=replay, evaluate=NEVER, save=SaveConfig(replay=False))
     where: Any = {"stop": MaxOptSteps(5), "checkpoint_dir": tmp_path}
     train_from_data(AGENT, run, MAKE_ENV, config, **where)
-    trainer = build_offline_trainer(AGENT, run, MAKE_ENV, config, **where, resume=True)
+    trainer = build_trainer(config, agent=AGENT, env=MAKE_ENV, data=run, **where, resume=True)
     with closing(trainer):
         buffer: Any = trainer.buffer
         assert buffer._priorities.beta == pytest.approx(0.4 + 0.6 * 5 * 16 / 400)
@@ -175,4 +175,9 @@ def test_missing_file_is_reported(tmp_path: Path) -> None:
 
 def test_replay_that_hands_out_once_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="TrajectoryQueueConfig samples each transition once"):
-        build_offline_trainer(AGENT, tmp_path, MAKE_ENV, RunConfig(replay=TrajectoryQueueConfig()))
+        build_trainer(
+            RunConfig(mode="offline", replay=TrajectoryQueueConfig()),
+            agent=AGENT,
+            env=MAKE_ENV,
+            data=tmp_path,
+        )

@@ -28,9 +28,8 @@ from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.plan import RunPlan, check_run
 from asyncrl.training.rounds import Rounds
-from asyncrl.training.run import train_async, train_sync
+from asyncrl.training.run import build_trainer, train_async, train_sync
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import build_sync_trainer
 from tests.support.fakes import ConstantConfig, CountingBatch
 from tests.support.sample_messages import make_peer
 
@@ -72,7 +71,7 @@ def test_stacks_of_frames_are_suggested_where_they_are_stored_whole(
     assert not caplog.messages
     plan(make_env=StackingBatch)
     config = RunConfig(evaluate=EvaluationConfig(where="off"))
-    build_sync_trainer(ConstantConfig(), StackingBatch, config).close()
+    build_trainer(replace(config, mode="sync"), agent=ConstantConfig(), env=StackingBatch).close()
     plan(make_env=StackingBatch, make_processor=OneStep)
     assert ["segment.frame_stack=2" in text for text in caplog.messages] == [True, True]
 

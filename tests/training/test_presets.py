@@ -17,9 +17,8 @@ from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, ReachesUpperBound
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
-from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.presets import load_over, preset, preset_like, preset_lines, with_replay
-from asyncrl.training.run import train
+from asyncrl.training.run import build_trainer, train
 from asyncrl.training.run_config import RunConfig
 from tests.support.fakes import ConstantConfig
 
@@ -90,9 +89,11 @@ def test_what_is_no_agent_config_is_refused(name: str, words: str) -> None:
 def test_preset_is_fit_to_train(name: str) -> None:
     config = preset(name)
     replay: Any = config.replay
-    small = replace(config, replay=replace(replay, capacity=min(replay.capacity, 20_000)))
+    small = replace(
+        config, mode="async", replay=replace(replay, capacity=min(replay.capacity, 20_000))
+    )
     try:
-        trainer = build_async_trainer(config.agent, config.env_config().build, small)
+        trainer = build_trainer(small)
     except ConfigError as error:
         if "pip install" not in str(error):
             raise

@@ -33,7 +33,6 @@ from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.named_parts import NamedParts
 from asyncrl.training.replayed import build_replay_trainer, replay_run
@@ -257,7 +256,7 @@ def test_agent_with_objects_that_no_file_holds_is_given_again(tmp_path: Path) ->
     agent = replace(DQN, network=lambda _: torch.nn.Linear(4, 2))
     config, order = config_of(), tmp_path / "order"
     make_env, stop = config.env_config().build, config.stop_condition()
-    trainer = build_async_trainer(agent, make_env, config, stop=stop, record_order=order)
+    trainer = build_trainer(config, agent=agent, env=make_env, stop=stop, record_order=order)
     trainer.train()
     with pytest.raises(ConfigError, match=r"agent\.network.*; pass agent= and config="):
         build_replay_trainer(order)

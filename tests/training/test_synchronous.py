@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from asyncrl.core.agent import PolicyContext
 from asyncrl.core.callback import Callback, Training
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import CheckpointError, ConfigError
-from asyncrl.core.segment import DISCOUNTED_RETURN, SegmentConfig
+from asyncrl.core.segment import DISCOUNTED_RETURN
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner import run_services, trainer
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
@@ -38,10 +37,9 @@ from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.rounds import inline_segment
-from asyncrl.training.run import train_sync
+from asyncrl.training.rounds import Rounds, inline_segment
+from asyncrl.training.run import build_trainer, train_sync
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.synchronous import build_sync_trainer
 from tests.support.fakes import AskingConfig, ConstantAgent, CountingBatch
 from tests.support.helpers import WaitsForSaves
 from tests.support.resumed_runs import same
@@ -50,6 +48,7 @@ from tests.training.test_trainer import ScriptedEvaluator
 AGENT = DQNConfig(hidden=(8,), device="cpu")
 MAKE_ENV = EnvConfig(id="CartPole-v1", n_envs=2).build
 CONFIG = RunConfig(
+    mode="sync",
     seed=4,
     trainer=AsyncTrainerConfig(batch_size=8),
     limiter=RateLimiterConfig(samples_per_insert=2.0, min_size=40),
@@ -72,8 +71,12 @@ def test_terminal_shows_the_progress_unless_there_is_a_recorder_or_none(
 
 def test_loop_can_wait_for_what_it_has_recorded() -> None:
     recorder = MemoryRecorder()
-    trainer = build_sync_trainer(
-        AGENT, MAKE_ENV, UNSCORED, stop=MaxEnvSteps(120), recorder=recorder
+    trainer = build_trainer(
+        UNSCORED,
+        agent=AGENT,
+        env=MAKE_ENV,
+        stop=MaxEnvSteps(120),
+        recorder=recorder,
     )
     with trainer:
         for batch in trainer.batches():
@@ -106,7 +109,7 @@ def test_saved_replay_can_be_left_out(tmp_path: Path) -> None:
 
 def test_resets_count_as_no_steps_of_the_schedules_either() -> None:
     make_env = EnvConfig(id="CartPole-v1", n_envs=2, vectorization="native").build
-    trainer = build_sync_trainer(AGENT, make_env, UNSCORED, stop=MaxEnvSteps(300))
+    trainer = build_trainer(UNSCORED, agent=AGENT, env=make_env, stop=MaxEnvSteps(300))
     trainer.train()
     agent: Any = trainer.agent
     assert trainer._actor.table.episodes > 5, "the next step after an episode only resets"
@@ -133,23 +136,18 @@ def test_change_of_how_often_a_run_learns_applies_from_its_resume_on(
 
 
 @pytest.mark.parametrize(
-    ("agent", "env_id", "replay", "every"),
+    ("agent", "replay", "every"),
     [
-        (AGENT, "CartPole-v1", UniformReplayConfig(), 16),
-        (SACConfig(hidden=(8,), device="cpu"), "Pendulum-v1", UniformReplayConfig(), 1),
-        (IQLConfig(hidden=(8,), device="cpu"), "CartPole-v1", UniformReplayConfig(), 1),
-        (R2D2Config(hidden=(8,), device="cpu"), "CartPole-v1", SequenceReplayConfig(), 16 * 16),
+        (AGENT, UniformReplayConfig(), 16),
+        (SACConfig(), UniformReplayConfig(), 1),
+        (IQLConfig(), UniformReplayConfig(), 1),
+        (R2D2Config(), SequenceReplayConfig(), 16 * 16),
     ],
 )
-def test_both_modes_learn_equally_often_by_default(
-    agent: Any, env_id: str, replay: Any, every: int
-) -> None:
+def test_both_modes_learn_equally_often_by_default(agent: Any, replay: Any, every: int) -> None:
     """As often as the agent's class says, unless the settings do."""
-    make_env = EnvConfig(id=env_id, n_envs=2).build
-    settings = RunConfig(replay=replay, segment=SegmentConfig(length=16))
-    with closing(build_sync_trainer(agent, make_env, settings)) as trainer:
-        assert trainer.rounds.opt_interval_env_steps == every
-    config = RunConfig(replay=replay)
+    config = RunConfig(agent=agent, replay=replay)
+    assert Rounds.of(config).opt_interval_env_steps == every
     per_insert = config.for_agent(agent).limiter.samples_per_insert
     assert per_insert == config.trainer.batch_size * getattr(replay, "stride", 1) / every
     own = replace(config, limiter=RateLimiterConfig(samples_per_insert=3.0))
@@ -158,9 +156,7 @@ def test_both_modes_learn_equally_often_by_default(
 
 def test_rounds_of_an_on_policy_agent_follow_from_the_batch() -> None:
     config = RunConfig(replay=TrajectoryQueueConfig(), trainer=AsyncTrainerConfig(batch_size=256))
-    make_env = EnvConfig(id="CartPole-v1", n_envs=4).build
-    with closing(build_sync_trainer(PPOConfig(device="cpu"), make_env, config)) as trainer:
-        rounds = trainer.rounds
+    rounds = Rounds.of(config)
     assert (rounds.opt_interval_env_steps, rounds.warmup_env_steps) == (256, 0)
     assert inline_segment(config, n_envs=4).length > 256 / 4, "a segment for each environment"
     assert RunConfig(replay=config.replay).for_agent(PPOConfig()).limiter.samples_per_insert == 1
@@ -215,8 +211,12 @@ def test_checkpoints_stay_where_they_began_if_the_working_directory_changes(
     elsewhere.mkdir()
     monkeypatch.chdir(tmp_path)
     config = replace(UNSCORED, save=SaveConfig(interval_opt_steps=10))
-    trainer = build_sync_trainer(
-        AGENT, MAKE_ENV, config, stop=MaxOptSteps(20), checkpoint_dir=Path("run")
+    trainer = build_trainer(
+        config,
+        agent=AGENT,
+        env=MAKE_ENV,
+        stop=MaxOptSteps(20),
+        checkpoint_dir=Path("run"),
     )
     monkeypatch.chdir(elsewhere)
     trainer.train()
