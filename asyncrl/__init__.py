@@ -40,6 +40,7 @@ _HOMES = {
     "MemoryRecorder": "asyncrl.recorders.memory",
     "ModelInfo": "asyncrl.core.messages",
     "OfflineTrainer": "asyncrl.training.offline",
+    "Parts": "asyncrl.training.parts",
     "Policy": "asyncrl.core.agent",
     "PolicyContext": "asyncrl.core.agent",
     "PrioritizedReplayConfig": "asyncrl.replay.prioritized",

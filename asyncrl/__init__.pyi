@@ -56,6 +56,7 @@ from asyncrl.training.common_config import EvaluationConfig as EvaluationConfig
 from asyncrl.training.connect import connect as connect
 from asyncrl.training.join import join_run as join_run
 from asyncrl.training.offline import OfflineTrainer as OfflineTrainer
+from asyncrl.training.parts import Parts as Parts
 from asyncrl.training.presets import preset as preset
 from asyncrl.training.replayed import ReplayedTrainer as ReplayedTrainer
 from asyncrl.training.replayed import build_replay_trainer as build_replay_trainer

@@ -99,7 +99,7 @@ def setup_of(config: RunConfig) -> Setup:
     return Setup(
         actors=config.actors if config.mode == "async" else 0,
         envs_per_actor=config.envs_per_actor,
-        samples_per_insert=config.for_agent(config.agent).limiter.ratio,
+        samples_per_insert=config.with_usual_ratio().limiter.ratio,
         elsewhere=config.elsewhere,
         most_actors=config.most_actors(config.parts.actor_agents),
         served=config.inference != "actor",

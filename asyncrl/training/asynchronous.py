@@ -57,7 +57,7 @@ from asyncrl.transport.zeromq import ZmqTransport
 
 def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts) -> AsyncTrainer:
     """Build an asynchronous run, for `build_trainer`."""
-    agent, config = config.agent, config.for_agent(config.agent)
+    agent, config = config.agent, config.with_usual_ratio()
     actor_agents, strategy = parts.get("actor_agents"), parts.get("strategy")
     make_evaluator, make_processor = parts.get("make_evaluator"), parts.get("make_processor")
     record_order = parts.get("record_order")

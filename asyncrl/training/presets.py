@@ -58,14 +58,11 @@ def appo() -> RunConfig:
 
     Corrects for actions of models that are some batches old.
     """
-    return RunConfig(
+    start = ppo()
+    return replace(
+        start,
         agent=PPOConfig(correction="vtrace"),
-        envs_per_actor=8,
-        segment=SegmentConfig(length=32),
-        replay=TrajectoryQueueConfig(),
-        limiter=RateLimiterConfig(samples_per_insert=1.0),
-        trainer=AsyncTrainerConfig(batch_size=1024, sync_interval_opt_steps=1),
-        evaluate=EvaluationConfig(interval_opt_steps=5),
+        transport=ZmqTransportConfig(),
     )
 
 
@@ -84,15 +81,7 @@ def c51() -> RunConfig:
 
     For other environments set v_min and v_max to the range of their returns.
     """
-    return RunConfig(
-        agent=C51Config(v_min=0.0, v_max=100.0, double=True),
-        envs_per_actor=16,
-        segment=SegmentConfig(length=16),
-        replay=UniformReplayConfig(n_step=5),
-        limiter=RateLimiterConfig(samples_per_insert=4.0),
-        trainer=AsyncTrainerConfig(batch_size=256, sync_interval_opt_steps=5),
-        evaluate=EvaluationConfig(interval_opt_steps=250),
-    )
+    return replace(dqn(), agent=C51Config(v_min=0.0, v_max=100.0, double=True))
 
 
 def crossq() -> RunConfig:
@@ -116,16 +105,9 @@ def crossq_mujoco() -> RunConfig:
 
     One optimisation step for each environment step; the replay takes 0.1 GB for HalfCheetah.
     """
-    return RunConfig(
-        agent=CrossQConfig(),
-        env="HalfCheetah-v5",
-        envs_per_actor=4,
-        segment=SegmentConfig(length=16),
-        replay=UniformReplayConfig(capacity=1_000_000),
-        limiter=RateLimiterConfig(samples_per_insert=256.0, min_size=1000),
-        trainer=AsyncTrainerConfig(batch_size=256, sync_interval_opt_steps=10),
-        evaluate=EvaluationConfig(interval_opt_steps=2500),
-    )
+    start = sac_mujoco()
+    evaluate = replace(start.evaluate, interval_opt_steps=2500)
+    return replace(start, agent=CrossQConfig(), evaluate=evaluate)
 
 
 def discrete_sac() -> RunConfig:
@@ -243,15 +225,7 @@ def impala() -> RunConfig:
 
 def iqn() -> RunConfig:
     """IQN for small problems with discrete actions: quantiles of returns; CartPole in seconds."""
-    return RunConfig(
-        agent=IQNConfig(n_acting_quantiles=8),
-        envs_per_actor=16,
-        segment=SegmentConfig(length=16),
-        replay=UniformReplayConfig(n_step=5),
-        limiter=RateLimiterConfig(samples_per_insert=4.0),
-        trainer=AsyncTrainerConfig(batch_size=256, sync_interval_opt_steps=5),
-        evaluate=EvaluationConfig(interval_opt_steps=250),
-    )
+    return replace(dqn(), agent=IQNConfig(n_acting_quantiles=8))
 
 
 def ppo() -> RunConfig:
@@ -316,15 +290,8 @@ def rainbow() -> RunConfig:
 
     For other environments set v_min and v_max to the range of their returns.
     """
-    return RunConfig(
-        agent=RainbowConfig(v_min=0.0, v_max=100.0),
-        envs_per_actor=16,
-        segment=SegmentConfig(length=16),
-        replay=PrioritizedReplayConfig(n_step=5),
-        limiter=RateLimiterConfig(samples_per_insert=4.0),
-        trainer=AsyncTrainerConfig(batch_size=256, sync_interval_opt_steps=5),
-        evaluate=EvaluationConfig(interval_opt_steps=250),
-    )
+    replay = PrioritizedReplayConfig(n_step=5)
+    return replace(dqn(), agent=RainbowConfig(v_min=0.0, v_max=100.0), replay=replay)
 
 
 def sac() -> RunConfig:
@@ -389,21 +356,15 @@ def td3() -> RunConfig:
 
     Each environment explores with a different amount of noise.
     """
-    return RunConfig(
-        agent=TD3Config(
-            hidden=(64, 64),
-            actor_learning_rate=3e-3,
-            critic_learning_rate=3e-3,
-            tau=0.02,
-            random_env_steps=500,
-            noise_ladder=2.0,
-        ),
-        env="Pendulum-v1",
-        segment=SegmentConfig(length=16),
-        limiter=RateLimiterConfig(samples_per_insert=32.0, min_size=512),
-        trainer=AsyncTrainerConfig(sync_interval_opt_steps=20),
-        evaluate=EvaluationConfig(interval_opt_steps=250),
+    agent = TD3Config(
+        hidden=(64, 64),
+        actor_learning_rate=3e-3,
+        critic_learning_rate=3e-3,
+        tau=0.02,
+        random_env_steps=500,
+        noise_ladder=2.0,
     )
+    return replace(sac(), agent=agent)
 
 
 def td3_mujoco() -> RunConfig:
@@ -411,21 +372,13 @@ def td3_mujoco() -> RunConfig:
 
     One optimisation step for each environment step; the replay takes 0.1 GB for HalfCheetah.
     """
-    return RunConfig(
-        agent=TD3Config(
-            actor_learning_rate=1e-3,
-            critic_learning_rate=1e-3,
-            random_env_steps=5000,
-            noise_ladder=2.0,
-        ),
-        env="HalfCheetah-v5",
-        envs_per_actor=4,
-        segment=SegmentConfig(length=16),
-        replay=UniformReplayConfig(capacity=1_000_000),
-        limiter=RateLimiterConfig(samples_per_insert=256.0, min_size=1000),
-        trainer=AsyncTrainerConfig(batch_size=256, sync_interval_opt_steps=10),
-        evaluate=EvaluationConfig(interval_opt_steps=5000),
+    agent = TD3Config(
+        actor_learning_rate=1e-3,
+        critic_learning_rate=1e-3,
+        random_env_steps=5000,
+        noise_ladder=2.0,
     )
+    return replace(sac_mujoco(), agent=agent)
 
 
 PRESETS: Mapping[str, Callable[[], RunConfig]] = {

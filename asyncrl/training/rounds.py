@@ -37,7 +37,7 @@ class Rounds:
         batch_size, replay = config.trainer.batch_size, config.replay
         if replay.once:
             return cls(batch_size=batch_size, opt_interval_env_steps=batch_size)
-        samples = config.for_agent(config.agent).limiter.ratio
+        samples = config.with_usual_ratio().limiter.ratio
         if not samples:
             raise ConfigError(
                 "limiter.samples_per_insert is off, which does not define how often mode=sync "

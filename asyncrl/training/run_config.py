@@ -217,11 +217,11 @@ class RunConfig(RunServicesConfig):
         """
         return self.actors if actor_agents or self.elsewhere else MOST_ACTORS
 
-    def for_agent(self, agent: object) -> Self:
+    def with_usual_ratio(self) -> Self:
         """Return these settings, with the agent's usual samples per insert if none are set."""
         if self.limiter.samples_per_insert is not None:
             return self
-        ratio = usual_samples_per_insert(agent, self.replay, self.trainer.batch_size)
+        ratio = usual_samples_per_insert(self.agent, self.replay, self.trainer.batch_size)
         return replace(self, limiter=replace(self.limiter, samples_per_insert=ratio))
 
     def _check_hosts(self) -> None:

@@ -23,7 +23,7 @@ from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.named_parts import NamedParts
-from asyncrl.training.run import build_trainer
+from asyncrl.training.run import build_trainer, train_sync
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.yaml_file import load_yaml, save_yaml
 
@@ -157,6 +157,13 @@ def test_arguments_replace_what_the_config_names_and_callbacks_are_added() -> No
     ).train()
     assert not Listening.made
     assert (mine.last("opt_steps"), mine.last("mine/a"), mine.last("mine/c")) == (2, 1.0, 3.0)
+
+
+def test_limits_and_parts_of_the_settings_hold_beside_an_agent_and_environments() -> None:
+    config = replace(CONFIG, max_opt_steps=3, parts=replace(PARTS, stop=None))
+    result = train_sync(CONFIG.agent, CONFIG.env_config().build, config)
+    assert (result.opt_steps, result.best_score) == (3, 7.5)
+    assert USED == ["callback a", "callback b", "evaluator closed"]
 
 
 def test_condition_may_be_a_class_a_function_or_an_object() -> None:

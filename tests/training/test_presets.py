@@ -99,7 +99,7 @@ def test_preset_is_fit_to_train(name: str) -> None:
             raise
         pytest.skip(f"a package is missing: {error}")
     trainer.close()
-    assert 1 <= config.for_agent(config.agent).limiter.ratio <= 256
+    assert 1 <= config.with_usual_ratio().limiter.ratio <= 256
     assert config.limiter.min_size <= config.replay.capacity
     assert config.trainer.batch_size <= config.replay.capacity
     assert config.stop_condition() is None, "how long to train is for the user to say"

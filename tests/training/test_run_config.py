@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,9 @@ import pytest
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.modes import USED_BY, check_mode
+from asyncrl.training.parts import Parts
+from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
 
 
@@ -61,3 +65,18 @@ def test_evaluations_may_take_place_elsewhere_in_the_same_wrappers() -> None:
     config = RunConfig(env_kwargs=train, eval_env_kwargs=other, env_wrappers=(limit,))
     assert config.env_config().kwargs == train
     assert config.eval_env_config() == replace(config.env_config(), kwargs=train | other)
+
+
+def test_table_of_modes_names_settings_and_arguments_that_there_are() -> None:
+    arguments = {*Parts.__optional_keys__, *signature(build_trainer).parameters}
+    for path in USED_BY:
+        owner, _, name = path.rpartition(".")
+        cls = type(getattr(RunConfig(), owner)) if owner else RunConfig
+        assert path in arguments or name in {field.name for field in fields(cls)}, path
+
+
+def test_what_presets_bring_along_is_refused_in_a_mode_only_if_it_is_given() -> None:
+    config = replace(RunConfig(mode="sync"), actors=7)
+    check_mode(config, ["actors", "trainer.batch_size", "inference"])
+    with pytest.raises(ConfigError, match=r"transport\.window has no effect with mode=sync"):
+        check_mode(config, ["transport.window"])

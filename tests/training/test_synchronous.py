@@ -148,18 +148,19 @@ def test_both_modes_learn_equally_often_by_default(agent: Any, replay: Any, ever
     """As often as the agent's class says, unless the settings do."""
     config = RunConfig(agent=agent, replay=replay)
     assert Rounds.of(config).opt_interval_env_steps == every
-    per_insert = config.for_agent(agent).limiter.samples_per_insert
+    per_insert = config.with_usual_ratio().limiter.samples_per_insert
     assert per_insert == config.trainer.batch_size * getattr(replay, "stride", 1) / every
     own = replace(config, limiter=RateLimiterConfig(samples_per_insert=3.0))
-    assert own.for_agent(agent) == own
+    assert own.with_usual_ratio() == own
 
 
 def test_rounds_of_an_on_policy_agent_follow_from_the_batch() -> None:
-    config = RunConfig(replay=TrajectoryQueueConfig(), trainer=AsyncTrainerConfig(batch_size=256))
+    replay, trainer = TrajectoryQueueConfig(), AsyncTrainerConfig(batch_size=256)
+    config = RunConfig(agent=PPOConfig(), replay=replay, trainer=trainer)
     rounds = Rounds.of(config)
     assert (rounds.opt_interval_env_steps, rounds.warmup_env_steps) == (256, 0)
     assert inline_segment(config, n_envs=4).length > 256 / 4, "a segment for each environment"
-    assert RunConfig(replay=config.replay).for_agent(PPOConfig()).limiter.samples_per_insert == 1
+    assert config.with_usual_ratio().limiter.samples_per_insert == 1
 
 
 def test_looking_for_threads_that_compute_the_same_bits_changes_none(
