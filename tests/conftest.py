@@ -45,7 +45,13 @@ for _number, _usual in (
         signal.signal(_number, _usual)
 
 _STARTS_PROCESSES = (
+    "tests/bench/test_stages.py",
+    *(f"tests/cli/test_{name}.py" for name in "join learners main modes resume tune".split()),
+    "tests/cli/test_report.py::test_what_cannot_be_served",
+    "tests/cli/test_schedule_flags.py::test_the_user",
+    *(f"tests/cli/test_train.py::test_{name}" for name in "directory place run_dir search".split()),
     "tests/contracts/test_launcher.py",
+    "tests/core/test_given.py::test_part_that_is_none",
     "tests/faults/",
     "tests/integration/",
     "tests/supervision/test_bodies.py",

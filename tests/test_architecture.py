@@ -165,6 +165,7 @@ def test_public_names_resolve_and_have_docstrings() -> None:
     assert not [name for name, value in values.items() if callable(value) and not value.__doc__]
 
 
+@pytest.mark.processes
 def test_function_is_not_hidden_by_the_module_of_its_name() -> None:
     code = "from asyncrl import RunConfig, train_sync; assert callable(train_sync)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
@@ -195,10 +196,12 @@ def loaded_by(*modules: str) -> set[str]:
     return {name.split(".")[0] for name in done.stdout.split()}
 
 
+@pytest.mark.processes
 def test_import_is_light() -> None:
     assert not HEAVY & loaded_by("asyncrl")
 
 
+@pytest.mark.processes
 def test_core_modules_load_numpy_at_most() -> None:
     rooms = ("core", "actor", "learner", "metrics", "supervision")
     paths = [path for room in rooms for path in sorted((ROOT / "asyncrl" / room).glob("*.py"))]
@@ -208,6 +211,7 @@ def test_core_modules_load_numpy_at_most() -> None:
     assert not HEAVY & loaded_by(*modules)
 
 
+@pytest.mark.processes
 def test_wiring_loads_sockets_but_no_torch() -> None:
     assert not (HEAVY - {"msgpack", "zmq"}) & loaded_by("asyncrl.training.asynchronous")
 
@@ -334,6 +338,7 @@ def test_rooms_keep_to_their_lines() -> None:
     assert len([path for path in SOURCES if path.name != "__init__.py"]) <= MAX_MODULES
 
 
+@pytest.mark.processes
 def test_imports_load_few_modules() -> None:
     code = (
         "import sys, {}; print(sum(name.startswith('asyncrl.') and not "

@@ -22,10 +22,3 @@ def test_one_line_for_each_measurement_and_columns_aligned() -> None:
         "env      CartPole-v1  92,500  100,000  agent steps/s  92.5%  90%..95%  bare loop",
         "learner  CartPole-v1   1,250    2,000  opt steps/s    62.5%  63%..63%  a batch",
     ]
-
-
-def test_busy_machine_is_noted() -> None:
-    busy, later = a_result(load_before=2.54), a_result(load_before=9.0)
-    said = "the load was 2.5 before: other programs were running, so speeds are too low"
-    assert said in render([busy, later])
-    assert "load" not in render([a_result(), later])

@@ -155,9 +155,6 @@ ROWS = {
     "constructor ignores signals": Row(
         runs="begin $(odd ignore-signals at make); learns; ends", leaves=("x/summary.json",)
     ),
-    "constructor ends the process": Row(
-        runs="exits 1 short $(odd exit-0 at make)", says="exit code 0", not_there=("x",)
-    ),
     "examination ends with code 0": Row(
         runs="exits 1 asyncrl doctor $(odd exit-0 after 100 | cut -c6-) --seconds 0.5",
         says="exit code 0",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncrl.metrics.stopwatch import Stopwatch, ms_per_lap, shares_between
+from asyncrl.metrics.stopwatch import Stopwatch, shares_between
 
 
 class Hand:
@@ -34,8 +34,3 @@ def test_shares_are_of_the_time_between() -> None:
     assert shares_between(before, after) == {"wait": 0.25, "opt": 0.5, "save": 0.25}
     assert shares_between(after, after) == {"wait": 0.6, "opt": 0.3, "save": 0.1}
     assert shares_between({}, {}) == {}
-
-
-def test_ms_per_lap_is_the_average() -> None:
-    laps = {"opt": (3.0, 2), "save": (0.0, 0), "wait": (1.0, 1)}
-    assert ms_per_lap(laps, ("opt", "save", "eval")) == {"ms/opt": 1500.0}

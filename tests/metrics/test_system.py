@@ -43,6 +43,7 @@ def test_use_is_since_the_last_record_and_in_the_mean_since_the_start(
 ) -> None:
     now_s, own_s, busy_s = 100.0, 7.0, 50.0
     own = lambda _: SimpleNamespace(user=5.0, system=own_s - 5.0)  # noqa: E731
+    monkeypatch.setattr(psutil.Process, "children", lambda *_, **__: [])
     monkeypatch.setattr(psutil.Process, "cpu_times", own)
     monkeypatch.setattr(Cores, "times", lambda _, clock_s: CoreTimes(busy_s, 2 * clock_s))
     meter = SystemMeter(clock=lambda: now_s)
