@@ -27,9 +27,7 @@ from asyncrl.metrics import verdict
 from asyncrl.metrics.metrics import METRICS
 from asyncrl.training.presets import PRESETS, preset
 from asyncrl.training.run_config import RunConfig
-from benchmarks.common import FIRST_SEED
 from benchmarks.learning.offline import OFFLINE_CASES
-from benchmarks.learning.runs import Run
 from benchmarks.learning.tasks import CASES
 from docs import generate, measured
 from tests.test_architecture import SOURCES, tree_of
@@ -187,36 +185,6 @@ def test_files_of_pages_are_understood(
     (tmp_path / "mine.yaml").write_text(text)
     agent = "sac" if "tau" in text else "dqn"
     assert train.parse([agent, "--config", str(tmp_path / "mine.yaml")]).config
-
-
-def run(seed: int, mode: str = "async", commit: str = "abc1234", processor: str = "A") -> Run:
-    """Return a training of SAC on Pendulum whose score is its seed."""
-    return Run(
-        algorithm="sac",
-        task="pendulum",
-        mode=mode,
-        seed=seed,
-        settings={},
-        score=float(seed),
-        score_std=1.0,
-        reached=True,
-        wall_s=2.0,
-        env_steps=1000,
-        curve=[(500, 1.0, -900.0), (1000, 2.0, -150.0), (1500, 3.0, -140.0)],
-        origin={"commit": commit, "date": "2026-11-22", "machine": {"processor": processor}},
-    )
-
-
-def test_pages_of_algorithms_show_runs_of_seeds_that_nothing_was_tuned_on() -> None:
-    fresh = [run(seed) for seed in range(FIRST_SEED, FIRST_SEED + 5)]
-    fresh += [run(FIRST_SEED, mode="sync")]
-    others = [run(0), run(FIRST_SEED + 50, commit="abc1234-dirty"), run(900, processor="B")]
-    text = measured.learning("sac", [*others, *fresh])
-    assert "| Pendulum-v1, -200 | two actors | 102.0 ± 1.6 | 5 of 5 | 1,000 | 2.0 |" in text
-    assert "| Pendulum-v1, -200 | one process | 100.0 | 1 of 1 | 1,000 | 2.0 |" in text
-    assert text.count("<svg") == 1
-    assert text.count('<polyline class="seed"') == 5
-    assert "best case" not in text
 
 
 def test_every_algorithm_has_a_page_with_its_results() -> None:

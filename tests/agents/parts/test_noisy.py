@@ -86,17 +86,6 @@ def test_evaluation_is_that_of_the_mean_weights(learns: bool) -> None:
     assert agent.record() == {}
 
 
-def test_each_optimisation_step_draws_noise() -> None:
-    still = {"learning_rate": 1e-12, "tau": 0.0}
-    losses = {}
-    for noisy in (True, False):
-        config = DQNConfig(hidden=(16,), noisy=noisy, device="cpu", **still)
-        agent = build(config)
-        losses[noisy] = {float(agent.opt(random_batch())["loss"]) for _ in range(3)}
-    assert len(losses[True]) == 3
-    assert len(losses[False]) == 1
-
-
 def test_target_network_has_other_noise_than_the_online_network() -> None:
     one_action = spec((2,), 1)
     agent = NOISY.build(one_action, PolicyContext(seed=0))

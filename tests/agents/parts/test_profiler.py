@@ -49,8 +49,3 @@ def test_trace_holds_the_steps_asked_for_and_learning_is_the_same(
     assert len(steps) == recorded
     for name, value in plain.items():
         np.testing.assert_array_equal(params[name], value)
-
-
-def test_run_that_ends_before_is_not_recorded(tmp_path: Path) -> None:
-    train(20, Profiler(tmp_path / "profile.json", opt_steps=3))
-    assert not list(tmp_path.iterdir())
