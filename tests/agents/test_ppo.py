@@ -42,7 +42,6 @@ def tensor(*values: float) -> torch.Tensor:
     [
         (1.5, 2.0, 0.0, 2.4),  # better, but far enough already
         (0.5, 2.0, 0.0, 1.0),  # worse: nothing is clipped
-        (0.5, -2.0, 0.0, -1.6),
         (9.0, -2.0, 0.0, -18.0),
         (9.0, -2.0, 3.0, -6.0),  # no deeper than three times the advantage
         (9.0, 2.0, 3.0, 2.4),
