@@ -383,8 +383,9 @@ def _check_mode(config: RunConfig, flags: list[str], *, auto: bool) -> None:
             "--actors auto measures this machine, but hosts start the actors; give their number, "
             "or a range: --actors 4..64"
         )
-    given = [_setting_of(word) for word in flags if word.startswith("--")]
-    check_mode(config, given, flag_of)
+    given = (_setting_of(word) for word in flags if word.startswith("--"))
+    by_value = {"data", "inference"}  # whose defaults have an effect in no mode
+    check_mode(config, [name for name in given if name not in by_value], flag_of)
     if config.mode == "sync":
         Rounds.of(config)  # raises here if they are not defined
     elif config.mode == "offline":

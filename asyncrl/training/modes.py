@@ -70,8 +70,7 @@ def check_mode(
     """
     own = config.parts.given
     own += ["data"] * (config.data is not None) + ["inference"] * (config.inference != "actor")
-    others = (name for name in given if name != "inference")  # `actor` is what all modes do
-    for name in (*own, *others):
+    for name in (*own, *given):
         if not uses(config.mode, name):
             modes = " or ".join(mode for mode in _LACKS if uses(mode, name))
             raise ConfigError(

@@ -77,6 +77,6 @@ def test_table_of_modes_names_settings_and_arguments_that_there_are() -> None:
 
 def test_what_presets_bring_along_is_refused_in_a_mode_only_if_it_is_given() -> None:
     config = replace(RunConfig(mode="sync"), actors=7)
-    check_mode(config, ["actors", "trainer.batch_size", "inference"])
+    check_mode(config, ["actors", "trainer.batch_size"])
     with pytest.raises(ConfigError, match=r"transport\.window has no effect with mode=sync"):
         check_mode(config, ["transport.window"])
