@@ -28,8 +28,8 @@ from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents.parts.exploration import EpsilonGreedy, EpsilonLadder, Softmax
 from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.agents.parts.torch_config import TorchConfig
+from asyncrl.cli.flags import Output
 from asyncrl.cli.main import main as command_line
-from asyncrl.cli.train import Output
 from asyncrl.core.declared import Hint, Kind, Setting, origin_of, settings_of
 from asyncrl.core.named import Named
 from asyncrl.core.segment import SegmentConfig

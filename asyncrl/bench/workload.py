@@ -61,7 +61,7 @@ class Workload:
     """Seconds of the warm-up before each measurement."""
 
     def __post_init__(self) -> None:
-        check_declared(self, flags=True)
+        check_declared(self)
 
     @property
     def env_config(self) -> EnvConfig:

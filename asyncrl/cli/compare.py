@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
 from rich.table import Table
 
 from asyncrl.cli.output import show
-from asyncrl.cli.parser import parsed
+from asyncrl.cli.parser import POSITIONAL, parsed
 from asyncrl.cli.run_directory import check_run_dir
 from asyncrl.cli.runs import print_table
-from asyncrl.core.declared import check_declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.recorders.run_state import count, duration, measure
 from asyncrl.report.run_files import RunFiles, differences
@@ -27,14 +25,13 @@ _LEAST = 2
 class CompareArguments:
     """Compare runs."""
 
-    run_dirs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    run_dirs: Annotated[tuple[Path, ...], POSITIONAL]
     """Directories of two or more runs."""
 
     json: bool = False
     """Print one line of JSON."""
 
     def __post_init__(self) -> None:
-        check_declared(self, flags=True)
         if len(self.run_dirs) < _LEAST:
             raise ConfigError(
                 f"asyncrl compare takes at least {_LEAST} run directories, got {len(self.run_dirs)}"

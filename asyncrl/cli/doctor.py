@@ -13,12 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-import tyro
-
 from asyncrl.cli.flags import check_config_file
 from asyncrl.cli.output import show, wrapped
-from asyncrl.cli.parser import parsed
-from asyncrl.core.declared import Count, Natural, Positive, check_declared
+from asyncrl.cli.parser import POSITIONAL, parsed
+from asyncrl.core.declared import Count, Natural, Positive
 from asyncrl.core.errors import ConfigError
 from asyncrl.doctor.environment import examine
 from asyncrl.doctor.findings import Finding
@@ -42,7 +40,7 @@ _INDENT = 21
 class DoctorArguments:
     """Check the machine, an environment or an agent; report what is wrong and what to do."""
 
-    env: Annotated[str, tyro.conf.Positional] = ""
+    env: Annotated[str, POSITIONAL] = ""
     """A Gymnasium id or `module:factory`, as in `asyncrl train --env`; or `module:Class` of an
     agent config, to check the agent's contract. Without it, only the machine is checked."""
 
@@ -80,7 +78,6 @@ class DoctorArguments:
     """Print one JSON object."""
 
     def __post_init__(self) -> None:
-        check_declared(self, flags=True)
         if bool(self.preset) + (self.config is not None) + bool(self.env) > 1:
             raise ConfigError(
                 "give only one of ENV, --preset and --config: the latter two check the machine, "

@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
 from asyncrl.cli.output import show
-from asyncrl.cli.parser import parsed
-from asyncrl.core.declared import Count, Natural, check_declared
+from asyncrl.cli.parser import POSITIONAL, parsed
+from asyncrl.core.declared import Count, Natural
 from asyncrl.core.errors import ConfigError
 from asyncrl.supervision.in_child import run_in_child
 
@@ -21,7 +19,7 @@ from asyncrl.supervision.in_child import run_in_child
 class EpisodeArguments:
     """Which model plays which episodes."""
 
-    run_dir: Annotated[Path, tyro.conf.Positional]
+    run_dir: Annotated[Path, POSITIONAL]
     """Directory of the run, or of one of its checkpoints."""
 
     checkpoint: str | None = None
@@ -45,7 +43,6 @@ class EpisodeArguments:
     """Keyword arguments of the environment, in place of those of the run's evaluations."""
 
     def __post_init__(self) -> None:
-        check_declared(self, flags=True)
         if self.all_checkpoints and self.checkpoint is not None:
             raise ConfigError("--all-checkpoints excludes --checkpoint; omit one")
 

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
 from asyncrl.cli.output import show
-from asyncrl.cli.parser import parsed
+from asyncrl.cli.parser import POSITIONAL, parsed
 from asyncrl.core.errors import ConfigError
 from asyncrl.export import policy_numpy
 from asyncrl.training.saved_model import SavedModel, load_policy
@@ -19,7 +17,7 @@ from asyncrl.training.saved_model import SavedModel, load_policy
 class ExportArguments:
     """Write a trained policy, without exploration, as a file for numpy or as an ONNX model."""
 
-    run_dir: Annotated[Path, tyro.conf.Positional]
+    run_dir: Annotated[Path, POSITIONAL]
     """Directory of the run, or of one of its checkpoints."""
 
     to: Path = Path("policy.npz")

@@ -1,211 +1,268 @@
-"""Adds the names of flags to errors about settings, which name fields as Python code does.
-
-Also suggests flags for unknown ones, such as names from other libraries.
-"""
+"""The settings of a run on a command line: those of a preset or a file, overridden by flags."""
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import re
-import typing
-from collections.abc import Iterator, Sequence
-from functools import partial
-from itertools import pairwise
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, ClassVar, Literal
 
-import tyro
-from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
-
-from asyncrl.agents.parts.schedules import Schedule
-from asyncrl.core.declared import Hint, settings_of
+from asyncrl.bench.tuner import SearchSpace
+from asyncrl.checkpoint.resume import Resume
+from asyncrl.cli.output import show
+from asyncrl.cli.parser import (
+    HELP,
+    Data,
+    Flag,
+    flag_of,
+    flags_in,
+    help_of,
+    laid,
+    matched,
+    read,
+)
+from asyncrl.core.declared import (
+    COMMON,
+    Count,
+    CountOrOff,
+    Kind,
+    NotNegative,
+    Port,
+    settings_of,
+)
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.named import Named
-from asyncrl.core.settings import as_whole
+from asyncrl.core.settings import from_plain, to_plain
+from asyncrl.training.modes import check_mode
+from asyncrl.training.presets import (
+    ReplayKind,
+    agent_in,
+    over_preset,
+    preset,
+    preset_like,
+    preset_lines,
+    with_replay,
+)
+from asyncrl.training.rounds import Rounds
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.yaml_file import ALSO_CALLED
 from asyncrl.transport.zeromq_socket import advertised, tcp_address
 
-T = TypeVar("T")
-
-_RUN = RunConfig()
-_GROUPS = [
-    f.name for f in dataclasses.fields(_RUN) if dataclasses.is_dataclass(getattr(_RUN, f.name))
-]
-"""First part of the names of a run's settings, in errors and in flags."""
-
-_NO_FLAGS = (".network", "_network")
-"""Suffixes of settings that no flag can set."""
-
-_SETTING = re.compile(rf"(?<![\w.\-/])({'|'.join(_GROUPS)})((?:\.[a-z][a-z0-9_]*)+)\b(?![(:/])")
-_FLAG = re.compile(r"--?[a-zA-Z]")
-_OTHER_NAMES = {
-    "-f": "config",
-    "buffer-size": "capacity",
+OTHER_NAMES: Mapping[str, str] = {
+    **ALSO_CALLED,
+    "buffer_size": "capacity",
     "discount": "gamma",
-    "env-id": "env",
-    "eval-freq": "evaluate.interval-opt-steps",
-    "exp-name": "run-dir",
-    "experiment-name": "mlflow",
-    "gradient-steps": "samples-per-insert",
-    "learning-starts": "min-size",
-    "lr": "learning-rate",
-    "n-envs": "envs-per-actor",
-    "net-arch": "hidden",
-    "num-envs": "envs-per-actor",
-    "num-workers": "actors",
-    "policy-kwargs": "hidden",
-    "save": "save.interval-opt-steps",
-    "save-freq": "save.interval-opt-steps",
-    "steps-per-eval": "evaluate.interval-opt-steps",
-    "total-timesteps": "max-env-steps",
-    "train-freq": "samples-per-insert",
-    "train-frequency": "samples-per-insert",
+    "env_id": "env",
+    "eval_freq": "evaluate.interval_opt_steps",
+    "exp_name": "run_dir",
+    "experiment_name": "mlflow",
+    "f": "config",
+    "gradient_steps": "samples_per_insert",
+    "learning_starts": "min_size",
+    "lr": "learning_rate",
+    "n_envs": "envs_per_actor",
+    "net_arch": "hidden",
+    "num_envs": "envs_per_actor",
+    "num_workers": "actors",
+    "policy_kwargs": "hidden",
+    "save": "save.interval_opt_steps",
+    "save_freq": "save.interval_opt_steps",
+    "steps_per_eval": "evaluate.interval_opt_steps",
+    "total_timesteps": "max_env_steps",
+    "train_freq": "samples_per_insert",
+    "train_frequency": "samples_per_insert",
 }
-"""Flags of other libraries -> names here, or their ends."""
-
-_ALIKE, _NEAR, _MOST = 0.85, 0.65, 3
-"""Similarity above which flags are suggested for an unknown one, 1 being equal; that for flags if
-none is so similar; and the maximum number of them."""
+"""Names in Python and in other libraries -> ends of the paths of settings here."""
 
 
-def as_flags(text: str) -> str:
-    """Return the flags of the settings that a text names, as text to append; "" if none."""
-    found = [
-        group + rest
-        for group, rest in _SETTING.findall(text)
-        if not rest.endswith((".py", ".yaml", *_NO_FLAGS))
-    ]
-    flags = [flag_of(name) for name in dict.fromkeys(found)]
-    if not flags:
-        return ""
-    return f"as {'a flag' if len(flags) == 1 else 'flags'}: {', '.join(flags)}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """Start, output and display of a run."""
+
+    run_dir: Annotated[Path | None, COMMON] = None
+    """Directory of the run. Default: a new one under `runs/`, named after agent, environment, seed
+    and time; runs that begin in the same second get `-2`, `-3` and so on."""
+
+    config: Annotated[Path | None, COMMON] = None
+    """YAML file with settings, for instance another run's `config.yaml`. Settings that it lacks
+    come from the preset. Flags override the file."""
+
+    listen: str | None = None
+    """`tcp://ADDRESS` or `tcp://ADDRESS:PORT` of this machine: actors run on any machine that joins
+    there by `asyncrl join RUN_DIR/join.key`. Sets `--launcher hosts` and `--transport.bind`. With
+    it, `--actors 4..64` starts when there is room for 4 actors, and takes up to 64."""
+
+    advertise: str | None = None
+    """Name of this machine in the network of the hosts; sets `--transport.advertise`."""
+
+    replay_kind: Annotated[ReplayKind | None, COMMON] = None
+    """Kind of replay buffer, if not the preset's or the file's. Its settings are `--replay.*`."""
+
+    learners: Count = 1
+    """Number of learners on this machine, each with its part of the actors, of the batch and of the
+    replay: for networks whose optimisation steps limit the run. All settings mean the whole run."""
+
+    quiet: Annotated[bool, COMMON] = False
+    """Print only the summary, and the address of a dashboard."""
+
+    dashboard: Annotated[bool, COMMON] = False
+    """Serve the report of the active run to browsers on this machine, and print its address. Costs
+    at most 1 % of a core."""
+
+    dashboard_port: Port = 0
+    """Port of the dashboard. 0 takes a free one."""
+
+    progress_s: NotNegative = 60.0
+    """Seconds between two lines of progress if standard output is not a terminal. 0 prints each
+    record. Evaluations have their own lines, at most one in 10 s."""
+
+    tensorboard: Annotated[bool, COMMON] = False
+    """Also write TensorBoard files into the run directory."""
+
+    record_order: bool = False
+    """Keep the experience, and the order in which the learner used it, in the file `order` of the
+    run directory: `asyncrl replay` then computes the same parameters again, bit for bit. For
+    asynchronous runs; takes the disk space of all experience. `resume` continues to record."""
+
+    csv: bool = False
+    """Also write `metrics.csv` into the run directory."""
+
+    mlflow: str | None = None
+    """Also log to this MLflow experiment. The variable MLFLOW_TRACKING_URI names the server. A
+    resumed run continues the same record."""
+
+    mlflow_run: str | None = None
+    """Name of the MLflow run. Default: the name of the run directory."""
+
+    wandb: str | None = None
+    """Also log to this project of Weights & Biases. The variable WANDB_MODE=offline keeps the
+    numbers in the run directory, for `wandb sync`. A resumed run continues the same record."""
+
+    trackio: str | None = None
+    """Also log to this project of Trackio, in a file on this machine that `trackio show` draws. A
+    resumed run continues the same record."""
+
+    profile_opt_steps: CountOrOff = 0
+    """Profile this number of the learner's optimisation steps into `profile.json` in the run
+    directory, for https://ui.perfetto.dev. 0 disables."""
+
+    def __post_init__(self) -> None:
+        if self.mlflow_run and not self.mlflow:
+            raise ConfigError("--mlflow-run names a run of an experiment; add --mlflow EXPERIMENT")
+        if self.dashboard_port and not self.dashboard:
+            raise ConfigError("--dashboard-port has no effect without --dashboard; add it")
 
 
-def unknown_flags(words: Sequence[str], settings: Sequence[Hint], prog: str, lists: str) -> str:
-    """Say which arguments a command does not know, and suggest the nearest flags for `settings`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainArguments:
+    """The parsed command line."""
 
-    `lists` is the flag that shows all of them.
-    """
-    known = _flags_of(settings)
-    flags = dict.fromkeys(word.partition("=")[0] for word in words if _FLAG.match(word))
-    unknown = ", ".join(flag + _meant(flag, known) for flag in flags)
-    what = f"flag{'s' * (len(flags) > 1)} {unknown}" if flags else f"argument {words[0]!r}"
-    return f"unknown {what}; {prog} {lists} shows all flags"
+    agent: str
+    """The agent as given on the command line: a preset or an import path."""
 
+    output: Output
+    config: RunConfig
+    command: str = ""
+    """The command line itself, as it is stored with the run."""
 
-def unknown_in(words: Sequence[str], settings: Sequence[Hint]) -> list[str]:
-    """Return the flags of a command line that set none of `settings`.
+    auto: SearchSpace | None = None
+    """What `--actors auto` chooses before training; None without it."""
 
-    Those of a group whose kind is chosen on the command line, as in `agent.exploration:softmax`,
-    count as known.
-    """
-    known = _flags_of(settings)
-    known += [re.sub(r"^--(.*\.)?", r"--\1no-", flag) for flag in known]
-    chosen = tuple(f"--{word.partition(':')[0]}." for word in words if ":" in word)
-    given = (word.partition("=")[0] for word in dashed(words) if word[:2] == "--")
-    return [flag for flag in given if flag not in known and not flag.startswith(chosen)]
+    resume: Resume = False
+    """Whether to resume from the run directory."""
+
+    given: Mapping[str, str] = field(default_factory=dict)
+    """The settings that flags have set, by path, with the flags."""
 
 
-def _flags_of(settings: Sequence[Hint]) -> list[str]:
-    return [flag_of(name) for part in settings for name in _names(part)]
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """A number of actors that follows the hosts that join and leave."""
+
+    form: ClassVar[str] = "MIN..MAX"
+
+    least: int
+    most: int
+
+    @classmethod
+    def parse(cls, text: str) -> _Range:
+        form = re.fullmatch(r"([0-9]+)\.\.([0-9]+)", text)
+        if form is None:
+            raise ConfigError(f"expected a number, auto, or a range as 4..64, got {text!r}")
+        return cls(int(form[1]), int(form[2]))
 
 
-def flag_of(name: str) -> str:
-    """Return the flag of a setting, or the usual form of a flag; `lambda_` keeps its end."""
-    return "--" + _WITHIN.sub("-", name.removeprefix("--"))
+def parse_train(argv: Sequence[str]) -> TrainArguments:
+    """Parse the command line of `asyncrl train`: the preset, or `--config`, gives the defaults."""
+    if argv and argv[0] in HELP:
+        return parse_run("asyncrl train AGENT", argv, to_plain(preset("dqn")), about=_presets())
+    agent, words = (argv[0], argv[1:]) if argv and argv[0][0:1] != "-" else ("", argv)
+    own = own_values(words)
+    path = Path(own["config"]) if own.get("config") else None
+    if path:
+        check_config_file(path)
+    named = agent or (agent_in(path) if path else "")
+    if not named and not path:
+        named = agent = _suggested(words)
+    if not named:
+        raise ConfigError(
+            (f"{path} has no agent.type; " if path else "")
+            + "name an agent: asyncrl train PRESET|MODULE:CONFIG [OPTIONS], where PRESET is one "
+            f"of {', '.join(preset_lines())}; or only an environment: asyncrl train --env ID"
+        )
+    start = over_preset(named, path) if path else to_plain(preset(named))
+    if kind := own.get("replay_kind"):
+        start["replay"] = with_replay(start["replay"], kind)
+    return parse_run(f"asyncrl train {agent}".rstrip(), words, start, agent=agent)
 
 
-_WITHIN = re.compile(r"(?<=\w)_(?=\w)")
+def parse_run(
+    prog: str,
+    words: Sequence[str],
+    start: Mapping[str, Data],
+    *,
+    agent: str = "",
+    about: str = "",
+) -> TrainArguments:
+    """Parse the flags of a run, whose defaults are in `start` as a file would hold them."""
+    flags, plain = _flags_over(start, words)
+    if HELP & set(words):
+        is_all = "--help-all" in words
+        shown = [flag for flag in flags if is_all or flag.setting.common]
+        which = (
+            "All settings." if is_all else "The most common settings; --help-all shows the rest."
+        )
+        show(help_of(shown, prog, f"Train an agent. {which}{about}"))
+        raise SystemExit(0)
+    values = read(words, flags, prog, "--help-all", OTHER_NAMES)
+    own = {name: values.pop(name) for name in settings_of(Output) if name in values}
+    output = from_plain(Output, own)
+    given = {path: flag_of(path) for path in values}
+    for flag, path, value in _for_hosts(own, values):
+        given[path], values[path] = flag, value
+    plain = laid(plain, values)
+    auto = None
+    if plain["actors"] == "auto":
+        auto = SearchSpace(envs="envs_per_actor" not in given, length="segment.length" not in given)
+        plain["actors"] = RunConfig().actors  # the search starts from it
+    with naming_flags(given):
+        config = _checked(plain, output.config, given, is_auto=auto is not None)
+    return TrainArguments(
+        agent=agent or preset_like(config),
+        output=output,
+        config=config,
+        command=f"{prog} {shlex.join(words)}".rstrip(),
+        auto=auto,
+        given=given,
+    )
 
 
-def _meant(flag: str, known: Sequence[str]) -> str:
-    """Return a question that names the flags that may be meant; "" if none is near."""
-    if flag in known:
-        return ", which follows --"
-    word = _last_word(flag)
-    other = _OTHER_NAMES.get(word, word)
-    meant = _flag_for(flag) or [
-        k for k in known if _last_word(k) in {word, other} or k == f"--{other}"
-    ]
-    if not meant and other != word:  # as SAC, which has a learning rate for each network
-        meant = [k for k in known if k.endswith(f"-{other}")]
-    if not meant:
-        near = {one: _alike(word, _last_word(one)) for one in known}
-        least = _ALIKE if max(near.values(), default=0.0) >= _ALIKE else _NEAR
-        meant = [one for one in near if near[one] >= least]
-        meant.sort(key=lambda one: (near[one], _alike(flag, one)), reverse=True)
-    return f" (did you mean {' or '.join(meant[:_MOST])}?)" if meant else ""
-
-
-def _alike(one: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, one, other).ratio()
-
-
-_FLAG_OF = {
-    re.compile(rf"\btransport\.{setting}\b"): flag
-    for setting, flag in (("bind", "--listen"), ("advertise", "--advertise"))
-}
-
-
-def as_typed(text: str, argv: Sequence[str]) -> str:
-    """Return an error with the flags of a command line in place of what they stand for."""
-    for setting, flag in _FLAG_OF.items():
-        if value_of(flag, argv) is not None:
-            text = setting.sub(flag, text)
-    if _ACTORS.fullmatch(value_of("--actors", argv) or ""):
-        text = text.replace("hosts.min_actors", "the first number of --actors")
-    return text
-
-
-def dashed(argv: Sequence[str]) -> list[str]:
-    """Return arguments with flags as help shows them; the parser also accepts `--run_dir`."""
-    words = []
-    for word in argv:
-        name, *value = word.split("=", 1)
-        words.append("=".join([flag_of(name), *value]) if name[:2] == "--" else word)
-    return words
-
-
-def value_of(flag: str, argv: Sequence[str]) -> str | None:
-    """Return the last value of a flag before the parser knows all flags; None if not given."""
-    found = None
-    for word, after in pairwise([*argv, ""]):
-        if word.startswith(f"{flag}="):
-            found = word.partition("=")[2]
-        elif word == flag and after:
-            found = after
-    return None if found == "None" else found
-
-
-def for_hosts(words: list[str]) -> list[str]:
-    """Return a command line with the settings that `--listen` and a range of actors stand for."""
-    spread = [part for word in words for part in _without_range(word)]
-    if (bind := value_of("--listen", words)) is not None:
-        tcp_address(bind, name="--listen")
-        launcher = value_of("--launcher", words)
-        if launcher in {"process", "thread"}:
-            raise ConfigError(
-                f"--listen lets hosts start the actors, but --launcher {launcher} starts them "
-                "here; omit one of the two"
-            )
-        spread += [*([] if launcher else ["--launcher", "hosts"]), "--transport.bind", bind]
-    if (name := value_of("--advertise", words)) is not None:
-        advertised(name, "tcp://127.0.0.1:1", setting="--advertise")
-        spread += ["--transport.advertise", name]
-    least = (_ACTORS.fullmatch(value_of("--actors", words) or "") or [None, None])[1]
-    return [*spread, "--hosts.min-actors", least] if least is not None else spread
-
-
-_ACTORS = re.compile(r"([0-9]+)\.\.([0-9]+)")
-
-
-def _without_range(word: str) -> list[str]:
-    """Return a flag without the least number of actors."""
-    flag, equals, value = word.rpartition("=")
-    form = _ACTORS.fullmatch(value)
-    return [word] if form is None else [f"{flag}{equals}{form[2]}"]
+def own_values(words: Sequence[str]) -> dict[str, Data]:
+    """Return what a command line says that is no setting of the run itself, by name."""
+    found, _ = matched(words, flags_in(Output, {}))
+    return {flag.path: flag.read(values) for flag, values in found}
 
 
 def check_config_file(path: Path) -> None:
@@ -216,142 +273,127 @@ def check_config_file(path: Path) -> None:
         raise ConfigError(f"--config: {path} is a directory; name a file in it")
 
 
-def without_rare(config: T) -> T:
-    """Return a config with the same values, of which a parser shows only the common settings."""
-    cls: Hint = type(config)
-    hints: dict[str, Hint] = typing.get_type_hints(cls, include_extras=True)
-    suppress: Hint = tyro.conf.Suppress
-    values = {f.name: getattr(config, f.name) for f in dataclasses.fields(cls) if f.init}
-    for name, value in values.items():
-        if _has_common(value):
-            values[name] = without_rare(value)
-            hints[name] = type(values[name])
-        elif not settings_of(cls)[name].common:
-            hints[name] = suppress[hints[name]]
-    shown = dataclasses.make_dataclass(
-        cls.__name__,
-        [(n, hints[n], dataclasses.field(default_factory=partial(values.get, n))) for n in values],
-        bases=(cls,),
-        namespace={"__post_init__": lambda _: None},  # the values have been checked
-        frozen=True,
-        kw_only=True,
-    )
-    return shown(**values)  # type: ignore[no-any-return]
-
-
-def _has_common(value: object) -> bool:
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
-        return False
-    inner = (getattr(value, field.name) for field in dataclasses.fields(value))
-    is_common = (setting.common for setting in settings_of(type(value)).values())
-    return any(is_common) or any(map(_has_common, inner))
-
-
-def _names(settings: Hint) -> Iterator[str]:
-    """Yield the dotted names of the flags of a dataclass, or of an object with its settings."""
-    for field in dataclasses.fields(settings):
-        value = None if isinstance(settings, type) else getattr(settings, field.name)
-        if dataclasses.is_dataclass(value):
-            yield from (f"{field.name}.{name}" for name in _names(value))
-        elif "Positional" not in str(field.type):
-            yield field.name
-
-
-def _flag_for(flag: str) -> list[str]:
-    """Return the flag for a setting that has another name in Python."""
-    asked = flag.removeprefix("--").replace("-", "_")
-    return [flag_of(ALSO_CALLED[asked])] if asked in ALSO_CALLED else []
-
-
-def _last_word(flag: str) -> str:
-    return flag.removeprefix("--").rpartition(".")[2]
-
-
-_STEPS = "steps,"
-
-REGISTRY = ConstructorRegistry()
-"""How tyro parses and shows these settings; without it each would be a subcommand."""
-
-
-@REGISTRY.primitive_rule
-def _schedule_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[typing.Any] | None:
-    marked = (typing.get_args(kind)[:1] or (kind,) for kind in typing.get_args(info.type))
-    kinds = [bare for (bare,) in marked]
-    if Schedule not in kinds:
-        return None
-    may_be_none = type(None) in kinds
-    return PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="{None|FLOAT|STEPS:FLOAT,...}" if may_be_none else "{FLOAT|STEPS:FLOAT,...}",
-        instance_from_str=lambda words: (
-            None if may_be_none and words[0] == "None" else read_setting(words[0])
-        ),
-        is_instance=lambda value: (
-            isinstance(value, int | float | Schedule) or (may_be_none and value is None)
-        ),
-        str_from_instance=lambda value: [show_setting(value)],
-    )
-
-
-@REGISTRY.primitive_rule
-def _named_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[typing.Any] | None:
-    if info.type not in {Named, Named | None}:
-        return None
-    return PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="MODULE:NAME" if info.type is Named else "{None|MODULE:NAME}",
-        instance_from_str=lambda words: None if words[0] == "None" else Named.parse(words[0]),
-        is_instance=lambda value: isinstance(value, Named | None),
-        str_from_instance=lambda value: [str(value)],
-    )
-
-
-@REGISTRY.primitive_rule
-def _whole_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[typing.Any] | None:
-    if info.type is not int:
-        return None
-    return PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="INT",
-        instance_from_str=lambda words: as_whole(words[0]),
-        is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
-        str_from_instance=lambda value: [str(value)],
-    )
-
-
-def read_setting(text: str) -> float | Schedule:
-    """Parse a number or a schedule."""
+@contextmanager
+def naming_flags(given: Mapping[str, str]) -> Iterator[None]:
+    """Add to errors about settings which of them flags have set."""
     try:
-        if ":" not in text:
-            return float(text)
-        points = text.removeprefix(_STEPS).split(",")
-        pairs = [point.split(":") for point in points]
-        return Schedule(
-            points=tuple((_env_steps(at), float(value)) for at, value in pairs),
-            interpolate=not text.startswith(_STEPS),
-        )
-    except ConfigError:
+        yield
+    except ConfigError as error:
+        words = set(re.findall(r"(?<![\w.-])[a-z]\w*(?:\.\w+)+", str(error)))
+        if flags := dict.fromkeys(flag for path, flag in given.items() if path in words):
+            error.add_note(f"asyncrl: set by {', '.join(flags)}")
         raise
-    except ValueError as error:
-        raise ConfigError(
-            f"expected a number, or points of environment steps and values as in "
-            f"0:3e-4,1e6:0, got {text!r}"
-        ) from error
 
 
-def show_setting(setting: float | Schedule | None) -> str:
-    """Format a setting so that `read_setting` returns the same."""
-    if not isinstance(setting, Schedule):
-        return str(setting)
-    points = ",".join(f"{env_steps}:{value}" for env_steps, value in setting.points)
-    return points if setting.interpolate else _STEPS + points
+def _flags_over(
+    start: Mapping[str, Data], words: Sequence[str]
+) -> tuple[list[Flag], Mapping[str, Data]]:
+    """Return all flags of a run, and its defaults with the classes that the words choose."""
+    plain = start
+    while True:
+        flags = [*flags_in(Output, {}), *map(_with_range, flags_in(RunConfig, plain))]
+        found, _ = matched(words, flags)
+        chosen = laid(plain, {one.path: one.read(said) for one, said in found if one.classes})
+        if chosen == plain:
+            return flags, plain
+        plain = chosen
 
 
-def _env_steps(text: str) -> int:
-    float(text)  # rejected with an example if it is not a number
+def _with_range(flag: Flag) -> Flag:
+    """Let the number of actors be a range, or what is best."""
+    if flag.path != "actors":
+        return flag
+    more = (Kind(Literal["auto"], None), Kind(_Range, None))
+    return replace(flag, setting=replace(flag.setting, kinds=(*flag.setting.kinds, *more)))
+
+
+def _for_hosts(
+    own: Mapping[str, Data], values: Mapping[str, Data]
+) -> Iterator[tuple[str, str, Data]]:
+    """Yield what `--listen`, `--advertise` and a range of actors stand for: flag, path, value."""
+    if (bind := own.get("listen")) is not None:
+        tcp_address(bind, name="--listen")
+        launcher = values.get("launcher")
+        if launcher in {"process", "thread"}:
+            raise ConfigError(
+                f"--listen lets hosts start the actors, but --launcher {launcher} starts them "
+                "here; omit one of the two"
+            )
+        if launcher is None:
+            yield "--listen", "launcher", "hosts"
+        yield "--listen", "transport.bind", bind
+    if (name := own.get("advertise")) is not None:
+        advertised(name, "tcp://127.0.0.1:1", setting="--advertise")
+        if not {"listen", "config"} & own.keys() and "transport.bind" not in values:
+            raise ConfigError(
+                "--advertise names this machine to hosts that join; add --listen tcp://ADDRESS"
+            )
+        yield "--advertise", "transport.advertise", name
+    actors = values.get("actors")
+    if isinstance(actors, str) and actors != "auto":
+        both = _Range.parse(actors)
+        yield "--actors", "hosts.min_actors", both.least
+        yield "--actors", "actors", both.most
+
+
+def _checked(
+    plain: Mapping[str, Data], path: Path | None, given: Mapping[str, str], *, is_auto: bool
+) -> RunConfig:
+    """Return the settings; refuse those that cannot work, or have no effect in their mode."""
     try:
-        return as_whole(text)
-    except ValueError as error:
+        config = from_plain(RunConfig, plain)
+    except ConfigError as error:
+        raise ConfigError(f"cannot load {path}: {error}" if path else str(error)) from error
+    if config.data is not None:
+        config = replace(config, data=config.data.absolute())  # a resumed run may start elsewhere
+    config.stop_condition()  # raises here if it can never hold
+    config.parts.check()
+    if is_auto and config.mode != "async":
+        raise ConfigError(f"--actors auto has no effect with --mode {config.mode}")
+    if is_auto and config.elsewhere:
         raise ConfigError(
-            f"environment steps of a schedule must be whole numbers, got {text}"
-        ) from error
+            "--actors auto measures this machine, but hosts start the actors; give their number, "
+            "or a range: --actors 4..64"
+        )
+    check_mode(config, given, _shown(given))
+    if config.mode == "sync":
+        Rounds.of(config)  # raises here if they are not defined
+    elif config.mode == "offline":
+        config.data_or_raise()
+    return config
+
+
+def _shown(given: Mapping[str, str]) -> Callable[[str], str]:
+    """Return what names a setting by its flag, if it has one."""
+    return lambda path: path if path.startswith("parts.") else given.get(path, flag_of(path))
+
+
+_OF_ENV = ("env", "env_kwargs", "env_wrappers", "vectorization")
+
+
+def _suggested(words: Sequence[str]) -> str:
+    """Return the preset that suits the environment of a command line, and say which and why.
+
+    Returns "" if no environment is named.
+    """
+    from asyncrl.training.suggested import suggested_for
+
+    plain = to_plain(preset("dqn"))
+    found, _ = matched(words, flags_in(RunConfig, plain))
+    values = {flag.path: flag.read(said) for flag, said in found if flag.path in _OF_ENV}
+    if "env" not in values:
+        return ""
+    if own := [word for word in words if word.startswith(("--agent.", "--replay."))]:
+        raise ConfigError(f"{own[0]} is a setting of one agent; name it: asyncrl train PRESET ...")
+    config = from_plain(RunConfig, laid(plain, values))
+    timeout_s = config.supervision.start_timeout_s
+    found_preset = suggested_for(config.env_config(), timeout_s=timeout_s)
+    show(f"{found_preset.preset} suits {config.env}: {found_preset.why}. The same by name:")
+    show(f"  asyncrl train {found_preset.preset} {shlex.join(words)}")
+    return found_preset.preset
+
+
+def _presets() -> str:
+    lines = (f"{name}: {line}" for name, line in preset_lines().items())
+    own = "Or MODULE:CONFIG, the import path of a custom agent's config."
+    return "\n\n".join(["", "AGENT is one of these presets:", *lines, own])

@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
 from asyncrl.cli.flags import check_config_file
 from asyncrl.cli.output import printing_log, show
-from asyncrl.cli.parser import parsed
+from asyncrl.cli.parser import POSITIONAL, parsed
 from asyncrl.cli.signals import interrupting
-from asyncrl.core.declared import Count, NotNegative, check_declared
+from asyncrl.core.declared import Count, NotNegative
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.settings import from_plain
@@ -35,7 +33,7 @@ _SAID = {
 class JoinArguments:
     """Run actors on this machine for a run that was started with --listen, until it ends."""
 
-    key: Annotated[Path, tyro.conf.Positional]
+    key: Annotated[Path, POSITIONAL]
     """The file `join.key` of the run's directory, or a copy that only you can read."""
 
     actors: Count | None = None
@@ -54,9 +52,6 @@ class JoinArguments:
 
     quiet: bool = False
     """Print errors and warnings only."""
-
-    def __post_init__(self) -> None:
-        check_declared(self, flags=True)
 
 
 def parse(argv: list[str]) -> JoinArguments:

@@ -33,7 +33,7 @@ from asyncrl.training.ranks import join_ranks
 from asyncrl.training.run import build_trainer
 
 if TYPE_CHECKING:
-    from asyncrl.cli.train import TrainArguments
+    from asyncrl.cli.flags import TrainArguments
     from asyncrl.training.launchers import RunLauncher
 
 logger = logging.getLogger(__name__)

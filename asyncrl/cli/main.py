@@ -106,8 +106,6 @@ _LONGEST_END_S = 10.0
 
 _START_ACTORS = {"train", "resume"}
 _LEARNERS = "--learners"
-_TAKE_SETTINGS = {*_START_ACTORS, "bench tune"}
-"""Commands whose flags are the settings of runs."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -258,9 +256,7 @@ def _run(name: str, args: list[str], *, debug: bool) -> int:
         # Of --learners, the first one says what is wrong with the command line of all.
         quiet = isinstance(error, ConfigError) and _rank() and "ASYNCRL_RANKS_STORE" in os.environ
         if not debug and not quiet:
-            takes_settings = name in _TAKE_SETTINGS and COMMANDS[name] in sys.modules
-            sentence = _sentence(error, args if takes_settings else None)
-            complain(f"asyncrl: {_rank()}error: {sentence}")
+            complain(f"asyncrl: {_rank()}error: {_sentence(error)}")
         return 2 if isinstance(error, ConfigError) else 1
     return code
 
@@ -295,7 +291,7 @@ def _early_launcher(undo: ExitStack) -> tuple[RunLauncher]:
     return (launcher,)
 
 
-def _sentence(error: Exception, args: Sequence[str] | None) -> str:
+def _sentence(error: Exception) -> str:
     """Return what went wrong and where, without tracebacks, also without the actor's."""
     first, _, more = str(error).partition("\n\n")
     ours = isinstance(error, AsyncRLError)
@@ -303,12 +299,6 @@ def _sentence(error: Exception, args: Sequence[str] | None) -> str:
     if (more or not ours) and not any("traceback" in detail for detail in details):
         details.append("--debug shows the traceback")
     text = first if ours else f"{type(error).__name__}: {error}"
-    if args is not None:
-        from asyncrl.cli.flags import as_flags, as_typed  # imports tyro
-
-        text = as_typed(text, args)
-        if isinstance(error, ConfigError) and (named := as_flags(text)):
-            details.insert(0, named)
     return f"{text} ({'; '.join(details)})" if details else text
 
 

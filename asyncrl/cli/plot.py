@@ -6,12 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import tyro
-
 from asyncrl.cli.output import show
-from asyncrl.cli.parser import parsed
+from asyncrl.cli.parser import POSITIONAL, Alias, parsed
 from asyncrl.cli.report import printing_progress, runs_in, written
-from asyncrl.core.declared import check_declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.report.plot import SUFFIXES, plot_runs
 
@@ -24,17 +21,14 @@ class PlotArguments:
     fewer than four runs, with its bootstrapped 95 % interval.
     """
 
-    run_dirs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    run_dirs: Annotated[tuple[Path, ...], POSITIONAL]
     """Directories of one or more runs."""
 
-    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("curves.png")
+    output: Annotated[Path, Alias("-o")] = Path("curves.png")
     """File to write; its ending is the format: .png, .svg or .pdf. An existing file is replaced."""
 
     axis: Literal["env_steps", "opt_steps", "wall_s"] | None = None
     """Horizontal axis. Default: `env_steps`, or `opt_steps` if all runs are offline."""
-
-    def __post_init__(self) -> None:
-        check_declared(self, flags=True)
 
 
 def parse(argv: list[str]) -> PlotArguments:

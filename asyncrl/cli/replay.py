@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
 from asyncrl.cli.output import show
-from asyncrl.cli.parser import parsed
+from asyncrl.cli.parser import POSITIONAL, parsed
 from asyncrl.cli.run_directory import check_run_dir
-from asyncrl.core.declared import Count, check_declared
+from asyncrl.core.declared import Count
 from asyncrl.core.errors import ConfigError
 from asyncrl.training.recorded import ORDER_FILE
 from asyncrl.training.replayed import ReplayedTrainer, build_replay_trainer
@@ -23,7 +21,7 @@ from asyncrl.training.replayed import ReplayedTrainer, build_replay_trainer
 class ReplayArguments:
     """Compute a run of `asyncrl train --record-order` again, bit for bit, in one process."""
 
-    run_dir: Annotated[Path, tyro.conf.Positional]
+    run_dir: Annotated[Path, POSITIONAL]
     """Directory of the run."""
 
     until: Count | None = None
@@ -32,9 +30,6 @@ class ReplayArguments:
     pdb: bool = False
     """Open Python's debugger there; `trainer` has the agent, the replay buffer and the next
     optimisation steps: `trainer.run_step()`."""
-
-    def __post_init__(self) -> None:
-        check_declared(self, flags=True)
 
 
 def parse(argv: list[str]) -> ReplayArguments:

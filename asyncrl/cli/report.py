@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
 from asyncrl.cli.output import complain, printing_log, show
-from asyncrl.cli.parser import parsed
+from asyncrl.cli.parser import POSITIONAL, Alias, parsed
 from asyncrl.cli.run_directory import check_run_dir
-from asyncrl.core.declared import Port, check_declared
+from asyncrl.core.declared import Port
 from asyncrl.core.errors import ConfigError
 from asyncrl.report.live import LiveReport, check_active
 from asyncrl.report.one_run import report_of_run
@@ -25,10 +23,10 @@ from asyncrl.report.several_runs import report_of_runs
 class ReportArguments:
     """Write a page with curves and tables, which opens in any browser without a network."""
 
-    run_dirs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    run_dirs: Annotated[tuple[Path, ...], POSITIONAL]
     """Directory of a run, or of several to compare."""
 
-    output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
+    output: Annotated[Path | None, Alias("-o")] = None
     """File to write; report.html in the run directory by default, and in the working directory for
     several runs. An existing file is replaced."""
 
@@ -40,7 +38,6 @@ class ReportArguments:
     """Port of `--live`. 0 takes a free one."""
 
     def __post_init__(self) -> None:
-        check_declared(self, flags=True)
         if self.live and (self.output is not None or len(self.run_dirs) > 1):
             raise ConfigError(
                 "--live shows one run and writes no file; omit --output and other runs"
@@ -83,8 +80,6 @@ def _show_live(run: RunFiles, port: int) -> int:
 
 def runs_in(run_dirs: Sequence[Path]) -> list[RunFiles]:
     """Return the runs in these directories; raise `ConfigError` if one holds none."""
-    if not run_dirs:
-        raise ConfigError("name at least one run directory, as runs/NAME; asyncrl runs lists them")
     for path in run_dirs:
         check_run_dir(path)
     return [RunFiles(path) for path in run_dirs]

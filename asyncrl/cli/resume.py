@@ -8,14 +8,15 @@ from shlex import quote
 
 from asyncrl.checkpoint.checkpoint import MANIFEST, Checkpointer
 from asyncrl.checkpoint.resume import Resume
-from asyncrl.cli.flags import dashed, for_hosts, value_of
+from asyncrl.cli.flags import TrainArguments, naming_flags, own_values, parse_run
 from asyncrl.cli.learners import clear_for_restart, follow, group_of
 from asyncrl.cli.output import show
+from asyncrl.cli.parser import flag_of
 from asyncrl.cli.run_directory import check_run_dir, has_summary, run_dir_made
-from asyncrl.cli.train import TrainArguments, parse_flags, train_in
+from asyncrl.cli.train import train_in
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import to_plain
 from asyncrl.training.launchers import RunLauncher
-from asyncrl.training.presets import preset_like
 from asyncrl.training.ranks import sharing_failure
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.saved_model import SavedModel
@@ -36,7 +37,6 @@ A run may also branch off from an older checkpoint, into another directory:
 """
 
 _NO_REPLAY = "--no-load-replay"
-_GIVEN_ELSEWHERE = ("--config", "--run-dir", "--replay-kind")
 
 
 def parse(argv: list[str]) -> TrainArguments:
@@ -46,22 +46,19 @@ def parse(argv: list[str]) -> TrainArguments:
         raise SystemExit(0)
     if not argv or argv[0].startswith("-"):
         raise ConfigError("name a run: asyncrl resume RUN_DIR [OPTIONS]")
-    name, *flags = for_hosts(dashed(argv))
-    resume: Resume = "without replay" if _NO_REPLAY in flags else True
-    flags = [flag for flag in flags if flag != _NO_REPLAY]
-    run_dir = Path(name)
-    given_elsewhere: tuple[str, ...] = _GIVEN_ELSEWHERE
+    name, *words = argv
+    resume: Resume = "without replay" if _NO_REPLAY in words else True
+    words = [word for word in words if word != _NO_REPLAY]
+    given, run_dir = own_values(words), Path(name)
+    taken = {"config", "run_dir", "replay_kind"}
     if (run_dir / MANIFEST).is_file():
-        given_elsewhere = ("--config", "--replay-kind")
-        resume, run_dir = _branch(SavedModel.at(run_dir), flags, resume)
+        taken.remove("run_dir")
+        resume, run_dir = _branch(SavedModel.at(run_dir), given.get("run_dir"), resume)
     check_run_dir(run_dir)
-    for flag in flags:
-        if flag.startswith(given_elsewhere):
-            raise ConfigError(
-                f"{flag.partition('=')[0]} cannot be changed: it is taken from the run"
-            )
+    for path in given.keys() & taken:
+        raise ConfigError(f"{flag_of(path)} cannot be changed: it is taken from the run")
     config = load_yaml(RunConfig, run_dir / "config.yaml")
-    arguments = parse_flags(f"asyncrl resume {quote(name)}", preset_like(config), config, flags)
+    arguments = parse_run(f"asyncrl resume {quote(name)}", words, to_plain(config))
     if arguments.auto:
         raise ConfigError("--actors auto cannot be used here: give a number, or omit the flag")
     output = arguments.output
@@ -70,12 +67,12 @@ def parse(argv: list[str]) -> TrainArguments:
     return replace(arguments, output=output, resume=resume)
 
 
-def _branch(chosen: SavedModel, flags: list[str], resume: Resume) -> tuple[Path, Path]:
+def _branch(chosen: SavedModel, target: str | None, resume: Resume) -> tuple[Path, Path]:
     """Return a chosen checkpoint and the directory of its run; refuse what cannot branch off."""
     checkpoint, run_dir = chosen.checkpoints / chosen.name, chosen.run_dir
     if resume is not True:
         raise ConfigError(f"{_NO_REPLAY} cannot be combined with a chosen checkpoint")
-    if value_of("--run-dir", flags) is None:
+    if target is None:
         raise ConfigError(
             f"{checkpoint} is a chosen checkpoint, from which a run branches off into another "
             f"directory; add --run-dir, or resume the run itself: asyncrl resume {run_dir}"
@@ -88,7 +85,7 @@ def run(arguments: TrainArguments, launcher: RunLauncher | None = None) -> int:
     run_dir = arguments.output.run_dir
     assert run_dir is not None  # noqa: S101  # set by `parse`
     group = group_of(arguments)
-    with sharing_failure(group):
+    with sharing_failure(group), naming_flags(arguments.given):
         if group is not None and group.rank:
             return follow(group, arguments, launcher)
         return _resume_in(run_dir, arguments, launcher)

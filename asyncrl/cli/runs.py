@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 
 from asyncrl.cli.output import complain, results, show
-from asyncrl.cli.parser import parsed
-from asyncrl.core.declared import check_declared
+from asyncrl.cli.parser import POSITIONAL, parsed
 from asyncrl.core.errors import ConfigError
 from asyncrl.recorders.run_state import count, duration, measure
 from asyncrl.report.run_files import RunFiles, find_runs
@@ -26,7 +24,7 @@ from asyncrl.report.run_files import RunFiles, find_runs
 class RunsArguments:
     """List runs."""
 
-    roots: Annotated[tuple[Path, ...], tyro.conf.Positional] = (Path("runs"),)
+    roots: Annotated[tuple[Path, ...], POSITIONAL] = (Path("runs"),)
     """Directories to search for runs, at any depth."""
 
     env: str | None = None
@@ -43,9 +41,6 @@ class RunsArguments:
 
     json: bool = False
     """Print one line of JSON for each run."""
-
-    def __post_init__(self) -> None:
-        check_declared(self, flags=True)
 
 
 _WIDE = 240

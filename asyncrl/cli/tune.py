@@ -15,7 +15,7 @@ from asyncrl.bench.tuner import Plan, SearchSpace, TrialRecord, Tuner, Tuning
 from asyncrl.cli.flags import check_config_file
 from asyncrl.cli.output import show
 from asyncrl.cli.parser import parsed
-from asyncrl.core.declared import Positive, check_declared
+from asyncrl.core.declared import Positive
 from asyncrl.core.env import DiscreteSpec
 from asyncrl.core.errors import AsyncRLError, ConfigError
 from asyncrl.metrics import limits
@@ -65,9 +65,6 @@ class TuneOptions:
 
     json: bool = False
     """Print one line of JSON."""
-
-    def __post_init__(self) -> None:
-        check_declared(self, flags=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,7 +121,7 @@ class Kind(typing.NamedTuple):
 
     @property
     def is_checked(self) -> bool:
-        """Whether `check_declared` looks at a field that may be of this kind."""
+        """Whether there is more to check than that a value is an object of some kind."""
         return (
             self.hint in {int, float, _INTEGERS}
             or origin_of(self.hint) is Literal
@@ -148,6 +148,24 @@ class Setting:
     field: dataclasses.Field[Any]
 
     @property
+    def is_required(self) -> bool:
+        """Whether it has no default."""
+        missing = dataclasses.MISSING
+        return self.field.default is missing and self.field.default_factory is missing
+
+    @property
+    def default(self) -> object:
+        """The default; None if it is required."""
+        if self.field.default_factory is not dataclasses.MISSING:
+            return self.field.default_factory()
+        return None if self.is_required else self.field.default
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether it may hold numbers, choices or settings."""
+        return any(kind.is_checked for kind in self.kinds)
+
+    @property
     def text(self) -> str:
         """The docstring below the field."""
         return _texts(self.owner).get(self.name, "")
@@ -167,16 +185,15 @@ class Setting:
                 raise ConfigError(f"{subject} must {words}, got {got!r}")
 
 
-def check_declared(config: object, group: str = "", *, flags: bool = False) -> None:
+def check_declared(config: object, group: str = "") -> None:
     """Raise for values that fields do not declare: wrong kinds, NaN, unknown words, out of range.
 
-    Messages name a setting as `group.name`, or as its flag. Fields that may hold neither numbers
-    nor choices nor settings are not checked.
+    Messages name a setting as `group.name`. Fields that may hold neither numbers nor choices nor
+    settings are not checked.
     """
     for name, setting in settings_of(type(config)).items():
-        if any(kind.is_checked for kind in setting.kinds):
-            shown = f"--{name.replace('_', '-')}" if flags else f"{group}.{name}".removeprefix(".")
-            setting.check(getattr(config, name), shown)
+        if setting.is_checked:
+            setting.check(getattr(config, name), f"{group}.{name}".removeprefix("."))
 
 
 def settings_of(cls: Hint) -> Mapping[str, Setting]:

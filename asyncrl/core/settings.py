@@ -26,6 +26,7 @@ from typing import Any, Literal, TypeVar
 from asyncrl.core.declared import (
     Hint,
     Kind,
+    Setting,
     kinds_of,
     methods_of,
     origin_of,
@@ -116,7 +117,7 @@ def load_object(path: str) -> object:
         raise ConfigError(f"{path!r}: {module_name} has no {word}") from error
 
 
-def _object_path(value: Value) -> str:
+def object_path(value: Value) -> str:
     """Return the `module:name` under which `load_object` finds exactly this function or class."""
     path = f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', '')}"
     with suppress(ConfigError):
@@ -126,6 +127,11 @@ def _object_path(value: Value) -> str:
         f"{_shown(value)} cannot be saved: it is not a plain value, not a dataclass, and cannot be "
         "imported by name; define it with `def` or `class` at module level"
     )
+
+
+def plain_default(setting: Setting) -> Any:
+    """Return the default of a setting as a file would hold it."""
+    return _save(setting.default, set(_leaves(setting.kinds)), setting.name)
 
 
 def _save(value: Value, declared: set[Hint], path: str) -> Any:
@@ -144,8 +150,8 @@ def _save(value: Value, declared: set[Hint], path: str) -> Any:
         return {_save(k, set(), path): _save(v, declared, _at(path, k)) for k, v in value.items()}
     with located(path):
         if not _is_config(value):
-            return _object_path(value)
-        tag = {} if declared == {type(value)} else {"type": _object_path(type(value))}
+            return object_path(value)
+        tag = {} if declared == {type(value)} else {"type": object_path(type(value))}
     return tag | _save_fields(value, path)
 
 
@@ -310,7 +316,10 @@ def _load_any(data: Value, hint: Hint, path: str) -> Any:
     raise _Misfit(path, data, "a plain value")
 
 
-def _load_settings(data: Value, cls: type, path: str) -> Any:
+def _load_settings(data: Value, cls: Any, path: str) -> Any:
+    if isinstance(data, str) and hasattr(cls, "parse"):
+        with located(path):
+            return cls.parse(data)
     if not isinstance(data, Mapping):
         raise _Misfit(path, data, f"the settings of {cls.__name__}")
     known = settings_of(cls)
@@ -375,7 +384,8 @@ def _at(path: str, key: object) -> str:
 
 
 def _shown(value: Value) -> str:
-    return f"{value!r:.80} ({type(value).__name__})"
+    kind = "" if isinstance(value, str) else f" ({type(value).__name__})"
+    return f"{value!r:.80}{kind}"
 
 
 def has_methods(part: object, *names: str) -> bool:

@@ -68,9 +68,9 @@ def check_mode(
     `given` are dotted names of settings, and arguments: what presets bring along is not refused.
     `shown` returns how a message names one.
     """
-    own = config.parts.given
-    own += ["data"] * (config.data is not None) + ["inference"] * (config.inference != "actor")
-    for name in (*own, *given):
+    by_value = {"data": config.data is not None, "inference": config.inference != "actor"}
+    own = [*config.parts.given, *(name for name, is_set in by_value.items() if is_set)]
+    for name in (*own, *(one for one in given if one not in by_value)):
         if not uses(config.mode, name):
             modes = " or ".join(mode for mode in _LACKS if uses(mode, name))
             raise ConfigError(

@@ -26,9 +26,10 @@ from asyncrl.agents.rainbow import RainbowConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.td3 import TD3Config
 from asyncrl.core.agent import is_agent_config
+from asyncrl.core.declared import settings_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
-from asyncrl.core.settings import did_you_mean, from_plain, load_object, to_plain
+from asyncrl.core.settings import did_you_mean, from_plain, load_object, object_path, to_plain
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.hindsight import HindsightReplayConfig
@@ -480,38 +481,48 @@ def preset_lines() -> dict[str, str]:
     return {name: (make.__doc__ or "").partition("\n")[0] for name, make in PRESETS.items()}
 
 
-def with_replay(config: RunConfig, kind: str) -> RunConfig:
-    """Return the config with a replay of this kind; settings that both kinds have are kept."""
-    cls, now = REPLAYS[kind], config.replay
-    if type(now) is cls:
-        return config
-    if type(now) not in REPLAYS.values():
+def with_replay(plain: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Return the plain form of a replay of this kind; settings that both kinds have are kept."""
+    cls, now = REPLAYS[kind], load_object(plain["type"])
+    if now not in REPLAYS.values():
         raise ConfigError(
-            f"--replay-kind {kind} would replace {type(now).__name__}, which "
-            f"{type(config.agent).__name__} needs for its batches; remove the flag"
+            f"--replay-kind {kind} would replace {getattr(now, '__name__', now)}, which the agent "
+            "needs for its batches; remove the flag"
         )
-    shared = {f.name: getattr(now, f.name) for f in fields(cls) if hasattr(now, f.name)}
-    return replace(config, replay=cls(**shared))
+    shared = {name: plain[name] for name in settings_of(cls) if name in plain}
+    return {"type": object_path(cls), **shared}
 
 
 Value = Any  # a setting's name
 
 
-def load_over(name: str, path: Path, cls: type[RunConfig] = RunConfig) -> RunConfig:
-    """Load a file as a `cls`; settings that it lacks come from the preset of this name.
+def load_over(name: str, path: Path) -> RunConfig:
+    """Load a file; settings that it lacks come from the preset of this name.
 
     A section that names another class than the preset's, such as another replay, begins with that
     class's defaults. The agent must be of the preset's class or of a subclass, and no other preset
     may be nearer to it.
     """
+    plain = over_preset(name, path)
+    try:
+        return from_plain(RunConfig, plain)
+    except ConfigError as error:
+        raise ConfigError(f"cannot load {path}: {error}") from error
+
+
+def over_preset(name: str, path: Path) -> dict[str, Any]:
+    """Return the plain form of a preset, overridden by a file, as `load_over` loads it."""
     start = preset(name)
     try:
         data = read_yaml(path)
         check_names(data)
         _check_agent(name, start, data)
-        return from_plain(cls, _over(start, to_plain(start), {} if data is None else data))
     except ConfigError as error:
         raise ConfigError(f"cannot load {path}: {error}") from error
+    if not isinstance(data, Mapping | None):
+        raise ConfigError(f"cannot load {path}: expected settings, as in actors: 4, got {data!r}")
+    plain: dict[str, Any] = _over(start, to_plain(start), data or {})
+    return plain
 
 
 def _check_agent(name: str, start: RunConfig, data: Value) -> None:

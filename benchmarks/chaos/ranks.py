@@ -49,7 +49,7 @@ _SETTINGS = f"""--actors 6 --envs-per-actor 1 --evaluate.where off --limiter.min
     --trainer.batch-size 48 --replay.capacity 60000 --record.interval-s 0.2
     --save.interval-opt-steps 20 --agent.device cpu --agent.hidden 16 --ranks.timeout-s {_TIMEOUT_S}
     --ranks.check-interval-opt-steps 20 --quiet
-    --parts.callbacks benchmarks.chaos.ranks:Faults""".split()
+    --config {Path(__file__).with_suffix(".yaml")}""".split()
 
 
 class Faults(Callback):

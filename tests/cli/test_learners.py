@@ -96,7 +96,8 @@ def test_learners_train_and_save_at_the_same_step_when_all_are_terminated(tmp_pa
     """They sum by gloo, as if they were on two machines; above, in shared memory."""
     run = tmp_path / "run"
     flags = [*TWO, "--save.interval-opt-steps", "0", "--quiet", "--ranks.several-machines"]
-    flags += ["--parts.callbacks", f"{__name__}:Asks"]
+    (tmp_path / "parts.yaml").write_text(f"parts: {{callbacks: ['{__name__}:Asks']}}")
+    flags += ["--config", "parts.yaml"]
 
     def learns() -> bool:
         path = run / "metrics.jsonl"

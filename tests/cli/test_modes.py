@@ -107,7 +107,7 @@ def test_offline_run_learns_from_a_run_and_continues(
         ("dqn --mode offline --data x --actors 3", "--actors has no effect with --mode=offline"),
         ("dqn --launcher ray --actors=auto", "measures this machine, but hosts start the actors"),
         ("dqn --mode sync --proxy.overflow=drop", "--proxy.overflow has no effect"),
-        ("dqn --mode sync --listen tcp://127.0.0.1", "--transport.bind has no effect"),
+        ("dqn --mode sync --listen tcp://127.0.0.1", "--listen has no effect"),
         ("dqn --mode sync --limiter.band-transitions 9", "--limiter.band-transitions has no ef"),
         ("iql", "mode=offline learns from data, but data is not set; set it"),
         ("dqn --data x", "--data has no effect with --mode=async.* offline"),

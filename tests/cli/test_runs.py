@@ -121,7 +121,7 @@ def test_settings_that_cannot_be_read_are_named_with_their_file(
 @pytest.mark.parametrize(
     ("command", "error"),
     [
-        ("report", "name at least one run directory"),
+        ("report", "RUN_DIR is missing"),
         ("compare {runs}/low", "at least 2 run"),
         ("compare {runs}/low {runs}/none", "not a run directory"),
         ("report {runs}/none", "not a run directory: it does not exist"),

@@ -10,17 +10,11 @@ import pkgutil
 import re
 import typing
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import asyncrl
-from asyncrl.cli.eval import EpisodeArguments, EvalArguments
-from asyncrl.cli.join import JoinArguments
-from asyncrl.cli.play import PlayArguments
-from asyncrl.cli.replay import ReplayArguments
-from asyncrl.cli.report import ReportArguments
 from asyncrl.core.declared import Kind, methods_of, settings_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig
@@ -31,20 +25,21 @@ _OPTIONAL = {"envpool", "mlflow", "minari", "onnx_policy", "trackio", "wandb"}
 _GIVEN: dict[type, Any] = {  # classes that have no defaults
     CollectThenTrain: CollectThenTrain(env_steps=10, opt_steps=10),
     EnvConfig: EnvConfig(id="CartPole-v1"),
-    EpisodeArguments: EpisodeArguments(run_dir=Path()),
-    EvalArguments: EvalArguments(run_dir=Path()),
-    JoinArguments: JoinArguments(key=Path()),
-    PlayArguments: PlayArguments(run_dir=Path()),
-    ReplayArguments: ReplayArguments(run_dir=Path()),
-    ReportArguments: ReportArguments(run_dirs=(Path(),)),
     RunConfig: RunConfig(env="CartPole-v1"),
 }
 
 
 def settings_classes() -> Iterator[type]:
-    """Yield every frozen dataclass of the package that declares the range of a number."""
+    """Yield every frozen dataclass of the package that declares the range of a number.
+
+    Those of the command line are checked by what reads it.
+    """
     for module in pkgutil.walk_packages(asyncrl.__path__, "asyncrl."):
-        if module.name.endswith("__main__") or module.name.rpartition(".")[2] in _OPTIONAL:
+        if (
+            module.name.startswith("asyncrl.cli")
+            or module.name.endswith("__main__")
+            or module.name.rpartition(".")[2] in _OPTIONAL
+        ):
             continue
         for value in vars(importlib.import_module(module.name)).values():
             if (

@@ -98,16 +98,6 @@ def test_what_does_not_fit_is_refused_in_a_sentence(settings: Any, sentence: str
     assert str(refused.value) == sentence
 
 
-def test_command_line_names_the_flag() -> None:
-    with pytest.raises(ConfigError, match=r"^--warm-up-seconds must be positive, got 0$"):
-        check_declared(Flags(warm_up_seconds=0), flags=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Flags:
-    warm_up_seconds: Positive = 1.0
-
-
 def test_class_whose_declarations_python_cannot_read_is_checked_as_far_as_it_can() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Mine(Settings):

@@ -187,7 +187,7 @@ with asyncrl.connect(sys.argv[1]) as actor:
         action = actor.act(obs)
         assert actor.spec.action.n > action >= 0
         actor.observe(1.0, terminated=step % 10 == 9)
-loaded = {"gymnasium", "rich", "tyro", "yaml"} & sys.modules.keys()
+loaded = {"gymnasium", "rich", "yaml"} & sys.modules.keys()
 assert not loaded, f"loaded {loaded}, which the guide does not install"
 """
 

@@ -14,7 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from asyncrl.cli.train import Output, recorder_of
+from asyncrl.cli.flags import Output
+from asyncrl.cli.train import recorder_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.recorders import wandb
 from asyncrl.recorders.memory import MemoryRecorder

@@ -13,6 +13,7 @@ from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.rainbow import RainbowConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import from_plain, to_plain
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, ReachesUpperBound
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
@@ -107,18 +108,19 @@ def test_preset_is_fit_to_train(name: str) -> None:
 
 def test_replay_of_another_kind_keeps_the_settings_both_have() -> None:
     start = preset("dqn")
-    chosen = with_replay(start, "prioritized")
-    assert chosen.replay == PrioritizedReplayConfig(n_step=5)
-    assert with_replay(chosen, "prioritized") is chosen
-    assert with_replay(chosen, "uniform") == start
+    plain = to_plain(start)["replay"]
+    chosen = with_replay(plain, "prioritized")
+    assert from_plain(PrioritizedReplayConfig, chosen) == PrioritizedReplayConfig(n_step=5)
+    assert with_replay(chosen, "prioritized") == chosen
+    assert from_plain(type(start.replay), with_replay(chosen, "uniform")) == start.replay
 
 
 def test_replay_with_a_custom_layout_stays() -> None:
     start = RunConfig(
         replay=TrajectoryQueueConfig(), limiter=RateLimiterConfig(samples_per_insert=1.0)
     )
-    with pytest.raises(ConfigError, match="would replace TrajectoryQueueConfig, which DQN"):
-        with_replay(start, "prioritized")
+    with pytest.raises(ConfigError, match="would replace TrajectoryQueueConfig, which the agent"):
+        with_replay(to_plain(start)["replay"], "prioritized")
 
 
 def test_every_preset_is_most_like_itself() -> None:

@@ -1,7 +1,8 @@
 """Settings that change during a run: learning rates, exploration, weights of losses.
 
 A setting declared as `float | Schedule` is a number, or a function of the environment steps of the
-whole run, which the learner and every actor know (`TorchPolicy.env_steps`). Saved as YAML:
+whole run, which the learner and every actor know (`TorchPolicy.env_steps`). In a file it is written
+as in a flag, `learning_rate: 0:3e-4,1e6:0`, or in full:
 
     learning_rate:
       points: [[0, 3.0e-4], [1000000, 0.0]]
@@ -14,15 +15,21 @@ import bisect
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 from asyncrl.core.declared import Positive, Within
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import as_whole
+
+_STEPS = "steps,"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """A piecewise function of the environment steps of the whole run."""
+
+    form: ClassVar[str] = "STEPS:FLOAT,..."
+    """How it is written in one word."""
 
     points: tuple[tuple[int, float], ...]
     """Pairs of environment step and value, in ascending order of steps. Before the first point its
@@ -48,6 +55,24 @@ class Schedule:
                     f"values of a schedule must be finite, got {value} at {env_steps} environment "
                     "steps"
                 )
+
+    @classmethod
+    def parse(cls, text: str) -> Schedule:
+        """Return what a text says: `0:3e-4,1e6:0`, or with `steps,` before it, not interpolated."""
+        try:
+            pairs = [point.split(":") for point in text.removeprefix(_STEPS).split(",")]
+            points = tuple((as_whole(at), float(value)) for at, value in pairs)
+        except ValueError as error:
+            raise ConfigError(
+                "expected a number, or points of environment steps and values as in "
+                f"0:3e-4,1e6:0, got {text!r}"
+            ) from error
+        return cls(points=points, interpolate=not text.startswith(_STEPS))
+
+    def __str__(self) -> str:
+        """Return the text that `parse` reads."""
+        points = ",".join(f"{env_steps}:{value}" for env_steps, value in self.points)
+        return points if self.interpolate else _STEPS + points
 
     @classmethod
     def linear(cls, start: float, end: float, env_steps: int) -> Schedule:
