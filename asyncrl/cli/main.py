@@ -236,6 +236,7 @@ def _run(name: str, args: list[str], *, debug: bool) -> int:
             if (world := learners_in(args)) > 1:
                 return start_learners(world, [*(["--debug"] if debug else []), name, *args])
         with ExitStack() as undo:
+            undo.callback(gc.enable)  # also if a command cannot be loaded
             gc.disable()  # modules make a million objects, and no garbage: a seventh of the time
             launcher = _early_launcher(undo) if _has_actors(name, args) else ()
             command = _load(name)
@@ -243,7 +244,7 @@ def _run(name: str, args: list[str], *, debug: bool) -> int:
             gc.enable()
             arguments = command.parse(args)
             raise_again()
-            code: int = command.run(arguments, *launcher)
+            return int(command.run(arguments, *launcher))
     except SystemExit as ended:  # the parser has printed help, or what is wrong
         return int(ended.code or 0)
     except BrokenPipeError:
@@ -252,13 +253,11 @@ def _run(name: str, args: list[str], *, debug: bool) -> int:
         if debug:
             traceback.print_exc()
         raise_again()
-        # Rank 0 says what is wrong with the command line.
         # Of --learners, the first one says what is wrong with the command line of all.
         quiet = isinstance(error, ConfigError) and _rank() and "ASYNCRL_RANKS_STORE" in os.environ
         if not debug and not quiet:
             complain(f"asyncrl: {_rank()}error: {_sentence(error)}")
         return 2 if isinstance(error, ConfigError) else 1
-    return code
 
 
 def _load(name: str) -> Any:  # noqa: ANN401  # a module
