@@ -1,6 +1,4 @@
-"""Reads command lines into plain data, as a file would hold it, and formats help.
-
-Both by what dataclasses declare.
+"""Reads command lines into plain data, and formats help, by what dataclasses declare.
 
 A flag is the dotted path of a setting: `trainer.batch_size` of a file is `--trainer.batch-size`.
 Does not know what settings mean.

@@ -29,10 +29,7 @@ from asyncrl.supervision.actor_manager import ActorManager, MakeBody
 from asyncrl.supervision.host_launcher import HostLauncher
 from asyncrl.supervision.threads import ThreadLauncher
 from asyncrl.training.actor_plan import plan_actor
-from asyncrl.training.common_config import (
-    EvaluationConfig,
-    with_env_kwargs,
-)
+from asyncrl.training.common_config import EvaluationConfig, with_env_kwargs
 from asyncrl.training.describe_env import describe_here, describe_in_child, plain_spec
 from asyncrl.training.evaluate_apart import apart_unless
 from asyncrl.training.hosted import (

@@ -49,10 +49,7 @@ from asyncrl.learner.lockstep import refuse_several
 from asyncrl.learner.run_services import POLICY
 from asyncrl.learner.trainer import BaseTrainer, TrainerParts
 from asyncrl.replay.files import read_saved, replay_of
-from asyncrl.training.common_config import (
-    building,
-    open_env,
-)
+from asyncrl.training.common_config import building, open_env
 from asyncrl.training.describe_env import spec_of
 from asyncrl.training.evaluate_apart import EvaluateApart, apart_unless
 from asyncrl.training.filming import custom_evaluator

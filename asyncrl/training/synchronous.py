@@ -35,12 +35,7 @@ from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.lockstep import refuse_several
 from asyncrl.learner.run_services import RunServicesConfig
 from asyncrl.learner.trainer import BaseTrainer, TrainerParts
-from asyncrl.training.common_config import (
-    BY_STEPS,
-    building,
-    open_env,
-    with_env_kwargs,
-)
+from asyncrl.training.common_config import BY_STEPS, building, open_env, with_env_kwargs
 from asyncrl.training.evaluate_apart import apart_unless
 from asyncrl.training.inline_actor import InlineActor
 from asyncrl.training.layout import Layout
