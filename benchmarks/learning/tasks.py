@@ -25,7 +25,6 @@ _ENVIRONMENTS = "benchmarks.learning.environments"
 class Task:
     """An environment, and a bar."""
 
-    title: str
     env: str
     bar: float
     """Mean return at which it is learned: a run ends with two evaluations in a row at it."""
@@ -33,7 +32,7 @@ class Task:
     random: float
     """Mean return of actions at random."""
 
-    max_env_steps: int
+    max_env_steps: int = 300_000
     """Maximum environment steps. A run below the bar by then has failed."""
 
     max_seconds: float = 300.0
@@ -46,6 +45,14 @@ class Task:
 
     needs: str = ""
     """Module without which the environment cannot be made."""
+
+    words: str = ""
+    """What readers call it, if not by the environment's name."""
+
+    @property
+    def title(self) -> str:
+        """Return what readers call it."""
+        return self.words or self.env
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,83 +94,31 @@ class Case:
 
 
 TASKS: Mapping[str, Task] = {
-    "cartpole": Task(
-        title="CartPole-v1",
-        env="CartPole-v1",
-        bar=475.0,
-        random=23.7,
-        max_env_steps=1_000_000,
-    ),
+    "cartpole": Task(env="CartPole-v1", bar=475.0, random=23.7, max_env_steps=1_000_000),
     "cartpole-hidden": Task(
-        title="CartPole-v1, velocities hidden",
         env=f"{_ENVIRONMENTS}:cartpole_hidden",
         bar=400.0,
         random=23.7,
         max_env_steps=2_000_000,
         max_seconds=600.0,
+        words="CartPole-v1, velocities hidden",
     ),
-    "pendulum": Task(
-        title="Pendulum-v1",
-        env="Pendulum-v1",
-        bar=-200.0,
-        random=-1208.0,
-        max_env_steps=1_000_000,
-    ),
-    "acrobot": Task(
-        title="Acrobot-v1",
-        env="Acrobot-v1",
-        bar=-100.0,
-        random=-497.0,
-        max_env_steps=1_000_000,
-    ),
-    "taxi": Task(
-        title="Taxi-v4",
-        env="Taxi-v4",
-        bar=7.0,
-        random=-777.5,
-        max_env_steps=300_000,
-        episodes=100,
-    ),
+    "pendulum": Task(env="Pendulum-v1", bar=-200.0, random=-1208.0, max_env_steps=1_000_000),
+    "acrobot": Task(env="Acrobot-v1", bar=-100.0, random=-497.0, max_env_steps=1_000_000),
+    "taxi": Task(env="Taxi-v4", bar=7.0, random=-777.5, episodes=100),
     "taxi-masked": Task(
-        title="Taxi-v4, with action masks",
-        env="Taxi-v4",
-        bar=7.5,
-        random=-777.5,
-        max_env_steps=300_000,
-        episodes=100,
+        env="Taxi-v4", bar=7.5, random=-777.5, episodes=100, words="Taxi-v4, with action masks"
     ),
     "frozenlake": Task(
-        title="FrozenLake-v1, slippery",
-        env="FrozenLake-v1",
-        bar=0.7,
-        random=0.01,
-        max_env_steps=300_000,
-        episodes=200,
+        env="FrozenLake-v1", bar=0.7, random=0.01, episodes=200, words="FrozenLake-v1, slippery"
     ),
-    "cliffwalking": Task(
-        title="CliffWalking-v1",
-        env="CliffWalking-v1",
-        bar=-13.0,
-        random=-9656.0,  # episodes cut after 1000 steps
-        max_env_steps=300_000,
-    ),
-    "blackjack": Task(
-        title="Blackjack-v1",
-        env="Blackjack-v1",
-        bar=-0.06,
-        random=-0.4,
-        max_env_steps=300_000,
-        episodes=4000,
-    ),
+    # Its random episodes are cut after 1000 steps.
+    "cliffwalking": Task(env="CliffWalking-v1", bar=-13.0, random=-9656.0),
+    "blackjack": Task(env="Blackjack-v1", bar=-0.06, random=-0.4, episodes=4000),
     "mountaincar-discrete": Task(
-        title="MountainCar-v0",
-        env="MountainCar-v0",
-        bar=-110.0,
-        random=-200.0,
-        max_env_steps=500_000,
+        env="MountainCar-v0", bar=-110.0, random=-200.0, max_env_steps=500_000
     ),
     "mountaincar": Task(
-        title="MountainCarContinuous-v0",
         env="MountainCarContinuous-v0",
         bar=90.0,
         random=-33.3,
@@ -171,7 +126,6 @@ TASKS: Mapping[str, Task] = {
         max_seconds=600.0,
     ),
     "lunarlander": Task(
-        title="LunarLander-v3",
         env="LunarLander-v3",
         bar=200.0,
         random=-191.0,
@@ -180,7 +134,6 @@ TASKS: Mapping[str, Task] = {
         needs="Box2D",
     ),
     "halfcheetah": Task(
-        title="HalfCheetah-v5",
         env="HalfCheetah-v5",
         bar=2500.0,
         random=-261.0,
@@ -190,16 +143,15 @@ TASKS: Mapping[str, Task] = {
         needs="mujoco",
     ),
     "fetchreach": Task(
-        title="FetchReach-v4",
         env="gymnasium_robotics:FetchReach-v4",
         bar=-2.5,
         random=-49.1,
         max_env_steps=50_000,
         max_seconds=600.0,
         needs="gymnasium_robotics",
+        words="FetchReach-v4",
     ),
     "breakout": Task(
-        title="MinAtar Breakout",
         env=f"{_ENVIRONMENTS}:minatar_breakout",
         bar=8.0,
         random=0.4,
@@ -207,9 +159,9 @@ TASKS: Mapping[str, Task] = {
         max_seconds=1800.0,
         seeds=5,
         needs="minatar",
+        words="MinAtar Breakout",
     ),
     "pong": Task(
-        title="ALE/Pong-v5",
         env="ALE/Pong-v5",
         bar=-10.0,
         random=-20.7,
@@ -347,7 +299,7 @@ class Duel(Case):
 
     env_steps: int
     peers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Peer -> settings in place of its script's, which are those of Stable-Baselines3's zoo."""
+    """Peer -> settings in place of its script's."""
 
     sizes: Mapping[str, str] = field(default_factory=dict)
     """Side -> networks, batch size and other differences between updates, for readers."""
@@ -405,7 +357,7 @@ _PRESET_PPO = {
     "gamma": 0.99,
     "learning_rate": 1e-3,
     "clip_range": 0.2,
-    "falling": False,
+    "threads": 1,
 }
 _SMALL = "64x64, batches of 128"
 _BATCHES_OF_256 = "64x64, batches of 256"

@@ -1,4 +1,4 @@
-"""Stable-Baselines3: PPO's rollouts, and DQN, PPO, SAC and TD3 with the tuned settings of its zoo.
+"""Stable-Baselines3: PPO's rollouts, and trainings with DQN, PPO, SAC and TD3.
 
 It has no prioritized replay.
 """
@@ -15,10 +15,7 @@ from stable_baselines3 import DQN, PPO, SAC, TD3
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.noise import NormalActionNoise
-from stable_baselines3.common.vec_env import (
-    DummyVecEnv,
-    SubprocVecEnv,
-)
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 from benchmarks.peers.interface import (
     ATARI,
@@ -44,10 +41,8 @@ ENVS: dict[str, dict[str, Any]] = {
 }
 """The fastest on two cores, of 2 to 64 environments, in one process or one process each."""
 
-# https://github.com/DLR-RM/rl-baselines3-zoo, hyperparams/{dqn,ppo,sac,td3}.yml. On Pendulum, SAC's
-# are the library's defaults (256x256, batches of 256, one update per step), except the learning
-# rate.
-# Small batches are slower with more than one thread.
+# https://github.com/DLR-RM/rl-baselines3-zoo, hyperparams/dqn.yml. Small batches are slower with
+# more than one thread.
 DQN_SETTINGS: dict[str, Any] = {
     "learning_rate": 2.3e-3,
     "batch_size": 64,
@@ -61,36 +56,6 @@ DQN_SETTINGS: dict[str, Any] = {
     "exploration_final_eps": 0.04,
     "policy_kwargs": {"net_arch": [256, 256]},
     "threads": 1,
-}
-PPO_SETTINGS: dict[str, Any] = {
-    "n_steps": 32,
-    "batch_size": 256,
-    "gae_lambda": 0.8,
-    "gamma": 0.98,
-    "n_epochs": 20,
-    "ent_coef": 0.0,
-    "learning_rate": 1e-3,
-    "clip_range": 0.2,
-    "n_envs": 8,
-    "threads": 1,
-    "falling": True,
-}
-"""With `falling`, learning rate and clipping range decay to 0 over the run."""
-
-SAC_SETTINGS: dict[str, Any] = {
-    "learning_rate": 1e-3,
-    "batch_size": 256,
-    "policy_kwargs": {"net_arch": [256, 256]},
-    "threads": 2,
-}
-TD3_SETTINGS: dict[str, Any] = {
-    "gamma": 0.98,
-    "buffer_size": 200_000,
-    "learning_starts": 10_000,
-    "learning_rate": 1e-3,
-    "policy_kwargs": {"net_arch": [400, 300]},
-    "noise_std": 0.1,
-    "threads": 2,
 }
 
 PIXEL_POLICY: dict[str, Any] = {
@@ -181,13 +146,10 @@ def updates(asked: Request) -> Work:
 
 
 def training(asked: Request) -> Training:
-    """Train with the zoo's tuned settings."""
+    """Train with the settings asked for, DQN with the zoo's by default."""
     settings = {name: value for name, value in asked.settings.items() if name != "threads"}
     algorithm = {"dqn": DQN, "ppo": PPO, "sac": SAC, "td3": TD3}[asked.stage.removeprefix("score-")]
     envs = make_vec_env(asked.env, settings.pop("n_envs", 1), seed=asked.seed)
-    if settings.pop("falling", False):
-        for name in ("learning_rate", "clip_range"):
-            settings[name] = partial(_falling, settings[name])
     if algorithm is TD3:
         std = settings.pop("noise_std")
         settings["action_noise"] = NormalActionNoise(np.zeros(1), np.full(1, std))
@@ -198,10 +160,6 @@ def training(asked: Request) -> Training:
         return int(model._n_updates)  # noqa: SLF001  # it has no other counter of updates
 
     return Training(run=run, act=lambda obs: model.predict(obs, deterministic=True)[0])
-
-
-def _falling(value: float, left: float) -> float:
-    return value * left
 
 
 if __name__ == "__main__":
@@ -215,8 +173,8 @@ if __name__ == "__main__":
             "updates-sac": Stage(updates, UPDATES),
             "updates-dqn": Stage(updates, UPDATES),
             "score-dqn": Stage(training, DQN_SETTINGS),
-            "score-sac": Stage(training, SAC_SETTINGS),
-            "score-ppo": Stage(training, PPO_SETTINGS),
-            "score-td3": Stage(training, TD3_SETTINGS),
+            "score-sac": Stage(training),
+            "score-ppo": Stage(training),
+            "score-td3": Stage(training),
         },
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torchrl
-from torchrl.collectors import Collector, MultiAsyncCollector, MultiSyncCollector
+from torchrl.collectors import Collector
 from torchrl.data import LazyTensorStorage, TensorDictPrioritizedReplayBuffer
 
 from benchmarks.peers.interface import (
@@ -27,19 +27,12 @@ from benchmarks.peers.interface import (
     once,
     prioritizing,
 )
-from benchmarks.peers.torchrl_parts import (
-    Learner,
-    LearnerConfig,
-    make_envs,
-    make_policy,
-    make_replay,
-    make_td,
-)
+from benchmarks.peers.torchrl_parts import Learner, make_envs, make_policy, make_replay, make_td
 
 SAMPLING: dict[str, dict[str, Any]] = {
-    CARTPOLE: {"collector": "async", "workers": 2, "kind": "serial", "envs": 16, "threads": 1},
-    CHEETAH: {"collector": "async", "workers": 2, "kind": "serial", "envs": 16, "threads": 1},
-    ATARI: {"collector": "async", "workers": 2, "kind": "serial", "envs": 16, "threads": 1},
+    CARTPOLE: {"kind": "sync", "envs": 64, "threads": 1},
+    CHEETAH: {"kind": "sync", "envs": 16, "threads": 1},
+    ATARI: {"kind": "ale", "envs": 16, "threads": 1},
 }
 ENV: dict[str, dict[str, Any]] = {
     CARTPOLE: {"kind": "serial", "envs": 16, "threads": 1},
@@ -54,22 +47,8 @@ def sampling(asked: Request) -> Work:
     """Collect batches of transitions."""
     settings = asked.settings
     make = partial(make_envs, asked.env, settings["kind"], settings["envs"])
-    frames, workers = TURN_STEPS * settings["envs"], settings["workers"]
-    policy = make_policy(asked.env)
-    if settings["collector"] == "single":
-        collector = Collector(make, policy, frames_per_batch=frames, total_frames=-1)
-    elif settings["collector"] == "sync":
-        collector = MultiSyncCollector(
-            [make] * workers,
-            policy,
-            frames_per_batch=frames * workers,
-            total_frames=-1,
-            cat_results=0,
-        )
-    else:
-        collector = MultiAsyncCollector(
-            [make] * workers, policy, frames_per_batch=frames, total_frames=-1
-        )
+    frames, policy = TURN_STEPS * settings["envs"], make_policy(asked.env)
+    collector = Collector(make, policy, frames_per_batch=frames, total_frames=-1)
     batches = iter(collector)
     return Work(turn=lambda: int(next(batches).numel()), close=collector.shutdown)
 
@@ -92,8 +71,7 @@ def env(asked: Request) -> Work:
 def updates(asked: Request) -> Work:
     """Optimise from a full replay buffer."""
     sizes, n_rows = SIZES[asked.stage], asked.settings["rows"]
-    compiled = asked.settings["compile"]
-    learner = Learner(LearnerConfig(sizes=sizes, discrete=asked.discrete, compile=compiled))
+    learner = Learner(sizes, discrete=asked.discrete)
     replay = make_replay(n_rows, sizes.batch)
     replay.extend(make_td(make_rows(sizes, n_rows, discrete=asked.discrete)))
     return Work(turn=once(lambda: learner.update(replay.sample())))
@@ -115,7 +93,6 @@ def prioritized(asked: Request) -> Work:
 
 
 if __name__ == "__main__":
-    compiling = {**UPDATES, "compile": False}
     measure_once(
         "torchrl",
         torchrl.__version__,
@@ -123,8 +100,8 @@ if __name__ == "__main__":
         {
             "sampling": Stage(sampling, SAMPLING),
             "env": Stage(env, ENV),
-            "updates-sac": Stage(updates, compiling),
-            "updates-dqn": Stage(updates, compiling),
+            "updates-sac": Stage(updates, UPDATES),
+            "updates-dqn": Stage(updates, UPDATES),
             "per": Stage(prioritized, PER),
         },
     )

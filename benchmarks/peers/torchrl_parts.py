@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -113,21 +112,12 @@ def make_td(rows: Mapping[str, Any]) -> TensorDict:
     return TensorDict({**now, "next": TensorDict(after, [n])}, [n])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearnerConfig:
-    """Settings of DQN and SAC."""
-
-    sizes: Sizes
-    discrete: bool
-    compile: bool = False
-
-
 class Learner:
     """DQN or SAC: networks, loss, optimizer and target networks."""
 
-    def __init__(self, config: LearnerConfig) -> None:
-        sizes, self._config = config.sizes, config
-        if config.discrete:
+    def __init__(self, sizes: Sizes, *, discrete: bool) -> None:
+        self._discrete = discrete
+        if discrete:
             spec: Any = Categorical(sizes.actions)
             body: nn.Module = MLP(sizes.obs, sizes.actions, num_cells=list(sizes.hidden))
             self.actor = QValueActor(body, spec=spec)
@@ -152,13 +142,13 @@ class Learner:
             self._targets = SoftUpdate(self._loss, tau=0.005)
         self._loss.make_value_estimator(gamma=0.99)
         self._optimizer = torch.optim.Adam(self._loss.parameters(), lr=3e-4)
-        self.update = torch.compile(self._update) if config.compile else self._update
 
-    def _update(self, batch: TensorDict) -> None:
+    def update(self, batch: TensorDict) -> None:
+        """Take one optimisation step."""
         losses = self._loss(batch)
         self._optimizer.zero_grad()
         sum(loss for name, loss in losses.items() if name.startswith("loss")).backward()
-        if self._config.discrete:
+        if self._discrete:
             nn.utils.clip_grad_norm_(self._loss.parameters(), MAX_GRADIENT_NORM)
         self._optimizer.step()
         self._targets.step()
