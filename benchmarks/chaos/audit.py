@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from asyncrl.core.replay_buffer import ReplayBuffer
 from asyncrl.core.segment import END, SegmentSchema
-from asyncrl.core.types import Array, Columns, IntArray, Params
+from asyncrl.core.types import Array, Columns, IntArray
 from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
 from benchmarks.chaos.worlds import SCALE
 
@@ -78,70 +77,29 @@ class Audit:
         self.first_at.setdefault(incarnation, now)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditedReplayConfig:
+@dataclass(frozen=True, kw_only=True)
+class AuditedReplayConfig(UniformReplayConfig):
     """A uniform replay whose intake is looked at."""
 
     audit: Audit
-    inner: UniformReplayConfig = field(default_factory=UniformReplayConfig)
 
-    @property
-    def lookahead(self) -> int:
-        """As the replay's."""
-        return self.inner.lookahead
-
-    @property
-    def capacity(self) -> int:
-        """As the replay's."""
-        return self.inner.capacity
-
-    @property
-    def once(self) -> bool:
-        """As the replay's."""
-        return self.inner.once
-
-    def build(self, schema: SegmentSchema, seed: int) -> ReplayBuffer:
+    def build(self, schema: SegmentSchema, seed: int) -> UniformReplay:
         """Allocate it."""
-        return _Audited(self.inner.build(schema, seed), schema, self.audit)
+        return _Audited(self, schema, seed)
 
 
-class _Audited(ReplayBuffer):
-    def __init__(self, inner: UniformReplay, schema: SegmentSchema, audit: Audit) -> None:
-        self._inner = inner
-        self._schema = schema
-        self._audit = audit
-
-    def push(self, columns: Columns, rows: IntArray) -> int:
-        self._audit.look(columns, rows, self._schema)
-        return self._inner.push(columns, rows)
+class _Audited(UniformReplay):
+    def __init__(self, config: AuditedReplayConfig, schema: SegmentSchema, seed: int) -> None:
+        super().__init__(config, schema, seed)
+        self._audit = config.audit
 
     def stage(
         self, columns: Columns, rows: IntArray, pause: Callable[[], object]
     ) -> Callable[[], int]:
-        push = self._inner.stage(columns, rows, pause)
+        push = super().stage(columns, rows, pause)
 
         def looked_at() -> int:
-            self._audit.look(columns, rows, self._schema)
+            self._audit.look(columns, rows, self.schema)
             return push()
 
         return looked_at
-
-    def sample(self, batch_size: int) -> Columns:
-        return self._inner.sample(batch_size)
-
-    def state(self) -> Params:
-        return self._inner.state()
-
-    def load_state(self, state: Params) -> None:
-        self._inner.load_state(state)
-
-    def __len__(self) -> int:
-        return len(self._inner)
-
-    @property
-    def capacity(self) -> int:
-        return self._inner.capacity
-
-    @property
-    def once(self) -> bool:
-        return self._inner.once

@@ -20,7 +20,6 @@ from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.run_config import RunConfig
 from benchmarks.chaos.figures import median, percentile
 from benchmarks.chaos.finding import Finding, Size
@@ -30,7 +29,7 @@ from benchmarks.common import note
 
 _AGENT = DQNConfig(hidden=(2200, 2200), device="cpu", threads=1)
 _PAUSE_S = 0.05
-_REPLAY = UniformReplayConfig(capacity=20_000)
+_CAPACITY = 20_000
 _WORLD = Numbered(n_envs=16, pace_s=0.0, width=250)
 _APART_S = 1.5
 """Between the end of one checkpoint and the request of the next."""
@@ -49,7 +48,7 @@ class Saves:
         """Fill the replay, then save."""
         yield from stage.begins()
         yield from stage.until(
-            lambda: stage.audit.total() > _REPLAY.capacity, 2 * DEADLINE_S, "a replay that is full"
+            lambda: stage.audit.total() > _CAPACITY, 2 * DEADLINE_S, "a replay that is full"
         )
         for number in range(self.count):
             yield from stage.for_s(_APART_S)
@@ -93,7 +92,7 @@ def measure(size: Size, directory: Path) -> list[Finding]:
     """Take checkpoints, and measure how long each process paused."""
     checkpoints = directory / "checkpoints"
     saves = Saves(2 if size == "small" else 60, checkpoints)
-    stage = Stage(directory, world=_WORLD, configure=_configured, replay=_REPLAY)
+    stage = Stage(directory, world=_WORLD, configure=_configured, capacity=_CAPACITY)
     stage.audit.keeps_times = True
     recorder = MemoryRecorder()
     stage.play(saves, agent=_AGENT, checkpoint_dir=checkpoints, recorder=recorder)

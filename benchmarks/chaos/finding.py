@@ -17,7 +17,7 @@ class Finding:
     """One measurement beside what was promised."""
 
     target: int
-    """Which of those in `targets.py`."""
+    """Which line of `targets.txt`."""
 
     what: str
     """Was measured, in a few words."""
@@ -51,3 +51,16 @@ def not_run(target: int, what: str, promised: str, reason: str) -> Finding:
     """Return what is said of a measurement that this machine does not allow."""
     measured = f"{_NOT_RUN}{reason}"
     return Finding(target=target, what=what, measured=measured, promised=promised, passed=False)
+
+
+def in_time(target: int, what: str, seconds: float, limit_s: float, *, note: str = "") -> Finding:
+    """Return what is said of something that must happen within a time."""
+    return Finding(
+        target=target,
+        what=what,
+        measured=f"{seconds:.2f} s{note}",
+        promised=f"<= {limit_s:g} s",
+        passed=seconds <= limit_s,
+        timed=True,
+        numbers={"seconds": seconds},
+    )

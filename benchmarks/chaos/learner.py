@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from asyncrl.replay.uniform import UniformReplayConfig
 from benchmarks.chaos.stage import DEADLINE_S, Stage
 from benchmarks.chaos.worlds import Incarnations
 from benchmarks.machines import machine, no_mounts
@@ -118,7 +117,7 @@ def main() -> None:
     stage = Stage(
         directory,
         configure=lambda config: replace(config, actors=actors),
-        replay=UniformReplayConfig(capacity=_CAPACITY),
+        capacity=_CAPACITY,
     )
     stage.play(lambda stage: _while_watched(stage, directory))
 

@@ -25,7 +25,7 @@ from unittest.mock import patch
 from asyncrl.core.messages import Peer
 from asyncrl.training.run_config import RunConfig
 from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
-from benchmarks.chaos.finding import Finding, Size, not_run
+from benchmarks.chaos.finding import Finding, Size, in_time, not_run
 from benchmarks.chaos.stage import DEADLINE_S, Stage
 from benchmarks.chaos.worlds import Numbered, NumberedBatch
 from benchmarks.proxy import Proxy
@@ -247,14 +247,8 @@ def _judge(how: str, cut: Cut, stage: Stage) -> list[Finding]:
     balance = stage.balance(22, f"a network that {how} for {cut.seconds:g} s")
     lost = stage.result.ledger["lost"]
     return [
-        Finding(
-            target=22,
-            what=f"{balance.what}: until experience of all actors flows again",
-            measured=f"{cut.flows_s:.2f} s after it is back",
-            promised=f"<= {_FLOWS_S:g} s",
-            passed=cut.flows_s <= _FLOWS_S,
-            timed=True,
-            numbers={"flows_s": cut.flows_s},
+        in_time(
+            22, f"{balance.what}: until all actors' experience flows again", cut.flows_s, _FLOWS_S
         ),
         replace(
             balance,

@@ -27,7 +27,7 @@ import torch
 
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.callback import Callback, Training
-from benchmarks.chaos.finding import Finding, Size
+from benchmarks.chaos.finding import Finding, Size, in_time
 from benchmarks.chaos.learner import wait_until
 from benchmarks.common import ASYNCRL, ROOT, note
 from benchmarks.machines import MARK, marked
@@ -288,15 +288,7 @@ def _restarted(directory: Path) -> list[Finding]:
             passed=len(starts) == 2 and resumed > before,
             numbers={"before": before, "resumed": resumed},
         ),
-        Finding(
-            target=_FAILS,
-            what="torchrun is killed: until its ranks and their actors are gone",
-            measured=f"{gone_s:.1f} s",
-            promised=f"<= {_SPARE_S:g} s",
-            passed=gone_s <= _SPARE_S,
-            timed=True,
-            numbers={"gone_s": gone_s},
-        ),
+        in_time(_FAILS, "torchrun is killed: until all processes are gone", gone_s, _SPARE_S),
     ]
 
 

@@ -27,7 +27,6 @@ from asyncrl.core.segment import SegmentConfig
 from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.common_config import EvaluationConfig
@@ -42,16 +41,16 @@ DEADLINE_S = 60.0
 
 AGENT = DQNConfig(hidden=(32,), device="cpu", threads=1)
 
-_REPLAY = UniformReplayConfig(capacity=50_000)
+_CAPACITY = 50_000
 _LOGGER = logging.getLogger("asyncrl")
 
 
-def settings(audit: Audit, replay: UniformReplayConfig) -> RunConfig:
+def settings(audit: Audit, capacity: int) -> RunConfig:
     """Return those of a small run whose actors may die as often as they like."""
     return RunConfig(
         supervision=supervision(),
         limiter=RateLimiterConfig(samples_per_insert=4.0, min_size=500),
-        replay=AuditedReplayConfig(audit=audit, inner=replay),
+        replay=AuditedReplayConfig(audit=audit, capacity=capacity),
         trainer=AsyncTrainerConfig(batch_size=64),
         evaluate=EvaluationConfig(where="off"),
     )
@@ -100,7 +99,7 @@ class Stage:
         *,
         world: Numbered | None = None,
         configure: Callable[[RunConfig], RunConfig] = lambda config: config,
-        replay: UniformReplayConfig = _REPLAY,
+        capacity: int = _CAPACITY,
         place: Callable[[Numbered], MakeBatchEnv] = lambda world: world,
     ) -> None:
         """Prepare a run with the settings of `settings`, as `configure` changes them.
@@ -112,7 +111,7 @@ class Stage:
         self._make_env = place(self.world)
         self.audit = Audit()
         self.notices = Notices()
-        self.config = configure(settings(self.audit, replay))
+        self.config = configure(settings(self.audit, capacity))
         self.opt_steps = 0
         self.learned_at: list[float] = []
         self.keeps_times = True

@@ -9,7 +9,6 @@ from typing import Any
 
 from asyncrl.bench.result import title
 from benchmarks.chaos.finding import Finding
-from benchmarks.chaos.targets import TARGETS
 from benchmarks.common import publish
 
 MARKS = "<!-- chaos: written by benchmarks.chaos --table -->", "<!-- end of chaos -->"
@@ -18,6 +17,9 @@ _HEAD = [
     "|  | fault | promised | measured | kept | entry, size, date, commit |",
     "| --: | --- | --- | --- | --- | --- |",
 ]
+
+_TARGETS = Path(__file__).with_name("targets.txt")
+"""What may happen, and what is promised then: a line for each number, from 1 on."""
 
 _BREAK = "<br>"
 """Between lines of one cell."""
@@ -42,7 +44,8 @@ def render(results: Iterable[Mapping[str, Any]]) -> str:
     machines: dict[str, list[str]] = {}
     for result in chosen:
         machines.setdefault(title(result["machine"]), []).append(result["entry"])
-    lines = ["", *_HEAD, *(_row(number, chosen) for number in TARGETS), ""]
+    targets = enumerate(_TARGETS.read_text(encoding="utf-8").splitlines(), start=1)
+    lines = ["", *_HEAD, *(_row(number, target, chosen) for number, target in targets), ""]
     for machine, names in machines.items():
         whose = "" if len(machines) == 1 else f" ({', '.join(names)})"
         lines += [f"Hardware and versions{whose}: {machine}.", ""]
@@ -56,8 +59,7 @@ def write_table(results: Path, page: Path) -> None:
     publish(page, render(results_of_entries), MARKS)
 
 
-def _row(number: int, results: Iterable[Mapping[str, Any]]) -> str:
-    target = TARGETS[number]
+def _row(number: int, target: str, results: Iterable[Mapping[str, Any]]) -> str:
     found: list[Finding] = []
     sources: list[str] = []
     for result in results:
@@ -68,8 +70,7 @@ def _row(number: int, results: Iterable[Mapping[str, Any]]) -> str:
             sources.append(f"`{result['entry']}`, {result['size']}, {taken}")
     cells = (
         str(number),
-        target.what,
-        target.promised,
+        *target.split(" | "),
         _BREAK.join(f"{finding.what}: {finding.measured}" for finding in found) or "not run",
         _verdict(found),
         _BREAK.join(sources),
