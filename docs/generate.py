@@ -28,7 +28,7 @@ from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents.parts.exploration import EpsilonGreedy, EpsilonLadder, Softmax
 from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.agents.parts.torch_config import TorchConfig
-from asyncrl.cli.flags import Output
+from asyncrl.cli.flags import IN_FILES, Output
 from asyncrl.cli.main import main as command_line
 from asyncrl.core.declared import Hint, Kind, Setting, origin_of, settings_of
 from asyncrl.core.named import Named
@@ -51,6 +51,7 @@ from asyncrl.supervision.host_launcher import HostsConfig
 from asyncrl.supervision.ray import RayConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.modes import is_within, needs_of
 from asyncrl.training.named_parts import NamedParts
 from asyncrl.training.presets import PRESETS
 from asyncrl.training.run_config import RunConfig
@@ -147,11 +148,13 @@ def settings_page() -> str:
     """Return all settings of a run except those of agents."""
     parts = [
         "# Settings",
-        "Every setting of a run is a command-line flag, a key of the YAML file and a field of a "
-        "dataclass under the same name. `replay.n_step` is the flag `--replay.n-step`, the key "
-        "`n_step` of the section `replay:`, and the field `RunConfig.replay.n_step`.",
-        "A setting marked *common* is shown by `--help`; `--help-all` shows all of them. Settings "
-        "of agents have [a separate page](agents.md). [Presets](presets.md) change defaults. "
+        "Every setting of a run is a key of the YAML file, a field of a dataclass and, unless it "
+        "says *no flag*, a command-line flag, under the same name. `replay.n_step` is the flag "
+        "`--replay.n-step`, the key `n_step` of the section `replay:`, and the field "
+        "`RunConfig.replay.n_step`.",
+        "A setting marked *common* is shown by `--help`; `--help-all` shows those that have an "
+        "effect in the run. Settings of agents have [a separate page](agents.md). "
+        "[Presets](presets.md) change defaults. "
         "In a group with several classes, the first one lists the settings that all share.",
         "## train",
         "Options of `asyncrl train` that are not part of the configuration.",
@@ -219,6 +222,9 @@ def fields_of(cls: type, group: str, anchor: str = "", beside: type | None = Non
         if name in GROUPS or name == "agent" or (other and default_of(other.field) == default):
             continue
         marks = ", common" if setting.common else ""
+        marks += ", no flag" if is_within(name, IN_FILES) else ""
+        for need in [*needs_of(name)][-1:]:  # the nearest one
+            marks += f"; needs `{need.setting}` to be {' or '.join(need.values)}"
         place = f"{anchor}.{setting.name}" if anchor else name
         yield (
             f"#### `{name}` {{ #{place} }}\n\n"

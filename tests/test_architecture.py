@@ -303,7 +303,7 @@ MAX_FILES_THAT_NAME: Mapping[str, int] = {
 MAX_HOOKS = 13
 """Functions that are assigned to an object after it was made."""
 
-MAX_SETTINGS_OF_DQN = 131
+MAX_SETTINGS_OF_DQN = 89
 """Flags of `asyncrl train dqn`."""
 
 
@@ -382,11 +382,9 @@ def test_few_hooks_are_assigned_afterwards() -> None:
 
 
 def test_settings_of_a_run_are_few() -> None:
-    from asyncrl.cli.flags import Output  # noqa: PLC0415  # loads torch
-    from asyncrl.cli.parser import flags_in  # noqa: PLC0415
+    from asyncrl.cli.flags import flags_over, flags_with_effect  # noqa: PLC0415  # loads torch
     from asyncrl.core.settings import to_plain  # noqa: PLC0415
     from asyncrl.training.presets import preset  # noqa: PLC0415
 
-    config = preset("dqn")
-    flags = [*flags_in(Output, {}), *flags_in(type(config), to_plain(config))]
+    flags = flags_with_effect(*flags_over(to_plain(preset("dqn"))))
     assert len(flags) <= MAX_SETTINGS_OF_DQN

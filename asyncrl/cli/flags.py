@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial, reduce
+from operator import getitem
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -35,7 +37,7 @@ from asyncrl.core.declared import (
 )
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import from_plain, to_plain
-from asyncrl.training.modes import check_mode
+from asyncrl.training.modes import NEEDS, check_mode, is_within, missing
 from asyncrl.training.presets import (
     ReplayKind,
     agent_in,
@@ -48,7 +50,6 @@ from asyncrl.training.presets import (
 from asyncrl.training.rounds import Rounds
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.yaml_file import ALSO_CALLED
-from asyncrl.transport.zeromq_socket import advertised, tcp_address
 
 OTHER_NAMES: Mapping[str, str] = {
     **ALSO_CALLED,
@@ -76,6 +77,20 @@ OTHER_NAMES: Mapping[str, str] = {
 }
 """Names in Python and in other libraries -> ends of the paths of settings here."""
 
+IN_FILES = (
+    *("evaluate.final_timeout_s", "evaluate.play.max_episode_steps", "limiter.band_transitions"),
+    *("ranks", "save.timeout_s", "segment.max_message_bytes"),
+    *("supervision.restart.backoff_factor", "supervision.restart.backoff_max_s"),
+    *("supervision.restart.backoff_s", "supervision.restart.jitter"),
+    *("supervision.restart.window_s", "supervision.stop_timeout_s"),
+    *("trainer.batches_per_draw", "trainer.max_lag_opt_steps"),
+    *("transport.advertise", "transport.bind", "transport.heartbeat_interval_s"),
+    *("transport.max_message_bytes", "transport.max_model_bytes"),
+    *("transport.request_interval_s", "transport.silence_warning_s", "transport.window"),
+)
+"""Settings and groups without flags, which few runs set: a line of help for each would hide those
+that many runs set."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
@@ -91,11 +106,12 @@ class Output:
 
     listen: str | None = None
     """`tcp://ADDRESS` or `tcp://ADDRESS:PORT` of this machine: actors run on any machine that joins
-    there by `asyncrl join RUN_DIR/join.key`. Sets `--launcher hosts` and `--transport.bind`. With
-    it, `--actors 4..64` starts when there is room for 4 actors, and takes up to 64."""
+    there by `asyncrl join RUN_DIR/join.key`. Sets `--launcher hosts`, unless it is given. With it,
+    `--actors 4..64` starts when there is room for 4 actors, and takes up to 64."""
 
     advertise: str | None = None
-    """Name of this machine in the network of the hosts; sets `--transport.advertise`."""
+    """Host name or address under which hosts reach this machine, if it is not that of `--listen`,
+    as behind address translation: `NAME` or `NAME:PORT`."""
 
     replay_kind: Annotated[ReplayKind | None, COMMON] = None
     """Kind of replay buffer, if not the preset's or the file's. Its settings are `--replay.*`."""
@@ -130,11 +146,8 @@ class Output:
     """Also write `metrics.csv` into the run directory."""
 
     mlflow: str | None = None
-    """Also log to this MLflow experiment. The variable MLFLOW_TRACKING_URI names the server. A
-    resumed run continues the same record."""
-
-    mlflow_run: str | None = None
-    """Name of the MLflow run. Default: the name of the run directory."""
+    """Also log to this MLflow experiment, under the name of the run directory. The variable
+    MLFLOW_TRACKING_URI names the server. A resumed run continues the same record."""
 
     wandb: str | None = None
     """Also log to this project of Weights & Biases. The variable WANDB_MODE=offline keeps the
@@ -149,8 +162,6 @@ class Output:
     directory, for https://ui.perfetto.dev. 0 disables."""
 
     def __post_init__(self) -> None:
-        if self.mlflow_run and not self.mlflow:
-            raise ConfigError("--mlflow-run names a run of an experiment; add --mlflow EXPERIMENT")
         if self.dashboard_port and not self.dashboard:
             raise ConfigError("--dashboard-port has no effect without --dashboard; add it")
 
@@ -227,16 +238,21 @@ def parse_run(
     about: str = "",
 ) -> TrainArguments:
     """Parse the flags of a run, whose defaults are in `start` as a file would hold them."""
-    flags, plain = _flags_over(start, words)
+    flags, plain = flags_over(start, words)
     if HELP & set(words):
         is_all = "--help-all" in words
-        shown = [flag for flag in flags if is_all or flag.setting.common]
+        shown = [flag for flag in flags_with_effect(flags, plain) if is_all or flag.setting.common]
         which = (
             "All settings." if is_all else "The most common settings; --help-all shows the rest."
         )
         show(help_of(shown, prog, f"Train an agent. {which}{about}"))
         raise SystemExit(0)
     values = read(words, flags, prog, "--help-all", OTHER_NAMES)
+    if alone := [path for path in values if is_within(path, IN_FILES)]:
+        raise ConfigError(
+            f"{flag_of(alone[0])} is no flag: set {alone[0]} in the file of --config, or, to "
+            "resume, in the run's config.yaml"
+        )
     own = {name: values.pop(name) for name in settings_of(Output) if name in values}
     output = from_plain(Output, own)
     given = {path: flag_of(path) for path in values}
@@ -285,15 +301,31 @@ def naming_flags(given: Mapping[str, str]) -> Iterator[None]:
         raise
 
 
-def _flags_over(
-    start: Mapping[str, Data], words: Sequence[str]
+def flags_with_effect(flags: Sequence[Flag], plain: Mapping[str, Data]) -> list[Flag]:
+    """Return the flags that have an effect in a run with these settings."""
+    shown = (flag for flag in flags if not is_within(flag.path, IN_FILES))
+    value_of = partial(_value_in, plain)
+    return [flag for flag in shown if missing(flag.path, value_of) is None]
+
+
+def _value_in(plain: Mapping[str, Data], path: str) -> Data:
+    return reduce(getitem, path.split("."), plain)
+
+
+def flags_over(
+    start: Mapping[str, Data], words: Sequence[str] = ()
 ) -> tuple[list[Flag], Mapping[str, Data]]:
-    """Return all flags of a run, and its defaults with the classes that the words choose."""
-    plain = start
+    """Return all flags of a run, and its defaults with what the words choose.
+
+    They choose classes of groups, and the settings that others need.
+    """
+    plain, choosing = start, {need.setting for need in NEEDS}
     while True:
         flags = [*flags_in(Output, {}), *map(_with_range, flags_in(RunConfig, plain))]
-        found, _ = matched(words, flags)
-        chosen = laid(plain, {one.path: one.read(said) for one, said in found if one.classes})
+        found = [
+            one for one in matched(words, flags)[0] if one[0].classes or one[0].path in choosing
+        ]
+        chosen = laid(plain, {flag.path: flag.read(said) for flag, said in found})
         if chosen == plain:
             return flags, plain
         plain = chosen
@@ -311,24 +343,11 @@ def _for_hosts(
     own: Mapping[str, Data], values: Mapping[str, Data]
 ) -> Iterator[tuple[str, str, Data]]:
     """Yield what `--listen`, `--advertise` and a range of actors stand for: flag, path, value."""
-    if (bind := own.get("listen")) is not None:
-        tcp_address(bind, name="--listen")
-        launcher = values.get("launcher")
-        if launcher in {"process", "thread"}:
-            raise ConfigError(
-                f"--listen lets hosts start the actors, but --launcher {launcher} starts them "
-                "here; omit one of the two"
-            )
-        if launcher is None:
-            yield "--listen", "launcher", "hosts"
-        yield "--listen", "transport.bind", bind
-    if (name := own.get("advertise")) is not None:
-        advertised(name, "tcp://127.0.0.1:1", setting="--advertise")
-        if not {"listen", "config"} & own.keys() and "transport.bind" not in values:
-            raise ConfigError(
-                "--advertise names this machine to hosts that join; add --listen tcp://ADDRESS"
-            )
-        yield "--advertise", "transport.advertise", name
+    for name, path in (("listen", "transport.bind"), ("advertise", "transport.advertise")):
+        if name in own:
+            yield flag_of(name), path, own[name]
+    if "listen" in own and "launcher" not in values:
+        yield "--listen", "launcher", "hosts"
     actors = values.get("actors")
     if isinstance(actors, str) and actors != "auto":
         both = _Range.parse(actors)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -135,7 +134,7 @@ def _trackers(run_dir: Path, output: Output) -> list[Recorder]:
         from asyncrl.recorders.mlflow import MlflowRecorder
 
         mlflow = partial(MlflowRecorder, directory=run_dir / "mlflow", videos=videos)
-        found.append(apart([mlflow(output.mlflow, run_name=output.mlflow_run)]))
+        found.append(apart([mlflow(output.mlflow)]))
     if output.wandb:
         from asyncrl.recorders.wandb import WandbRecorder
 
@@ -153,10 +152,7 @@ JOIN_KEY = "join.key"
 
 _TUNING_S = 60.0
 
-
-def parse(argv: list[str]) -> TrainArguments:
-    """Parse the command line."""
-    return parse_train(argv)
+parse = parse_train
 
 
 def run(arguments: TrainArguments, launcher: RunLauncher | None = None) -> int:
@@ -230,14 +226,11 @@ def _result_in(
     return result, interrupted.exit_code
 
 
-@contextmanager
-def _dashboard(output: Output, run_dir: Path) -> Iterator[LiveReport | None]:
+def _dashboard(output: Output, run_dir: Path) -> AbstractContextManager[LiveReport | None]:
     """Take the port of the dashboard before anything starts; show the end of the run at the end."""
     if not output.dashboard:
-        yield None
-        return
-    with closing(LiveReport(run_dir, output.dashboard_port)) as dashboard:
-        yield dashboard
+        return nullcontext()
+    return closing(LiveReport(run_dir, output.dashboard_port))
 
 
 def _order_line(run_dir: Path, shown: Path) -> str:
@@ -281,8 +274,6 @@ def _trained(
 
 def _tuned(arguments: TrainArguments) -> TrainArguments:
     """Choose the settings that were left to the search, by short runs."""
-    if not arguments.auto:
-        return arguments
     quiet = arguments.output.quiet
     if not quiet:
         show(f"choosing the number of actors by short runs, at most {_TUNING_S:.0f} s")

@@ -1,9 +1,10 @@
-"""What each mode uses: one table of settings and parts, and what refuses those without effect."""
+"""Which settings have an effect with which others, in one table; refuses those without effect."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Literal
+from operator import attrgetter
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from asyncrl.core.errors import ConfigError
 
@@ -12,58 +13,74 @@ if TYPE_CHECKING:
 
 Mode = Literal["async", "sync", "offline"]
 
-_LACKS: Mapping[Mode, str] = {
-    "async": "learns from what its actors send",
-    "sync": "has no actors",
-    "offline": "steps no environments to learn from",
+
+class Need(NamedTuple):
+    """What settings, groups of settings and arguments need to have an effect."""
+
+    setting: str
+    values: tuple[str, ...]
+    """One of these values of the setting."""
+
+    names: tuple[str, ...]
+    """Who needs it."""
+
+
+NEEDS = (
+    Need(
+        "mode",
+        ("async", "sync"),
+        (
+            *("actors", "envs_per_actor", "segment", "limiter"),
+            *("parts.processor", "make_eval_env", "make_processor"),
+        ),
+    ),
+    Need(
+        "mode",
+        ("async",),
+        (
+            *("launcher", "inference", "supervision", "transport", "proxy", "ranks"),
+            *("limiter.band_transitions", "trainer.batches_per_draw"),
+            *("trainer.sync_interval_opt_steps", "trainer.max_lag_s", "trainer.max_lag_opt_steps"),
+            *("parts.strategy", "parts.actor_agents", "strategy", "actor_agents"),
+            *("record_order", "join_key", "hosts", "ray", "serving"),
+        ),
+    ),
+    Need("mode", ("offline",), ("data",)),
+    Need("launcher", ("hosts", "ray"), ("hosts", "transport.bind_every_interface")),
+    Need("launcher", ("ray",), ("ray",)),
+    Need("inference", ("learner", "server"), ("serving",)),
+    Need("supervision.restart.on_exception", ("drop_actor",), ("supervision.restart.min_actors",)),
+)
+"""All else has an effect in every run."""
+
+_LACKS: Mapping[str, str] = {
+    "async": ", which learns from what its actors send",
+    "sync": ", which has no actors",
+    "offline": ", which steps no environments to learn from",
 }
-
-_ACTORS: tuple[Mode, ...] = ("async",)
-_ENVIRONMENTS: tuple[Mode, ...] = ("async", "sync")
-
-USED_BY: Mapping[str, tuple[Mode, ...]] = {
-    "actors": _ENVIRONMENTS,
-    "envs_per_actor": _ENVIRONMENTS,
-    "segment": _ENVIRONMENTS,
-    "limiter": _ENVIRONMENTS,
-    "limiter.band_transitions": _ACTORS,
-    "trainer.batches_per_draw": _ACTORS,
-    "trainer.sync_interval_opt_steps": _ACTORS,
-    "trainer.max_lag_s": _ACTORS,
-    "trainer.max_lag_opt_steps": _ACTORS,
-    "launcher": _ACTORS,
-    "inference": _ACTORS,
-    "serving": _ACTORS,
-    "supervision": _ACTORS,
-    "hosts": _ACTORS,
-    "ray": _ACTORS,
-    "transport": _ACTORS,
-    "proxy": _ACTORS,
-    "ranks": _ACTORS,
-    "data": ("offline",),
-    "parts.processor": _ENVIRONMENTS,
-    "parts.strategy": _ACTORS,
-    "parts.actor_agents": _ACTORS,
-    "make_eval_env": _ENVIRONMENTS,
-    "make_processor": _ENVIRONMENTS,
-    "strategy": _ACTORS,
-    "actor_agents": _ACTORS,
-    "record_order": _ACTORS,
-    "join_key": _ACTORS,
-}
-"""Setting, group of settings, or argument -> the modes that use it. Others are used by all."""
+"""What a mode lacks for what has no effect with it."""
 
 
-def uses(mode: Mode, name: str) -> bool:
-    """Whether a mode uses a setting or an argument."""
-    groups = (modes for path, modes in USED_BY.items() if f"{name}.".startswith(f"{path}."))
-    return all(mode in modes for modes in groups)
+def is_within(name: str, groups: Iterable[str]) -> bool:
+    """Whether a setting or an argument is one of these, or in a group of settings that is."""
+    return any(f"{name}.".startswith(f"{group}.") for group in groups)
+
+
+def needs_of(name: str) -> Iterable[Need]:
+    """Return what a setting or an argument needs, or a group that it is in."""
+    return (need for need in NEEDS if is_within(name, need.names))
+
+
+def missing(name: str, value_of: Callable[[str], object]) -> Need | None:
+    """Return what a setting or an argument lacks to have an effect; None if it has one."""
+    lacking = (need for need in needs_of(name) if value_of(need.setting) not in need.values)
+    return next(lacking, None)
 
 
 def check_mode(
     config: RunConfig, given: Iterable[str] = (), shown: Callable[[str], str] = str
 ) -> None:
-    """Raise `ConfigError` for what is given, or set in the config, without effect in its mode.
+    """Raise `ConfigError` for what is given, or set in the config, without effect there.
 
     `given` are dotted names of settings, and arguments: what presets bring along is not refused.
     `shown` returns how a message names one.
@@ -71,9 +88,9 @@ def check_mode(
     by_value = {"data": config.data is not None, "inference": config.inference != "actor"}
     own = [*config.parts.given, *(name for name, is_set in by_value.items() if is_set)]
     for name in (*own, *(one for one in given if one not in by_value)):
-        if not uses(config.mode, name):
-            modes = " or ".join(mode for mode in _LACKS if uses(mode, name))
+        if need := missing(name, lambda path: attrgetter(path)(config)):
+            setting, now = shown(need.setting), attrgetter(need.setting)(config)
             raise ConfigError(
-                f"{shown(name)} has no effect with {shown('mode')}={config.mode}, which "
-                f"{_LACKS[config.mode]}; remove it, or set {shown('mode')} to {modes}"
+                f"{shown(name)} has no effect with {setting}={now}{_LACKS.get(now, '')}; remove "
+                f"it, or set {setting} to {' or '.join(need.values)}"
             )

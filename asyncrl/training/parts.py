@@ -31,7 +31,7 @@ Elsewhere = HostsConfig | RayConfig
 
 
 class Parts(CommonParts, total=False):
-    """The arguments of all ways to train, each optional; `USED_BY` says which mode uses which.
+    """The arguments of all ways to train, each optional; `NEEDS` says which mode uses which.
 
     An argument replaces what the settings name. Callbacks are called after those.
     """

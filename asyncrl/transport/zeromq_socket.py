@@ -141,19 +141,13 @@ class Curve:
 _WANTED = "an IP address of this host, as in tcp://10.0.0.5, tcp://10.0.0.5:7777 or tcp://[::1]"
 
 
-def tcp_address(bind: str, *, name: str) -> tuple[IPv4Address | IPv6Address, int]:
-    """Return the address and the port of what is called `name`, or raise `ConfigError`."""
+def tcp_endpoint(bind: str, *, every_interface: bool = False) -> str:
+    """Return the endpoint to bind to, or raise `ConfigError`."""
     form = re.fullmatch(r"tcp://(?:\[(.+)\]|([^:]+))(?::([0-9]{1,5}))?", bind)
     address = _address(form[1] or form[2]) if form else None
     port = int(form[3] or 0) if form else 0
     if address is None or port >= 1 << 16:
-        raise ConfigError(f"{name} must be {_WANTED}; got {bind!r}")
-    return address, port
-
-
-def tcp_endpoint(bind: str, *, every_interface: bool = False) -> str:
-    """Return the endpoint to bind to, or raise `ConfigError`."""
-    address, port = tcp_address(bind, name="bind, unless it is 'ipc',")
+        raise ConfigError(f"transport.bind must be {_WANTED}, or 'ipc'; got {bind!r}")
     if address.is_unspecified and not every_interface:
         raise ConfigError(
             f"{bind!r} listens on every network of this host: use {_WANTED}, or set "
@@ -169,7 +163,7 @@ def tcp_endpoint(bind: str, *, every_interface: bool = False) -> str:
     return f"tcp://{shown}:{port or '*'}"
 
 
-def advertised(name: str, endpoint: str, *, setting: str = "advertise") -> str:
+def advertised(name: str, endpoint: str) -> str:
     """Return where other machines connect to; `endpoint` gives the port that `name` lacks."""
     form = re.fullmatch(
         r"(?:tcp://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?)(?::([0-9]{1,5}))?",
@@ -178,8 +172,9 @@ def advertised(name: str, endpoint: str, *, setting: str = "advertise") -> str:
     port = int(form[2] or 1) if form else 0
     if form is None or not 0 < port < 1 << 16:
         raise ConfigError(
-            f"{setting} must be a host name or an address, with a port if it differs from the "
-            f"one here, as in learner.example.org, 10.0.0.5:7777 or [fd00::5]; got {name!r}"
+            "transport.advertise must be a host name or an address, with a port if it "
+            "differs from the one here, as in learner.example.org, 10.0.0.5:7777 or "
+            f"[fd00::5]; got {name!r}"
         )
     return f"tcp://{form[1]}:{form[2] or endpoint.rpartition(':')[2]}"
 

@@ -34,6 +34,7 @@ from benchmarks.machines import MARK, marked
 
 _RANKS = 3
 _TIMEOUT_S = 15.0
+"""As in `ranks.yaml`."""
 _SPARE_S = 5.0
 """Seconds beyond the timeout after which a frozen rank must be named, and in which ranks must end
 after what started them."""
@@ -47,8 +48,7 @@ _FAULT = "ASYNCRL_CHAOS_FAULT"
 
 _SETTINGS = f"""--actors 6 --envs-per-actor 1 --evaluate.where off --limiter.min-size 96
     --trainer.batch-size 48 --replay.capacity 60000 --record.interval-s 0.2
-    --save.interval-opt-steps 20 --agent.device cpu --agent.hidden 16 --ranks.timeout-s {_TIMEOUT_S}
-    --ranks.check-interval-opt-steps 20 --quiet
+    --save.interval-opt-steps 20 --agent.device cpu --agent.hidden 16 --quiet
     --config {Path(__file__).with_suffix(".yaml")}""".split()
 
 

@@ -27,7 +27,7 @@ from tests.cli import console
 from tests.support import warm
 from tests.support.helpers import wait_until
 
-TWO = [*console.SLOW, "--actors", "2", "--ranks.patience-s", "30"]
+TWO = [*console.SLOW, "--actors", "2", "--config", "ranks.yaml", "--quiet"]
 _DEADLINE_S = 180.0
 
 
@@ -79,7 +79,8 @@ class Asks(Callback):
 @pytest.mark.processes
 def test_a_killed_learner_is_named_and_the_other_one_saves(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    flags = [*TWO, "--save.interval-opt-steps", "10", "--quiet"]
+    (tmp_path / "ranks.yaml").write_text("ranks: {patience_s: 30}")
+    flags = [*TWO, "--save.interval-opt-steps", "10"]
     with ranks(tmp_path, "train", "dqn", *flags, "--run-dir", "run") as (first, second):
         wait_until(lambda: all(checkpoints(run)), _DEADLINE_S, "a checkpoint of both")
         os.kill(second.pid, signal.SIGKILL)
@@ -95,9 +96,11 @@ def test_a_killed_learner_is_named_and_the_other_one_saves(tmp_path: Path) -> No
 def test_learners_train_and_save_at_the_same_step_when_all_are_terminated(tmp_path: Path) -> None:
     """They sum by gloo, as if they were on two machines; above, in shared memory."""
     run = tmp_path / "run"
-    flags = [*TWO, "--save.interval-opt-steps", "0", "--quiet", "--ranks.several-machines"]
-    (tmp_path / "parts.yaml").write_text(f"parts: {{callbacks: ['{__name__}:Asks']}}")
-    flags += ["--config", "parts.yaml"]
+    flags = [*TWO, "--save.interval-opt-steps", "0"]
+    (tmp_path / "ranks.yaml").write_text(
+        "ranks: {patience_s: 30, several_machines: true}\n"
+        f"parts: {{callbacks: ['{__name__}:Asks']}}"
+    )
 
     def learns() -> bool:
         path = run / "metrics.jsonl"

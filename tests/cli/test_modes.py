@@ -108,7 +108,7 @@ def test_offline_run_learns_from_a_run_and_continues(
         ("dqn --launcher ray --actors=auto", "measures this machine, but hosts start the actors"),
         ("dqn --mode sync --proxy.overflow=drop", "--proxy.overflow has no effect"),
         ("dqn --mode sync --listen tcp://127.0.0.1", "--listen has no effect"),
-        ("dqn --mode sync --limiter.band-transitions 9", "--limiter.band-transitions has no ef"),
+        ("dqn --mode sync --trainer.max-lag-s 9", "--trainer.max-lag-s has no effect"),
         ("iql", "mode=offline learns from data, but data is not set; set it"),
         ("dqn --data x", "--data has no effect with --mode=async.* offline"),
         ("dqn --mode sync --limiter.samples-per-insert 0", "does not define how often mode=sync"),

@@ -318,7 +318,8 @@ def test_terminal_that_has_gone_keeps_the_exit_code_of_its_signal(tmp_path: Path
 @pytest.mark.processes
 def test_scheduler_waits_for_no_actor_that_hangs(tmp_path: Path) -> None:
     args = [*misbehaving_env("sleep", when="hang"), "--evaluate.where", "off", "--run-dir", "x"]
-    args += ["--supervision.stop-timeout-s", "600", "--grace-s", "10"]
+    (tmp_path / "patient.yaml").write_text("supervision: {stop_timeout_s: 600}")
+    args += ["--config", "patient.yaml", "--grace-s", "10"]
     with started("train", "dqn", *TINY, *args, cwd=tmp_path) as process:
         wait_for_a_record(tmp_path / "x")
         (tmp_path / "hang").touch()

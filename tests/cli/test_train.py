@@ -74,10 +74,14 @@ def flags_of_help(capsys: pytest.CaptureFixture[str], *argv: str) -> set[str]:
     return set(re.findall(r"^[^\w-]+(--[a-z][\w.-]*)", capsys.readouterr().out, re.MULTILINE))
 
 
-@pytest.mark.parametrize("name", ["dqn", "ppo", "iql"])
-def test_help_shows_what_people_change_most(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "source"), [("dqn", "--actors"), ("ppo", "--actors"), ("iql", "--data")]
+)
+def test_help_shows_what_people_change_most(
+    name: str, source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     common = flags_of_help(capsys, name, "--help")
-    assert {"--env", "--actors", "--seed", "--replay.gamma", "--run-dir"} <= common
+    assert {"--env", source, "--seed", "--replay.gamma", "--run-dir"} <= common
     assert any(flag.endswith("learning-rate") for flag in common)
     assert 20 <= len(common) <= 32
     assert common < flags_of_help(capsys, name, "--help-all")
@@ -150,14 +154,14 @@ def test_run_is_logged_to_mlflow_beside_a_csv_file(
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     flags = ["--mode", "sync", "--max-opt-steps", "60", "--run-dir", "runs/x", "--csv"]
-    mlflow_flags = ["--mlflow", "mine", "--mlflow-run", "first", "--record.interval-s", "5"]
+    mlflow_flags = ["--mlflow", "mine", "--record.interval-s", "5"]
     with warnings.catch_warnings(action="ignore"):  # MLflow's and SQLAlchemy's own
         client = import_module("mlflow").MlflowClient(uri)
         experiment = client.create_experiment("mine")  # creates the tables, which takes seconds
         done = run("train", "dqn", *TINY, *flags, *mlflow_flags, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         (logged,) = client.search_runs([experiment])
-    assert (logged.info.run_name, logged.info.status) == ("first", "FINISHED")
+    assert (logged.info.run_name, logged.info.status) == ("x", "FINISHED")
     assert logged.data.params["agent.hidden"] == "[16]"
     assert logged.data.metrics["opt_steps"] == 60
     assert "agent/loss" in logged.data.metrics
@@ -384,7 +388,11 @@ def test_steps_are_profiled_if_asked(tmp_path: Path) -> None:
     ("flags", "names"),
     [
         ("--profile-opt-steps -1", "--profile-opt-steps must be 0"),
-        ("--mlflow-run first", "--mlflow-run names a run of an experiment"),
+        ("--transport.window 4", "set transport.window in the file"),
+        ("--ranks.patience-s=4", "set ranks.patience_s in the file"),
+        ("--hosts.host-timeout-s 4", "--hosts.host-timeout-s .* --launcher to hosts or ray"),
+        ("--inference server --ray.hosts 2", "--ray.hosts .* --launcher to ray"),
+        ("--serving.max-batch 4", "--serving.max-batch .* --inference to learner or server"),
         ("--config {}/mine.yaml", "actors"),
     ],
 )

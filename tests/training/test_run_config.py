@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from inspect import signature
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.modes import USED_BY, check_mode
+from asyncrl.training.modes import NEEDS, check_mode
 from asyncrl.training.parts import Parts
 from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
@@ -69,9 +70,9 @@ def test_evaluations_may_take_place_elsewhere_in_the_same_wrappers() -> None:
 
 def test_table_of_modes_names_settings_and_arguments_that_there_are() -> None:
     arguments = {*Parts.__optional_keys__, *signature(build_trainer).parameters}
-    for path in USED_BY:
+    for path in {path for need in NEEDS for path in (need.setting, *need.names)}:
         owner, _, name = path.rpartition(".")
-        cls = type(getattr(RunConfig(), owner)) if owner else RunConfig
+        cls = type(attrgetter(owner)(RunConfig())) if owner else RunConfig
         assert path in arguments or name in {field.name for field in fields(cls)}, path
 
 
@@ -80,3 +81,6 @@ def test_what_presets_bring_along_is_refused_in_a_mode_only_if_it_is_given() -> 
     check_mode(config, ["actors", "trainer.batch_size"])
     with pytest.raises(ConfigError, match=r"transport\.window has no effect with mode=sync"):
         check_mode(config, ["transport.window"])
+    with pytest.raises(ConfigError, match=r"ray\.hosts has no effect with launcher=process"):
+        check_mode(RunConfig(), ["ray.hosts"])
+    check_mode(RunConfig(launcher="ray"), ["ray.hosts", "hosts.min_actors"])
