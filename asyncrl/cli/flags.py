@@ -80,13 +80,12 @@ OTHER_NAMES: Mapping[str, str] = {
 IN_FILES = (
     *("evaluate.final_timeout_s", "evaluate.play.max_episode_steps", "limiter.band_transitions"),
     *("ranks", "save.timeout_s", "segment.max_message_bytes"),
-    *("supervision.restart.backoff_factor", "supervision.restart.backoff_max_s"),
-    *("supervision.restart.backoff_s", "supervision.restart.jitter"),
+    *("supervision.restart.backoff_max_s", "supervision.restart.backoff_s"),
     *("supervision.restart.window_s", "supervision.stop_timeout_s"),
     *("trainer.batches_per_draw", "trainer.max_lag_opt_steps"),
     *("transport.advertise", "transport.bind", "transport.heartbeat_interval_s"),
     *("transport.max_message_bytes", "transport.max_model_bytes"),
-    *("transport.request_interval_s", "transport.silence_warning_s", "transport.window"),
+    *("transport.request_interval_s", "transport.window"),
 )
 """Settings and groups without flags, which few runs set: a line of help for each would hide those
 that many runs set."""

@@ -20,15 +20,13 @@ import random
 import signal
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from asyncrl.core.declared import (
     Count,
     Natural,
     NotNegative,
     Positive,
-    Share,
-    Within,
     check_declared,
 )
 from asyncrl.core.errors import ConfigError
@@ -46,6 +44,9 @@ _MAKE_ROOM = (
     "disk is full, free space on it, or set TMPDIR to a directory on another one."
 )
 
+_JITTER = 0.1
+"""Random share of a backoff, so that many actors do not restart at the same moment."""
+
 OnException = Literal["raise", "restart", "restart_env", "drop_actor"]
 
 
@@ -61,16 +62,11 @@ class RestartPolicyConfig:
     """Seconds after which a failure no longer counts. Time in which the actor hung is excluded."""
 
     backoff_s: NotNegative = 0.1
-    """Seconds before the first restart of an actor."""
-
-    backoff_factor: Annotated[float, Within("[1, 1000]")] = 2.0
-    """Factor by which the backoff grows with each further failure within `window_s`."""
+    """Seconds before the first restart of an actor. Each further failure within `window_s` doubles
+    it."""
 
     backoff_max_s: NotNegative = 30.0
     """Maximum backoff in seconds."""
-
-    jitter: Share = 0.1
-    """Random share of the backoff, so that many actors do not restart at the same moment."""
 
     on_exception: OnException = "raise"
     """What to do after an exception in an actor. `raise` ends the run, since it is a defect. For
@@ -233,8 +229,8 @@ class _Recent:
     def _backoff_s(self, deaths: int) -> float:
         config = self._config
         # 64 failures reach any limit, and the power cannot overflow.
-        wait = config.backoff_s * config.backoff_factor ** min(deaths - 1, 64)
-        return min(config.backoff_max_s, wait) * (1.0 - config.jitter * self._random.random())
+        wait = config.backoff_s * 2.0 ** min(deaths - 1, 64)
+        return min(config.backoff_max_s, wait) * (1.0 - _JITTER * self._random.random())
 
 
 def cause_of(ended: ActorExit) -> Cause:

@@ -49,6 +49,11 @@ from asyncrl.transport.zeromq_socket import (
 _log = logging.getLogger(__name__)
 _READABLE = int(zmq.POLLIN)  # as an enum, an operation on it takes a microsecond
 # Limit of unread reports. Actors send one per second, and none while they wait for credit.
+_SILENCE_WARNING_S = 60.0
+"""Seconds after which an actor whose `Hello` got no reply logs the likely reason. It keeps waiting,
+since the learner may be stopped; its manager ends actors that cannot connect to a running
+learner."""
+
 _MOST_UNREAD = 256
 
 
@@ -103,7 +108,7 @@ class ZmqActorLink:
         if self._hello is None:
             self._hello = message
             self._asked_at = self._clock()
-            self._warn_at = self._asked_at + self._config.silence_warning_s
+            self._warn_at = self._asked_at + _SILENCE_WARNING_S
             self._put(self._wire.encode(message))
         deadline = self._clock() + timeout_s
         while not self._welcomed:
@@ -288,7 +293,7 @@ class ZmqActorLink:
                 "was revoked or belongs to another run"
             )
         if now >= self._warn_at:
-            self._warn_at = now + self._config.silence_warning_s
+            self._warn_at = now + _SILENCE_WARNING_S
             _log.warning("%s", self._silence())
 
     def _silence(self) -> str:
@@ -305,7 +310,7 @@ class ZmqActorLink:
             cause = "no connection is accepted there: it has exited, or a firewall blocks them"
         return (
             f"the learner at {self._endpoint} has not answered {self._peer} for"
-            f" {self._config.silence_warning_s:g} s; {cause}"
+            f" {_SILENCE_WARNING_S:g} s; {cause}"
         )
 
     def _has_credit(self, message: Experience | Report) -> bool:

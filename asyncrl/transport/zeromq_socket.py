@@ -83,11 +83,6 @@ class ZmqTransportConfig:
     most these. If more are needed to keep an actor far away busy, the learner allows up to 64, or
     up to the square of a window below 8; with 1 it never does."""
 
-    silence_warning_s: Positive = 60.0
-    """Seconds after which an actor whose `Hello` got no reply logs the likely reason. It keeps
-    waiting, since the learner may be stopped. The actor's manager ends actors that cannot connect
-    to a running learner."""
-
     request_interval_s: Positive = 5.0
     """Seconds after which an actor repeats a request without a reply, in case it was lost."""
 

@@ -16,6 +16,7 @@ from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorBody, ActorExit, Place, Progress, ProgressReport
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
+from asyncrl.supervision import restart_policy
 from asyncrl.supervision.actor_manager import ActorManager, ActorManagerConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from tests.support.fakes import NoProgress
@@ -198,10 +199,15 @@ class Stage:
         self.launcher.wait_rounds()
 
 
+@pytest.fixture(autouse=True)
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restart_policy, "_JITTER", 0.0)
+
+
 @contextmanager
 def started(n_actors: int = 2, **settings: Any) -> Iterator[Stage]:
     names = settings.pop("names", {})
-    restart = {"jitter": 0.0, "backoff_s": 1.0, "max_restarts": 2}
+    restart = {"backoff_s": 1.0, "max_restarts": 2}
     restart |= {k: settings.pop(k) for k in [*settings] if hasattr(RestartPolicyConfig, k)}
     settings = {"step_timeout_s": 0.0} | settings
     config = ActorManagerConfig(restart=RestartPolicyConfig(**restart), **settings)

@@ -15,6 +15,7 @@ import zmq
 
 from asyncrl.core.errors import ConfigError, Refused, TransportError
 from asyncrl.core.messages import Experience
+from asyncrl.transport import zeromq_actor
 from asyncrl.transport.zeromq import ZmqActorLink, ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
 from tests.support import scale
 from tests.support.attack import address_of, greeting
@@ -44,12 +45,15 @@ from tests.support.sample_messages import (
 )
 from tests.transport.conftest import Keep
 
-CONFIG = ZmqTransportConfig(
-    max_message_bytes=1 << 16, request_interval_s=0.05, silence_warning_s=1.0
-)
+CONFIG = ZmqTransportConfig(max_message_bytes=1 << 16, request_interval_s=0.05)
 DEADLINE_S = 60.0
 ATTEMPTS = 260 if scale.full else 25
 MESSAGES = 5
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zeromq_actor, "_SILENCE_WARNING_S", 1.0)
 
 
 @pytest.fixture
