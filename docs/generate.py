@@ -28,7 +28,7 @@ from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents.parts.exploration import EpsilonGreedy, EpsilonLadder, Softmax
 from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.agents.parts.torch_config import TorchConfig
-from asyncrl.cli.flags import IN_FILES, Output
+from asyncrl.cli.flags import Output
 from asyncrl.cli.main import main as command_line
 from asyncrl.core.declared import Hint, Kind, Setting, origin_of, settings_of
 from asyncrl.core.named import Named
@@ -51,7 +51,7 @@ from asyncrl.supervision.host_launcher import HostsConfig
 from asyncrl.supervision.ray import RayConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.modes import is_within, needs_of
+from asyncrl.training.modes import IN_FILES, is_within, needs_of
 from asyncrl.training.named_parts import NamedParts
 from asyncrl.training.presets import PRESETS
 from asyncrl.training.run_config import RunConfig

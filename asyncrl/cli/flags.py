@@ -37,7 +37,7 @@ from asyncrl.core.declared import (
 )
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import from_plain, to_plain
-from asyncrl.training.modes import NEEDS, check_mode, is_within, missing
+from asyncrl.training.modes import IN_FILES, NEEDS, check_mode, is_within, missing
 from asyncrl.training.presets import (
     ReplayKind,
     agent_in,
@@ -76,19 +76,6 @@ OTHER_NAMES: Mapping[str, str] = {
     "train_frequency": "samples_per_insert",
 }
 """Names in Python and in other libraries -> ends of the paths of settings here."""
-
-IN_FILES = (
-    *("evaluate.final_timeout_s", "evaluate.play.max_episode_steps", "limiter.band_transitions"),
-    *("ranks", "save.timeout_s", "segment.max_message_bytes"),
-    *("supervision.restart.backoff_max_s", "supervision.restart.backoff_s"),
-    *("supervision.restart.window_s", "supervision.stop_timeout_s"),
-    *("trainer.batches_per_draw", "trainer.max_lag_opt_steps"),
-    *("transport.advertise", "transport.bind", "transport.heartbeat_interval_s"),
-    *("transport.max_message_bytes", "transport.max_model_bytes"),
-    *("transport.request_interval_s", "transport.window"),
-)
-"""Settings and groups without flags, which few runs set: a line of help for each would hide those
-that many runs set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,6 @@ from typing import Annotated
 from asyncrl.cli.flags import check_config_file
 from asyncrl.cli.output import printing_log, show
 from asyncrl.cli.parser import POSITIONAL, parsed
-from asyncrl.cli.signals import interrupting
 from asyncrl.core.declared import Count, NotNegative
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
@@ -19,6 +18,7 @@ from asyncrl.metrics.system import Cores
 from asyncrl.training.join import join_run
 from asyncrl.training.join_key import JoinKey
 from asyncrl.training.run_config import RunConfig
+from asyncrl.training.signals import interrupting
 from asyncrl.training.yaml_file import load_yaml
 
 _POLL_S = 0.2

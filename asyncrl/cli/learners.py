@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING
 
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli.run_directory import load_starts
-from asyncrl.cli.signals import Interrupted, interrupting
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.learner.lockstep import STORE_FILE, Group, place_in, process_fields, process_state
 from asyncrl.training.ranks import join_ranks
 from asyncrl.training.run import build_trainer
+from asyncrl.training.signals import Interrupted, interrupting
 
 if TYPE_CHECKING:
     from asyncrl.cli.flags import TrainArguments

@@ -24,7 +24,6 @@ from asyncrl.cli.run_directory import (
     save_starts,
     save_summary,
 )
-from asyncrl.cli.signals import interrupting
 from asyncrl.cli.tune import tune
 from asyncrl.core.callback import Callback
 from asyncrl.core.errors import AsyncRLError
@@ -48,6 +47,7 @@ from asyncrl.training.ranks import sharing_failure
 from asyncrl.training.recorded import ORDER_FILE
 from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
+from asyncrl.training.signals import interrupting
 
 
 def print_run(agent: str, config: RunConfig, run_dir: Path) -> None:

@@ -1,4 +1,7 @@
-"""Which settings have an effect with which others, in one table; refuses those without effect."""
+"""Which settings have an effect with which others, and which have no flag: one table each.
+
+Refuses settings without effect.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +55,19 @@ NEEDS = (
     Need("supervision.restart.on_exception", ("drop_actor",), ("supervision.restart.min_actors",)),
 )
 """All else has an effect in every run."""
+
+IN_FILES = (
+    *("evaluate.final_timeout_s", "evaluate.play.max_episode_steps", "limiter.band_transitions"),
+    *("ranks", "save.timeout_s", "segment.max_message_bytes"),
+    *("supervision.restart.backoff_max_s", "supervision.restart.backoff_s"),
+    *("supervision.restart.window_s", "supervision.stop_timeout_s"),
+    *("trainer.batches_per_draw", "trainer.max_lag_opt_steps"),
+    *("transport.advertise", "transport.bind", "transport.heartbeat_interval_s"),
+    *("transport.max_message_bytes", "transport.max_model_bytes"),
+    *("transport.request_interval_s", "transport.window"),
+)
+"""Settings and groups without flags, which few runs set: a line of help for each would hide those
+that many runs set."""
 
 _LACKS: Mapping[str, str] = {
     "async": ", which learns from what its actors send",

@@ -9,7 +9,7 @@ that are objects of Python.
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, nullcontext
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -35,7 +35,7 @@ from asyncrl.training.run_config import (
     offline_defaults,
     recorded_by_steps,
 )
-from asyncrl.training.signals import answering_signals
+from asyncrl.training.signals import interrupting
 
 
 def train(
@@ -49,11 +49,12 @@ def train(
 ) -> TrainResult:
     """Train in the config's mode and return the result. Takes the arguments of `build_trainer`.
 
-    With `signals`, SIGTERM ends the run after a checkpoint, SIGUSR1 saves one, as schedulers such
-    as Slurm expect it; for scripts that handle neither themselves.
+    With `signals`, as in the command line, SIGINT, SIGTERM and SIGHUP end the run after a
+    checkpoint, within `grace_s`, and a second one ends the process; SIGUSR1 saves a checkpoint.
     """
     trainer = build_trainer(config, agent=agent, env=env, data=data, **parts)
-    with closing(trainer), answering_signals(trainer.interrupter, signals):
+    interrupts = interrupting(trainer.interrupter, config.grace_s) if signals else nullcontext()
+    with closing(trainer), interrupts:
         return trainer.train()
 
 

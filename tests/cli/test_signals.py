@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from asyncrl.checkpoint.checkpoint import Checkpointer
-from asyncrl.cli import signals
-from asyncrl.cli.signals import interrupting
 from asyncrl.core.interrupter import Interrupter
+from asyncrl.training import signals
+from asyncrl.training.signals import interrupting
 from tests.cli.console import COMMAND, SLOW, TINY, hears, misbehaving_env, started
 from tests.support import warm
 from tests.support.helpers import no_thread, wait_until
@@ -119,7 +119,7 @@ def test_run_is_gone_when_its_grace_is_over_with_a_summary_if_it_can_be_saved(
     assert interrupter.reason == f"interrupted by {number.name}"
     assert ends == [128 + number]
     ended = f"ended {'with' if way == 'saves' else 'without'} a summary"
-    why = f"not done within --grace-s after {number.name}"
+    why = f"not done within grace_s after {number.name}"
     assert capfd.readouterr().err == f"asyncrl: {why}; {ended}\n"
 
 
@@ -177,9 +177,10 @@ IN_NATIVE_CODE = """
 import atexit, contextlib, hashlib
 from asyncrl.cli import signals
 from asyncrl.core.interrupter import Interrupter
+from asyncrl.training.signals import interrupting
 
 atexit.register(print, "a long farewell")
-signals._COMMAND_GRACE_S = 0.4
+signals._GRACE_S = 0.4
 with {block}:
     print("begins", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000_000_000)
@@ -192,7 +193,7 @@ with {block}:
     ("block", "sent", "why"),
     [
         (
-            "signals.interrupting(Interrupter())",
+            "interrupting(Interrupter())",
             [signal.SIGINT, signal.SIGTERM],  # two of one kind may be taken for one
             "interrupted twice",
         ),
@@ -328,7 +329,7 @@ def test_scheduler_waits_for_no_actor_that_hangs(tmp_path: Path) -> None:
             process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 143
-    why = "not done within --grace-s after SIGTERM"
+    why = "not done within grace_s after SIGTERM"
     is_there = (tmp_path / "x/summary.json").exists()  # it may find a slow disk, but says so
     assert err == f"asyncrl: {why}; ended {'with' if is_there else 'without'} a summary\n"
     assert Checkpointer(tmp_path / "x/checkpoints").load_latest()
