@@ -81,11 +81,7 @@ def _run_on(disk: Path, *, stays_full: bool) -> Outcome:
     command = [*ASYNCRL, *_ARGUMENTS, "--run-dir", str(run_dir)]
     checkpoints = Checkpointer(run_dir / "checkpoints")
     with subprocess.Popen(  # noqa: S603  # our own module
-        command,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         try:
             wait_until(

@@ -195,9 +195,7 @@ class Faults:
         yield from self.run.until_unheard(at)
         host.send_signal(signal.SIGCONT)
         yield from self.run.stage.until(
-            lambda: not any(is_running(one) for one in old),
-            _DEADLINE_S,
-            "its old actor to end",
+            lambda: not any(is_running(one) for one in old), _DEADLINE_S, "its old actor to end"
         )
         yield from self.run.until_living(2)
 

@@ -115,9 +115,7 @@ def main() -> None:
     """Be the learner."""
     directory, actors = Path(sys.argv[1]), int(sys.argv[2])
     stage = Stage(
-        directory,
-        configure=lambda config: replace(config, actors=actors),
-        capacity=_CAPACITY,
+        directory, configure=lambda config: replace(config, actors=actors), capacity=_CAPACITY
     )
     stage.play(lambda stage: _while_watched(stage, directory))
 

@@ -44,10 +44,7 @@ class Plan:
     """That is allowed; over minutes a line through noise is steep."""
 
 
-_PLANS: Mapping[Size, Plan] = {
-    "small": Plan(240.0, 5.0, 200e6),
-    "full": Plan(7200.0, 30.0, 1e6),
-}
+_PLANS: Mapping[Size, Plan] = {"small": Plan(240.0, 5.0, 200e6), "full": Plan(7200.0, 30.0, 1e6)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,12 +198,7 @@ class Stage:
             + ("reported" if loses_reports else "made")
             + " accounted for",
             passed=exact,
-            numbers={
-                **ledger,
-                **differs,
-                "made_by_environments": made,
-                "incarnations": len(found),
-            },
+            numbers={**ledger, **differs, "made_by_environments": made, "incarnations": len(found)},
         )
 
 

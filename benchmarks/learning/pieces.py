@@ -14,16 +14,7 @@ from benchmarks.common import FIRST_SEED, ROOT
 from benchmarks.learning.offline import OFFLINE_CASES, OfflineCase
 from benchmarks.learning.offline import missing as missing_offline
 from benchmarks.learning.runs import Run, of_same_settings, origin
-from benchmarks.learning.tasks import (
-    CASES,
-    EQUAL,
-    OURS,
-    TASKS,
-    Case,
-    Duel,
-    absent,
-    missing,
-)
+from benchmarks.learning.tasks import CASES, EQUAL, OURS, TASKS, Case, Duel, absent, missing
 from benchmarks.learning.training import settings_of
 from benchmarks.peers.apart import python_of
 

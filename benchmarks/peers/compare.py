@@ -72,7 +72,7 @@ GRIDS: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]] = {
             {"kind": "ale", "envs": 16},
             {"kind": "serial", "envs": 16},
             {"kind": "parallel", "envs": 4},
-        ],
+        ]
     },
     OURS: {
         "sampling": [{"envs_per_actor": n} for n in (16, 64, 256)],

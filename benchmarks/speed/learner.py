@@ -115,11 +115,7 @@ CASES: Mapping[str, Case] = {
         agent=CrossQConfig(hidden=_SAC.hidden, device="cpu", threads=1),
         sizes=_SAC,
     ),
-    "dqn": Case(
-        words="DQN 64x64, batches of 128",
-        agent=PEERS_DQN,
-        sizes=_DQN,
-    ),
+    "dqn": Case(words="DQN 64x64, batches of 128", agent=PEERS_DQN, sizes=_DQN),
     "dqn-256": Case(
         words="DQN 256x256, batches of 128",
         agent=DQNConfig(hidden=(256, 256), device="cpu", threads=1),

@@ -27,14 +27,7 @@ from asyncrl.core.messages import (
     ModelInfo,
     Peer,
 )
-from asyncrl.core.segment import (
-    END,
-    TERMINATED,
-    TRUNCATED,
-    ColumnSpec,
-    SegmentConfig,
-    make_schema,
-)
+from asyncrl.core.segment import END, TERMINATED, TRUNCATED, ColumnSpec, SegmentConfig, make_schema
 from asyncrl.core.transport import Topic
 from asyncrl.core.types import ActorId, Array, ModelVersion
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch, CountingMemory

@@ -13,12 +13,7 @@ import torch
 
 from asyncrl.actor.acting_model import NoAnswer, ServedModel
 from asyncrl.actor.batcher import Batcher, ServingConfig
-from asyncrl.actor.inference_server import (
-    InferenceServer,
-    check_served,
-    place,
-    served,
-)
+from asyncrl.actor.inference_server import InferenceServer, check_served, place, served
 from asyncrl.agents.dqn import DQNAgent, DQNConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.agents.sac import SACConfig

@@ -18,11 +18,7 @@ from asyncrl.core.agent import PolicyContext, evaluation_mode
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array, Columns
-from tests.agents.chain import (
-    TWO_STATES,
-    random_batch,
-    spec,
-)
+from tests.agents.chain import TWO_STATES, random_batch, spec
 from tests.support.scale import examples
 
 CONTEXT = PolicyContext(seed=0)

@@ -19,13 +19,7 @@ from tests.agents.squashed import (
     scaled,
     weighted,
 )
-from tests.agents.test_sac import (
-    CONTEXT,
-    HIGH,
-    LOW,
-    SPEC,
-    batch_of,
-)
+from tests.agents.test_sac import CONTEXT, HIGH, LOW, SPEC, batch_of
 
 EPSILON = 1e-3
 
@@ -110,14 +104,7 @@ def runs_of_critics(agent: CrossQAgent) -> list[list[Array]]:
 class NaiveCrossQ:
     """The equations, of parameters that are given."""
 
-    def __init__(
-        self,
-        agent: CrossQAgent,
-        batch: Columns,
-        alpha: float,
-        *,
-        warm: bool,
-    ) -> None:
+    def __init__(self, agent: CrossQAgent, batch: Columns, alpha: float, *, warm: bool) -> None:
         self.batch = {name: column.astype(np.float64) for name, column in batch.items()}
         self.rows, self.alpha = len(batch["obs"]), alpha
         self.noise, self.warm = drawn_noise(CONTEXT.seed, self.rows, 2), warm

@@ -15,10 +15,7 @@ from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array, Columns
-from tests.agents.chain import (
-    TWO_STATES,
-    random_batch,
-)
+from tests.agents.chain import TWO_STATES, random_batch
 
 
 def table(of: EnvSpec) -> nn.Module:

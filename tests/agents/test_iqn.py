@@ -16,10 +16,7 @@ from torch import nn
 from asyncrl.agents.iqn import IQNAgent, IQNConfig, IQNNetwork, quantile_huber
 from asyncrl.core.agent import PolicyContext, evaluation_mode
 from asyncrl.core.types import Array
-from tests.agents.chain import (
-    TWO_STATES,
-    random_batch,
-)
+from tests.agents.chain import TWO_STATES, random_batch
 from tests.support.scale import examples
 
 CONTEXT = PolicyContext(seed=0)

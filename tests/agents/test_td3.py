@@ -18,16 +18,7 @@ from asyncrl.core.agent import PolicyContext, evaluation_mode, forget
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Columns
-from tests.agents.test_sac import (
-    CONTEXT,
-    HIGH,
-    LOW,
-    SPEC,
-    batch_of,
-    box,
-    observations,
-    spec_with,
-)
+from tests.agents.test_sac import CONTEXT, HIGH, LOW, SPEC, batch_of, box, observations, spec_with
 
 
 def small(**settings: Any) -> TD3Config:
@@ -235,8 +226,7 @@ class WithStillParts(nn.Module):
 
 def test_own_networks_may_have_parts_that_do_not_learn() -> None:
     agent = small(
-        actor_network=lambda _: WithStillParts(3, 2),
-        critic_network=lambda _: WithStillParts(5, 1),
+        actor_network=lambda _: WithStillParts(3, 2), critic_network=lambda _: WithStillParts(5, 1)
     ).build(SPEC, CONTEXT)
     networks = agent.model, agent.critics
     before = [copy.deepcopy(network.state_dict()) for network in networks]

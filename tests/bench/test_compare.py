@@ -9,8 +9,7 @@ from tests.bench.sample_results import MACHINE, a_result
 
 
 @pytest.mark.parametrize(
-    ("now", "code"),
-    [((73.0, 100.0), 0), ((71.0, 100.0), 1), ((500.0, 100.0), 0), ((8.0, 10.0), 0)],
+    ("now", "code"), [((73.0, 100.0), 0), ((71.0, 100.0), 1), ((500.0, 100.0), 0), ((8.0, 10.0), 0)]
 )
 def test_a_ratio_may_fall_by_the_tolerance_and_rise_at_will(
     now: tuple[float, float], code: int

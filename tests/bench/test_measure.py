@@ -47,8 +47,7 @@ def test_each_quantity_has_its_own_result() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "rounds"),
-    [([[2.0], [2.0]], [{"value": 1.0, "limit": 2.0, "ratio": 0.5}]), ([], [])],
+    ("limits", "rounds"), [([[2.0], [2.0]], [{"value": 1.0, "limit": 2.0, "ratio": 0.5}]), ([], [])]
 )
 def test_complete_rounds_count_though_the_last_one_was_interrupted(
     limits: list[list[float]], rounds: list[dict[str, float]]

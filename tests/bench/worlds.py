@@ -34,10 +34,7 @@ class World:
             1 / (ratio * self.opt_s),
         )
         return Trial(
-            env_steps_per_s=rate,
-            opt_steps_per_s=rate * ratio,
-            rate=rate,
-            took_s=self.took_s,
+            env_steps_per_s=rate, opt_steps_per_s=rate * ratio, rate=rate, took_s=self.took_s
         )
 
     def clock(self) -> float:

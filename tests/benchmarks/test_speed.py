@@ -18,12 +18,7 @@ from benchmarks.common import Comparison, compare, keep
 from benchmarks.make_table import load
 from benchmarks.speed import learner, replay, sampling
 
-ORIGIN = {
-    "date": "2030-01-02",
-    "commit": "abc1234",
-    "load_before": 0.25,
-    "machine": machine(),
-}
+ORIGIN = {"date": "2030-01-02", "commit": "abc1234", "load_before": 0.25, "machine": machine()}
 
 
 Runs = Callable[..., dict[str, Any]]

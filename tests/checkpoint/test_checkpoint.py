@@ -99,10 +99,7 @@ def test_arrays_that_could_not_be_loaded_are_refused(tmp_path: Path, value: np.n
 @pytest.mark.parametrize(
     ("meta", "said"),
     [
-        (
-            {"long": "x" * 5000, "run": {"ledger": [1.0, -math.inf]}},
-            r"meta\.run\.ledger\.1=-inf: ",
-        ),
+        ({"long": "x" * 5000, "run": {"ledger": [1.0, -math.inf]}}, r"meta\.run\.ledger\.1=-inf: "),
         ({"a": object()}, r"meta\.a=<object"),
     ],
 )

@@ -81,9 +81,7 @@ def test_best_model_is_found_if_it_is_there_and_whole(
 
 
 @pytest.mark.fault("F13", "F36")
-def test_background_checkpoint_is_written_before_others(
-    tmp_path: Path,
-) -> None:
+def test_background_checkpoint_is_written_before_others(tmp_path: Path) -> None:
     checkpointer, other = Checkpointer(tmp_path), Checkpointer(tmp_path)
     checkpointer.lock()
     interrupter = Interrupter()
@@ -131,9 +129,7 @@ class FakeStream:
         self.closed = True
 
 
-def test_streams_are_closed_once_they_are_written_or_overtaken_or_have_failed(
-    stage: Stage,
-) -> None:
+def test_streams_are_closed_once_they_are_written_or_overtaken_or_have_failed(stage: Stage) -> None:
     written, overtaken, failing = (FakeStream() for _ in range(3))
     stage.saver.save("1", {**GROUPS, "replay": written}, {})
     wait_until(lambda: stage.checkpointer.begun == ["1"], 20, "the first to be written")

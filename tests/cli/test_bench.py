@@ -84,8 +84,7 @@ def test_place_to_save_to_is_looked_at_before_anything_is_measured(
 
 @pytest.mark.usefixtures("fakes")
 @pytest.mark.parametrize(
-    ("before", "flags", "code"),
-    [(48.0, "", 0), (52.0, "--json", 1), (52.0, "--tolerance 0.2", 0)],
+    ("before", "flags", "code"), [(48.0, "", 0), (52.0, "--json", 1), (52.0, "--tolerance 0.2", 0)]
 )
 def test_a_ratio_that_got_worse_than_the_baseline_is_a_failure(
     before: float, flags: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -33,14 +33,8 @@ def test_listen_and_a_range_stand_for_settings() -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (
-            "--listen learner.example.org",
-            "transport.bind must be an IP address of this host",
-        ),
-        (
-            "--listen tcp://127.0.0.1 --advertise ..here",
-            "transport.advertise must be a host name",
-        ),
+        ("--listen learner.example.org", "transport.bind must be an IP address of this host"),
+        ("--listen tcp://127.0.0.1 --advertise ..here", "transport.advertise must be a host name"),
         ("--listen tcp://0.0.0.0", "transport.bind_every_interface"),
         ("--advertise here", "set transport.bind to tcp://ADDRESS"),
         ("--listen tcp://127.0.0.1 --actors 9..3", "(set by --actors)"),

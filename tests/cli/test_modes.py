@@ -129,8 +129,7 @@ def test_file_with_served_inference_gives_a_synchronous_run(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("samples", "batch_size", "every", "steps"),
-    [(256.0, 64, 1, 4), (8.0, 100, 25, 2)],
+    ("samples", "batch_size", "every", "steps"), [(256.0, 64, 1, 4), (8.0, 100, 25, 2)]
 )
 def test_synchronous_run_takes_as_many_samples_per_insert(
     samples: float, batch_size: int, every: int, steps: int

@@ -31,10 +31,7 @@ from asyncrl.cli import run_directory as _run_directory
 from asyncrl.cli import train as train_command
 from asyncrl.cli.main import main
 from asyncrl.cli.run_directory import run_dir_made
-from asyncrl.cli.train import (
-    _run_dir,
-    parse,
-)
+from asyncrl.cli.train import _run_dir, parse
 from asyncrl.core.errors import ConfigError
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.machine import machine
@@ -446,10 +443,7 @@ def test_runs_of_one_second_get_a_directory_each(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("env", "expected"),
-    [
-        ("ALE/Pong-v5", "dqn-ALE-Pong-v5-3-"),
-        ("my_package.boat:make", "dqn-boat.make-3-"),
-    ],
+    [("ALE/Pong-v5", "dqn-ALE-Pong-v5-3-"), ("my_package.boat:make", "dqn-boat.make-3-")],
 )
 def test_default_run_directory_is_named_after_the_environment(
     env: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -10,11 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from asyncrl.core.torch_threads import (
-    set_torch_threads,
-    share_torch_threads,
-    treat_denormals_alike,
-)
+from asyncrl.core.torch_threads import set_torch_threads, share_torch_threads, treat_denormals_alike
 
 
 @pytest.mark.parametrize("started_before", [False, True])

@@ -291,9 +291,7 @@ def test_process_left_behind_is_a_warning() -> None:
 
 def test_forbidden_actions_are_not_played() -> None:
     config = EnvConfig(
-        id="tests.envs.test_masks:Strict",
-        n_envs=2,
-        wrappers=("asyncrl.envs.masks:ActionMasks",),
+        id="tests.envs.test_masks:Strict", n_envs=2, wrappers=("asyncrl.envs.masks:ActionMasks",)
     )
     findings = [*diagnose(config, seconds=0.4)]
     assert not [f for f in findings if f.level == "fail"]

@@ -25,8 +25,7 @@ HOMES = "asyncrl.envs.atari", "asyncrl.envs.envpool"
 
 
 @pytest.mark.parametrize(
-    ("vectorization", "episodes", "built"),
-    [("batch", 1000, 64), ("native", 100, 100)],
+    ("vectorization", "episodes", "built"), [("batch", 1000, 64), ("native", 100, 100)]
 )
 def test_many_episodes_are_played_by_a_bounded_number_of_single_environments(
     vectorization: Any, episodes: int, built: int

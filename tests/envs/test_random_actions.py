@@ -44,11 +44,7 @@ def test_each_choice_of_several_is_drawn(
 
 @pytest.mark.parametrize(
     ("low", "high", "least", "largest"),
-    [
-        (-2.0, 2.0, -2.0, 2.0),
-        (-INF, INF, -1.0, 1.0),
-        (3.0, INF, 3.0, 4.0),
-    ],
+    [(-2.0, 2.0, -2.0, 2.0), (-INF, INF, -1.0, 1.0), (3.0, INF, 3.0, 4.0)],
 )
 def test_quantities_fill_their_bounds_or_what_is_near_0(
     low: float, high: float, least: float, largest: float

@@ -71,14 +71,7 @@ def test_native_vector_environments_get_wrappers_of_vectors() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        f"{PLUS}(3)",
-        f"{PLUS}(number=open('x'))",
-        f"{PLUS}(number=1",
-        f"{PLUS}(**{{}})",
-    ],
+    "name", ["", f"{PLUS}(3)", f"{PLUS}(number=open('x'))", f"{PLUS}(number=1", f"{PLUS}(**{{}})"]
 )
 def test_other_texts_are_refused_before_anything_is_made(name: str) -> None:
     with pytest.raises(ConfigError, match=r"env\.wrappers: .*; expected module:name, or"):

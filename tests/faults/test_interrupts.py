@@ -105,11 +105,7 @@ def test_second_ctrl_c_during_a_checkpoint_leaves_the_one_before(tmp_path: Path)
         (tmp_path / "hang").touch()
         wait_until((tmp_path / "hangs").exists, DEADLINE_S, "a checkpoint to be under way")
         os.killpg(process.pid, signal.SIGINT)
-        wait_until(
-            lambda: not has_children(process),
-            DEADLINE_S,
-            "only the checkpoint to be left",
-        )
+        wait_until(lambda: not has_children(process), DEADLINE_S, "only the checkpoint to be left")
         os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130

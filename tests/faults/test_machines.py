@@ -228,7 +228,7 @@ ROWS = {
     "terminal": Row(
         runs="for size in 'cols 100 rows 30' 'cols 40 rows 12'; do script -qec"
         ' "stty $size; asyncrl train $tiny --max-opt-steps 50" log; tail -c 3000 log >> end; done;'
-        "grep -q $'\\e\\[?25h' end; unset TERM; short > out; exits 1 grep $'\\e' out",
+        "grep -q $'\\e\\[?25h' end; unset TERM; short > out; exits 1 grep $'\\e' out"
     ),
     # --- limits --------------------------------------------------------------------------------
     "full run disk": Row(
@@ -253,8 +253,7 @@ ROWS = {
     ),
     # --- containers ----------------------------------------------------------------------------
     "eval as the first process": Row(
-        on=("root",),
-        runs="short; first asyncrl eval x --episodes 1000000; works; child_ends",
+        on=("root",), runs="short; first asyncrl eval x --episodes 1000000; works; child_ends"
     ),
     "doctor as the first process": Row(
         on=("root",),
@@ -267,9 +266,7 @@ ROWS = {
         leaves=("x/summary.json",),
     ),
     "first moment as the first process": Row(
-        on=("root",),
-        runs="first asyncrl train $tiny --run-dir x; hears; child_ends",
-        usual=True,
+        on=("root",), runs="first asyncrl train $tiny --run-dir x; hears; child_ends", usual=True
     ),
 }
 

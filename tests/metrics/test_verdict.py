@@ -134,12 +134,7 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
         ("while the learner, with all 2 cores, optimises", "1 actor would do", "ppo-mujoco"),
     ),
     "learner lacks a core": (
-        facts(
-            0.4,
-            setup={"actors": 2, "cores": 2},
-            machine_cpu_percent=98.0,
-            cpu_percent=63.0,
-        ),
+        facts(0.4, setup={"actors": 2, "cores": 2}, machine_cpu_percent=98.0, cpu_percent=63.0),
         "learner-bound",
         ("1 actor would leave it more than 63 % of a core, or lower",),
     ),

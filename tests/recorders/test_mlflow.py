@@ -49,11 +49,7 @@ def test_recorder_of_the_same_directory_continues_the_run(
 
 @pytest.mark.parametrize(
     ("experiment", "run_name", "continues"),
-    [
-        ("mine", None, True),
-        ("other", None, False),
-        ("mine", "another", False),
-    ],
+    [("mine", None, True), ("other", None, False), ("mine", "another", False)],
 )
 def test_run_is_continued_only_as_what_it_is(
     store: Store, tmp_path: Path, experiment: str, run_name: str | None, continues: bool

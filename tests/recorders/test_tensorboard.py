@@ -75,11 +75,7 @@ def test_configuration_is_kept_as_hyperparameters(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("resumed_at", "shown"),
-    [
-        (None, [100, 200, 300, 400]),
-        (300, [100, 200, 300, 300, 400]),
-        (100, [100, 300, 400]),
-    ],
+    [(None, [100, 200, 300, 400]), (300, [100, 200, 300, 300, 400]), (100, [100, 300, 400])],
 )
 def test_resumed_run_hides_what_was_beyond_its_checkpoint(
     resumed_at: int | None, shown: list[int], tmp_path: Path

@@ -141,10 +141,7 @@ def test_trackio_keeps_records_and_films_and_continues_a_run(
     ],
 )
 def test_missing_package_is_named(
-    name: str,
-    make: Callable[[Path], object],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, make: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError, match=rf"pip install asyncrl\[{name}\]"):
@@ -165,10 +162,7 @@ class Hanging(MemoryRecorder):
 
 @pytest.mark.parametrize("which", ["tracker", "own"])
 def test_recorder_that_hangs_loses_its_own_numbers_only(
-    which: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     hanging, other = Hanging(), MemoryRecorder()
     for limit in ("_TRACKER_CLOSE_S", "_OWN_CLOSE_S"):

@@ -74,8 +74,7 @@ print(n_loaded, len(resumed), to_save, to_load, to_resume)
 @pytest.mark.fault("F30")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of memory from /proc")
 @pytest.mark.parametrize(
-    ("kind", "happens"),
-    [("uniform", "in a file"), ("prioritized", "pushed"), ("queue", "nothing")],
+    ("kind", "happens"), [("uniform", "in a file"), ("prioritized", "pushed"), ("queue", "nothing")]
 )
 @pytest.mark.processes
 def test_replay_is_never_in_memory_twice(tmp_path: Path, kind: str, happens: str) -> None:

@@ -143,10 +143,7 @@ class Stage:
     """A manager with its arguments, and what it has reported."""
 
     def __init__(
-        self,
-        n_actors: int,
-        config: ActorManagerConfig,
-        names: dict[ActorId, str] | None = None,
+        self, n_actors: int, config: ActorManagerConfig, names: dict[ActorId, str] | None = None
     ) -> None:
         self.clock = Clock()
         self.launcher = FakeLauncher(self.clock)

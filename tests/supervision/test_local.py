@@ -122,9 +122,7 @@ def test_signals_to_a_whole_job_are_left_to_the_learner() -> None:
 @pytest.mark.usefixtures("fresh_helpers")
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 def test_output_and_log_of_an_actor_are_printed_also_if_it_was_killed(
-    start_method: StartMethod,
-    caplog: pytest.LogCaptureFixture,
-    capfd: pytest.CaptureFixture[str],
+    start_method: StartMethod, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with LocalLauncher(start_method=start_method, names={ActorId(1): "evaluator"}) as launcher:
         launcher.launch(peer(1), bodies.logs_and_prints)

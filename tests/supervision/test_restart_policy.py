@@ -24,9 +24,7 @@ from asyncrl.training.run_config import RunConfig
 from tests.support.sample_messages import make_peer
 
 KILLED = ActorExit(
-    peer=make_peer(),
-    code=-signal.SIGKILL,
-    last=ProgressReport(100, 100, waiting=False),
+    peer=make_peer(), code=-signal.SIGKILL, last=ProgressReport(100, 100, waiting=False)
 )
 RAISED = replace(KILLED, code=1, error="ValueError: no", text="Traceback ...")
 STEADY = RestartPolicyConfig()

@@ -25,10 +25,7 @@ NAME = make_peer(5)
 KINDS = ("null", "plain", "wrong server", "unknown", "stolen public", "revoked")
 """Of keys, or of none, that an `Intruder` may have."""
 
-OLD_GREETINGS = {
-    "ZMTP 1": b"\x01\x00",
-    "ZMTP 2": b"\xff" + bytes(7) + b"\x01\x7f\x01\x05\x00\x00",
-}
+OLD_GREETINGS = {"ZMTP 1": b"\x01\x00", "ZMTP 2": b"\xff" + bytes(7) + b"\x01\x7f\x01\x05\x00\x00"}
 """The greeting of a peer whose protocol has no keys."""
 
 NO_HANDSHAKE = {"handshake_failed", "handshake_aborted"}

@@ -15,10 +15,7 @@ from asyncrl.core.segment import SegmentConfig, SegmentSchema, make_schema
 from asyncrl.core.types import ModelVersion
 from tests.support.sample_messages import PEER
 
-SPEC = EnvSpec(
-    BoxSpec((1,), "float32", np.full(1, -np.inf), np.full(1, np.inf)),
-    DiscreteSpec(2),
-)
+SPEC = EnvSpec(BoxSpec((1,), "float32", np.full(1, -np.inf), np.full(1, np.inf)), DiscreteSpec(2))
 
 
 @dataclass(frozen=True)

@@ -280,11 +280,7 @@ def _command(does: Does, arguments: Sequence[str]) -> list[str]:
 
 
 def start_server(
-    control: socket.socket,
-    alive: int,
-    directory: Path,
-    start_method: str,
-    preload: Sequence[str],
+    control: socket.socket, alive: int, directory: Path, start_method: str, preload: Sequence[str]
 ) -> Forked | subprocess.Popen[bytes]:
     """Start a launcher's helper process, in place of `local._start_server`."""
     if start_method != "forkserver":

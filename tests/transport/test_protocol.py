@@ -28,9 +28,7 @@ def table() -> PeerTable:
 
 
 @pytest.mark.fault("F32")
-def test_experience_counts_once_and_what_follows_a_gap_waits_for_it(
-    table: PeerTable,
-) -> None:
+def test_experience_counts_once_and_what_follows_a_gap_waits_for_it(table: PeerTable) -> None:
     table.admits(make_hello())
     assert table.admits(make_experience(1))
     assert not table.admits(make_experience(1))

@@ -105,10 +105,7 @@ arrays = st.sampled_from(sorted(DTYPES)).flatmap(
     lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0))
 )
 models = st.builds(
-    ModelInfo,
-    version=counts,
-    params=st.dictionaries(names, arrays, max_size=4),
-    env_steps=counts,
+    ModelInfo, version=counts, params=st.dictionaries(names, arrays, max_size=4), env_steps=counts
 )
 messages: st.SearchStrategy[WireMessage] = st.one_of(
     experiences(),

@@ -36,13 +36,7 @@ from tests.support.intruders import (
     until,
     wrong_keys,
 )
-from tests.support.sample_messages import (
-    PEER,
-    SCHEMA,
-    make_experience,
-    make_hello,
-    make_peer,
-)
+from tests.support.sample_messages import PEER, SCHEMA, make_experience, make_hello, make_peer
 from tests.transport.conftest import Keep
 
 CONFIG = ZmqTransportConfig(max_message_bytes=1 << 16, request_interval_s=0.05)

@@ -12,10 +12,7 @@ from torch import Tensor, nn
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.parts import accelerated
-from asyncrl.agents.parts.accelerated import (
-    Accelerated,
-    FlushedDenormals,
-)
+from asyncrl.agents.parts.accelerated import Accelerated, FlushedDenormals
 from asyncrl.agents.parts.torch_config import Acceleration
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.errors import ConfigError

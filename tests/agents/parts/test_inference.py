@@ -159,11 +159,7 @@ def test_rows_are_computed_as_by_the_network_with_each_new_model(
 
 @pytest.mark.parametrize(
     ("config", "spec"),
-    [
-        (DQNConfig(normalize_obs=True), CHOICE),
-        (DQNConfig(), BYTES),
-        (RainbowConfig(), CHOICE),
-    ],
+    [(DQNConfig(normalize_obs=True), CHOICE), (DQNConfig(), BYTES), (RainbowConfig(), CHOICE)],
 )
 def test_other_networks_are_asked(config: AgentConfig, spec: EnvSpec) -> None:
     policy = config.build_policy(spec, PolicyContext(seed=5))

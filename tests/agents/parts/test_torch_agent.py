@@ -11,12 +11,7 @@ import torch
 from torch import nn
 
 from asyncrl.agents.parts.optimizers import FusedAdam
-from asyncrl.agents.parts.torch_agent import (
-    Part,
-    TorchAgent,
-    TorchPolicy,
-    pick_device,
-)
+from asyncrl.agents.parts.torch_agent import Part, TorchAgent, TorchPolicy, pick_device
 from asyncrl.core.agent import PolicyContext, build_agent
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.messages import ModelInfo
@@ -123,10 +118,7 @@ def test_generator_state_of_a_wrong_form_is_refused(
 
 @pytest.mark.parametrize(
     ("kind", "slot", "found"),
-    [
-        (torch.optim.Adam, "exp_avg", (2, 1)),
-        (torch.optim.Adafactor, "col_var", (1, 1)),
-    ],
+    [(torch.optim.Adam, "exp_avg", (2, 1)), (torch.optim.Adafactor, "col_var", (1, 1))],
 )
 def test_moment_that_is_smaller_than_the_optimizer_expects_is_refused(
     kind: Any, slot: str, found: tuple[int, int]
