@@ -356,12 +356,12 @@ class Actor:
 
     def _change_env(self, changes: EnvChanges) -> None:
         """Continue in environments with other keyword arguments, if the learner wants that."""
-        wanted = self._link.latest_model("env", changes.change_number)
+        wanted = self._link.env_change(changes.change_number)
         if wanted is None:
             return
         self.finish_streams()
         self._progress.waiting(True)  # the time to build them does not count as a slow step
-        self._begin_in(changes.change(EnvChange.of(wanted)))
+        self._begin_in(changes.change(wanted))
 
     def _begin_in(self, new: NewEnv) -> None:
         self._env, self._obs, self._processor = new

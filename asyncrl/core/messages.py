@@ -1,18 +1,17 @@
 """The messages between processes: frozen classes, independent of bytes (`wire.py`) and sockets.
 
 An actor sends `Hello`, then `Experience` and `ActorReport`. An evaluating process sends `Hello`,
-then `EvaluationReport`. The learner answers with `ModelInfo`, and with acknowledgements and the
-request to finish, which are internal to the transport.
+then `EvaluationReport`. The learner answers with `ModelInfo` and `EnvChange`, and with
+acknowledgements and the request to finish, which are internal to the transport.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -177,20 +176,6 @@ class EnvChange:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Plain values, as in JSON. They are laid over those that the run began with."""
 
-    def as_model(self) -> ModelInfo:
-        """Return it in the form in which links deliver the newest of something."""
-        text = json.dumps(dict(self.kwargs)).encode()
-        params = {_ENV_KWARGS: np.frombuffer(text, np.uint8)}
-        return ModelInfo(version=ModelVersion(self.number), params=params)
-
-    @classmethod
-    def of(cls, model: ModelInfo) -> Self:
-        """Return what `as_model` was made of."""
-        kwargs = json.loads(model.params[_ENV_KWARGS].tobytes())
-        return cls(number=int(model.version), kwargs=kwargs)
-
-
-_ENV_KWARGS = "env_kwargs"
 
 Report = ActorReport | EvaluationReport
 """Messages that need no credit, and are still delivered."""

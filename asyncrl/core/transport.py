@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
 
-from asyncrl.core.messages import Experience, Hello, Message, ModelInfo, Peer, Report
+from asyncrl.core.messages import EnvChange, Experience, Hello, Message, ModelInfo, Peer, Report
 
-Topic = Literal["act", "evaluate", "env"]
-"""What a peer requests: every published model, those to evaluate, or an `EnvChange`."""
+Topic = Literal["act", "evaluate"]
+"""Which models a peer wants: every published one, or those to evaluate."""
 
 
 class ActorLink(Protocol):
@@ -46,6 +46,10 @@ class ActorLink(Protocol):
         self, topic: Topic, newer_than: int, timeout_s: float = 0.0
     ) -> ModelInfo | None:
         """Return the newest model if its version is above `newer_than`; never an older one."""
+        ...
+
+    def env_change(self, newer_than: int) -> EnvChange | None:
+        """Return the newest change if its number is above `newer_than`; does not wait."""
         ...
 
     def stopping(self) -> bool:
@@ -97,12 +101,12 @@ class LearnerLink(Protocol):
         """
         ...
 
-    def refuse(self, peer: Peer, reason: str) -> None:
-        """Disconnect a peer for good."""
-        ...
-
     def publish(self, model: ModelInfo, topic: Topic) -> None:
         """Make this the newest model of a topic; it replaces any older one at once. Any thread."""
+        ...
+
+    def change_env(self, change: EnvChange) -> None:
+        """Make this the newest change of environments; it replaces any older one. Any thread."""
         ...
 
     def wake(self) -> None:

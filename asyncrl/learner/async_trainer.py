@@ -230,7 +230,7 @@ class AsyncTrainer(BaseTrainer):
 
     def _change_env(self, change: EnvChange) -> None:
         """Publish the change; actors that start later begin with it."""
-        self._link.publish(change.as_model(), "env")
+        self._link.change_env(change)
 
     def _publish_newest(self) -> None:
         """Publish for actors that are about to act, within a share of the learner's time."""

@@ -224,10 +224,10 @@ class _BufferLink:
     def latest_model(
         self, topic: Topic, newer_than: int, timeout_s: float = 0.0
     ) -> ModelInfo | None:
-        if topic == "env":
-            change = self._envs.wanted
-            return change.as_model() if change.number > newer_than else None
         return ModelInfo(version=self.version, params={}) if self.version > newer_than else None
+
+    def env_change(self, newer_than: int) -> EnvChange | None:
+        return self._envs.wanted if self._envs.wanted.number > newer_than else None
 
     def stopping(self) -> bool:
         return False

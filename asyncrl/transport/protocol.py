@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 from asyncrl.core.messages import (
     SOFTWARE,
@@ -43,8 +44,8 @@ class Ack:
 
     seq: int
     reports: int = 0
-    models: int = 0
-    """Models sent to this actor before this message: those that have not arrived by now are
+    delivered: int = 0
+    """Deliveries to this actor before this message: those that have not arrived by now are
     lost."""
 
     granted: int = 0
@@ -63,23 +64,42 @@ class Refusal:
     reason: str
 
 
+Subject = Literal[Topic, "env"]
+"""What an actor requests: models of a topic, or changes of its environments."""
+
+
 @dataclass(frozen=True, slots=True)
-class ModelRequest:
-    """Actor to learner: send one model of this topic, as soon as there is one newer than `have`."""
+class Request:
+    """Actor to learner: send the newest of this subject, as soon as it is newer than `have`."""
 
     peer: Peer
-    topic: Topic
+    subject: Subject
     have: int
-    models: int = 0
-    """Number of models whose outcome the actor knows: they have arrived or are lost."""
+    delivered: int = 0
+    """Number of deliveries whose outcome the actor knows: they have arrived or are lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """Learner to actor: the requested model."""
 
-    topic: Topic
+    subject: Topic
     model: ModelInfo
+
+    @property
+    def number(self) -> int:
+        """Its version."""
+        return self.model.version
+
+
+@dataclass(frozen=True, slots=True)
+class EnvDelivery:
+    """Learner to actor: the requested change of environments."""
+
+    subject: ClassVar[Subject] = "env"
+    number: int
+    kwargs: str
+    """As JSON, which only the actor reads: values take more memory than text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +132,8 @@ class _PeerState:
     acknowledged: int = 0
     granted: int = 0
     reports: int = 0
-    models: int = 0
-    newest_model: dict[Topic, int] = field(default_factory=dict)
+    delivered: int = 0
+    newest: dict[Subject, int] = field(default_factory=dict)
     asked_after: Resend | None = None
 
     @property
@@ -197,23 +217,23 @@ class PeerTable:
     def ack(self, peer: Peer) -> Ack:
         """Return the acknowledgement for an admitted peer."""
         state = self._states[peer.actor_id]
-        return Ack(state.acknowledged, state.reports, state.models, state.granted)
+        return Ack(state.acknowledged, state.reports, state.delivered, state.granted)
 
-    def may_be_sent(self, request: ModelRequest) -> bool:
-        """Whether an admitted peer may be sent the model that it requests.
+    def may_be_sent(self, request: Request) -> bool:
+        """Whether an admitted peer may be sent what it requests.
 
         Not if one was sent already and its outcome is unknown to the peer, which may just be slow.
-        If that model is lost, an acknowledgement that follows it says so.
+        If that one is lost, an acknowledgement that follows it says so.
         """
         state = self._states[request.peer.actor_id]
-        return request.models >= state.newest_model.get(request.topic, 0)
+        return request.delivered >= state.newest.get(request.subject, 0)
 
-    def delivers(self, peer: Peer, topic: Topic) -> None:
-        """Record that a model is sent to a peer, for the first time or again."""
+    def delivers(self, peer: Peer, subject: Subject) -> None:
+        """Record that something is sent to a peer, for the first time or again."""
         state = self._states.get(peer.actor_id)
         if state is not None and state.peer == peer:
-            state.models += 1
-            state.newest_model[topic] = state.models
+            state.delivered += 1
+            state.newest[subject] = state.delivered
 
     def syncs(self, message: Sync) -> None:
         """Request from an admitted peer what never arrived."""

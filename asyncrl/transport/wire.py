@@ -33,10 +33,12 @@ from asyncrl.core.types import ActorId, Array, ModelVersion
 from asyncrl.transport.protocol import (
     Ack,
     Delivery,
+    EnvDelivery,
     Finish,
-    ModelRequest,
     Refusal,
+    Request,
     Resend,
+    Subject,
     Sync,
     Welcome,
 )
@@ -46,13 +48,14 @@ WireMessage = (
     | Experience
     | ActorReport
     | EvaluationReport
-    | ModelRequest
+    | Request
     | Sync
     | Welcome
     | Ack
     | Finish
     | Refusal
     | Delivery
+    | EnvDelivery
     | Resend
 )
 """All messages of both sides."""
@@ -128,11 +131,11 @@ class Fields:
         actor_id, incarnation = self.integer("actor_id", -(2**63)), self.integer("incarnation")
         return Peer(actor_id=ActorId(actor_id), incarnation=incarnation)
 
-    def topic(self) -> Topic:
-        """Read a topic; it must exist."""
-        if (topic := self.text("topic")) not in get_args(Topic):
-            raise WireError(f"{self.kind}: there is no topic {topic[:40]!r}")
-        return cast(Topic, topic)
+    def subject(self, *subjects: Subject) -> Any:  # noqa: ANN401 (one of them)
+        """Read a subject; it must be one of these."""
+        if (subject := self.text("subject")) not in subjects:
+            raise WireError(f"{self.kind}: there is no subject {subject[:40]!r}")
+        return subject
 
     def numbers(self, name: str) -> dict[str, float]:
         """Read a mapping of names to numbers."""
@@ -198,15 +201,12 @@ def put_actor_report(m: ActorReport, most: int) -> tuple[list[Any], list[memoryv
         )
     returns = np.ascontiguousarray(m.episode_returns[-most:], np.float64)
     lengths = np.ascontiguousarray(m.episode_lengths[-most:], np.int64)
-    counts = map(int, (m.produced, m.env_steps, m.episodes))
-    mappings = map(_put_numbers, (m.shares, m.info_sums, m.info_counts, m.policy))
-    fields = [*put_peer(m.peer), int(m.seq), *counts, *mappings, bool(m.final), len(returns)]
-    return fields, [returns.data, lengths.data]
+    return [*put(m), len(returns)], [returns.data, lengths.data]
 
 
-def _take_shares(fields: Fields) -> dict[str, float]:
+def _take_shares(fields: Fields, name: str) -> dict[str, float]:
     """Read the seconds spent per phase, which are summed over the run."""
-    shares = fields.numbers("shares")
+    shares = fields.numbers(name)
     for phase, seconds in shares.items():
         if phase not in ACTOR_PHASES or not 0 <= seconds <= _MOST_SECONDS:
             raise WireError(f"{fields.kind}: shares has {seconds} s in {phase[:40]!r}")
@@ -215,93 +215,79 @@ def _take_shares(fields: Fields) -> dict[str, float]:
 
 def take_actor_report(fields: Fields, arrays: list[memoryview]) -> ActorReport:
     """Decode a report from its fields and arrays."""
-    peer, seq = fields.peer(), fields.integer("seq", 1)
-    produced, env_steps = fields.count("produced"), fields.count("env_steps")
-    episodes = fields.count("episodes")
-    shares = _take_shares(fields)
-    info_sums, info_counts = fields.numbers("info_sums"), fields.numbers("info_counts")
-    if info_sums.keys() != info_counts.keys():
+    values = take(ActorReport, fields)
+    if values["info_sums"].keys() != values["info_counts"].keys():
         raise WireError("ActorReport: info_sums and info_counts have different names")
-    policy = fields.numbers("policy")
-    final, n = fields.flag("final"), fields.integer("ended", 0, MAX_EPISODES)
+    n = fields.integer("ended", 0, MAX_EPISODES)
     if len(arrays) != 2:
         raise WireError(f"ActorReport: {len(arrays)} arrays, not 2")
     return ActorReport(
-        peer=peer,
-        produced=produced,
-        env_steps=env_steps,
-        episodes=episodes,
-        shares=shares,
+        **values,
         episode_returns=view("episode_returns", arrays[0], DTYPES["float64"], (n,)),
         episode_lengths=view("episode_lengths", arrays[1], DTYPES["int64"], (n,)),
-        info_sums=info_sums,
-        info_counts=info_counts,
-        policy=policy,
-        final=final,
-        seq=seq,
     )
+
+
+_Field = tuple[Callable[[Any], Any], Callable[[Fields, str], Any]]
+"""How a field is written, and how it is read."""
+
+_COUNT: _Field = int, Fields.count
+_NUMBER: _Field = int, Fields.integer
+_FROM_1: _Field = int, lambda fields, name: fields.integer(name, 1)
+_VERSION: _Field = int, lambda fields, name: fields.integer(name, -1)
+_ANY: _Field = int, lambda fields, name: fields.integer(name, -(2**63))
+_TEXT: _Field = str, Fields.text
+_NUMBERS: _Field = _put_numbers, Fields.numbers
+_SUBJECT: _Field = str, lambda fields, _: fields.subject(*get_args(Subject))
+
+_FROM_ACTOR = Hello, ActorReport, EvaluationReport, Request, Sync
+"""Their headers begin with the sender."""
+
+_HEADERS: Mapping[type[WireMessage], Mapping[str, _Field]] = {
+    Hello: {"schema_hash": _TEXT, "software": _TEXT},
+    ActorReport: {
+        "seq": _FROM_1,
+        **dict.fromkeys(("produced", "env_steps", "episodes"), _COUNT),
+        "shares": (_put_numbers, _take_shares),
+        **dict.fromkeys(("info_sums", "info_counts", "policy"), _NUMBERS),
+        "final": (bool, Fields.flag),
+    },
+    EvaluationReport: {
+        "seq": _FROM_1,
+        "model_version": _VERSION,
+        "score": (float, Fields.number),
+        "record": _NUMBERS,
+    },
+    Request: {"subject": _SUBJECT, "have": _ANY, "delivered": _NUMBER},
+    Sync: dict.fromkeys(("sent", "reports"), _NUMBER),
+    Welcome: {},
+    Ack: dict.fromkeys(("seq", "reports", "delivered", "granted"), _NUMBER),
+    Resend: dict.fromkeys(("seq", "reports"), _NUMBER),
+    Finish: {},
+    Refusal: {"reason": (lambda reason: reason[:MAX_REASON], Fields.text)},
+    EnvDelivery: {"number": _FROM_1, "kwargs": _TEXT},
+}
+"""The fields of headers, in order; all that most messages have."""
 
 
 def put(m: WireMessage) -> list[Any]:
-    """Return the fields of a message that consists of a header only."""
-    fields: list[Any] = []
-    match m:
-        case Hello():
-            fields = [*put_peer(m.peer), m.schema_hash, m.software]
-        case EvaluationReport():
-            record = _put_numbers(m.record)
-            counts = int(m.seq), int(m.model_version)
-            fields = [*put_peer(m.peer), *counts, float(m.score), record]
-        case ModelRequest():
-            fields = [*put_peer(m.peer), m.topic, int(m.have), int(m.models)]
-        case Sync():
-            fields = [*put_peer(m.peer), int(m.sent), int(m.reports)]
-        case Ack():
-            fields = [int(m.seq), int(m.reports), int(m.models), int(m.granted)]
-        case Resend():
-            fields = [int(m.seq), int(m.reports)]
-        case Refusal():
-            fields = [m.reason[:MAX_REASON]]
-    return fields
+    """Return the fields of a header."""
+    fields = [write(getattr(m, name)) for name, (write, _) in _HEADERS[type(m)].items()]
+    return [*put_peer(m.peer), *fields] if isinstance(m, _FROM_ACTOR) else fields
 
 
-def _take_evaluation_report(fields: Fields) -> EvaluationReport:
-    return EvaluationReport(
-        peer=fields.peer(),
-        seq=fields.integer("seq", 1),
-        model_version=ModelVersion(fields.integer("model_version", -1)),
-        score=fields.number("score"),
-        record=fields.numbers("record"),
-    )
+def take(cls: type[WireMessage], fields: Fields) -> dict[str, Any]:
+    """Return the fields of a header by name."""
+    values: dict[str, Any] = {"peer": fields.peer()} if cls in _FROM_ACTOR else {}
+    return values | {name: read(fields, name) for name, (_, read) in _HEADERS[cls].items()}
 
 
-# Arguments are evaluated from left to right, which is the order of the fields.
-TAKE: dict[str, Callable[[Fields], WireMessage]] = {
-    "Hello": lambda f: Hello(
-        peer=f.peer(), schema_hash=f.text("schema_hash"), software=f.text("software")
-    ),
-    "EvaluationReport": _take_evaluation_report,
-    "ModelRequest": lambda f: ModelRequest(
-        f.peer(), f.topic(), f.integer("have", -(2**63)), f.integer("models")
-    ),
-    "Sync": lambda f: Sync(f.peer(), f.integer("sent"), f.integer("reports")),
-    "Welcome": lambda _: Welcome(),
-    "Ack": lambda f: Ack(
-        f.integer("seq"), f.integer("reports"), f.integer("models"), f.integer("granted")
-    ),
-    "Resend": lambda f: Resend(f.integer("seq"), f.integer("reports")),
-    "Finish": lambda _: Finish(),
-    "Refusal": lambda f: Refusal(f.text("reason")),
-}
-"""Decoders of the messages that consist of a header only."""
-
-PROTOCOL = 12
+PROTOCOL = 13
 """Protocol version. Raise it whenever the layout of any message changes."""
 
 Frame = bytes | bytearray | memoryview
 
 MAX_HEADER_BYTES = 256 << 10
-MAX_TEXT = 4096
 MAX_ENTRIES = 1024
 _ALIGNMENT = 8
 
@@ -401,23 +387,26 @@ class WireFormat:
             raise WireError("a message without frames")
         fields = unpack(frames[0], frames[1:])
         kind = fields.integer("kind", 0, len(_KINDS) - 1)
-        cls = fields.kind = _KINDS[kind].__name__
+        cls = _KINDS[kind]
+        fields.kind = cls.__name__
         if (run_id := fields.text("run_id")) != self.run_id:
-            raise ForeignRun(f"{cls} of another run, {run_id[:40]!r}")
-        take = TAKE.get(cls)
-        arrays = [memoryview(frame) for frame in frames[1:]]
-        if take is not None:
-            if arrays:
-                raise WireError(f"{cls}: {len(arrays)} unexpected frames")
-            message = take(fields)
-        elif cls == "Experience":
-            message = self._take_experience(fields, arrays)
-        elif cls == "Delivery":
-            message = self._take_model(fields, arrays)
-        else:
-            message = take_actor_report(fields, arrays)
+            raise ForeignRun(f"{fields.kind} of another run, {run_id[:40]!r}")
+        message = self._take(cls, fields, [memoryview(frame) for frame in frames[1:]])
         fields.end()
         return message
+
+    def _take(
+        self, cls: type[WireMessage], fields: Fields, arrays: list[memoryview]
+    ) -> WireMessage:
+        if cls is Experience:
+            return self._take_experience(fields, arrays)
+        if cls is Delivery:
+            return self._take_model(fields, arrays)
+        if cls is ActorReport:
+            return take_actor_report(fields, arrays)
+        if arrays:
+            raise WireError(f"{cls.__name__}: {len(arrays)} unexpected frames")
+        return cls(**take(cls, fields))
 
     def _put_experience(self, m: Experience) -> tuple[list[Any], list[memoryview]]:
         n, schema = len(m.rows), self.schema
@@ -475,10 +464,10 @@ class WireFormat:
             target.reshape(shape)[...] = m.model.params[name]
         spec = [[name, dtype, *map(int, shape)] for name, dtype, shape in layout]
         counts = map(int, (m.model.version, m.model.env_steps, m.model.n_actors))
-        return [m.topic, *counts, spec], [block.data]
+        return [m.subject, *counts, spec], [block.data]
 
     def _take_model(self, fields: Fields, arrays: list[memoryview]) -> Delivery:
-        topic, version = fields.topic(), fields.integer("version", -1)
+        topic, version = fields.subject(*get_args(Topic)), fields.integer("version", -1)
         env_steps, n_actors = fields.integer("env_steps"), fields.integer("n_actors")
         layout = fields.layout(self.max_model_bytes)
         offsets, size = _offsets(layout)
@@ -510,7 +499,7 @@ def unpack(header: Frame, arrays: Sequence[Frame]) -> Fields:
             header,
             raw=False,
             strict_map_key=True,
-            max_str_len=MAX_TEXT,
+            max_str_len=size,
             max_bin_len=0,
             max_ext_len=0,
             max_array_len=min(size, 4 * MAX_ENTRIES),

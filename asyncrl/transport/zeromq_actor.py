@@ -9,6 +9,7 @@ timeout: the `Hello`, acknowledgements, models.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import time
@@ -22,15 +23,17 @@ from typing import cast
 import zmq
 
 from asyncrl.core.errors import Refused, TransportClosed, TransportError, WireError
-from asyncrl.core.messages import Experience, Hello, ModelInfo, Peer, Report
+from asyncrl.core.messages import EnvChange, Experience, Hello, ModelInfo, Peer, Report
 from asyncrl.core.transport import Topic
 from asyncrl.transport.protocol import (
     Ack,
     Delivery,
+    EnvDelivery,
     Finish,
-    ModelRequest,
     Refusal,
+    Request,
     Resend,
+    Subject,
     Sync,
     Welcome,
     newest_with_credit,
@@ -97,10 +100,10 @@ class ZmqActorLink:
         self._unread: deque[tuple[int, list[zmq.Frame]]] = deque()
         self._unsynced = False
         self._asked_at = 0.0
-        self._models: dict[Topic, ModelInfo] = {}
-        self._models_known = 0
-        """Number of models that have arrived or are known to be lost."""
-        self._requested_at: dict[Topic, float] = {}
+        self._newest: dict[Subject, Delivery | EnvDelivery] = {}
+        self._deliveries_known = 0
+        """Number of those that have arrived or are known to be lost."""
+        self._requested_at: dict[Subject, float] = {}
 
     def hello(self, message: Hello, timeout_s: float = 0.0) -> bool:
         """Introduce this actor; False if the learner has not answered within `timeout_s`."""
@@ -130,7 +133,7 @@ class ZmqActorLink:
             if not self._wait(deadline, zmq.POLLIN):
                 return False
             self._handle_arrived()
-            if seq > self._granted and "act" in self._models:
+            if seq > self._granted and "act" in self._newest:
                 return False
         self._waits_to_begin = False
         return True
@@ -173,19 +176,20 @@ class ZmqActorLink:
         """Return the newest model if its version is above `newer_than`; never an older one."""
         deadline: float | None = None
         while True:
-            self._handle_arrived()
-            model = self._models.pop(topic, None)
-            if model is not None:
-                self._request(topic, max(model.version, newer_than))
-                if model.version > newer_than:
-                    return model
-            elif self._is_due(topic):
-                self._request(topic, newer_than)
+            if news := self._take(topic, newer_than):
+                return cast(Delivery, news).model
             if timeout_s <= 0:
                 return None
             deadline = deadline or self._clock() + timeout_s
             if not self._wait(deadline, zmq.POLLIN):
                 return None
+
+    def env_change(self, newer_than: int) -> EnvChange | None:
+        """Return the newest change if its number is above `newer_than`; does not wait."""
+        news = self._take("env", newer_than)
+        if not isinstance(news, EnvDelivery):
+            return None
+        return EnvChange(number=news.number, kwargs=json.loads(news.kwargs))
 
     def stopping(self) -> bool:
         """Whether the learner has asked its actors to finish."""
@@ -211,6 +215,17 @@ class ZmqActorLink:
             self._socket.close(0)
             self._context.term()
 
+    def _take(self, subject: Subject, newer_than: int) -> Delivery | EnvDelivery | None:
+        """Return what has arrived of a subject if it is newer; request what comes after it."""
+        self._handle_arrived()
+        news = self._newest.pop(subject, None)
+        if news is not None:
+            self._request(subject, max(news.number, newer_than))
+            return news if news.number > newer_than else None
+        if self._is_due(subject):
+            self._request(subject, newer_than)
+        return None
+
     def _handle_arrived(self) -> None:
         """Handle all that has arrived, then raise if this link can no longer be used."""
         if self._socket.closed:
@@ -232,11 +247,11 @@ class ZmqActorLink:
         match message:
             case Ack() | Resend():
                 self._on_progress(message)
-            case Delivery(topic, model):
-                self._models_known += 1
-                held = self._models.get(topic)
-                if held is None or model.version > held.version:
-                    self._models[topic] = model
+            case Delivery() | EnvDelivery():
+                self._deliveries_known += 1
+                held = self._newest.get(message.subject)
+                if held is None or message.number > held.number:
+                    self._newest[message.subject] = message
             case Welcome():
                 self._welcomed = True
                 self._connections.close()
@@ -260,9 +275,9 @@ class ZmqActorLink:
         if isinstance(message, Ack):
             self._acknowledged = max(self._acknowledged, message.seq)
             self._granted = max(self._granted, message.granted)
-            if message.models > self._models_known:
-                # A model was sent before this message and has not arrived: request it again.
-                self._models_known = message.models
+            if message.delivered > self._deliveries_known:
+                # One was sent before this message and has not arrived: request it again.
+                self._deliveries_known = message.delivered
                 self._requested_at.clear()
 
     def _ask_again(self, hello: Hello) -> None:
@@ -294,24 +309,13 @@ class ZmqActorLink:
             )
         if now >= self._warn_at:
             self._warn_at = now + _SILENCE_WARNING_S
-            _log.warning("%s", self._silence())
-
-    def _silence(self) -> str:
-        """Return the likely reason why the learner has not answered."""
-        counts = self._connections.counts
-        if counts["failed"] or counts["aborted"]:
-            cause = (
-                "the listener there does not prove to have this run's key: the learner is "
-                "stopped, or belongs to another run, or another program listens there"
+            _log.warning(
+                "the learner at %s has not answered %s for %g s; %s",
+                self._endpoint,
+                self._peer,
+                _SILENCE_WARNING_S,
+                self._connections.why_silent(),
             )
-        elif counts["connected"]:
-            cause = "it is reachable but busy, stopped, or has too many connections"
-        else:
-            cause = "no connection is accepted there: it has exited, or a firewall blocks them"
-        return (
-            f"the learner at {self._endpoint} has not answered {self._peer} for"
-            f" {_SILENCE_WARNING_S:g} s; {cause}"
-        )
 
     def _has_credit(self, message: Experience | Report) -> bool:
         if not isinstance(message, Experience):
@@ -319,14 +323,14 @@ class ZmqActorLink:
         credit = newest_with_credit(self._granted, self._acknowledged, self._config.window)
         return self._welcomed and message.seq <= credit
 
-    def _is_due(self, topic: Topic) -> bool:
-        asked = self._requested_at.get(topic)
+    def _is_due(self, subject: Subject) -> bool:
+        asked = self._requested_at.get(subject)
         return asked is None or self._clock() - asked >= self._config.request_interval_s
 
-    def _request(self, topic: Topic, have: int) -> None:
-        request = ModelRequest(self._peer, topic, have, self._models_known)
+    def _request(self, subject: Subject, have: int) -> None:
+        request = Request(self._peer, subject, have, self._deliveries_known)
         self._put(self._wire.encode(request))
-        self._requested_at[topic] = self._clock()
+        self._requested_at[subject] = self._clock()
 
     def _put(self, frames: Sequence[Frame | zmq.Frame]) -> bool:
         try:

@@ -174,6 +174,18 @@ class ConnectionLog:
         self.counts.update(news)
         return news
 
+    def why_silent(self) -> str:
+        """Return the likely reason why the other end does not answer; continues a sentence."""
+        counts = self.counts
+        if counts["failed"] or counts["aborted"]:
+            return (
+                "what listens there does not prove to have this run's key: the run has ended, its "
+                "learner is stopped or has not begun to train, or another program listens there"
+            )
+        if counts["connected"] > counts["disconnected"]:
+            return "it is reachable, but busy, stopped, or has too many connections"
+        return "no connection is accepted there: the run has ended, or a firewall blocks the port"
+
     def rejections(self, known: int) -> Iterator[tuple[str, str, int, int]]:
         """Count the events; yield each problem: reason, description, number and log level.
 

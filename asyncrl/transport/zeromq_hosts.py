@@ -156,15 +156,7 @@ class ZmqHostLine:
 
     def why_silent(self) -> str:
         """Return the likely reason why the learner does not answer; continues a sentence."""
-        counts = self._connections.counts
-        if counts["failed"] or counts["aborted"]:
-            return (
-                "what listens there does not have the run's key, or does not answer yet: the run "
-                "of this key has ended, or its training has not begun"
-            )
-        if counts["connected"] > counts["disconnected"]:
-            return "it is reachable, but busy or stopped"
-        return "no connection is accepted there: the run has ended, or a firewall blocks the port"
+        return self._connections.why_silent()
 
     def close(self) -> None:
         """Close the connection; messages on their way get a moment. May be called again."""

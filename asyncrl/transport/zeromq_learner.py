@@ -6,6 +6,7 @@ lock, and wake it.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import socket
@@ -21,16 +22,18 @@ from math import ceil
 import zmq
 
 from asyncrl.core.errors import TransportClosed, TransportError, WireError
-from asyncrl.core.messages import ActorReport, Experience, Hello, Message, ModelInfo, Peer, Report
+from asyncrl.core.messages import ActorReport, EnvChange, Hello, Message, ModelInfo, Peer, Report
 from asyncrl.core.transport import Topic, Transport
 from asyncrl.transport.protocol import (
     Ack,
     Delivery,
+    EnvDelivery,
     Finish,
-    ModelRequest,
     PeerTable,
     Refusal,
+    Request,
     Resend,
+    Subject,
     Sync,
     Welcome,
 )
@@ -94,7 +97,7 @@ class ZmqLearnerLink:
         """The learner's address; `admit` adds a key."""
         self.hosts = HostMailbox(self._auth, self.wake, clock)
         self._prefix = routing_prefix(wire.run_id)
-        self._requests: dict[tuple[Peer, Topic], int] = {}
+        self._requests: dict[tuple[Peer, Subject], int] = {}
         # A socket pair: every platform can poll it, and any thread may write to it.
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_receiver.setblocking(False)
@@ -102,8 +105,8 @@ class ZmqLearnerLink:
         self._poller = poller_of(*held, self._wake_receiver)
         self._lock = threading.Lock()
         self._closed = self._woken = self._finish = False
-        self._models: dict[Topic, tuple[int, list[Frame | zmq.Frame]]] = {}
-        self._has_new_models = False
+        self._newest: dict[Subject, tuple[int, list[Frame | zmq.Frame]]] = {}
+        self._has_news = False
         self._asked_to_finish: set[Peer] = set()
         self._leaving: set[bytes] = set()  # or have exited: they need no answers
         self._fenced, self._admitted, self._names = set[bytes](), set[Peer](), dict[Peer, bytes]()
@@ -171,27 +174,19 @@ class ZmqLearnerLink:
         if self._table.acknowledges(peer, seq, granted):
             self._send(peer, self._table.ack(peer))
 
-    def refuse(self, peer: Peer, reason: str) -> None:
-        """Disconnect a peer for good."""
-        self._check_usable()
-        self._table.refuse(peer, reason)
-        self._notify_peers()
-
     def publish(self, model: ModelInfo, topic: Topic) -> None:
         """Make this the newest model of a topic if it is newer than the current one. Any thread.
 
         The parameters are copied before it returns. Raises `WireError` if they cannot be sent.
         """
-        header, block = self._wire.encode(Delivery(topic, model))
-        # In libzmq's own reference-counted memory, so it is sent to every actor without another
-        # copy.
-        frames: list[Frame | zmq.Frame] = [header, zmq.Frame(block, copy=True)]
-        with self._lock:
-            if topic in self._models and self._models[topic][0] >= model.version:
-                return
-            self._models[topic] = (model.version, frames)
-            self._has_new_models = True
-        self.wake()
+        self._offer(Delivery(topic, model))
+
+    def change_env(self, change: EnvChange) -> None:
+        """Make this the newest change of environments; it replaces any older one. Any thread.
+
+        Raises `WireError` if the keyword arguments are too large.
+        """
+        self._offer(EnvDelivery(change.number, json.dumps(dict(change.kwargs))))
 
     def wake(self) -> None:
         """Make a waiting `poll` return. Any thread."""
@@ -203,7 +198,7 @@ class ZmqLearnerLink:
     def stop_actors(self) -> None:
         """Ask every actor to finish, including those that connect later. Any thread."""
         with self._lock:
-            self._finish = self._has_new_models = True
+            self._finish = self._has_news = True
         self.wake()
 
     def close(self) -> None:
@@ -223,6 +218,19 @@ class ZmqLearnerLink:
         path = ipc_path(self._endpoint)
         if path is not None:
             path.unlink(missing_ok=True)
+
+    def _offer(self, news: Delivery | EnvDelivery) -> None:
+        """Make this the newest of its subject if it is newer than the current one."""
+        header, *blocks = self._wire.encode(news)
+        # In libzmq's own reference-counted memory, so it is sent to every actor without another
+        # copy.
+        frames = [header, *(zmq.Frame(block, copy=True) for block in blocks)]
+        with self._lock:
+            if news.subject in self._newest and self._newest[news.subject][0] >= news.number:
+                return
+            self._newest[news.subject] = (news.number, frames)
+            self._has_news = True
+        self.wake()
 
     def _check_usable(self) -> None:
         if self._closed:
@@ -252,11 +260,11 @@ class ZmqLearnerLink:
         for host, data in self.hosts.departing():
             self._send_frames(host, [data])
         with self._lock:
-            if not self._has_new_models:
+            if not self._has_news:
                 return
-            self._has_new_models = False
-        for (peer, topic), have in list(self._requests.items()):
-            self._answer(peer, topic, have)
+            self._has_news = False
+        for (peer, subject), have in list(self._requests.items()):
+            self._answer(peer, subject, have)
         for peer in self._table.peers:
             self._finish_if_asked(peer)
 
@@ -311,11 +319,12 @@ class ZmqLearnerLink:
         self._rejections.note("malformed", error)
         for peer in self._table.peers:
             if self._name(peer) == name:
-                self.refuse(peer, f"the learner could not read a message: {error}")
+                self._table.refuse(peer, f"the learner could not read a message: {error}")
+        self._notify_peers()
 
     def _handle(self, message: _FromActor) -> Message | None:
         """Handle what a message asks of the link itself; return it if it is for the caller."""
-        if isinstance(message, ModelRequest | Sync):
+        if isinstance(message, Request | Sync):
             if self._table.hears(message.peer):
                 self._respond(message)
             self._notify_peers()
@@ -332,25 +341,25 @@ class ZmqLearnerLink:
             self._send(message.peer, self._table.ack(message.peer))
         return message if admitted else None
 
-    def _respond(self, message: ModelRequest | Sync) -> None:
+    def _respond(self, message: Request | Sync) -> None:
         """Answer, and repeat what may have been lost since this peer's last message."""
         if self._finish:
             self._send(message.peer, Finish())
         if isinstance(message, Sync):
             self._table.syncs(message)
         elif self._table.may_be_sent(message):
-            self._requests[message.peer, message.topic] = message.have
-            self._answer(message.peer, message.topic, message.have)
+            self._requests[message.peer, message.subject] = message.have
+            self._answer(message.peer, message.subject, message.have)
             return
         self._send(message.peer, self._table.ack(message.peer))
 
-    def _answer(self, peer: Peer, topic: Topic, have: int) -> None:
-        """Send the newest model if it is newer; otherwise keep the request until one is."""
+    def _answer(self, peer: Peer, subject: Subject, have: int) -> None:
+        """Send the newest of a subject if it is newer; otherwise keep the request until one is."""
         with self._lock:
-            version, frames = self._models.get(topic, (have, []))
-        if version > have:
-            del self._requests[peer, topic]
-            self._table.delivers(peer, topic)
+            number, frames = self._newest.get(subject, (have, []))
+        if number > have:
+            del self._requests[peer, subject]
+            self._table.delivers(peer, subject)
             self._send_frames(self._name(peer), frames)
             self._count(peer, frames)
 
@@ -397,5 +406,5 @@ class ZmqLearnerLink:
 
 _FENCED = "the learner had lost this actor with its host, and no longer hears it"
 
-_FromActor = Hello | Experience | Report | ModelRequest | Sync
+_FromActor = Message | Request | Sync
 _ToActor = Ack | Finish | Refusal | Resend | Welcome

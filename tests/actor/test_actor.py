@@ -58,7 +58,7 @@ class FakeLink:
         self.drained_s: list[float] = []
         self.drained_at_s = float("inf")
         self.on_wait: Callable[[], None] = lambda: None
-        self.env_change = EnvChange()
+        self.wanted = EnvChange()
 
     def clock(self) -> float:
         return self.now_s
@@ -91,14 +91,14 @@ class FakeLink:
     def latest_model(
         self, topic: Topic, newer_than: int, timeout_s: float = 0.0
     ) -> ModelInfo | None:
-        if topic == "env":
-            change = self.env_change
-            return change.as_model() if change.number > newer_than else None
         assert topic == "act"
         newer = [model for model in self.models if model.version > newer_than]
         if not newer:
             self._wait(timeout_s)
         return newer[-1] if newer else None
+
+    def env_change(self, newer_than: int) -> EnvChange | None:
+        return self.wanted if self.wanted.number > newer_than else None
 
     def stopping(self) -> bool:
         return self.stop

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from asyncrl.core.errors import Refused, TransportClosed
 from asyncrl.core.messages import (
     ActorReport,
+    EnvChange,
     EvaluationReport,
     Experience,
     Hello,
@@ -230,6 +230,18 @@ def test_a_late_joiner_gets_the_newest_model_and_never_an_older_one(net: Net) ->
     assert net.until(lambda: actor.latest_model("act", 5)).version == 6
 
 
+def test_a_late_joiner_gets_the_newest_change_of_environments_and_no_older(net: Net) -> None:
+    for number in (1, 2):
+        net.learner.change_env(EnvChange(number=number, kwargs={"level": number}))
+    actor = net.join()
+    assert net.until(lambda: actor.env_change(0)) == EnvChange(number=2, kwargs={"level": 2})
+    net.learner.change_env(EnvChange(number=1))
+    assert actor.env_change(2) is None
+    newest = EnvChange(number=3, kwargs={"wind": [0.5, None], "name": "é", "of": {"a": True}})
+    net.learner.change_env(newest)
+    assert net.until(lambda: actor.env_change(2)) == newest
+
+
 def test_models_do_not_queue(net: Net) -> None:
     """However many were published meanwhile, at most one old model comes before the newest."""
     actor, versions = net.join(), [-1]
@@ -269,17 +281,17 @@ def test_early_and_late_actors_see_the_stop_and_may_send_their_tails(net: Net) -
 def test_a_refused_actor_reads_the_reason_and_is_not_heard(net: Net) -> None:
     actor = net.join()
     other = net.join(make_peer(1))
-    net.send(actor, make_experience(1))
-    net.learner.refuse(PEER, "it rains")
-    net.until(lambda: net.learner.counters.get("refused"))
+    assert actor.send(make_evaluation(), 0.0)
+    assert actor.send(make_experience(1), 0.0)
+    net.until(lambda: net.learner.counters.get("refused") == 2)
     assert net.kinds() == [Hello]
-    assert refusal(net, actor) == "it rains"
+    assert "evaluator" in refusal(net, actor)
     for call in (
         lambda: actor.send(make_experience(1), 0.0),
         lambda: actor.latest_model("act", -1),
         lambda: actor.drain(0.0),
     ):
-        with pytest.raises(Refused, match="it rains"):
+        with pytest.raises(Refused, match="evaluator"):
             call()
     net.send(other, make_experience(1, make_peer(1)))
 
@@ -330,43 +342,9 @@ def test_an_actor_waits_for_a_learner_that_does_not_answer(net: Net) -> None:
     assert set(net.kinds()) == {Hello, Experience}
 
 
-def test_an_answer_ends_the_wait_for_it(net: Net) -> None:
-    actor = net.connect()
-    assert not actor.hello(make_hello())
-    answers: list[bool] = []
-    waiting = threading.Thread(target=lambda: answers.append(actor.hello(make_hello(), DEADLINE_S)))
-    waiting.start()
-    net.until(lambda: answers or not waiting.is_alive())
-    waiting.join()
-    assert answers == [True]
-
-
 def test_polling_without_a_message_returns_once_its_time_is_over(net: Net) -> None:
     assert net.learner.poll(SOON_S) == []
     assert net.learner.poll(0.0, pytest.fail) == [], "a poll of no time does not wait"
-
-
-@contextmanager
-def again_and_again(call: Callable[[], object]) -> Iterator[None]:
-    """Call a function in another thread, until the block ends."""
-    over = threading.Event()
-
-    def repeat() -> None:
-        while not over.wait(SOON_S):
-            call()
-
-    thread = threading.Thread(target=repeat)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def test_waking_ends_a_poll(net: Net) -> None:
-    with again_and_again(net.learner.wake):
-        assert net.learner.poll(FOREVER_S) == []
 
 
 def test_waking_many_times_ends_one_poll_and_a_message_the_next(net: Net) -> None:
@@ -374,9 +352,8 @@ def test_waking_many_times_ends_one_poll_and_a_message_the_next(net: Net) -> Non
     for _ in range(1000):
         net.learner.wake()
     assert net.learner.poll(FOREVER_S) == []
-    with again_and_again(lambda: actor.send(make_report(), 0.0)):
-        messages = net.learner.poll(FOREVER_S)
-    assert {type(message) for message in messages} == {ActorReport}
+    assert actor.send(make_report(), 0.0)
+    assert [type(message) for message in net.learner.poll(FOREVER_S)] == [ActorReport]
 
 
 def test_while_one_polls_others_may_publish_and_wake(net: Net) -> None:

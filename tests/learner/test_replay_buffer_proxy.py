@@ -16,7 +16,7 @@ import pytest
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.core.errors import CheckpointError, TransportError
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.messages import EvaluationReport, Message, ModelInfo, Peer
+from asyncrl.core.messages import EnvChange, EvaluationReport, Message, ModelInfo, Peer
 from asyncrl.core.transport import Topic
 from asyncrl.core.types import Columns, IntArray, ModelVersion, Params
 from asyncrl.learner.rate_limiter import RateLimiterConfig
@@ -65,7 +65,7 @@ class FakeLink:
         else:
             self.acknowledged.append((peer, seq))
 
-    def refuse(self, peer: Peer, reason: str) -> None: ...
+    def change_env(self, change: EnvChange) -> None: ...
 
     def publish(self, model: ModelInfo, topic: Topic) -> None: ...
 

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -58,10 +57,6 @@ def finishes(progress: Progress) -> None:
         progress.turn(1)
         time.sleep(0.01)
     progress.turn(2)
-
-
-def reports_checksum(progress: Progress, data: bytes) -> None:
-    progress.turn(zlib.crc32(data))
 
 
 def reports_and_waits(progress: Progress, number: int = 0) -> None:

@@ -23,9 +23,10 @@ from asyncrl.transport.inference_wire import InferenceMessage, InferenceWire
 from asyncrl.transport.protocol import (
     Ack,
     Delivery,
+    EnvDelivery,
     Finish,
-    ModelRequest,
     Refusal,
+    Request,
     Resend,
     Sync,
     Welcome,
@@ -49,13 +50,14 @@ EXAMPLES: list[WireMessage] = [
     make_experience(1),
     make_report(),
     EvaluationReport(peer=PEER, model_version=VERSION, score=1.5, record={"a": 1.0}, seq=2),
-    ModelRequest(PEER, "act", 3, 4),
+    Request(PEER, "act", 3, 4),
     Sync(PEER, 4, 5),
     Welcome(),
     Ack(6, 2, 4),
     Finish(),
     Refusal("a reason"),
     Delivery("act", make_model(1)),
+    EnvDelivery(1, '{"gravity": [1.0, 2.0]}'),
     Resend(7, 3),
 ]
 INFERENCE = InferenceWire(WIRE)
@@ -194,5 +196,8 @@ def bombs() -> Iterator[tuple[str, list[bytes]]]:
     layout = [[f"{i:04d}", "bool", 0] for i in range(4096)]
     fields = [*start_of(Delivery("act", make_model(1)), 7), layout]
     yield "model of many parts", [msgpack.packb(fields), b""]
+    for text in ("[" + "{}," * 80_000 + "{}]", "a" * 250_000 + "\U0001f600"):
+        frames = WIRE.encode(EnvDelivery(1, text))
+        yield f"arguments of environments, {text[:4]}", [bytes(frame) for frame in frames]
     yield "deep", [b"\x91" * wire.MAX_HEADER_BYTES]
     yield "too large", [b"\x90" * (1 << 20)]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from asyncrl.core.errors import TransportClosed
-from asyncrl.core.messages import Experience, Hello, Message, ModelInfo, Peer, Report
+from asyncrl.core.messages import EnvChange, Experience, Hello, Message, ModelInfo, Peer, Report
 from asyncrl.core.transport import Topic
 
 
@@ -21,6 +21,7 @@ class LocalTransport:
         self.changed = threading.Condition()
         self.inbox: list[Message] = []
         self.models: dict[Topic, ModelInfo] = {}
+        self.env_change = EnvChange()
         self.acknowledged = self.sent = 0
         self.welcomed = self.woken = self.finish = False
 
@@ -65,6 +66,9 @@ class LocalLearnerLink:
         models = {**self.address.models, topic: replace(model, params=copies)}
         self.address.change(models=models)
 
+    def change_env(self, change: EnvChange) -> None:
+        self.address.change(env_change=change)
+
     def wake(self) -> None:
         self.address.change(woken=True)
 
@@ -104,6 +108,10 @@ class LocalActorLink:
 
         self._shared.wait(newest, timeout_s)
         return newest()
+
+    def env_change(self, newer_than: int) -> EnvChange | None:
+        change = self._shared.env_change
+        return change if change.number > newer_than else None
 
     def stopping(self) -> bool:
         return self._shared.finish

@@ -9,7 +9,7 @@ import torch
 import asyncrl
 from asyncrl.core.messages import SOFTWARE, Hello
 from asyncrl.core.types import MOST_ACTORS
-from asyncrl.transport.protocol import _MOST_PEERS, Ack, ModelRequest, PeerTable, Resend, Sync
+from asyncrl.transport.protocol import _MOST_PEERS, Ack, PeerTable, Request, Resend, Sync
 from tests.support.sample_messages import (
     PEER,
     SCHEMA,
@@ -62,15 +62,15 @@ def test_one_model_of_a_topic_is_under_way_at_a_time(table: PeerTable) -> None:
     table.admits(make_hello())
     for models in range(3):
         for _ in range(2):
-            assert table.may_be_sent(ModelRequest(PEER, "act", -1, models))
+            assert table.may_be_sent(Request(PEER, "act", -1, models))
         table.delivers(PEER, "act")
-        assert not table.may_be_sent(ModelRequest(PEER, "act", -1, models))
-    assert table.may_be_sent(ModelRequest(PEER, "evaluate", -1, 0)), "of another"
+        assert not table.may_be_sent(Request(PEER, "act", -1, models))
+    assert table.may_be_sent(Request(PEER, "evaluate", -1, 0)), "of another"
     table.delivers(PEER, "evaluate")
-    assert not table.may_be_sent(ModelRequest(PEER, "evaluate", -1, 3))
-    assert table.may_be_sent(ModelRequest(PEER, "act", -1, 3))
+    assert not table.may_be_sent(Request(PEER, "evaluate", -1, 3))
+    assert table.may_be_sent(Request(PEER, "act", -1, 3))
     table.admits(make_hello(NEXT_INCARNATION))
-    assert table.may_be_sent(ModelRequest(NEXT_INCARNATION, "act", -1, 0))
+    assert table.may_be_sent(Request(NEXT_INCARNATION, "act", -1, 0))
 
 
 @pytest.mark.fault("F32")
@@ -106,23 +106,22 @@ def test_objection_to_a_later_incarnation_turns_away_no_admitted_peer(table: Pee
     assert not table.refusals
 
 
-@pytest.mark.fault("F25")
-def test_another_schema_is_turned_away_and_both_are_named(table: PeerTable) -> None:
-    assert not table.admits(Hello(peer=PEER, schema_hash="another"))
+@pytest.mark.fault("F25", "F37")
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ({"schema_hash": "another"}, SCHEMA.hash()),
+        *(({"software": software}, SOFTWARE) for software in (SOFTWARE + ".1", "asyncrl", "")),
+    ],
+)
+def test_what_differs_is_turned_away_and_both_are_named(
+    table: PeerTable, theirs: dict[str, str], ours: str
+) -> None:
+    assert not table.admits(replace(make_hello(), **theirs))  # type: ignore[arg-type]
     peer, reason = table.refusals.popleft()
     assert peer == PEER
-    assert "another" in reason
-    assert SCHEMA.hash() in reason
-
-
-@pytest.mark.fault("F37")
-@pytest.mark.parametrize("software", [SOFTWARE + ".1", "asyncrl", ""])
-def test_other_software_is_turned_away_and_both_are_named(table: PeerTable, software: str) -> None:
-    hello = replace(make_hello(), software=software)
-    assert not table.admits(hello)
-    _, reason = table.refusals.popleft()
-    assert repr(software) in reason
-    assert repr(SOFTWARE) in reason
+    assert all(repr(value) in reason for value in theirs.values())
+    assert ours in reason
     assert asyncrl.__version__ in SOFTWARE
     assert f"Python {sys.version_info.major}.{sys.version_info.minor}" in SOFTWARE
     assert SOFTWARE.endswith(f" with torch {torch.__version__.partition('+')[0]}")

@@ -25,9 +25,10 @@ from asyncrl.transport.protocol import (
     _MOST_PEERS,
     Ack,
     Delivery,
+    EnvDelivery,
     Finish,
-    ModelRequest,
     Refusal,
+    Request,
     Resend,
     Sync,
     Welcome,
@@ -36,9 +37,9 @@ from asyncrl.transport.wire import (
     DTYPES,
     MAX_COUNT,
     MAX_EPISODES,
+    MAX_HEADER_BYTES,
     PROTOCOL,
     Fields,
-    ForeignRun,
     WireFormat,
     WireMessage,
 )
@@ -61,6 +62,7 @@ counts = st.integers(0, MAX_COUNT)
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 numbers = st.dictionaries(names, st.floats(allow_nan=False), max_size=4)
 topics = st.sampled_from(["act", "evaluate"])
+subjects = st.sampled_from(["act", "evaluate", "env"])
 peers = st.builds(Peer, actor_id=st.integers(-(2**63), 2**63 - 1), incarnation=counts)
 
 
@@ -119,8 +121,9 @@ messages: st.SearchStrategy[WireMessage] = st.one_of(
         record=numbers,
         seq=st.integers(1, 2**63 - 1),
     ),
-    st.builds(ModelRequest, peers, topics, st.integers(-1, 2**63 - 1), counts),
+    st.builds(Request, peers, subjects, st.integers(-1, 2**63 - 1), counts),
     st.builds(Delivery, topics, models),
+    st.builds(EnvDelivery, st.integers(1, 2**63 - 1), names),
     st.builds(Sync, peers, counts, counts),
     st.builds(Ack, counts, counts, counts),
     st.builds(Resend, counts, counts),
@@ -173,12 +176,6 @@ def test_changed_frames_are_refused(message: WireMessage, data: st.DataObject) -
         WIRE.decode([*frames[:at], *other, *frames[at + 1 :]])
 
 
-def test_message_of_another_run_is_rejected() -> None:
-    frames = WireFormat(schema=SCHEMA, run_id="another").encode(Finish())
-    with pytest.raises(ForeignRun, match="another"):
-        WIRE.decode(frames)
-
-
 def _delivery(layout: Any, block: bytes = b"") -> list[bytes]:
     kind = msgpack.unpackb(frames_of(Delivery("act", make_model(1)))[0])[1]
     return [header_of(kind, WIRE.run_id, "act", 1, 0, 2, layout), block]
@@ -204,6 +201,7 @@ def _delivery(layout: Any, block: bytes = b"") -> list[bytes]:
         (_delivery([["w", "float32", 2**19, 2**19, 0]]), "exceeds the size limit"),
         (_delivery([["w", "float32", *[1] * 40]], b"abcd"), "parameter"),
         (_delivery([["w", "float32", 2]], b"abcd"), "bytes"),
+        (frames_of(EnvDelivery(0, "{}")), "number is 0"),
     ],
 )
 def test_what_could_do_harm_is_refused(frames: list[bytes], reason: str) -> None:
@@ -310,6 +308,7 @@ def test_columns_that_do_not_fit_the_schema_are_not_sent(name: str, array: np.nd
         Delivery("act", ModelInfo(version=make_model(1).version, params={"w": "text"})),
         Delivery("act", ModelInfo(version=make_model(1).version, params={"w": np.zeros(1 << 18)})),
         Sync(PEER, 2**70),
+        EnvDelivery(1, "x" * MAX_HEADER_BYTES),
         Refusal("\ud800"),
         replace(make_report(), shares={"env": None}),
         replace(make_report(), episode_returns=np.ones(1), episode_lengths=np.ones(0)),
@@ -342,7 +341,7 @@ def test_what_cannot_work_is_refused_at_once(settings_: dict[str, Any], reason: 
         (lambda f: f.number("x"), False),
         (lambda f: f.text("x"), b"bytes"),
         (lambda f: f.flag("x"), 1),
-        (lambda f: f.topic(), "gossip"),
+        (lambda f: f.subject("act"), "env"),
         (lambda f: f.numbers("x"), {b"a": 1.0}),
         (lambda f: f.numbers("x"), {"a": True}),
         (lambda f: f.layout(100), [["w", "float32", 5, 6]]),

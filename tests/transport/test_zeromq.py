@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import random
@@ -308,14 +309,14 @@ def test_nothing_of_the_past_is_handed_on_however_much_it_is(
 
 def test_a_peer_that_is_gone_is_no_error(learner: ZmqLearnerLink, actor: ZmqActorLink) -> None:
     actor.close()
-    until(learner, lambda: learner.refuse(PEER, "?") or "undelivered" in learner.counters)
+    granted = itertools.count(1)
+    until(learner, lambda: learner.acknowledge(PEER, 0, next(granted)) or learner.counters)
     learner.publish(make_model(1), "act")
-    learner.acknowledge(PEER, 2)
     learner.stop_actors()
     assert learner.poll(0.0) == []
     before = learner.counters["undelivered"]
     learner.revoke(PEER)
-    learner.refuse(PEER, "anybody there?")
+    learner.acknowledge(PEER, 0, next(granted))
     assert learner.counters["undelivered"] == before, "it is known to be gone"
 
 

@@ -9,7 +9,15 @@ from dataclasses import replace
 import pytest
 
 from asyncrl.core.errors import Refused
-from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, Message, Peer
+from asyncrl.core.messages import (
+    ActorReport,
+    EnvChange,
+    EvaluationReport,
+    Experience,
+    Message,
+    ModelInfo,
+    Peer,
+)
 from asyncrl.learner.ledger import Ledger
 from asyncrl.transport.zeromq import ZmqActorLink, ZmqTransport, ZmqTransportConfig
 from benchmarks.proxy import Proxy
@@ -194,22 +202,28 @@ def test_an_actor_that_was_replaced_meanwhile_stays_out(line: Line) -> None:
 
 @pytest.mark.fault("F31", "F28")
 def test_a_model_sent_into_a_dead_connection_is_sent_again(line: Line) -> None:
-    """To an actor that sends nothing, and only waits for it."""
+    """To an actor that sends nothing, and only waits for it. So is a change of environments."""
     wait_until(lambda: line.take() or line.actor.hello(make_hello()), DEADLINE_S, "entry")
-    for version in range(3):
+    for version in range(1, 4):
+        came: list[ModelInfo] = []
 
-        def has_come(version: int = version) -> bool:
+        def have_come(version: int = version, came: list[ModelInfo] = came) -> bool:
             line.take()
-            return line.actor.latest_model("act", version - 1) is not None
+            model = line.actor.latest_model("act", version - 1)
+            came += [model] if model else []
+            return line.actor.env_change(version - 1) is not None and bool(came)
 
-        wait_until(lambda: has_come() or line.learner._requests, DEADLINE_S, "a request")
+        wait_until(
+            lambda: have_come() or len(line.learner._requests) == 2, DEADLINE_S, "two requests"
+        )
         line.proxy.swallowing.set()
         line.learner.publish(make_model(version), "act")
+        line.learner.change_env(EnvChange(number=version))
         line.take()
-        assert not line.learner._requests, "it was sent"
+        assert not line.learner._requests, "they were sent"
         line.proxy.cut()
         line.proxy.swallowing.clear()
-        wait_until(has_come, DEADLINE_S, f"model {version}")
+        wait_until(have_come, DEADLINE_S, f"model {version} and change {version}")
 
 
 @pytest.mark.fault("F28")

@@ -230,7 +230,7 @@ def test_a_revoked_actor_gives_up(learner: ZmqLearnerLink, keep: Keep) -> None:
 def test_actor_with_a_silent_learner_warns(
     learner: ZmqLearnerLink, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert "reachable but busy" in silence(admitted(learner, PEER), caplog, "connected")
+    assert "reachable, but busy" in silence(admitted(learner, PEER), caplog, "connected")
 
 
 def test_actor_without_a_learner_warns(
