@@ -219,7 +219,11 @@ def fields_of(cls: type, group: str, anchor: str = "", beside: type | None = Non
     for setting in settings_of(cls).values():
         name, default = f"{group}.{setting.name}".removeprefix("."), default_of(setting.field)
         other = others.get(setting.name)
-        if name in GROUPS or name == "agent" or (other and default_of(other.field) == default):
+        if (
+            (name in GROUPS and cls is not Output)
+            or name == "agent"
+            or (other and default_of(other.field) == default)
+        ):
             continue
         marks = ", common" if setting.common else ""
         marks += ", no flag" if is_within(name, IN_FILES) else ""

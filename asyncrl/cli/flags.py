@@ -99,7 +99,7 @@ class Output:
     """Host name or address under which hosts reach this machine, if it is not that of `--listen`,
     as behind address translation: `NAME` or `NAME:PORT`."""
 
-    replay_kind: Annotated[ReplayKind | None, COMMON] = None
+    replay: Annotated[ReplayKind | None, COMMON] = None
     """Kind of replay buffer, if not the preset's or the file's. Its settings are `--replay.*`."""
 
     learners: Count = 1
@@ -210,7 +210,7 @@ def parse_train(argv: Sequence[str]) -> TrainArguments:
             f"of {', '.join(preset_lines())}; or only an environment: asyncrl train --env ID"
         )
     start = over_preset(named, path) if path else to_plain(preset(named))
-    if kind := own.get("replay_kind"):
+    if kind := own.get("replay"):
         start["replay"] = with_replay(start["replay"], kind)
     return parse_run(f"asyncrl train {agent}".rstrip(), words, start, agent=agent)
 
@@ -330,9 +330,9 @@ def _for_hosts(
 ) -> Iterator[tuple[str, str, Data]]:
     """Yield what `--listen`, `--advertise` and a range of actors stand for: flag, path, value."""
     for name, path in (("listen", "transport.bind"), ("advertise", "transport.advertise")):
-        if name in own:
+        if own.get(name) is not None:
             yield flag_of(name), path, own[name]
-    if "listen" in own and "launcher" not in values:
+    if own.get("listen") is not None and "launcher" not in values:
         yield "--listen", "launcher", "hosts"
     actors = values.get("actors")
     if isinstance(actors, str) and actors != "auto":

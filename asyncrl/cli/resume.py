@@ -50,7 +50,7 @@ def parse(argv: list[str]) -> TrainArguments:
     resume: Resume = "without replay" if _NO_REPLAY in words else True
     words = [word for word in words if word != _NO_REPLAY]
     given, run_dir = own_values(words), Path(name)
-    taken = {"config", "run_dir", "replay_kind"}
+    taken = {"config", "run_dir", "replay"}
     if (run_dir / MANIFEST).is_file():
         taken.remove("run_dir")
         resume, run_dir = _branch(SavedModel.at(run_dir), given.get("run_dir"), resume)

@@ -51,7 +51,7 @@ REPLAYS: Mapping[
     "prioritized": PrioritizedReplayConfig,
     "hindsight": HindsightReplayConfig,
 }
-"""The kinds of replay that `--replay-kind` accepts."""
+"""The kinds of replay that `--replay` accepts."""
 
 
 def appo() -> RunConfig:
@@ -486,7 +486,7 @@ def with_replay(plain: Mapping[str, Any], kind: str) -> dict[str, Any]:
     cls, now = REPLAYS[kind], load_object(plain["type"])
     if now not in REPLAYS.values():
         raise ConfigError(
-            f"--replay-kind {kind} would replace {getattr(now, '__name__', now)}, which the agent "
+            f"--replay {kind} would replace {getattr(now, '__name__', now)}, which the agent "
             "needs for its batches; remove the flag"
         )
     shared = {name: plain[name] for name in settings_of(cls) if name in plain}

@@ -281,7 +281,7 @@ def test_flags_reach_every_level() -> None:
 
 
 def test_kind_of_replay_is_chosen_and_then_has_its_own_flags(tmp_path: Path) -> None:
-    flags = "--replay-kind uniform --replay_kind=prioritized --replay.alpha 0.9"
+    flags = "--replay uniform --replay=prioritized --replay.alpha 0.9"
     config = parse(["dqn", *flags.split(), "--replay.capacity", "5000"]).config
     assert config.replay == PrioritizedReplayConfig(capacity=5000, n_step=5, alpha=0.9)
     save_yaml(config, tmp_path / "config.yaml")
@@ -292,8 +292,8 @@ def test_kind_of_replay_is_chosen_and_then_has_its_own_flags(tmp_path: Path) -> 
 
 
 def test_kind_of_replay_is_one_of_those_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"--replay-kind: .*prioritized.*'sorted'"):
-        parse(["dqn", "--replay-kind", "sorted"])
+    with pytest.raises(ConfigError, match=r"--replay: .*prioritized.*'sorted'"):
+        parse(["dqn", "--replay", "sorted"])
     with pytest.raises(ConfigError, match=r"unknown flag --replay\.alpha"):  # prioritized replay's
         parse(["dqn", "--replay.alpha", "0.9"])
 
