@@ -16,6 +16,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from asyncrl.actor.batcher import Batcher, ServingConfig
+from asyncrl.actor.process import set_up_process
 from asyncrl.core.agent import AgentConfig, BuildPolicy, HasChooser, Policy, PolicyContext, acted
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError, TransportError
@@ -31,7 +32,7 @@ from asyncrl.core.inference import (
     fastest_inference,
 )
 from asyncrl.core.interrupter import CrashForwardingThread, Interrupter, start_thread
-from asyncrl.core.launcher import Progress
+from asyncrl.core.launcher import Progress, Spec
 from asyncrl.core.messages import Hello, ModelInfo, Peer
 from asyncrl.core.torch_threads import share_torch_threads
 from asyncrl.core.transport import ActorLink, Transport
@@ -54,7 +55,7 @@ class ServedPolicy(Policy, HasInference, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InferenceServerSpec:
+class InferenceServerSpec(Spec):
     """Everything that a server of inference is built from."""
 
     env_spec: EnvSpec
@@ -68,24 +69,25 @@ class InferenceServerSpec:
     """Whether its process runs nothing else, limited to one thread: it may set up logging and the
     global random generators."""
 
-
-def serve(spec: InferenceServerSpec, peer: Peer, progress: Progress) -> None:
-    """Answer the requests of all actors, always with the newest model, until asked to finish."""
-    policy = served(spec.agent.build_policy(spec.env_spec, PolicyContext(seed=spec.seed)))
-    place(policy, spec.serving.device)
-    policy.inference = fastest_inference(policy, one_thread=spec.owns_process)
-    with ExitStack() as opened:
-        learner = spec.transport.connect(peer)
-        opened.callback(learner.close)
-        listener = spec.address.listen()
-        opened.callback(listener.close)
-        server = InferenceServer(policy, learner, listener, Batcher(spec.serving))
-        hello = Hello(peer=peer, schema_hash="")
-        while not learner.hello(hello, _WAIT_S):  # without a heartbeat, as in an actor
-            if progress.finishing():
-                return
-        while not (learner.stopping() or progress.finishing()):
-            server.run_turn(progress)
+    def run(self, peer: Peer, progress: Progress) -> None:
+        """Answer the requests of all actors with the newest model, until asked to finish."""
+        if self.owns_process:
+            set_up_process("inference server", self.seed, peer)
+        policy = served(self.agent.build_policy(self.env_spec, PolicyContext(seed=self.seed)))
+        place(policy, self.serving.device)
+        policy.inference = fastest_inference(policy, one_thread=self.owns_process)
+        with ExitStack() as opened:
+            learner = self.transport.connect(peer)
+            opened.callback(learner.close)
+            listener = self.address.listen()
+            opened.callback(listener.close)
+            server = InferenceServer(policy, learner, listener, Batcher(self.serving))
+            hello = Hello(peer=peer, schema_hash="")
+            while not learner.hello(hello, _WAIT_S):  # without a heartbeat, as in an actor
+                if progress.finishing():
+                    return
+            while not (learner.stopping() or progress.finishing()):
+                server.run_turn(progress)
 
 
 def served(policy: Policy) -> ServedPolicy:
@@ -138,7 +140,7 @@ class InferenceThread:
     def __init__(self, spec: InferenceServerSpec, peer: Peer, interrupter: Interrupter) -> None:
         self._finish = threading.Event()
         here = replace(spec, owns_process=False)
-        self._serve = partial(serve, here, peer, _ThreadProgress(self._finish))
+        self._serve = partial(here.run, peer, _ThreadProgress(self._finish))
         self._thread = CrashForwardingThread(interrupter, self._run, "asyncrl-inference")
 
     def start(self) -> None:

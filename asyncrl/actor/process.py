@@ -22,7 +22,6 @@ import numpy as np
 
 from asyncrl.actor.acting_model import ActingModel, ServedModel
 from asyncrl.actor.actor import Actor, NewEnv
-from asyncrl.actor.inference_server import InferenceServerSpec, serve
 from asyncrl.actor.outbox import Outbox
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.core.agent import (
@@ -44,7 +43,7 @@ from asyncrl.core.inference import (
     InferenceClient,
     compute_fast,
 )
-from asyncrl.core.launcher import Killed, Progress
+from asyncrl.core.launcher import Killed, Progress, Spec
 from asyncrl.core.messages import EnvChange, EvaluationReport, Hello, Peer
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
@@ -67,7 +66,7 @@ MakeEvaluator = Callable[[], Evaluator]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ActorSpec:
+class ActorSpec(Spec):
     """Everything that an actor is built from."""
 
     make_env: MakeBatchEnv
@@ -100,52 +99,53 @@ class ActorSpec:
     """Whether its process runs nothing else, limited to one thread: it may set up logging and the
     global random generators."""
 
+    def run(self, peer: Peer, progress: Progress) -> None:
+        """Run the actor, from its first model to its final report."""
+        incarnation = (peer.actor_id, peer.incarnation)
+        if self.owns_process:
+            set_up_process(f"actor {peer.actor_id}", self.seed, peer)
+        had_torch = "torch" in sys.modules
+        with _Opened() as opened:
+            home = _Environments(self, peer)
+            opened.callback(home.close)
+            env = home.env
+            context = PolicyContext(
+                seed=derive_seed(self.seed, Role.POLICY, *incarnation),
+                actor_id=self.first_actor + peer.actor_id,
+                n_actors=self.n_actors,
+                n_envs=env.n_envs,
+            )
+            policy = self.build_policy(env.spec, context)
+            if self.owns_process and not had_torch:
+                _seed_torch(_globals_seed(self.seed, peer))
+            outbox = Outbox(peer, self.schema, self.segment, env.n_envs)
+            link = self.transport.connect(peer)
+            opened.callback(link.close)
+            model: ActingModel | None = None
+            if self.inference is None:
+                compute_fast(policy, one_thread=self.owns_process)
+            else:
+                client = self.inference.connect()
+                opened.callback(client.close)
+                model = _served_model(policy, client, peer, link, progress)
+            actor = Actor(
+                peer,
+                env,
+                policy,
+                self.make_processor(),
+                outbox,
+                link,
+                progress=progress,
+                model=model,
+                rebuilder=home if self.restart.on_exception == "restart_env" else None,
+                changes=home if self.change_env else None,
+            )
+            hello = Hello(peer=peer, schema_hash=self.schema.hash())
+            actor.run(hello, derive_seed(self.seed, Role.ENVIRONMENT, *incarnation))
 
-def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
-    """Run one actor, from its first model to its final report."""
-    incarnation = (peer.actor_id, peer.incarnation)
-    globals_seed = derive_seed(spec.seed, Role.GLOBALS, *incarnation)
-    if spec.owns_process:
-        _set_up_logging(f"actor {peer.actor_id}")
-        _seed_globals(globals_seed)
-    had_torch = "torch" in sys.modules
-    with _Opened() as opened:
-        home = _Environments(spec, peer)
-        opened.callback(home.close)
-        env = home.env
-        context = PolicyContext(
-            seed=derive_seed(spec.seed, Role.POLICY, *incarnation),
-            actor_id=spec.first_actor + peer.actor_id,
-            n_actors=spec.n_actors,
-            n_envs=env.n_envs,
-        )
-        policy = spec.build_policy(env.spec, context)
-        if spec.owns_process and not had_torch:
-            _seed_torch(globals_seed)
-        outbox = Outbox(peer, spec.schema, spec.segment, env.n_envs)
-        link = spec.transport.connect(peer)
-        opened.callback(link.close)
-        model: ActingModel | None = None
-        if spec.inference is None:
-            compute_fast(policy, one_thread=spec.owns_process)
-        else:
-            client = spec.inference.connect()
-            opened.callback(client.close)
-            model = _served_model(policy, client, peer, link, progress)
-        actor = Actor(
-            peer,
-            env,
-            policy,
-            spec.make_processor(),
-            outbox,
-            link,
-            progress=progress,
-            model=model,
-            rebuilder=home if spec.restart.on_exception == "restart_env" else None,
-            changes=home if spec.change_env else None,
-        )
-        hello = Hello(peer=peer, schema_hash=spec.schema.hash())
-        actor.run(hello, derive_seed(spec.seed, Role.ENVIRONMENT, *incarnation))
+    def instructions(self) -> dict[str, Any]:
+        """Return the change of environments, which a host does not know."""
+        return {"change": [self.env_change.number, dict(self.env_change.kwargs)]}
 
 
 def _served_model(
@@ -253,7 +253,7 @@ class _Environments:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluatorSpec:
+class EvaluatorSpec(Spec):
     """Everything that an evaluating process is built from."""
 
     env_spec: EnvSpec
@@ -264,31 +264,29 @@ class EvaluatorSpec:
     owns_process: bool = True
     """As in `ActorSpec`."""
 
-
-def run_evaluator(spec: EvaluatorSpec, peer: Peer, progress: Progress) -> None:
-    """Score each model that is published for evaluation, always the newest one."""
-    if spec.owns_process:
-        _lower_priority()
-        _set_up_logging("evaluator")
-        _seed_globals(derive_seed(spec.seed, Role.GLOBALS, peer.actor_id, peer.incarnation))
-    with _Opened() as opened:
-        evaluator = spec.make_evaluator()
-        opened.callback(evaluator.close)
-        context = PolicyContext(
-            seed=derive_seed(spec.seed, Role.EVALUATION, peer.incarnation),
-            n_envs=getattr(evaluator, "n_envs", 1),
-        )
-        policy = spec.agent.build_policy(spec.env_spec, context)
-        link = spec.transport.connect(peer)
-        opened.callback(link.close)
-        _evaluate(
-            evaluator,
-            policy,
-            link,
-            peer,
-            progress,
-            cpu_s if spec.owns_process else time.thread_time,
-        )
+    def run(self, peer: Peer, progress: Progress) -> None:
+        """Score each model that is published for evaluation, always the newest one."""
+        if self.owns_process:
+            _lower_priority()
+            set_up_process("evaluator", self.seed, peer)
+        with _Opened() as opened:
+            evaluator = self.make_evaluator()
+            opened.callback(evaluator.close)
+            context = PolicyContext(
+                seed=derive_seed(self.seed, Role.EVALUATION, peer.incarnation),
+                n_envs=getattr(evaluator, "n_envs", 1),
+            )
+            policy = self.agent.build_policy(self.env_spec, context)
+            link = self.transport.connect(peer)
+            opened.callback(link.close)
+            _evaluate(
+                evaluator,
+                policy,
+                link,
+                peer,
+                progress,
+                cpu_s if self.owns_process else time.thread_time,
+            )
 
 
 def _lower_priority() -> None:
@@ -337,14 +335,6 @@ def _evaluate(
         progress.waiting(True)
 
 
-def run_inference_server(spec: InferenceServerSpec, peer: Peer, progress: Progress) -> None:
-    """Compute the networks of all actors in this process."""
-    if spec.owns_process:
-        _set_up_logging("inference server")
-        _seed_globals(derive_seed(spec.seed, Role.GLOBALS, peer.actor_id, peer.incarnation))
-    serve(spec, peer, progress)
-
-
 class _WithHeartbeat(PolicyWrapper):
     """A policy under evaluation that sends a heartbeat at each step, against the timeout."""
 
@@ -357,11 +347,18 @@ class _WithHeartbeat(PolicyWrapper):
         return super().act(obs)
 
 
-def _seed_globals(seed: int) -> None:
-    """Seed the global random generators, for environments and policies that draw from them.
+def _globals_seed(seed: int, peer: Peer) -> int:
+    return derive_seed(seed, Role.GLOBALS, peer.actor_id, peer.incarnation)
 
-    Otherwise all processes that were forked from the same one would draw the same numbers.
+
+def set_up_process(name: str, seed: int, peer: Peer) -> None:
+    """Set up logging and the global random generators, for environments and policies.
+
+    Otherwise all processes that were forked from the same one would draw the same numbers. `seed`
+    is that of the run.
     """
+    _set_up_logging(name)
+    seed = _globals_seed(seed, peer)
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002  # for those who still use it
     _seed_torch(seed)

@@ -158,7 +158,8 @@ def compare(now: Sequence[Result], baseline: Sequence[Result], *, tolerance: flo
     missing = (before for before in baseline if before.key not in measured)
     notes += [f"missing: {_named(before)} was not measured this time" for before in missing]
     worse = [pair for pair in pairs if pair.change < -tolerance]
-    lines = [_pair_line(pair, _widest(pairs), is_worse=pair in worse) for pair in pairs]
+    width = max((len(_named(pair.now)) for pair in pairs), default=0)
+    lines = [_pair_line(pair, width, is_worse=pair in worse) for pair in pairs]
     return Comparison(
         lines=(*lines, *notes, _verdict(pairs, worse, tolerance)),
         worse=tuple(_named(pair.now) for pair in worse),
@@ -170,15 +171,10 @@ def _named(result: Result) -> str:
     return f"{result.name}, {result.env}, {result.unit}"
 
 
-def _widest(pairs: Iterable[_Pair]) -> int:
-    return max((len(_named(pair.now)) for pair in pairs), default=0)
-
-
 def _pair_line(pair: _Pair, width: int, *, is_worse: bool) -> str:
-    verdict = "WORSE" if is_worse else "ok"
     return (
         f"{_named(pair.now):<{width}}  {pair.before.ratio:7.1%} -> {pair.now.ratio:7.1%}  "
-        f"{pair.change:+7.1%}  {verdict}"
+        f"{pair.change:+7.1%}  {'WORSE' if is_worse else 'ok'}"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from asyncrl.bench.load import Load
@@ -16,7 +16,7 @@ from asyncrl.core.agent import PolicyContext
 from asyncrl.core.errors import AsyncRLError
 from asyncrl.core.inference import compute_fast
 from asyncrl.core.interrupter import CrashForwardingThread, start_thread
-from asyncrl.core.launcher import Launcher, Progress
+from asyncrl.core.launcher import Launcher, Progress, Spec
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
 from asyncrl.learner.async_trainer import AsyncTrainer
@@ -65,12 +65,11 @@ def _sampled(load: Load, *, served: bool = False) -> float:
 
 def _played_bare(load: Load) -> float:
     """Count what the bare loops produce."""
-    workload = load.workload
-    peers = [Peer(actor_id=ActorId(i), incarnation=0) for i in range(workload.actors)]
+    peers = [Peer(actor_id=ActorId(i), incarnation=0) for i in range(load.workload.actors)]
     with LocalLauncher(preload=_PRELOAD) as launcher:
         for peer in peers:
-            launcher.launch(peer, partial(_bare_loop, load, peer.actor_id))
-        return _rate(lambda: _produced(launcher, peers), workload, "bare loops")
+            launcher.launch(peer, _BareLoop(load))
+        return _rate(lambda: _produced(launcher, peers), load.workload, "bare loops")
 
 
 class _Probe:
@@ -107,20 +106,26 @@ def _produced(launcher: Launcher, peers: list[Peer]) -> tuple[int, int]:
     return sum(r.produced for r in reports), sum(r.turns > 0 for r in reports)
 
 
-def _bare_loop(load: Load, actor_id: int, progress: Progress) -> None:
-    """Run the bare loop endlessly, in a separate process."""
-    workload = load.workload
-    context = PolicyContext(
-        seed=actor_id, actor_id=actor_id, n_actors=workload.actors, n_envs=workload.envs_per_actor
-    )
-    policy = load.agent.build_policy(load.spec, context)
-    compute_fast(policy, one_thread=True)  # as in actors
-    config = workload.env_config
-    if config.vectorization == "native":
-        play_native(config.make_vector(), policy, load.spec, progress)
-    else:
-        envs = [config.make_plain() for _ in range(config.n_envs)]
-        play_plain(envs, policy, load.spec, progress)
+@dataclass(frozen=True, slots=True)
+class _BareLoop(Spec):
+    """The bare loop, without end, in a separate process."""
+
+    load: Load
+
+    def run(self, peer: Peer, progress: Progress) -> None:
+        """Play."""
+        load, number = self.load, peer.actor_id
+        config, n_actors = load.workload.env_config, load.workload.actors
+        context = PolicyContext(
+            seed=number, actor_id=number, n_actors=n_actors, n_envs=config.n_envs
+        )
+        policy = load.agent.build_policy(load.spec, context)
+        compute_fast(policy, one_thread=True)  # as in actors
+        if config.vectorization == "native":
+            play_native(config.make_vector(), policy, load.spec, progress)
+        else:
+            envs = [config.make_plain() for _ in range(config.n_envs)]
+            play_plain(envs, policy, load.spec, progress)
 
 
 def train_stage(load: Load) -> Stage:

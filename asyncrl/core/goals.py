@@ -10,7 +10,7 @@ that builds environments tries this out first, see `envs/goals.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -74,8 +74,7 @@ def without_env(goal_reward: GoalReward) -> ComputeReward:
     vars(bare).update(goal_reward["values"])
     for name, (dtype, items) in goal_reward["arrays"].items():
         vars(bare)[name] = np.array(items, dtype)
-    compute: ComputeReward = bare.compute_reward
-    return compute
+    return cast(ComputeReward, bare.compute_reward)
 
 
 def rewards_of(compute: ComputeReward, achieved: Array, desired: Array) -> Array:

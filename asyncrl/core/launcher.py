@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
@@ -55,9 +54,19 @@ class Place:
     """0 while it is not known."""
 
 
-ActorBody = Callable[[Progress], None]
-"""What an actor runs. It is pickled by cloudpickle; when it returns, the actor exits with code
-0."""
+class Spec(Protocol):
+    """What a launcher carries to an actor: of what it is built, as plain data, and what it runs.
+
+    It is pickled by cloudpickle, unless the actor is a thread.
+    """
+
+    def run(self, peer: Peer, progress: Progress) -> None:
+        """Run the actor; when this returns, it exits with code 0."""
+        ...
+
+    def instructions(self) -> dict[str, Any]:
+        """Return what a host needs, as JSON, that makes the spec of this actor itself."""
+        return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +75,13 @@ class ActorExit:
 
     peer: Peer
     code: int
-    """0 if the body returned; 1 if it raised; minus the signal's number if a signal killed it."""
+    """0 if `run` returned; 1 if it raised; minus the signal's number if a signal killed it."""
 
     text: str = ""
     """The actor's own traceback, or the stacks of its threads at a crash; may be empty."""
 
     error: str = ""
-    """Class and message of the exception that the body raised, in one line; otherwise empty."""
+    """Class and message of the exception that `run` raised, in one line; otherwise empty."""
 
     began: bool = True
     """False if the system had no process, or lacked another resource, for the actor; `error` says
@@ -100,7 +109,7 @@ class Launcher(Protocol):
         """Whether this slot's actor can be launched now."""
         ...
 
-    def launch(self, peer: Peer, body: ActorBody) -> None:
+    def launch(self, peer: Peer, spec: Spec) -> None:
         """Start an actor and return at once."""
         ...
 

@@ -66,9 +66,8 @@ def are_adaptive(config: object, agent: object) -> bool:
     It may if the setting `threads` is `auto` and the agent computes on the CPU, not compiled:
     compiled code is made for one number of threads.
     """
-    device = str(getattr(agent, "device", ""))
     return (
         getattr(config, "threads", None) == "auto"
-        and device == "cpu"
+        and str(getattr(agent, "device", "")) == "cpu"
         and getattr(config, "accelerate", "off") == "off"
     )

@@ -5,11 +5,11 @@ Relies on nothing that a batch would check: it tests spaces, seeds, ends of epis
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,7 +20,7 @@ import psutil
 from asyncrl.core.agent import is_agent_config
 from asyncrl.core.env import BatchEnv, describe_env
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.launcher import ActorExit, Progress
+from asyncrl.core.launcher import ActorExit, Progress, Spec
 from asyncrl.core.messages import Peer
 from asyncrl.core.settings import load_object
 from asyncrl.doctor import findings
@@ -52,7 +52,6 @@ def diagnose(
     *,
     seconds: float = 10.0,
     seed: int = 0,
-    pickled: Callable[[object], object] | None = None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Finding]:
     """Check these environments for about `seconds`, and yield the findings.
@@ -61,11 +60,10 @@ def diagnose(
         config: The environments that an actor would step.
         seconds: Time budget for stepping.
         seed: Seed of episodes and actions.
-        pickled: Pickles a factory as the launcher does; raises if that is impossible.
         announce: Called with the name of each stage before it begins, which shows what crashed the
             process.
     """
-    examination = _Examination(config, seconds, seed, pickled)
+    examination = _Examination(config, seconds, seed)
     try:
         for name, stage in examination.stages():
             announce(name)
@@ -83,17 +81,10 @@ def diagnose(
 class _Examination:
     """Two copies to compare, and the batch that an actor would step."""
 
-    def __init__(
-        self,
-        config: EnvConfig,
-        seconds: float,
-        seed: int,
-        pickled: Callable[[object], object] | None,
-    ) -> None:
+    def __init__(self, config: EnvConfig, seconds: float, seed: int) -> None:
         self._config = config
         self._seconds = {name: share * seconds for name, share in _SHARES.items()}
         self._seed = seed
-        self._pickled = pickled
         self._made = ExitStack()
         self._probes: list[Probe] = []
         self._children = set(_children())
@@ -139,9 +130,8 @@ class _Examination:
         self._batch: BatchEnv = self._config.build()
         self._made.callback(self._batch.close)
         yield ok("make", self._kind())
-        if self._pickled is not None:
-            self._pickled(self._config.build)
-            yield ok("factory", "can be sent to an actor's process")
+        pickled(self._config.build)
+        yield ok("factory", "can be sent to an actor's process")
         yield findings.spaces(self._batch.spec)
         yield findings.action_bounds(self._batch.spec)
 
@@ -243,7 +233,7 @@ def examine(
         path = launcher.directory / "report"
         path.touch(0o600)
         found = partial(_found, config, seconds, seed, agent)
-        launcher.launch(_CHILD, partial(_report, found, path))
+        launcher.launch(_CHILD, _Reports(found, path))
         with path.open("rb") as report:
             yield from _reported(launcher, report, seconds + patience_s)
 
@@ -271,21 +261,26 @@ def _reported(launcher: LocalLauncher, report: BinaryIO, quiet_s: float) -> Iter
         launcher.exits(_LEAVE_S)  # wait, so that its output comes first
 
 
-def _report(
-    found: Callable[[Callable[[str], None]], Iterator[Finding]], path: Path, _: Progress
-) -> None:
-    """Write the findings to a file, in the process of the environment."""
-    with path.open("ab", buffering=0) as report:
+@dataclass(frozen=True, slots=True)
+class _Reports(Spec):
+    """Writes findings to a file, in the process of the environment."""
 
-        def send(message: Mapping[str, Any]) -> None:
-            report.write((json.dumps(message) + "\n").encode())
+    found: Callable[[Callable[[str], None]], Iterator[Finding]]
+    path: Path
 
-        def announce(doing: str) -> None:
-            send({"doing": doing})
+    def run(self, peer: Peer, progress: Progress) -> None:
+        """Write them."""
+        with self.path.open("ab", buffering=0) as report:
 
-        for finding in found(announce):
-            send(dataclasses.asdict(finding))
-        announce(_DONE)
+            def send(message: Mapping[str, Any]) -> None:
+                report.write((json.dumps(message) + "\n").encode())
+
+            def announce(doing: str) -> None:
+                send({"doing": doing})
+
+            for finding in self.found(announce):
+                send(asdict(finding))
+            announce(_DONE)
 
 
 def _found(
@@ -294,7 +289,7 @@ def _found(
     if agent:
         return _agent_in(agent, config, announce)
     return _agent(config.id, announce) or diagnose(
-        config, seconds=seconds, seed=seed, pickled=pickled, announce=announce
+        config, seconds=seconds, seed=seed, announce=announce
     )
 
 

@@ -14,13 +14,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 from asyncrl.agents.parts.torch_agent import gpu_names
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.launcher import Progress
+from asyncrl.core.launcher import Progress, Spec
 from asyncrl.core.messages import Peer
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentSchema
@@ -333,7 +332,7 @@ def _start_an_actor() -> tuple[float, str, dict[str, bool]]:
         return float("inf"), str(error), {}
     path = launcher.directory / "reported.json"
     try:
-        launcher.launch(Peer(actor_id=ActorId(0), incarnation=0), partial(_describe_child, path))
+        launcher.launch(Peer(actor_id=ActorId(0), incarnation=0), _DescribesItself(path))
         ended = launcher.exits(_START_DEADLINE_S)
         took_s = time.monotonic() - began if ended else float("inf")
         if ended and ended[0].code:
@@ -343,14 +342,20 @@ def _start_an_actor() -> tuple[float, str, dict[str, bool]]:
         launcher.close()
 
 
-def _describe_child(path: Path, _: Progress) -> None:
-    """Run as an actor: write the facts about this process to a file."""
-    torch = sys.modules.get("torch")  # no import: the helper has torch loaded, or not
-    reported = {
-        "forked": any("local_helper" in word for word in sys.orig_argv),
-        "cuda": torch is not None and bool(torch.cuda.is_initialized()),
-    }
-    path.write_text(json.dumps(reported), "ascii")
+@dataclass(frozen=True, slots=True)
+class _DescribesItself(Spec):
+    """An actor that writes the facts about its process to a file."""
+
+    path: Path
+
+    def run(self, peer: Peer, progress: Progress) -> None:
+        """Write them."""
+        torch = sys.modules.get("torch")  # no import: the helper has torch loaded, or not
+        reported = {
+            "forked": any("local_helper" in word for word in sys.orig_argv),
+            "cuda": torch is not None and bool(torch.cuda.is_initialized()),
+        }
+        self.path.write_text(json.dumps(reported), "ascii")
 
 
 def _gib(size: int) -> str:

@@ -1,9 +1,9 @@
 """Keeps several learners in step: all learn, save, stop and fail at the same optimisation step.
 
-Before each step, all ranks sum a few numbers: which have a batch or must stop, whether rank 0 has
-saved, and the counters of the whole run. Each then decides the same. The others wait for a rank
-without a batch for some time; after that they continue, and it contributes no rows. Does not know
-how numbers are summed, and does not import torch.
+Before each step, all ranks sum a few numbers: which have a batch, must stop or save, and the
+counters of the whole run. Each then decides the same. The others wait for a rank without a batch
+for some time; after that they continue, and it contributes no rows. Does not know how numbers are
+summed, and does not import torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from asyncrl.core.declared import Count, Positive, check_declared
 from asyncrl.core.errors import ConfigError, RankFailed
@@ -122,10 +122,6 @@ def _bad_place(environ: Mapping[str, str]) -> ConfigError:
     )
 
 
-Saved = Literal["kept", "passing"]
-"""A checkpoint that stays, or one that the next one replaces."""
-
-
 class Group(Ranks, Protocol):
     """Ranks that can also exchange numbers and short texts."""
 
@@ -193,15 +189,7 @@ class _Flags:
 
     stop: float = 0.0
     urgent: float = 0.0
-
-    kept: float = 0.0
-    """Whether rank 0 has saved a checkpoint since the last turn."""
-
-    passing: float = 0.0
-    """The same for one that the next one replaces."""
-
-    asked: float = 0.0
-    """Whether another rank was asked to save."""
+    save: float = 0.0
 
 
 def _numbers_of(counters: _Flags | Totals) -> list[float]:
@@ -236,23 +224,17 @@ class Lockstep:
         """Counters of the whole run at the last turn: the same on all ranks."""
         self._interrupter, self._own = interrupter, own
         self._patience_s, self._clock = patience_s, clock
-        self._begun = False
-        self._said = _Flags()
-        self._own_save: Saved | None = None
+        self._begun = self._save = False
         self._ready_since: float | None = None
 
     def now(self) -> Totals:
         """Return the counters of the run, with what was counted here since the last turn."""
         return self._own().since(self._counted, self.totals)
 
-    def say_saved(self, *, passing: bool) -> None:
-        """Let the others know in the next turn that this rank saves a checkpoint."""
-        self._own_save = "passing" if passing else "kept"
-
-    def take_saved(self) -> Saved | None:
-        """Return what rank 0 has saved before the last turn, at the same optimisation step."""
-        said, self._said = self._said, _Flags()
-        return "kept" if said.kept else "passing" if said.passing else None
+    def take_save_request(self) -> bool:
+        """Return whether all ranks have agreed to save since the last call."""
+        asked, self._save = self._save, False
+        return asked
 
     def record(self) -> Record:
         """Return the metrics of all learners together, in place of those of this one."""
@@ -305,9 +287,8 @@ class Lockstep:
 
     def turn(self, *, ready: bool) -> bool:
         """Meet all ranks before a step; return whether all of them take it now."""
-        said = self._said = _Flags(*self._add_up(_numbers_of(self._flags(ready=ready))))
-        if said.asked and not (self.group.rank or said.kept or said.passing):
-            self._interrupter.save_requested = True
+        said = _Flags(*self._add_up(_numbers_of(self._flags(ready=ready))))
+        self._save |= said.save > 0
         if said.stop:
             self._stop(urgent=said.urgent > 0)
             return False
@@ -318,12 +299,6 @@ class Lockstep:
             self._ready_since = None
             self.steps_without_batch += not ready
         return goes
-
-    def stop(self) -> None:
-        """Let all ranks stop before the next step, unless they have agreed to already."""
-        if not self.stopped:
-            self._interrupter.stop("the loop ended")
-            self.turn(ready=False)
 
     def _add_up(self, flags: list[float]) -> list[float]:
         """Sum flags and counters over all ranks; return the flags."""
@@ -345,16 +320,14 @@ class Lockstep:
         impatient = ready and since is not None and now - since >= self._patience_s
         if interrupter.is_set:
             self.group.post("stop", interrupter.reason or "stopped")
-        (rank, save), self._own_save = (self.group.rank, self._own_save), None
+        save, interrupter.save_requested = interrupter.save_requested, False
         return _Flags(
             ready=ready,
             impatient=impatient,
             begun=self._begun or ready,
             stop=interrupter.is_set,
             urgent=interrupter.urgent,
-            kept=not rank and save == "kept",
-            passing=not rank and save == "passing",
-            asked=rank > 0 and save is not None,
+            save=save,
         )
 
     def _stop(self, *, urgent: bool) -> None:

@@ -16,7 +16,7 @@ from typing import Literal
 from asyncrl.core.declared import CountOrOff, Positive, PositiveOrOff, check_declared
 from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.core.interrupter import CrashForwardingThread, Interrupter, start_thread, waited
-from asyncrl.core.launcher import ActorBody, ActorExit, Launcher, Place
+from asyncrl.core.launcher import ActorExit, Launcher, Place, Spec
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import MOST_ACTORS, ActorId
 from asyncrl.supervision.restart_policy import (
@@ -36,7 +36,7 @@ from asyncrl.supervision.restart_policy import (
 
 logger = logging.getLogger(__name__)
 
-MakeBody = Callable[[Peer], ActorBody]
+MakeSpec = Callable[[Peer], Spec]
 """Makes what one incarnation of an actor runs."""
 
 _WATCH_S = 0.05
@@ -142,13 +142,13 @@ class ActorManager:
     """Keeps every slot running until it is stopped or the restart policy gives up.
 
     Slots with a name, such as the evaluator's, are not actors. The number of actors may change
-    during the run. Actors that are added have the body of actor 0, made for their own slot.
+    during the run. Actors that are added have the spec of actor 0, made for their own slot.
     """
 
     def __init__(
         self,
         launcher: Launcher,
-        bodies: Mapping[ActorId, MakeBody],
+        specs: Mapping[ActorId, MakeSpec],
         config: ActorManagerConfig,
         interrupter: Interrupter,
         *,
@@ -161,7 +161,7 @@ class ActorManager:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._launcher = launcher
-        self._bodies = bodies
+        self._specs = specs
         self._config = config
         self._interrupter = interrupter
         self._names = names or {}
@@ -170,7 +170,7 @@ class ActorManager:
         self._on_drop = on_drop
         self._clock = clock
         self._policy = RestartPolicy(config.restart, seed=0)
-        self._slots = {actor_id: _Slot(first_incarnation - 1) for actor_id in bodies}
+        self._slots = {actor_id: _Slot(first_incarnation - 1) for actor_id in specs}
         self._first_incarnation = first_incarnation
         self._most_actors = most_actors
         self._sizing = threading.Lock()
@@ -310,9 +310,8 @@ class ActorManager:
     def _actors(self) -> list[tuple[ActorId, _Slot]]:
         return [(i, slot) for i, slot in [*self._slots.items()] if i not in self._names]
 
-    def _body(self, peer: Peer) -> ActorBody:
-        first = next(i for i, _ in self._actors())
-        return self._bodies.get(peer.actor_id, self._bodies[first])(peer)
+    def _spec(self, peer: Peer) -> Spec:
+        return self._specs.get(peer.actor_id, self._specs[ActorId(0)])(peer)
 
     def _fill_slots(self) -> None:
         now = self._clock()
@@ -322,7 +321,7 @@ class ActorManager:
             if due and not ends and self._launcher.has_room(actor_id):
                 slot.incarnation += 1
                 peer = Peer(actor_id=actor_id, incarnation=slot.incarnation)
-                self._launcher.launch(peer, self._body(peer))
+                self._launcher.launch(peer, self._spec(peer))
                 slot.alive, slot.restart_at, slot.place = True, None, _NOWHERE
                 slot.signs, slot.silent_s, slot.killed_because = (0, 0), 0.0, None
                 slot.waits = slot.leaves = False

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from asyncrl.core.errors import ConfigError, Refused, TransportError, describe_error
 from asyncrl.core.host_link import HostLine
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.launcher import ActorBody, ActorExit, Launcher
+from asyncrl.core.launcher import ActorExit, Launcher, Spec
 from asyncrl.core.messages import Peer
 from asyncrl.supervision.host_messages import (
     Conversation,
@@ -69,7 +69,7 @@ class Host:
         launcher: Starts actors on this machine. The caller closes it.
         line: The connection to the learner.
         facts: What the learner decides on, with `host`, a name, and `room`, the number of actors.
-        make_body: Returns what an actor runs: of the learner's welcome and its order.
+        make_spec: Returns an actor's spec: of the learner's welcome and its order.
         offer_key: Makes the key pair of an actor to come, and returns the public key. The `key` of
             an order says whose it is.
         timeouts: How long to wait.
@@ -81,7 +81,7 @@ class Host:
         launcher: Launcher,
         line: HostLine,
         facts: Plain,
-        make_body: Callable[[Peer, Plain, Plain], ActorBody],
+        make_spec: Callable[[Peer, Plain, Plain], Spec],
         timeouts: HostTimeouts,
         *,
         offer_key: Callable[[], str],
@@ -90,7 +90,7 @@ class Host:
     ) -> None:
         self._launcher = launcher
         self._line = line
-        self._make_body = make_body
+        self._make_spec = make_spec
         self._timeouts = timeouts
         self._on_welcome = on_welcome
         self._clock = clock
@@ -187,8 +187,8 @@ class Host:
 
     def _launch(self, peer: Peer, order: Plain) -> None:
         try:
-            body = self._make_body(peer, self._welcome or {}, order)
-            self._launcher.launch(peer, body)
+            spec = self._make_spec(peer, self._welcome or {}, order)
+            self._launcher.launch(peer, spec)
         except ConfigError as error:
             why = describe_error(error)
             self._on_exit(ActorExit(peer=peer, code=1, error=why, began=False))

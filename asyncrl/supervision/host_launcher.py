@@ -20,7 +20,7 @@ from typing import Any
 from asyncrl.core.declared import Natural, Positive, check_declared
 from asyncrl.core.errors import ConfigError, Refused, WireError
 from asyncrl.core.host_link import HostPort
-from asyncrl.core.launcher import ActorBody, ActorExit, Launcher, Place, ProgressReport
+from asyncrl.core.launcher import ActorExit, Launcher, Place, ProgressReport, Spec
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import MOST_ACTORS, ActorId
 from asyncrl.supervision.host_messages import (
@@ -121,7 +121,6 @@ class HostLauncher:
         port: The messages of hosts.
         actors: Returns the number of actors that the run has now, for which its hosts wait.
         config: Timeouts, and the least number of actors.
-        order: Returns what a host needs to start an actor, as JSON. `key` is added to it.
         admit: Lets an actor connect with the public key that its host has offered.
         objection_to_key: Returns why no actor may have this public key, or an empty string.
         objection: Returns why a host may not join, or an empty string.
@@ -137,7 +136,6 @@ class HostLauncher:
         *,
         actors: Callable[[], int],
         config: HostsConfig,
-        order: Callable[[ActorBody], Plain],
         admit: Callable[[Peer, str], object],
         objection_to_key: Callable[[str], str],
         objection: Callable[[Plain], str] = lambda _: "",
@@ -149,7 +147,6 @@ class HostLauncher:
         self._port = port
         self._actors = actors
         self._config = config
-        self._order = order
         self._admit = admit
         self._objection_to_key = objection_to_key
         self._objection = objection
@@ -186,14 +183,14 @@ class HostLauncher:
         least, actors = self._config.min_actors, self._actors()
         return actors if least is None else min(least, actors)
 
-    def launch(self, peer: Peer, body: ActorBody) -> None:
+    def launch(self, peer: Peer, spec: Spec) -> None:
         """Start an actor on the host with the most room, and return at once."""
         if not self._is_actor(peer.actor_id):
-            self._local.launch(peer, body)
+            self._local.launch(peer, spec)
             return
         if peer in self._where:
             raise ValueError(f"{peer} is running already")
-        order = self._order(body)
+        order = spec.instructions()
         host = max(self._hosts.values(), key=lambda host: host.free, default=None)
         if host is None or host.free <= 0:
             raise ConfigError(f"no host has room for {peer}; ask `has_room` first")

@@ -15,14 +15,14 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from asyncrl.core import errors
 from asyncrl.core.errors import ActorFailed, AsyncRLError, describe_error
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.launcher import ActorExit, Progress
+from asyncrl.core.launcher import ActorExit, Progress, Spec
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
 from asyncrl.supervision.local import LocalLauncher
@@ -74,7 +74,7 @@ def run_in_child(
         )
         path = launcher.directory / _ANSWER
         undo.callback(path.unlink, missing_ok=True)
-        launcher.launch(_CHILD, partial(_answer, body, path), early=early)
+        launcher.launch(_CHILD, _Question(body, path), early=early)
         wait = _Wait(launcher, what, timeout_s, timeout_setting, interrupter or Interrupter())
         ended = wait.until_ended()
         return _read(path, ended, what)
@@ -126,23 +126,29 @@ class _Wait:
         )
 
 
-def _answer(body: Callable[[], Any], path: Path, _: Progress) -> None:
-    """Run the body in the child; write its result, or what it raised, to a file."""
-    try:
-        answer = {"answer": body()}
-    except Exception as error:
-        answer = {
-            "error": describe_error(error),
-            "ours": next(_ours_of(error), ""),
-            "message": str(error) if isinstance(error, AsyncRLError) else "",
-            "notes": list(getattr(error, "__notes__", ())),
-            "text": traceback.format_exc(),
-        }
-    data = json.dumps(answer).encode()
-    draft = path.with_name(f".{path.name}")
-    draft.write_bytes(data)
-    draft.chmod(0o600)  # whatever umask the body has set
-    draft.rename(path)
+@dataclass(frozen=True, slots=True)
+class _Question(Spec):
+    """A function, and the file for its result."""
+
+    body: Callable[[], Any]
+    path: Path
+
+    def run(self, peer: Peer, progress: Progress) -> None:
+        """Run the body; write its result, or what it raised, to the file."""
+        try:
+            answer = {"answer": self.body()}
+        except Exception as error:
+            answer = {
+                "error": describe_error(error),
+                "ours": next(_ours_of(error), ""),
+                "message": str(error) if isinstance(error, AsyncRLError) else "",
+                "notes": list(getattr(error, "__notes__", ())),
+                "text": traceback.format_exc(),
+            }
+        draft = self.path.with_name(f".{self.path.name}")
+        draft.write_bytes(json.dumps(answer).encode())
+        draft.chmod(0o600)  # whatever umask the body has set
+        draft.rename(self.path)
 
 
 def _ours_of(error: Exception) -> Iterator[str]:

@@ -32,7 +32,7 @@ from typing import Literal, NoReturn, Self
 import cloudpickle
 
 from asyncrl.core.errors import ActorFailed, ConfigError, describe_error
-from asyncrl.core.launcher import ActorBody, ActorExit, Place, ProgressReport
+from asyncrl.core.launcher import ActorExit, Place, ProgressReport, Spec
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
 from asyncrl.supervision.local_child import UNREPORTED_ERROR
@@ -137,7 +137,7 @@ class LocalLauncher:
         """Return True: this machine takes every actor."""
         return True
 
-    def launch(self, peer: Peer, body: ActorBody, *, early: bool = False) -> None:
+    def launch(self, peer: Peer, spec: Spec, *, early: bool = False) -> None:
         """Start an actor and return at once.
 
         `early` does not wait until all modules are preloaded; loading continues after the process
@@ -146,7 +146,7 @@ class LocalLauncher:
         files = IncarnationFiles.of(self._directory, peer)
         if files.name in self._children:
             raise ValueError(f"{peer} is running already")
-        data = pickled((f"asyncrl {self._name(peer.actor_id)}", body))
+        data = pickled((f"asyncrl {self._name(peer.actor_id)}", peer, spec))
         self._launched |= not early
         with ExitStack() as undo:
             try:

@@ -44,9 +44,9 @@ def live(files: IncarnationFiles, lifeline: int, body: int) -> int:
     try:
         _prepare(files, lifeline)
         began = True
-        title, run = cloudpickle.loads(take_body(body))
+        title, peer, spec = cloudpickle.loads(take_body(body))
         set_title(title)
-        run(ProgressBoard(files.path("progress")))
+        spec.run(peer, ProgressBoard(files.path("progress")))
     except BaseException as error:
         # BaseException: `sys.exit` in an environment must be reported, too.
         return 1 if _report_error(files, error, began=began) else UNREPORTED_ERROR[began]

@@ -27,7 +27,7 @@ from typing import Self
 
 from asyncrl.core.errors import describe_error
 from asyncrl.core.interrupter import start_thread
-from asyncrl.core.launcher import ActorBody, ActorExit, Killed, Place, ProgressReport
+from asyncrl.core.launcher import ActorExit, Killed, Place, ProgressReport, Spec
 from asyncrl.core.messages import Peer
 from asyncrl.core.torch_threads import share_torch_threads
 from asyncrl.core.types import ActorId
@@ -95,12 +95,12 @@ class ThreadLauncher:
         """Return True: this machine takes every actor."""
         return True
 
-    def launch(self, peer: Peer, body: ActorBody) -> None:
+    def launch(self, peer: Peer, spec: Spec) -> None:
         """Start an actor and return at once."""
         if peer in self._running:
             raise ValueError(f"{peer} is running already")
         name = f"asyncrl {self.names.get(peer.actor_id, f'actor {peer.actor_id}')}"
-        thread = threading.Thread(target=self._run, args=(peer, body), name=name, daemon=True)
+        thread = threading.Thread(target=self._run, args=(peer, spec), name=name, daemon=True)
         self._running[peer] = _Running(thread, _Progress())
         try:
             start_thread(thread)
@@ -171,11 +171,11 @@ class ThreadLauncher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run(self, peer: Peer, body: ActorBody) -> None:
+    def _run(self, peer: Peer, spec: Spec) -> None:
         running = self._running[peer]
         share_torch_threads()
         try:
-            body(running.progress)
+            spec.run(peer, running.progress)
         except BaseException as error:
             # BaseException: `sys.exit` in an environment must be reported, too.
             self._end(peer, running, 1, traceback.format_exc(), describe_error(error))

@@ -27,15 +27,15 @@ from functools import partial
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from asyncrl.actor.acting_model import NoAnswer
-from asyncrl.actor.process import ActorSpec, run_actor
+from asyncrl.actor.process import ActorSpec
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import EnvDescription, EnvSpec
 from asyncrl.core.errors import AsyncRLError, ConfigError, TransportClosed, TransportError
 from asyncrl.core.interrupter import Interrupter, start_thread
-from asyncrl.core.launcher import ActorBody, Progress
+from asyncrl.core.launcher import Progress, Spec
 from asyncrl.core.messages import SOFTWARE, Peer
 from asyncrl.core.segment import DISCOUNTED_RETURN, ColumnSpec
 from asyncrl.core.settings import from_plain
@@ -46,7 +46,7 @@ from asyncrl.supervision.threads import ThreadLauncher
 from asyncrl.training.actor_plan import ActorPlan
 from asyncrl.training.describe_env import spec_of
 from asyncrl.training.hosted import Plain, facts_of
-from asyncrl.training.join import ActorKeys, OrderedBodies, ordered
+from asyncrl.training.join import ActorKeys, OrderedSpecs, ordered
 from asyncrl.training.join_key import JoinKey
 from asyncrl.training.plan import RunPlan
 from asyncrl.training.run_config import RunConfig
@@ -250,7 +250,7 @@ class Connection:
                     "room": 1,
                     "program": True,
                 },
-                partial(session.body, self._loop, keys),
+                partial(session.in_loop, self._loop, keys),
                 HostTimeouts(
                     first_answer_s=_AGAIN_TIMEOUT_S if self._joined.is_set() else self._timeout_s,
                     learner_s=session.learner_timeout_s,
@@ -358,9 +358,7 @@ class _Session:
         def make(
             _: UserLoop, keys: ActorKeys, peer: Peer, welcome: Plain, order: Plain
         ) -> ActorSpec:
-            body = OrderedBodies(key, config, plan, keys).make(peer, welcome, order)
-            spec: ActorSpec = cast("partial[None]", body).args[0]
-            return spec
+            return OrderedSpecs(key, config, plan, keys).make(peer, welcome, order)
 
         return cls(
             key=key,
@@ -379,34 +377,45 @@ class _Session:
         """Columns that the agent stores about its own actions."""
         return [c.name for c in self.extras if not c.start and c.name != DISCOUNTED_RETURN]
 
-    def body(
+    def in_loop(
         self, loop: UserLoop, keys: ActorKeys, peer: Peer, welcome: Plain, order: Plain
-    ) -> ActorBody:
-        """Return what the actor runs, in a thread of this process."""
-        return partial(_run_in_loop, loop, self.make(loop, keys, peer, welcome, order), peer)
+    ) -> Spec:
+        """Return the spec of the actor, for a thread of this process."""
+        return _InLoop(loop, self.make(loop, keys, peer, welcome, order))
 
 
-def _run_in_loop(loop: UserLoop, spec: ActorSpec, peer: Peer, progress: Progress) -> None:
-    """Run an actor whose environment is the user's loop."""
-    transport = _Noting(spec.transport)
+@dataclass(frozen=True, slots=True)
+class _InLoop(Spec):
+    """An actor whose environment is the user's loop."""
 
-    def must_finish() -> bool:
-        progress.waiting(True)
-        link = transport.link
-        return progress.finishing() or (link is not None and link.stopping())
+    loop: UserLoop
+    spec: ActorSpec
 
-    loop.begin(must_finish)
-    loop.why_waiting = _HAS_PLACE
-    its = replace(
-        spec, make_env=lambda: loop, change_env=None, transport=transport, owns_process=False
-    )
-    try:
-        run_actor(its, peer, progress)
-    except NoAnswer:  # it had to finish before the first observation came
-        return
-    finally:
-        if loop.leave(must_finish):
-            loop.why_waiting = _NO_PLACE
+    def run(self, peer: Peer, progress: Progress) -> None:
+        """Run it in that loop."""
+        loop, transport = self.loop, _Noting(self.spec.transport)
+
+        def must_finish() -> bool:
+            progress.waiting(True)
+            link = transport.link
+            return progress.finishing() or (link is not None and link.stopping())
+
+        loop.begin(must_finish)
+        loop.why_waiting = _HAS_PLACE
+        its = replace(
+            self.spec,
+            make_env=lambda: loop,
+            change_env=None,
+            transport=transport,
+            owns_process=False,
+        )
+        try:
+            its.run(peer, progress)
+        except NoAnswer:  # it had to finish before the first observation came
+            return
+        finally:
+            if loop.leave(must_finish):
+                loop.why_waiting = _NO_PLACE
 
 
 class _Noting:

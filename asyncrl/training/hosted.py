@@ -17,11 +17,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 
-from asyncrl.actor.process import ActorSpec
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.launcher import ActorBody, Launcher
+from asyncrl.core.launcher import Launcher
 from asyncrl.core.messages import SOFTWARE, Peer, fits
 from asyncrl.core.settings import to_parameters
 from asyncrl.core.transport import Transport
@@ -92,13 +91,6 @@ def _differences(ours: Any, theirs: Any, path: str) -> list[tuple[str, Any, Any]
     return [] if ours == theirs else [(path, ours, theirs)]
 
 
-def order_of(body: ActorBody) -> Plain:
-    """Return what a host needs for an actor that it builds itself."""
-    spec = cast("partial[None]", body).args[0]
-    assert isinstance(spec, ActorSpec)  # noqa: S101  # the bodies of a plan
-    return {"change": [spec.env_change.number, dict(spec.env_change.kwargs)]}
-
-
 def admission(link: ZmqLearnerLink, config: RunConfig) -> Admit:
     """Return what gives processes their transports; those of actors elsewhere have no key here."""
     return partial(_admit_here, link) if config.elsewhere else link.admit
@@ -130,7 +122,6 @@ def admit_hosts(
         link.hosts,
         actors=actors,
         config=config.hosts,
-        order=order_of,
         admit=link.admit,
         objection_to_key=link.hosts.objection_to_key,
         objection=objection,

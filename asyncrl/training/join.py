@@ -16,13 +16,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal
 
+from asyncrl.actor.process import ActorSpec
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.errors import ConfigError, WireError
 from asyncrl.core.goals import RelabelsGoals
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.launcher import ActorBody
 from asyncrl.core.messages import EnvChange, Peer
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.transport import Transport
@@ -105,8 +105,8 @@ def serve_run(
             _log.info("connecting to %s", key.address)
             line = ZmqHostLine(key.address, key.curve, config.transport)
             undo.callback(line.close)
-            bodies = OrderedBodies(key, config, plan, ActorKeys(key.curve.server))
-            host = _host(bodies, launcher, line, facts, actors)
+            specs = OrderedSpecs(key, config, plan, ActorKeys(key.curve.server))
+            host = _host(specs, launcher, line, facts, actors)
             outcome = host.run(interrupter)
             if outcome != "lost":
                 return outcome
@@ -129,20 +129,20 @@ def _plan(
 
 
 def _host(
-    bodies: OrderedBodies, launcher: LocalLauncher, line: ZmqHostLine, facts: Plain, actors: int
+    specs: OrderedSpecs, launcher: LocalLauncher, line: ZmqHostLine, facts: Plain, actors: int
 ) -> Host:
-    config, address = bodies.config, bodies.key.address
+    config, address = specs.config, specs.key.address
     return Host(
         launcher,
         line,
         {**facts, "host": f"{socket.gethostname()}/{os.getpid()}", "room": actors},
-        bodies.make,
+        specs.make,
         HostTimeouts(
             first_answer_s=_FIRST_ANSWER_S,
             learner_s=config.hosts.learner_timeout_s,
             stop_s=config.supervision.stop_timeout_s,
         ),
-        offer_key=bodies.keys.offer,
+        offer_key=specs.keys.offer,
         on_welcome=lambda: _log.info("joined %s with room for %d actors", address, actors),
     )
 
@@ -170,21 +170,21 @@ class ActorKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class OrderedBodies:
-    """Makes what actors run, of the plan made here and the learner's orders."""
+class OrderedSpecs:
+    """Makes the specs of actors, of the plan made here and the learner's orders."""
 
     key: JoinKey
     config: RunConfig
     plan: RunPlan
     keys: ActorKeys
 
-    def make(self, peer: Peer, welcome: Plain, order: Plain) -> ActorBody:
-        """Return what an actor runs."""
+    def make(self, peer: Peer, welcome: Plain, order: Plain) -> ActorSpec:
+        """Return the spec of an actor."""
         transport, change = ordered(
             self.key, self.keys, self.plan.schema, self.config.transport, welcome, order
         )
         self.plan.env_change = lambda: change
-        return self.plan.actor_body(_Admit(transport), None, peer)
+        return self.plan.actor_spec(_Admit(transport), None, peer)
 
 
 def ordered(

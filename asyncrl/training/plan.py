@@ -12,14 +12,7 @@ from typing import Protocol
 from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.actor.inference_server import InferenceServerSpec, InferenceThread, check_served, place
 from asyncrl.actor.outbox import segments_per_message
-from asyncrl.actor.process import (
-    ActorSpec,
-    EvaluatorSpec,
-    MakeEvaluator,
-    run_actor,
-    run_evaluator,
-    run_inference_server,
-)
+from asyncrl.actor.process import ActorSpec, EvaluatorSpec, MakeEvaluator
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.core.agent import (
     Agent,
@@ -33,7 +26,6 @@ from asyncrl.core.env import EnvDescription, MakeBatchEnv, make_batch_env, requi
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.inference import InferenceAddress
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.launcher import ActorBody
 from asyncrl.core.messages import EnvChange, Peer
 from asyncrl.core.replay_buffer import (
     ReplayBuffer,
@@ -46,7 +38,7 @@ from asyncrl.core.transport import Transport
 from asyncrl.core.types import ActorId
 from asyncrl.learner.rate_limiter import RateLimiter
 from asyncrl.metrics.verdict import Setup
-from asyncrl.supervision.actor_manager import MakeBody
+from asyncrl.supervision.actor_manager import MakeSpec
 from asyncrl.supervision.local import pickled
 from asyncrl.training.common_config import EvaluationConfig, with_env_kwargs
 from asyncrl.training.launchers import EVALUATOR, SERVER
@@ -109,7 +101,7 @@ class RunPlan:
         self._actor_agents = list(actor_agents or [agent] * n_actors)
         self._build_policy: list[BuildPolicy] = [one.build_policy for one in self._actor_agents]
         self._make_env = make_env
-        self.config = config
+        self._config = config
         self.seed = config.seed
         self._rank, self._world = rank, world
         self.seen = seen
@@ -141,8 +133,8 @@ class RunPlan:
     def build_learner(self) -> Agent:
         """Build the learner's agent."""
         context = PolicyContext(
-            seed=derive_seed(self.config.seed, Role.LEARNER),
-            n_actors=self.config.actors * self._world,
+            seed=derive_seed(self._config.seed, Role.LEARNER),
+            n_actors=self._config.actors * self._world,
             n_envs=self._n_envs,
         )
         return build_agent(self._agent, self._spec, context)
@@ -150,40 +142,31 @@ class RunPlan:
     def build_buffer(self) -> ReplayBuffer:
         """Allocate the replay buffer."""
         which = [self._rank] if self._rank else []
-        seed = derive_seed(self.config.seed, Role.REPLAY, *which)
+        seed = derive_seed(self._config.seed, Role.REPLAY, *which)
         return self._layout.replay.build(self.schema, seed)
 
-    def bodies(
+    def specs(
         self, admit: Admit, evaluate: MakeEvaluator, inference: InferenceAddress | None
-    ) -> dict[ActorId, MakeBody]:
-        """Return the function that each process runs, by slot: actors first, see `HELPERS`.
+    ) -> dict[ActorId, MakeSpec]:
+        """Return what makes the spec of each process, by slot: actors first, see `HELPERS`.
 
         `admit` gives each incarnation of a process its transport, as a learner's link does;
         `inference` is the address of a server of inference, if there is one.
         """
-        actor = partial(self.actor_body, admit, inference)
-        bodies: dict[ActorId, MakeBody] = {ActorId(i): actor for i in range(self.config.actors)}
-        if self.config.evaluate.where == "background":
-            make_spec = partial(
-                EvaluatorSpec,
-                env_spec=self._spec,
-                make_evaluator=evaluate,
-                agent=self._agent,
-                seed=self.config.seed,
-                owns_process=self.config.launcher != "thread",
-            )
-            bodies[EVALUATOR] = partial(_evaluator_body, make_spec, admit)
-        if inference is not None and self.config.inference == "server":
-            bodies[SERVER] = partial(_server_body, partial(self._server_spec, inference), admit)
-        return bodies
+        actor = partial(self.actor_spec, admit, inference)
+        specs: dict[ActorId, MakeSpec] = {ActorId(i): actor for i in range(self._config.actors)}
+        if self._config.evaluate.where == "background":
+            specs[EVALUATOR] = partial(self._evaluator_spec, admit, evaluate)
+        if inference is not None and self._config.inference == "server":
+            specs[SERVER] = partial(self._server_spec, admit, inference)
+        return specs
 
     def inference_thread(
         self, admit: Admit, inference: InferenceAddress, incarnation: int, interrupter: Interrupter
     ) -> InferenceThread:
         """Return a server of inference for the learner's process."""
         peer = Peer(actor_id=SERVER, incarnation=incarnation)
-        spec = self._server_spec(inference, transport=admit(peer))
-        return InferenceThread(spec, peer, interrupter)
+        return InferenceThread(self._server_spec(admit, inference, peer), peer, interrupter)
 
     def check_inference(self) -> None:
         """Raise if no server can compute the networks of the actors' policies.
@@ -195,55 +178,64 @@ class RunPlan:
             if id(agent) not in choosers:
                 policy = agent.build_policy(self._spec, PolicyContext(seed=0))
                 choosers[id(agent)] = check_served(policy, self._spec) or agent.build_policy
-        place(policy, self.config.serving.device)
+        place(policy, self._config.serving.device)
         self._build_policy = [choosers[id(agent)] for agent in self._actor_agents]
 
+    def _evaluator_spec(self, admit: Admit, evaluate: MakeEvaluator, peer: Peer) -> EvaluatorSpec:
+        return EvaluatorSpec(
+            env_spec=self._spec,
+            make_evaluator=evaluate,
+            agent=self._agent,
+            transport=admit(peer, evaluates=True),
+            seed=self._config.seed,
+            owns_process=self._config.launcher != "thread",
+        )
+
     def _server_spec(
-        self, inference: InferenceAddress, transport: Transport
+        self, admit: Admit, inference: InferenceAddress, peer: Peer
     ) -> InferenceServerSpec:
         return InferenceServerSpec(
             env_spec=self._spec,
             agent=self._agent,
-            transport=transport,
+            transport=admit(peer),
             address=inference,
-            seed=self.config.seed,
-            serving=self.config.serving,
-            owns_process=self.config.launcher != "thread",
+            seed=self._config.seed,
+            serving=self._config.serving,
+            owns_process=self._config.launcher != "thread",
         )
 
-    def actor_body(self, admit: Admit, inference: InferenceAddress | None, peer: Peer) -> ActorBody:
-        """Return what one incarnation of an actor runs; see `bodies`.
+    def actor_spec(self, admit: Admit, inference: InferenceAddress | None, peer: Peer) -> ActorSpec:
+        """Return the spec of one incarnation of an actor; see `specs`.
 
         Actors beyond those of the config act like the first one.
         """
         known = peer.actor_id if peer.actor_id < len(self._build_policy) else 0
-        spec = ActorSpec(
+        return ActorSpec(
             make_env=self._make_env,
             build_policy=self._build_policy[known],
             make_processor=self._layout.make_processor,
             schema=self.schema,
-            segment=self.config.segment,
+            segment=self._config.segment,
             transport=admit(peer),
-            n_actors=self.config.actors * self._world,
-            first_actor=self.config.actors * self._rank,
+            n_actors=self._config.actors * self._world,
+            first_actor=self._config.actors * self._rank,
             seed=self._seed_of_actors,
-            restart=self.config.supervision.restart,
+            restart=self._config.supervision.restart,
             change_env=with_env_kwargs,
             env_change=self.env_change(),
             inference=inference,
-            owns_process=self.config.launcher != "thread",
+            owns_process=self._config.launcher != "thread",
         )
-        return partial(run_actor, spec, peer)
 
     @property
     def _seed_of_actors(self) -> int:
         """Seed from which the actors of this learner derive theirs; no other learner has it."""
-        seed = self.config.seed
+        seed = self._config.seed
         return derive_seed(seed, Role.LEARNER, self._rank) if self._rank else seed
 
     def _build_limiter(self) -> RateLimiter:
         """Build the limiter, checking messages and batches against the buffer's size."""
-        config, batch_size = self.config, self.config.trainer.batch_size
+        config, batch_size = self._config, self._config.trainer.batch_size
         stride = transitions_per_sample(config.replay)
         min_size = config.limiter.min_size * stride
         message = config.segment.length * segments_per_message(
@@ -271,17 +263,6 @@ class RunPlan:
         return config.limiter.build(
             max_insert=message, batch_size=batch_size, once=once, stride=stride
         )
-
-
-def _server_body(
-    make_spec: Callable[..., InferenceServerSpec], admit: Admit, peer: Peer
-) -> ActorBody:
-    return partial(run_inference_server, make_spec(transport=admit(peer)), peer)
-
-
-def _evaluator_body(make_spec: Callable[..., EvaluatorSpec], admit: Admit, peer: Peer) -> ActorBody:
-    transport = admit(peer, evaluates=True)
-    return partial(run_evaluator, make_spec(transport=transport), peer)
 
 
 def evaluator_maker(

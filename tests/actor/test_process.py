@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from asyncrl.actor.process import ActorSpec, EvaluatorSpec, run_actor, run_evaluator
+from asyncrl.actor.process import ActorSpec, EvaluatorSpec
 from asyncrl.actor.step_processor import OneStep
 from asyncrl.core.agent import Act, BuildPolicy, Policy
 from asyncrl.core.env import EnvStep
@@ -96,7 +96,7 @@ class Acts:
 
 def test_steps_of_evaluations_do_not_count_for_schedules() -> None:
     link = Link()
-    run_evaluator(evaluates(Scheduled(), link), PEER, NoProgress())
+    evaluates(Scheduled(), link).run(PEER, NoProgress())
     assert [report.score for report in link.reports] == [30.0, 70.0]
     assert all(0.0 <= report.record["eval/cpu_s"] < 60.0 for report in link.reports)
     assert [model.env_steps for model in MODELS] == [30, 70]
@@ -124,7 +124,7 @@ def test_evaluator_that_is_replaced_ends_once_its_report_has_been_read() -> None
             return bool(link.reports)
 
     link = Link()
-    run_evaluator(evaluates(Scheduled(), link), PEER, FinishesOnce())
+    evaluates(Scheduled(), link).run(PEER, FinishesOnce())
     assert len(link.reports) == 1
     assert link.undrained == 0
 
@@ -194,7 +194,7 @@ def live(
         seed=0,
         restart=RestartPolicyConfig(on_exception=on_exception, backoff_s=0.0, **restart),
     )
-    run_actor(spec, peer, NoProgress())
+    spec.run(peer, NoProgress())
     return link
 
 

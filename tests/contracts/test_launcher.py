@@ -70,7 +70,7 @@ def alive(pid: int) -> bool:
 
 
 def test_an_actor_that_returns_ends_with_0(launcher: Launcher) -> None:
-    launcher.launch(peer(4, 2), bodies.returns)
+    launcher.launch(peer(4, 2), bodies.Runs(bodies.returns))
     ended = end_of(launcher)
     assert (ended.peer, ended.code, ended.text, ended.error) == (peer(4, 2), 0, "", "")
     assert ended.last == ProgressReport(turns=2, produced=9, waiting=False)
@@ -78,7 +78,7 @@ def test_an_actor_that_returns_ends_with_0(launcher: Launcher) -> None:
 
 @pytest.mark.fault("F4")
 def test_an_exception_is_reported_with_its_traceback(launcher: Launcher) -> None:
-    launcher.launch(peer(), bodies.raises)
+    launcher.launch(peer(), bodies.Runs(bodies.raises))
     ended = end_of(launcher)
     assert ended.code == 1
     assert ended.error.startswith("ValueError: the lid is shut (at ")
@@ -89,7 +89,7 @@ def test_an_exception_is_reported_with_its_traceback(launcher: Launcher) -> None
 
 @pytest.mark.fault("F2")
 def test_sys_exit_is_no_quiet_end(launcher: Launcher) -> None:
-    launcher.launch(peer(), bodies.exits_system)
+    launcher.launch(peer(), bodies.Runs(bodies.exits_system))
     ended = end_of(launcher)
     assert ended.code == 1
     assert ended.error.startswith("SystemExit: enough")
@@ -97,21 +97,21 @@ def test_sys_exit_is_no_quiet_end(launcher: Launcher) -> None:
 
 @pytest.mark.fault("F2")
 def test_an_exit_past_python_reports_its_code(isolating: Launcher) -> None:
-    isolating.launch(peer(), bodies.leaves)
+    isolating.launch(peer(), bodies.Runs(bodies.leaves))
     assert end_of(isolating).code == 3
 
 
 @also_spawned
 @pytest.mark.fault("F2")
 def test_a_crash_reports_signal_and_stack(isolating: Launcher) -> None:
-    isolating.launch(peer(), bodies.crashes)
+    isolating.launch(peer(), bodies.Runs(bodies.crashes))
     ended = end_of(isolating)
     assert ended.code == -signal.SIGSEGV
     assert "in crashes" in ended.text
 
 
 def test_progress_is_read_while_it_runs_until_the_launcher_is_closed(launcher: Launcher) -> None:
-    launcher.launch(peer(), bodies.waits)
+    launcher.launch(peer(), bodies.Runs(bodies.waits))
     expected = ProgressReport(turns=1, produced=5, waiting=True, waits=1)
     wait_until(lambda: launcher.progress(peer()) == expected, DEADLINE_S, "progress")
     launcher.close()
@@ -121,7 +121,7 @@ def test_progress_is_read_while_it_runs_until_the_launcher_is_closed(launcher: L
 @pytest.mark.fault("F3")
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 def test_memory_is_read_while_it_runs_and_its_peak_afterwards(isolating: Launcher) -> None:
-    isolating.launch(peer(), bodies.eats_and_waits)
+    isolating.launch(peer(), bodies.Runs(bodies.eats_and_waits))
 
     def has_grown() -> bool:
         assert isolating.exits(0.01) == [], "its owner polls for exits all the time"
@@ -137,7 +137,9 @@ def test_each_end_is_reported_once_and_its_slot_can_be_filled_again(launcher: La
     produced = 11
     for incarnation in range(2):
         for i in range(3):  # a function defined on the spot can be sent, too
-            launcher.launch(peer(i, incarnation), lambda progress: progress.turn(produced))
+            launcher.launch(
+                peer(i, incarnation), bodies.Runs(lambda progress: progress.turn(produced))
+            )
         ends: list[ActorExit] = []
         wait_until(lambda: ends.extend(launcher.exits(1.0)) or len(ends) >= 3, DEADLINE_S, "ends")  # noqa: B023
         assert {ended.peer for ended in ends} == {peer(i, incarnation) for i in range(3)}
@@ -148,8 +150,8 @@ def test_each_end_is_reported_once_and_its_slot_can_be_filled_again(launcher: La
 
 @pytest.mark.fault("F3")
 def test_an_actor_that_is_asked_to_finish_ends_with_0(launcher: Launcher) -> None:
-    launcher.launch(peer(0), bodies.finishes)
-    launcher.launch(peer(1), bodies.finishes)
+    launcher.launch(peer(0), bodies.Runs(bodies.finishes))
+    launcher.launch(peer(1), bodies.Runs(bodies.finishes))
     wait_until(lambda: runs(launcher, peer(0)) and runs(launcher, peer(1)), DEADLINE_S, "turns")
     launcher.finish(peer(1))
     ended = end_of(launcher)
@@ -159,7 +161,7 @@ def test_an_actor_that_is_asked_to_finish_ends_with_0(launcher: Launcher) -> Non
 @also_spawned
 @pytest.mark.fault("F6")
 def test_kill_ends_an_actor_in_native_code(isolating: Launcher) -> None:
-    isolating.launch(peer(), bodies.holds_the_gil)
+    isolating.launch(peer(), bodies.Runs(bodies.holds_the_gil))
     wait_until(lambda: runs(isolating, peer()), DEADLINE_S, "a first turn")
     isolating.kill(peer())
     ended = end_of(isolating)
@@ -168,7 +170,7 @@ def test_kill_ends_an_actor_in_native_code(isolating: Launcher) -> None:
 
 @pytest.mark.fault("F6")
 def test_kill_can_ask_for_stacks_first(launcher: Launcher) -> None:
-    launcher.launch(peer(), bodies.waits)
+    launcher.launch(peer(), bodies.Runs(bodies.waits))
     wait_until(lambda: runs(launcher, peer()), DEADLINE_S, "a first turn")
     launcher.kill(peer(), with_stacks=True)
     ended = end_of(launcher)
@@ -180,7 +182,7 @@ def test_kill_can_ask_for_stacks_first(launcher: Launcher) -> None:
 @pytest.mark.fault("F11")
 def test_close_leaves_no_process_of_any_generation(isolating: Launcher, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    isolating.launch(peer(), bodies.StartsHelpers(notes))
+    isolating.launch(peer(), bodies.Runs(bodies.StartsHelpers(notes)))
     wait_until(notes.is_file, DEADLINE_S, "the actor's helpers")
     pids = [int(pid) for pid in notes.read_text().split()]
     assert all(map(alive, pids))
@@ -191,7 +193,7 @@ def test_close_leaves_no_process_of_any_generation(isolating: Launcher, tmp_path
 @pytest.mark.fault("F1")
 def test_an_end_takes_the_actors_own_helpers_along(isolating: Launcher, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    isolating.launch(peer(), bodies.StartsHelpers(notes))
+    isolating.launch(peer(), bodies.Runs(bodies.StartsHelpers(notes)))
     wait_until(notes.is_file, DEADLINE_S, "the actor's helpers")
     actor, near, _ = (int(pid) for pid in notes.read_text().split())
     os.kill(actor, signal.SIGKILL)
@@ -203,13 +205,13 @@ def test_an_end_takes_the_actors_own_helpers_along(isolating: Launcher, tmp_path
 def test_what_cannot_be_sent_is_refused_before_anything_starts(isolating: Launcher) -> None:
     lock = threading.Lock()
     with pytest.raises(ConfigError, match=r"cannot be sent.*lock"):
-        isolating.launch(peer(), lambda _: lock.release())
+        isolating.launch(peer(), bodies.Runs(lambda _: lock.release()))
     assert isolating.exits(0.0) == []
 
 
 @also_spawned
 def test_surroundings_of_an_actor(isolating: Launcher, tmp_path: Path) -> None:
-    isolating.launch(peer(), bodies.NotesSurroundings(tmp_path / "notes"))
+    isolating.launch(peer(), bodies.Runs(bodies.NotesSurroundings(tmp_path / "notes")))
     ended = end_of(isolating)
     assert ended.code == 0, ended.text
     assert (tmp_path / "notes").read_text().splitlines() == [

@@ -134,27 +134,19 @@ def test_messages_arrive_whole_and_in_order(net: Net) -> None:
     assert all(same(a, b) for a, b in zip(net.received, [make_hello(), *sent], strict=True))
 
 
-def test_what_is_granted_may_be_sent_beyond_the_window(net: Net) -> None:
+def test_what_is_granted_may_be_begun_and_sent_beyond_the_window_and_not_more(net: Net) -> None:
     actor = net.join()
+    assert not actor.may_begin(1, SOON_S)
     net.learner.acknowledge(PEER, 0, WINDOW + 2)
     net.until(lambda: actor.may_begin(WINDOW + 2))
+    assert not actor.may_begin(WINDOW + 3, SOON_S)
     for seq in range(1, WINDOW + 3):
         net.send(actor, make_experience(seq))
     net.until(lambda: net.seqs() == [*range(1, WINDOW + 3)])
     assert not actor.send(make_experience(WINDOW + 3), SOON_S)
-
-
-def test_an_actor_may_begin_what_is_granted_and_not_more(net: Net) -> None:
-    actor = net.join()
-    assert not actor.may_begin(1, SOON_S)
-    net.learner.acknowledge(PEER, 0, 2)
-    net.until(lambda: actor.may_begin(2))
-    assert not actor.may_begin(3, SOON_S)
-    net.send(actor, make_experience(1))
-    net.until(lambda: net.seqs() == [1])
     net.learner.acknowledge(PEER, 1, 1)
-    assert actor.may_begin(2, DEADLINE_S), "a grant is not taken back"
-    assert not actor.may_begin(3, SOON_S)
+    assert not actor.may_begin(WINDOW + 3, SOON_S)
+    assert actor.may_begin(WINDOW + 2), "a grant is not taken back"
 
 
 def test_a_window_of_messages_is_accepted_and_an_acknowledgement_gives_credit(net: Net) -> None:
@@ -340,11 +332,6 @@ def test_an_actor_waits_for_a_learner_that_does_not_answer(net: Net) -> None:
     net.send(actor, make_experience(1))
     net.until(lambda: 1 in net.seqs())
     assert set(net.kinds()) == {Hello, Experience}
-
-
-def test_polling_without_a_message_returns_once_its_time_is_over(net: Net) -> None:
-    assert net.learner.poll(SOON_S) == []
-    assert net.learner.poll(0.0, pytest.fail) == [], "a poll of no time does not wait"
 
 
 def test_waking_many_times_ends_one_poll_and_a_message_the_next(net: Net) -> None:

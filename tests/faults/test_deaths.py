@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
+from asyncrl.core.errors import ActorFailed
 from asyncrl.core.launcher import ActorExit, Progress
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.stop_conditions import MaxSeconds
@@ -22,6 +23,7 @@ from asyncrl.training.common_config import EvaluationConfig
 from tests.faults.runs import CameBack, adds_up, until, with_restarts
 from tests.faults.worlds import DEADLINE_S, FALLS, Falling, FallsInActors, Leaking, SlowInOne
 from tests.integration.test_train_async import config, run
+from tests.supervision.bodies import Runs
 from tests.support.sample_messages import PEER
 
 pytestmark = pytest.mark.processes
@@ -29,7 +31,7 @@ pytestmark = pytest.mark.processes
 
 def end_of(body: Callable[[Progress], None]) -> ActorExit:
     with LocalLauncher() as launcher:
-        launcher.launch(PEER, body)
+        launcher.launch(PEER, Runs(body))
         (ended,) = launcher.exits(DEADLINE_S)
         return ended
 
@@ -65,6 +67,17 @@ def test_actors_that_end_in_any_way_come_back_and_the_log_says_how(
     assert all("worlds.py" in m and "in step" in m for m in crashes), (
         "the environment they stood in"
     )
+
+
+@pytest.mark.fault("F2", "F7")
+def test_actors_that_die_again_and_again_end_the_run_and_the_tries_are_counted() -> None:
+    restart = RestartPolicyConfig(max_restarts=2, backoff_s=0.01)
+    with pytest.raises(ActorFailed, match=r"exited after 5 steps .* its failure number 3 within"):
+        run(
+            config(supervision=ActorManagerConfig(restart=restart)),
+            make_env=partial(Falling, "exit-0", after=5),
+            stop=MaxSeconds(DEADLINE_S),
+        )
 
 
 # --- exceptions ----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import logging
@@ -10,12 +11,29 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from asyncrl.core.launcher import Progress
+from asyncrl.core.launcher import Progress, Spec
+from asyncrl.core.messages import Peer
+from asyncrl.supervision.local import pickled
 from benchmarks import faults_in_process
+
+
+@dataclass(frozen=True)
+class Runs(Spec):
+    """Runs a function, which it carries past the network to a host, too."""
+
+    body: Callable[[Progress], object]
+
+    def run(self, peer: Peer, progress: Progress) -> None:
+        self.body(progress)
+
+    def instructions(self) -> dict[str, Any]:
+        return {"spec": base64.b64encode(pickled(self)).decode()}
 
 
 def returns(progress: Progress) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,12 +13,13 @@ import pytest
 
 from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.launcher import ActorBody, ActorExit, Place, Progress, ProgressReport
+from asyncrl.core.launcher import ActorExit, Place, ProgressReport, Spec
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
 from asyncrl.supervision import restart_policy
 from asyncrl.supervision.actor_manager import ActorManager, ActorManagerConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
+from tests.supervision.bodies import Runs
 from tests.support.fakes import NoProgress
 from tests.support.helpers import wait_until
 from tests.support.sample_messages import make_peer as peer
@@ -54,8 +55,8 @@ class FakeLauncher:
     def has_room(self, actor_id: ActorId) -> bool:
         return actor_id not in self.without_room
 
-    def launch(self, peer: Peer, body: ActorBody) -> None:
-        body(NoProgress())
+    def launch(self, peer: Peer, spec: Spec) -> None:
+        spec.run(peer, NoProgress())
         self.launched.append(peer)
         self._reports[peer] = ProgressReport(0, 0, waiting=False)
         self.alive.append(peer)
@@ -155,7 +156,7 @@ class Stage:
         self.drops: list[ActorId] = []
         self.manager = ActorManager(
             self.launcher,
-            {ActorId(i): self._make_body for i in range(n_actors)},
+            {ActorId(i): self._make_spec for i in range(n_actors)},
             config,
             self.interrupter,
             names=names,
@@ -168,8 +169,8 @@ class Stage:
     def _on_restart(self, actor_id: ActorId, at_memory_limit: bool) -> None:
         (self.memory_restarts if at_memory_limit else self.restarts).append(actor_id)
 
-    def _make_body(self, peer: Peer) -> Callable[[Progress], None]:
-        return lambda _: self.ran.append(peer)
+    def _make_spec(self, peer: Peer) -> Spec:
+        return Runs(lambda _: self.ran.append(peer))
 
     def failure(self) -> str:
         """Return why the run has failed, once it has."""

@@ -56,7 +56,7 @@ def test_each_incarnation_gets_a_new_key_and_none_keeps_one() -> None:
             its_server().suspend()  # so that they all come at once
             numbers = {peer(i, incarnation): 10 * incarnation + i for i in range(4)}
             for who, number in numbers.items():
-                launcher.launch(who, partial(bodies.reports_and_waits, number=number))
+                launcher.launch(who, bodies.Runs(partial(bodies.reports_and_waits, number=number)))
             assert held(os.getpid()) == []
             its_server().resume()
             for who, number in numbers.items():
@@ -76,7 +76,7 @@ def test_an_actor_has_closed_it_before_it_runs_a_line_of_the_users(
     tmp_path: Path, start_method: StartMethod
 ) -> None:
     with LocalLauncher(start_method=start_method) as launcher:
-        launcher.launch(peer(), bodies.LooksWhileUnpickled(tmp_path / "notes"))
+        launcher.launch(peer(), bodies.Runs(bodies.LooksWhileUnpickled(tmp_path / "notes")))
         (ended,) = launcher.exits(DEADLINE_S)
     assert ended.code == 0, ended.text
     links = json.loads((tmp_path / "notes").read_text())

@@ -10,7 +10,7 @@ import pytest
 
 from asyncrl.core.errors import ConfigError, Refused, TransportError
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.launcher import ActorBody
+from asyncrl.core.launcher import Spec
 from asyncrl.core.messages import Peer
 from asyncrl.supervision import host
 from asyncrl.supervision.host import Host, HostTimeouts
@@ -66,7 +66,6 @@ class Site:
         self.line = Line()
         self.now_s: float = 0.0
         self.offered = 0
-        self.bodies: dict[str, ActorBody] = vars(bodies)
         self.interrupter = Interrupter()
         self.host = Host(
             launcher,
@@ -86,11 +85,11 @@ class Site:
         self.now_s += 0.05
         return self.now_s
 
-    def make(self, peer: Peer, welcome: Any, order: Any) -> ActorBody:
+    def make(self, peer: Peer, welcome: Any, order: Any) -> Spec:
         assert welcome == {"run": "r"}
         if order["body"] == "none":
             raise ConfigError("the environment does not exist here")
-        return self.bodies[order["body"]]
+        return bodies.Runs(getattr(bodies, order["body"]))
 
     def launch(self, body: str, actor_id: int = 0) -> None:
         self.line.talk.say(launch=[actor_id, 0], order={"body": body})

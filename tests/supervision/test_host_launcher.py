@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.launcher import ActorExit, Launcher, Place, Progress
+from asyncrl.core.launcher import ActorExit, Launcher, Place, Spec
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import MOST_ACTORS, ActorId
 from asyncrl.supervision.host_launcher import HostLauncher, HostsConfig
@@ -20,8 +20,8 @@ from tests.support.sample_messages import make_peer as peer
 ACTORS = 4
 
 
-def body(_: Progress) -> None:
-    """Stand for an actor's."""
+body = Mock(spec=Spec)
+body.instructions.return_value = {"change": [0, {}]}
 
 
 def this_machine() -> Mock:
@@ -53,7 +53,6 @@ class Stage:
             self,
             actors=lambda: self.actors,
             config=HostsConfig(**{"min_actors": 0, "host_timeout_s": 10.0, **config}),
-            order=lambda _: {"change": [0, {}]},
             admit=self.admit,
             objection_to_key=self.objection_to_key,
             objection=lambda _: self.objection,

@@ -57,7 +57,7 @@ def test_its_helper_runs_nothing_that_lies_in_the_current_directory(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     with LocalLauncher() as launcher:
-        launcher.launch(peer(), bodies.returns)
+        launcher.launch(peer(), bodies.Runs(bodies.returns))
         assert launcher.exits(DEADLINE_S)
     assert not (tmp_path / "ran").exists()
 
@@ -66,7 +66,7 @@ def test_its_helper_runs_nothing_that_lies_in_the_current_directory(
 def test_its_end_reaches_its_helper_also_if_a_child_of_the_learner_keeps_its_socket() -> None:
     waits = [sys.executable, "-c", "import sys; sys.stdin.read()"]
     with LocalLauncher() as launcher:
-        launcher.launch(peer(), bodies.waits)
+        launcher.launch(peer(), bodies.Runs(bodies.waits))
         kept = [launcher._control.fileno()]
         # What has been forked keeps all descriptors: workers of a data loader, or of a pool.
         with subprocess.Popen(waits, stdin=subprocess.PIPE, pass_fds=kept):
@@ -77,7 +77,7 @@ def test_its_end_reaches_its_helper_also_if_a_child_of_the_learner_keeps_its_soc
 @pytest.mark.fault("F24")
 def test_actors_are_watched_with_any_number_of_open_files() -> None:
     with many_descriptors(), LocalLauncher() as launcher:
-        launcher.launch(peer(), bodies.returns)
+        launcher.launch(peer(), bodies.Runs(bodies.returns))
         (ended,) = launcher.exits(DEADLINE_S)
         assert ended.code == 0
 
@@ -89,9 +89,9 @@ def test_end_kills_what_the_actor_started_in_other_sessions_and_nothing_else(
 ) -> None:
     with LocalLauncher() as launcher:
         notes = [tmp_path / name for name in ("helpers", "orphan", "others")]
-        launcher.launch(peer(0), bodies.StartsHelpers(notes[0]))
-        launcher.launch(peer(1), bodies.LeavesOrphan(notes[1]))
-        launcher.launch(peer(2), bodies.LeavesOrphan(notes[2]))
+        launcher.launch(peer(0), bodies.Runs(bodies.StartsHelpers(notes[0])))
+        launcher.launch(peer(1), bodies.Runs(bodies.LeavesOrphan(notes[1])))
+        launcher.launch(peer(2), bodies.Runs(bodies.LeavesOrphan(notes[2])))
         for path in notes:
             wait_until(path.is_file, DEADLINE_S, "what the actors start")
         far, orphan, others = (int(path.read_text().split()[-1]) for path in notes)
@@ -106,7 +106,7 @@ def test_end_kills_what_the_actor_started_in_other_sessions_and_nothing_else(
 @pytest.mark.fault("F14", "F15")
 def test_signals_to_a_whole_job_are_left_to_the_learner() -> None:
     with LocalLauncher() as launcher:
-        launcher.launch(peer(), bodies.takes_turns)
+        launcher.launch(peer(), bodies.Runs(bodies.takes_turns))
         wait_until(partial(runs, launcher, peer()), DEADLINE_S, "a turn")
         for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP):
             its_server().send_signal(number)
@@ -125,7 +125,7 @@ def test_output_and_log_of_an_actor_are_printed_also_if_it_was_killed(
     start_method: StartMethod, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with LocalLauncher(start_method=start_method, names={ActorId(1): "evaluator"}) as launcher:
-        launcher.launch(peer(1), bodies.logs_and_prints)
+        launcher.launch(peer(1), bodies.Runs(bodies.logs_and_prints))
         (ended,) = launcher.exits(DEADLINE_S)
     assert ended.code == -signal.SIGKILL
     logs = [(r.name, r.levelname, r.message) for r in caplog.records]
@@ -143,7 +143,7 @@ def test_many_orders_at_once_wait_for_no_answer(monkeypatch: pytest.MonkeyPatch)
     with LocalLauncher() as launcher:
         peers = {peer(actor_id) for actor_id in range(30)}
         for one in peers:
-            launcher.launch(one, bodies.waits)
+            launcher.launch(one, bodies.Runs(bodies.waits))
         for one in peers:
             launcher.kill(one)
         ended = set[Peer]()
@@ -155,7 +155,7 @@ def test_many_orders_at_once_wait_for_no_answer(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.usefixtures("fresh_helpers")
 def test_a_module_that_cannot_be_preloaded_does_not_keep_actors_from_starting() -> None:
     with LocalLauncher(preload=["no_such_module"]) as launcher:
-        launcher.launch(peer(), bodies.returns)
+        launcher.launch(peer(), bodies.Runs(bodies.returns))
         assert launcher.exits(DEADLINE_S)[0].code == 0
 
 
@@ -170,9 +170,9 @@ def test_without_its_helper_process_it_says_so_and_kills_all(
     # The numbers of groups whose parent has died may be those of other programs.
     monkeypatch.setattr(os, "killpg", None)
     with LocalLauncher(start_method=start_method) as launcher:
-        launcher.launch(peer(0), bodies.StartsHelpers(notes[0]))
-        launcher.launch(peer(1), bodies.ForksAway(notes[1]))
-        launcher.launch(peer(2), bodies.holds_the_gil)
+        launcher.launch(peer(0), bodies.Runs(bodies.StartsHelpers(notes[0])))
+        launcher.launch(peer(1), bodies.Runs(bodies.ForksAway(notes[1])))
+        launcher.launch(peer(2), bodies.Runs(bodies.holds_the_gil))
         for path in notes:
             wait_until(path.is_file, DEADLINE_S, "what the actors start")
         wait_until(partial(runs, launcher, peer(2)), DEADLINE_S, "a first turn")
@@ -192,8 +192,8 @@ LEARNER = textwrap.dedent("""\
     from tests.support.sample_messages import make_peer as peer
 
     launcher = LocalLauncher(start_method=sys.argv[2])
-    launcher.launch(peer(0), getattr(bodies, sys.argv[3])(Path(sys.argv[1])))
-    launcher.launch(peer(1), bodies.holds_the_gil)
+    launcher.launch(peer(0), bodies.Runs(getattr(bodies, sys.argv[3])(Path(sys.argv[1]))))
+    launcher.launch(peer(1), bodies.Runs(bodies.holds_the_gil))
     while not launcher.progress(peer(1)).turns:
         launcher.exits(0.01)
     print(launcher.directory, flush=True)
@@ -218,7 +218,6 @@ def all_gone(family: list[psutil.Process]) -> None:
     wait_until(lambda: not any(alive(p.pid) for p in family), DEADLINE_S, "all of them gone")
 
 
-@pytest.mark.behaviour(number=40)
 @pytest.mark.fault("F11", "F35")
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 def test_nothing_survives_a_learner_that_is_killed(tmp_path: Path, start_method: str) -> None:
@@ -296,11 +295,12 @@ SWEEP = textwrap.dedent("""
     import multiprocessing
 
     from asyncrl.supervision.local import LocalLauncher
+    from tests.supervision.bodies import Runs
     from tests.support.sample_messages import PEER
 
     def run_one(seed):
         with LocalLauncher() as launcher:
-            launcher.launch(PEER, lambda progress: progress.turn(seed))
+            launcher.launch(PEER, Runs(lambda progress: progress.turn(seed)))
             (ended,) = launcher.exits(60.0)
             return ended.text or ended.last.produced
 

@@ -35,7 +35,7 @@ def test_processes_are_distinguished() -> None:
         (helper,) = children()
         peers = [peer(3), peer(4), peer(12), peer(123)]
         for each in peers:
-            launcher.launch(each, bodies.reports_and_waits)
+            launcher.launch(each, bodies.Runs(bodies.reports_and_waits))
         wait_until(
             lambda: launcher.exits(0.0) == [] and all(runs(launcher, each) for each in peers),
             DEADLINE_S,

@@ -22,6 +22,7 @@ from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.supervision.threads import ThreadLauncher
 from tests.integration.test_train_async import config, run
+from tests.supervision.bodies import Runs
 from tests.support.fakes import CountingBatch
 from tests.support.helpers import wait_until
 from tests.support.sample_messages import PEER
@@ -105,7 +106,7 @@ def test_actor_that_cannot_be_ended_is_abandoned_and_says_so(
             free.wait()
 
     with ThreadLauncher() as launcher:
-        launcher.launch(PEER, stubborn)
+        launcher.launch(PEER, Runs(stubborn))
         wait_until(lambda: launcher.progress(PEER).turns == 1, 10.0, "a turn")
     assert "the thread of actor 0 does not end, and is abandoned" in caplog.text
     free.set()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import cloudpickle
+
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.launcher import ActorBody, Launcher
+from asyncrl.core.launcher import Launcher
 from asyncrl.core.messages import Peer
 from asyncrl.supervision.host import Host, HostTimeouts
 from asyncrl.supervision.host_launcher import HostLauncher, HostsConfig
-from asyncrl.supervision.local import LocalLauncher, pickled
+from asyncrl.supervision.local import LocalLauncher
 from asyncrl.supervision.threads import ThreadLauncher
 from asyncrl.training.join import ActorKeys
 from asyncrl.transport.zeromq import (
@@ -22,6 +25,7 @@ from asyncrl.transport.zeromq import (
     ZmqTransport,
     ZmqTransportConfig,
 )
+from tests.supervision.bodies import Runs
 from tests.support.helpers import wait_until
 from tests.support.sample_messages import SCHEMA
 
@@ -29,26 +33,16 @@ DEADLINE_S = 60.0
 TIMEOUTS = HostTimeouts(first_answer_s=DEADLINE_S, learner_s=DEADLINE_S, stop_s=5.0)
 
 
-class Bodies:
-    """Carries bodies past the network, which carries none."""
-
-    def __init__(self) -> None:
-        self._bodies: list[ActorBody] = []
-
-    def order(self, body: ActorBody) -> dict[str, Any]:
-        pickled(body)
-        self._bodies.append(body)
-        return {"body": len(self._bodies) - 1}
-
-    def make(self, _: Peer, __: Any, order: Any) -> ActorBody:
-        return self._bodies[order["body"]]
+def carried(_: Peer, __: Any, order: Any) -> Runs:
+    """Return the spec of an order: tests trust the network."""
+    spec: Runs = cloudpickle.loads(base64.b64decode(order["spec"]))
+    return spec
 
 
 class Fleet:
     """A learner's port on the loopback address, and the hosts that a test starts."""
 
     def __init__(self) -> None:
-        self.bodies = Bodies()
         self.link: ZmqLearnerLink = ZmqTransport.tcp(
             "tcp://127.0.0.1", schema=SCHEMA, config=ZmqTransportConfig()
         ).listen()
@@ -65,7 +59,6 @@ class Fleet:
             self.link.hosts,
             actors=lambda: 8,
             config=HostsConfig(min_actors=0, **config),
-            order=self.bodies.order,
             admit=self.link.admit,
             objection_to_key=self.link.hosts.objection_to_key,
         )
@@ -110,7 +103,7 @@ class Fleet:
             line = self.line()
             undo.callback(line.close)
             keys = ActorKeys(self.curve.server)
-            host = Host(launcher, line, facts, self.bodies.make, timeouts, offer_key=keys.offer)
+            host = Host(launcher, line, facts, carried, timeouts, offer_key=keys.offer)
             try:
                 self.outcomes.append(host.run(interrupter))
             except Exception as error:

@@ -20,7 +20,7 @@ from asyncrl.core.messages import EnvChange
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import ColumnSpec, SegmentConfig
 from asyncrl.core.types import MOST_ACTORS, ActorId
-from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
@@ -78,11 +78,11 @@ def test_stacks_of_frames_are_suggested_where_they_are_stored_whole(
 
 def test_actor_that_starts_later_begins_with_the_newest_arguments() -> None:
     one = plan()
-    bodies = one.bodies(lambda *_, **__: None, lambda: None, None)  # type: ignore[arg-type,return-value]
-    first: Any = bodies[ActorId(0)](make_peer(0))
+    specs = one.specs(lambda *_, **__: None, lambda: None, None)  # type: ignore[arg-type,return-value]
+    first: Any = specs[ActorId(0)](make_peer(0))
     one.env_change = lambda: EnvChange(number=3, kwargs={"level": 1})
-    second: Any = bodies[ActorId(0)](make_peer(0))
-    assert [body.args[0].env_change.number for body in (first, second)] == [0, 3]
+    second: Any = specs[ActorId(0)](make_peer(0))
+    assert [spec.env_change.number for spec in (first, second)] == [0, 3]
 
 
 def test_only_the_evaluator_is_let_in_to_evaluate() -> None:
@@ -93,9 +93,9 @@ def test_only_the_evaluator_is_let_in_to_evaluate() -> None:
         if evaluates:
             evaluators.add(peer.actor_id)
 
-    bodies = one.bodies(admit, lambda: None, None)
-    for actor_id, make_body in bodies.items():
-        make_body(make_peer(actor_id))
+    specs = one.specs(admit, lambda: None, None)
+    for actor_id, make_spec in specs.items():
+        make_spec(make_peer(actor_id))
     assert evaluators == {ActorId(MOST_ACTORS)}
 
 
