@@ -44,7 +44,7 @@ from asyncrl.training.hosted import (
 from asyncrl.training.join import serve_run
 from asyncrl.training.launchers import HELPERS, RunLauncher, launcher_of
 from asyncrl.training.parts import Parts, common_parts, local_launcher
-from asyncrl.training.plan import RunPlan, check_run, evaluator_maker
+from asyncrl.training.plan import RunPlan, check_run, episode_evaluator_maker
 from asyncrl.training.ranks import joined_share
 from asyncrl.training.recorded import check_order_path, order_of
 from asyncrl.training.run_config import RunConfig
@@ -59,11 +59,13 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
     make_evaluator, make_processor = parts.get("make_evaluator"), parts.get("make_processor")
     record_order = parts.get("record_order")
     check_order_path(record_order)
-    check_run(agent, make_env, make_processor, config, actor_agents)
     make_eval_env = parts.get("make_eval_env") or make_env
+    evaluates = make_evaluator or make_eval_env
+    check_run(agent, make_env, make_processor, config, actor_agents, evaluates)
     shared = joined_share(config, actor_agents, parts, strategy=strategy, record_order=record_order)
     with shared as share, ExitStack() as undo:
-        evaluate = evaluator_maker(make_evaluator, make_eval_env, share.config)
+        play = share.config.evaluate
+        evaluate = make_evaluator or episode_evaluator_maker(make_eval_env, play)
         key_file = checked_key_file(config, parts.get("join_key"))
         places, config = places_on_ray(share.config, undo)
         # Started first: it loads modules for the actors while the learner's side is built.

@@ -61,8 +61,13 @@ def check_run(
     make_processor: Callable[[], StepProcessor] | None,
     config: RunConfig,
     actor_agents: Sequence[AgentConfig] | None,
+    evaluates: Callable[[], object] | None = None,
 ) -> None:
-    """Reject what can be rejected before an environment is built or a process started."""
+    """Reject what can be rejected before an environment is built or a process started.
+
+    `evaluates` builds the evaluator, or its environments. Whatever processes are given is pickled
+    here, to see whether that works.
+    """
     check_agent_and_replay(agent, config.replay)
     for one in actor_agents or ():
         require_agent_config(one)
@@ -73,7 +78,8 @@ def check_run(
         )
     require_make_env(make_env)
     if config.launcher != "thread":
-        pickled([agent, actor_agents, make_env, make_processor])
+        apart = evaluates if config.evaluate.where == "background" else None
+        pickled([agent, actor_agents, make_env, make_processor, apart])
 
 
 class RunPlan:
@@ -263,16 +269,6 @@ class RunPlan:
         return config.limiter.build(
             max_insert=message, batch_size=batch_size, once=once, stride=stride
         )
-
-
-def evaluator_maker(
-    own: MakeEvaluator | None, make_env: MakeBatchEnv, config: RunConfig
-) -> MakeEvaluator:
-    """Return the function that builds the evaluator, in its own process or the learner's."""
-    evaluate = own or episode_evaluator_maker(make_env, config.evaluate)
-    if config.evaluate.where == "background" and config.launcher != "thread":
-        pickled(evaluate)
-    return evaluate
 
 
 def episode_evaluator_maker(make_env: MakeBatchEnv, config: EvaluationConfig) -> MakeEvaluator:
