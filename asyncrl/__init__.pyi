@@ -26,8 +26,9 @@ from asyncrl.core.segment import ColumnSpec as ColumnSpec
 from asyncrl.core.segment import SegmentConfig as SegmentConfig
 from asyncrl.envs.gym import EnvConfig as EnvConfig
 from asyncrl.envs.gym import make_batch as make_batch
+from asyncrl.learner.actor_source import ActorSource as ActorSource
+from asyncrl.learner.actor_source import AsyncTrainerConfig as AsyncTrainerConfig
 from asyncrl.learner.async_trainer import AsyncTrainer as AsyncTrainer
-from asyncrl.learner.async_trainer import AsyncTrainerConfig as AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig as RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy as ReplayBufferProxy
 from asyncrl.learner.run_services import RecordConfig as RecordConfig
@@ -39,6 +40,7 @@ from asyncrl.learner.stop_conditions import ReachesUpperBound as ReachesUpperBou
 from asyncrl.learner.stop_conditions import StopsRising as StopsRising
 from asyncrl.learner.train_result import TrainedPolicy as TrainedPolicy
 from asyncrl.learner.train_result import TrainResult as TrainResult
+from asyncrl.learner.trainer import Trainer as Trainer
 from asyncrl.recorders.memory import MemoryRecorder as MemoryRecorder
 from asyncrl.replay.hindsight import HindsightReplayConfig as HindsightReplayConfig
 from asyncrl.replay.prioritized import PrioritizedReplayConfig as PrioritizedReplayConfig
@@ -55,7 +57,6 @@ from asyncrl.supervision.ray import RayConfig as RayConfig
 from asyncrl.training.common_config import EvaluationConfig as EvaluationConfig
 from asyncrl.training.connect import connect as connect
 from asyncrl.training.join import join_run as join_run
-from asyncrl.training.offline import OfflineTrainer as OfflineTrainer
 from asyncrl.training.parts import Parts as Parts
 from asyncrl.training.presets import preset as preset
 from asyncrl.training.replayed import ReplayedTrainer as ReplayedTrainer
@@ -68,6 +69,5 @@ from asyncrl.training.run import train_from_data as train_from_data
 from asyncrl.training.run import train_sync as train_sync
 from asyncrl.training.run_config import RunConfig as RunConfig
 from asyncrl.training.saved_model import load_policy as load_policy
-from asyncrl.training.synchronous import Trainer as Trainer
 
 __version__: str

@@ -18,7 +18,7 @@ from asyncrl.core.segment import SegmentConfig, SegmentSchema, make_schema
 from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import frame_skip
 from asyncrl.envs.spaces import random_actions
-from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.actor_source import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.actor_manager import ActorManagerConfig

@@ -16,7 +16,7 @@ from asyncrl.core.replay_buffer import ReplayBuffer, ReplayBufferConfig, in_batc
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.torch_threads import torch_threads
 from asyncrl.core.types import Columns
-from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.actor_source import AsyncTrainerConfig
 
 _CYCLE_OPT_STEPS = 6
 """Optimisation steps after which policies that are updated in each second or third have had the

@@ -9,11 +9,12 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.checkpoint import PASSING, Checkpoint, Checkpointer
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.replay_buffer import REPLAY
+from asyncrl.core.types import Arrays
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ def open_checkpoints(
         )
     checkpoint_dir = Path(checkpoint_dir).absolute()  # the working directory may change
     own_dir = shard_dir(checkpoint_dir, rank)
-    checkpointer = Checkpointer(own_dir, keep_last=keep)
+    checkpointer = (Shards if rank else Checkpointer)(own_dir, keep_last=keep)
     if resume and not branches and not checkpoint_dir.is_dir():
         load_to_resume(checkpoint_dir)  # raises if there is nothing; creates no directory
     checkpointer.lock()  # first: never resume from what another run is writing
@@ -114,6 +115,31 @@ def open_checkpoints(
     except BaseException:
         checkpointer.unlock()
         raise
+
+
+class Shards(Checkpointer):
+    """The checkpoints of a rank other than 0: its replay, whenever rank 0 saves."""
+
+    def __init__(self, directory: Path, keep_last: int = 0) -> None:
+        """See `Checkpointer`."""
+        super().__init__(directory, keep_last)
+        self._wanted: dict[str, bool] = {}
+
+    def expect(self, name: str, *, passing: bool) -> None:
+        """Save under this name when asked to; `passing` as in rank 0."""
+        self._wanted = {name: passing}
+
+    def save(self, name: str, groups: Mapping[str, Arrays], meta: Mapping[str, Any]) -> Path:
+        """Save the groups that rank 0 does not have, if it has saved under this name, too."""
+        passing = self._wanted.get(name)
+        if passing is None:
+            return self._directory / name
+        own = {group: arrays for group, arrays in groups.items() if group not in _OF_RANK_0}
+        meta = {key: value for key, value in meta.items() if key != PASSING}
+        return super().save(name, own, {**meta, PASSING: True} if passing else meta)
+
+
+_OF_RANK_0 = ("model", "agent")
 
 
 def shard_dir(checkpoint_dir: Path, rank: int) -> Path:

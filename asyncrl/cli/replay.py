@@ -54,24 +54,25 @@ def run(arguments: ReplayArguments) -> int:
         if arguments.pdb:
             pdb.Pdb(nosigint=True).set_trace()  # Ctrl-C stays that of the command
     show(_report(trainer, took_s))
-    return 1 if trainer.differs else 0
+    return 1 if trainer.source.differs else 0
 
 
 def _report(trainer: ReplayedTrainer, took_s: float) -> str:
-    parts = trainer.order.parts
+    replayed = trainer.source
+    parts = replayed.order.parts
     events = sum(part.event_bytes for part in parts) / 1e6
     experience = sum(part.experience_bytes for part in parts) / 1e6
     end = f"; {trainer.interrupter.reason}" if trainer.should_stop else ""
-    if trainer.differs is None:
-        bits = f"all {trainer.compared} models that were compared are the run's, bit for bit"
+    if replayed.differs is None:
+        bits = f"all {replayed.compared} models that were compared are the run's, bit for bit"
     else:
-        equal, different = trainer.differs
+        equal, different = replayed.differs
         bits = (
             f"the models differ from the run's: that of optimisation step {different} does, those "
             f"up to step {equal} do not"
         )
     return (
-        f"replayed {trainer.opt_steps} optimisation steps in {took_s:.1f} s: {trainer.stored} "
-        f"transitions stored, {trainer.sampled} sampled{end}\n{bits}\n"
+        f"replayed {trainer.opt_steps} optimisation steps in {took_s:.1f} s: {replayed.stored} "
+        f"transitions stored, {replayed.sampled} sampled{end}\n{bits}\n"
         f"the order took {events:.3g} MB of disk space, the experience {experience:.3g} MB"
     )

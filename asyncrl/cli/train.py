@@ -33,7 +33,7 @@ from asyncrl.core.recorder import Recorder
 from asyncrl.core.settings import to_plain
 from asyncrl.learner.order_log import next_part, part_of
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.learner.trainer import BaseTrainer
+from asyncrl.learner.trainer import Trainer
 from asyncrl.metrics.verdict import Setup
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.recorders.csv import CsvRecorder
@@ -243,7 +243,7 @@ def _order_line(run_dir: Path, shown: Path) -> str:
 
 
 def _trained(
-    trainer: BaseTrainer,
+    trainer: Trainer,
     arguments: TrainArguments,
     run_dir: Path,
     starts: list[object],
@@ -290,7 +290,7 @@ def _build(
     run_dir: Path,
     interrupter: Interrupter,
     launcher: RunLauncher | None,
-) -> BaseTrainer:
+) -> Trainer:
     output, config = arguments.output, arguments.config
     if config.mode != "async":
         if launcher:

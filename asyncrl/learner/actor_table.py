@@ -6,8 +6,8 @@ Does not know how reports arrive.
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter, deque
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from asyncrl.core.env import SUCCESS
 from asyncrl.core.messages import ActorReport, Peer
 from asyncrl.core.recorder import Record
 from asyncrl.core.types import ActorId, Array, IntArray, ModelVersion
+from asyncrl.learner.events import Events
 
 _MOST_EPISODES = 100_000
 """Maximum number of episodes kept between two records; beyond it the oldest are dropped."""
@@ -76,12 +77,8 @@ class ActorTable:
     def __init__(self) -> None:
         self.episodes_before = 0
         """Episodes of earlier parts of a resumed run, which no row contains."""
-        self.hosts: Callable[[], Mapping[str, Mapping[str, float]]] = dict
-        """Returns the hosts that have joined, by name, see `TrainResult.hosts`. Any thread."""
-        self.away: Callable[[], Collection[ActorId]] = tuple
-        """Returns the actors that have left on request. Any thread."""
-        self.note: Callable[..., None] = lambda *_: None
-        """Called with the name of an event and its values; see `Callbacks.note`."""
+        self.events: Events = deque()
+        """What callbacks are called for."""
         self._lock = threading.Lock()
         self._rows: dict[ActorId, ActorRow] = {}
         self._counted: dict[Peer, _Reported] = {}
@@ -126,7 +123,8 @@ class ActorTable:
             if len(report.episode_returns):
                 self._returns = _newest(self._returns, report.episode_returns)
                 self._lengths = _newest(self._lengths, report.episode_lengths)
-                self.note("episodes", report.episode_returns, report.episode_lengths)
+                values = report.episode_returns, report.episode_lengths
+                self.events.append(("episodes", values))
 
     def on_experience(self, peer: Peer, *, env_steps: int, model_version: ModelVersion) -> None:
         """Update an actor's environment steps between its reports, or if no more reports come."""
@@ -146,22 +144,21 @@ class ActorTable:
             row = self._rows.setdefault(actor_id, ActorRow())
             row.restarts += not at_memory_limit
             row.memory_restarts += at_memory_limit
-        self.note("actor_restarted", actor_id)
+        self.events.append(("actor_restarted", (actor_id,)))
 
     def on_drop(self, actor_id: ActorId) -> None:
         """Note that the run continues without a slot."""
         with self._lock:
             self._rows.setdefault(actor_id, ActorRow()).dropped = True
-        self.note("actor_dropped", actor_id)
+        self.events.append(("actor_dropped", (actor_id,)))
 
-    def rows(self) -> dict[ActorId, ActorRow]:
-        """Return the rows by slot."""
+    def rows(self, away: Collection[ActorId] = ()) -> dict[ActorId, ActorRow]:
+        """Return the rows by slot; `away` are the actors that have left on request."""
         with self._lock:
-            self._mark_away()
+            self._mark(away)
             return dict(sorted(self._rows.items()))
 
-    def _mark_away(self) -> None:
-        away = self.away()
+    def _mark(self, away: Collection[ActorId]) -> None:
         for actor_id, row in self._rows.items():
             if actor_id in away or row.left is not None:
                 row.left = actor_id in away
@@ -178,12 +175,11 @@ class ActorTable:
         with self._lock:
             return _shares(self._learning_seconds) or _shares(self._total_seconds)
 
-    def take(self) -> Record:
-        """Return the metrics since the last call, and those of the whole run."""
-        hosts = _hosts_record(self.hosts())
+    def take(self, away: Collection[ActorId] = ()) -> Record:
+        """Return the metrics since the last call, and those of the whole run; see `rows`."""
         with self._lock:
-            record = {"episodes": float(self._all_episodes()), **hosts}
-            self._mark_away()
+            record = {"episodes": float(self._all_episodes())}
+            self._mark(away)
             if len(self._returns):
                 record["episode/return_mean"] = float(np.mean(self._returns))
                 record["episode/return_min"] = float(np.min(self._returns))
@@ -205,7 +201,7 @@ class ActorTable:
             return record
 
 
-def _hosts_record(hosts: Mapping[str, Mapping[str, float]]) -> Record:
+def hosts_record(hosts: Mapping[str, Mapping[str, float]]) -> Record:
     """Return the sums over hosts; nothing in a run without hosts."""
     if not hosts:
         return {}

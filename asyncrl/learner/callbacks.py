@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal, SupportsFloat
+from typing import Any, SupportsFloat
 
 from asyncrl.core.agent import as_number
 from asyncrl.core.callback import Callback, Training
 from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import ConfigError
+from asyncrl.learner.events import Events
 
 _logger = logging.getLogger(__name__)
-
-
-Event = Literal["evaluated", "saved", "published", "episodes", "actor_restarted", "actor_dropped"]
-"""Methods of `Callback` that are called when something has happened."""
 
 
 class Callbacks:
@@ -28,16 +24,10 @@ class Callbacks:
     def __init__(self, callbacks: Sequence[Callback], trainer: Training) -> None:
         self._callbacks = tuple(callbacks)
         self._trainer = trainer
-        self._events: deque[tuple[Event, tuple[object, ...]]] = deque()
 
     def __bool__(self) -> bool:
         """Whether there are any."""
         return bool(self._callbacks)
-
-    def note(self, event: Event, *values: object) -> None:
-        """Call the method `event` of each in the learner's next turn; any thread may note one."""
-        if self._callbacks:
-            self._events.append((event, values))
 
     def begin(self) -> None:
         """Call `begin` of each."""
@@ -46,9 +36,9 @@ class Callbacks:
                 callback.begin(self._trainer)
         self.state()  # report now, not after hours, what cannot be saved
 
-    def step(self) -> None:
+    def step(self, events: Events) -> None:
         """Call the methods for new events, and `step` of each after a training step."""
-        self._dispatch_events()
+        self._dispatch(events)
         for callback in self._callbacks:
             with _naming(callback, "step"):
                 callback.step(self._trainer)
@@ -91,9 +81,9 @@ class Callbacks:
                 name,
             )
 
-    def end(self) -> None:
-        """Call `end` of each after the last optimisation step."""
-        self._dispatch_events()
+    def end(self, events: Events) -> None:
+        """Call the methods for new events, and `end` of each after the last optimisation step."""
+        self._dispatch(events)
         for callback in self._callbacks:
             with _naming(callback, "end"):
                 callback.end(self._trainer)
@@ -103,9 +93,9 @@ class Callbacks:
         for callback in reversed(self._callbacks):
             yield partial(self._close, callback)
 
-    def _dispatch_events(self) -> None:
-        while self._events:
-            event, values = self._events.popleft()
+    def _dispatch(self, events: Events) -> None:
+        while events:
+            event, values = events.popleft()
             for callback in self._callbacks:
                 with _naming(callback, event):
                     getattr(callback, event)(self._trainer, *values)

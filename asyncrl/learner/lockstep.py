@@ -1,9 +1,9 @@
 """Keeps several learners in step: all learn, save, stop and fail at the same optimisation step.
 
-Before each step, all ranks sum a few numbers: which have a batch, must stop or save, and the
-counters of the whole run. Each then decides the same. The others wait for a rank without a batch
-for some time; after that they continue, and it contributes no rows. Does not know how numbers are
-summed, and does not import torch.
+Before each step, all ranks sum a few numbers: which have a batch or must stop, whether rank 0 has
+saved, and the counters of the whole run. Each then decides the same. The others wait for a rank
+without a batch for some time; after that they continue, and it contributes no rows. Does not know
+how numbers are summed, and does not import torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from asyncrl.core.declared import Count, Positive, check_declared
 from asyncrl.core.errors import ConfigError, RankFailed
@@ -122,6 +122,10 @@ def _bad_place(environ: Mapping[str, str]) -> ConfigError:
     )
 
 
+Saved = Literal["kept", "passing"]
+"""A checkpoint that stays, or one that the next one replaces."""
+
+
 class Group(Ranks, Protocol):
     """Ranks that can also exchange numbers and short texts."""
 
@@ -189,7 +193,15 @@ class _Flags:
 
     stop: float = 0.0
     urgent: float = 0.0
-    save: float = 0.0
+
+    kept: float = 0.0
+    """Whether rank 0 has saved a checkpoint since the last turn."""
+
+    passing: float = 0.0
+    """The same for one that the next one replaces."""
+
+    asked: float = 0.0
+    """Whether another rank was asked to save."""
 
 
 def _numbers_of(counters: _Flags | Totals) -> list[float]:
@@ -224,17 +236,23 @@ class Lockstep:
         """Counters of the whole run at the last turn: the same on all ranks."""
         self._interrupter, self._own = interrupter, own
         self._patience_s, self._clock = patience_s, clock
-        self._begun = self._save = False
+        self._begun = False
+        self._said = _Flags()
+        self._own_save: Saved | None = None
         self._ready_since: float | None = None
 
     def now(self) -> Totals:
         """Return the counters of the run, with what was counted here since the last turn."""
         return self._own().since(self._counted, self.totals)
 
-    def take_save_request(self) -> bool:
-        """Return whether all ranks have agreed to save since the last call."""
-        asked, self._save = self._save, False
-        return asked
+    def say_saved(self, *, passing: bool) -> None:
+        """Let the others know in the next turn that this rank saves a checkpoint."""
+        self._own_save = "passing" if passing else "kept"
+
+    def take_saved(self) -> Saved | None:
+        """Return what rank 0 has saved before the last turn, at the same optimisation step."""
+        said, self._said = self._said, _Flags()
+        return "kept" if said.kept else "passing" if said.passing else None
 
     def record(self) -> Record:
         """Return the metrics of all learners together, in place of those of this one."""
@@ -287,8 +305,9 @@ class Lockstep:
 
     def turn(self, *, ready: bool) -> bool:
         """Meet all ranks before a step; return whether all of them take it now."""
-        said = _Flags(*self._add_up(_numbers_of(self._flags(ready=ready))))
-        self._save |= said.save > 0
+        said = self._said = _Flags(*self._add_up(_numbers_of(self._flags(ready=ready))))
+        if said.asked and not (self.group.rank or said.kept or said.passing):
+            self._interrupter.save_requested = True
         if said.stop:
             self._stop(urgent=said.urgent > 0)
             return False
@@ -299,6 +318,12 @@ class Lockstep:
             self._ready_since = None
             self.steps_without_batch += not ready
         return goes
+
+    def stop(self) -> None:
+        """Let all ranks stop before the next step, unless they have agreed to already."""
+        if not self.stopped:
+            self._interrupter.stop("the loop ended")
+            self.turn(ready=False)
 
     def _add_up(self, flags: list[float]) -> list[float]:
         """Sum flags and counters over all ranks; return the flags."""
@@ -320,14 +345,16 @@ class Lockstep:
         impatient = ready and since is not None and now - since >= self._patience_s
         if interrupter.is_set:
             self.group.post("stop", interrupter.reason or "stopped")
-        save, interrupter.save_requested = interrupter.save_requested, False
+        (rank, save), self._own_save = (self.group.rank, self._own_save), None
         return _Flags(
             ready=ready,
             impatient=impatient,
             begun=self._begun or ready,
             stop=interrupter.is_set,
             urgent=interrupter.urgent,
-            save=save,
+            kept=not rank and save == "kept",
+            passing=not rank and save == "passing",
+            asked=rank > 0 and save is not None,
         )
 
     def _stop(self, *, urgent: bool) -> None:

@@ -39,6 +39,7 @@ from asyncrl.learner.ledger import Balance, Ledger
 from asyncrl.learner.order import Order
 from asyncrl.learner.order_log import Reprioritised
 from asyncrl.learner.rate_limiter import RateLimiter
+from asyncrl.learner.staleness import NO_LIMIT, Lag, Staleness
 from asyncrl.metrics.stopwatch import Stopwatch, ms_per_lap
 
 logger = logging.getLogger(__name__)
@@ -88,8 +89,14 @@ class ReplayBufferProxy:
         config: ReplayBufferProxyConfig | None = None,
         *,
         window: int = 8,
+        lag: Lag = NO_LIMIT,
+        order: Order | None = None,
+        network_s: Callable[[Peer], float] = lambda _: 0.0,
     ) -> None:
-        """Connect the parts of a run; `window` limits an actor's unacknowledged messages."""
+        """`window` limits an actor's unacknowledged messages, `lag` the age of their models.
+
+        `network_s` returns the round trip of the network to an actor, without waits; 0 if unknown.
+        """
         self._link = link
         self.buffer = buffer
         """Read-only: while the thread runs, only the proxy's own methods may call it."""
@@ -118,17 +125,11 @@ class ReplayBufferProxy:
         self.actors = ActorTable()
         self.hangs = False
         """Whether its thread did not end in time; the link must then stay open."""
-        self.order = Order()
+        self.staleness = Staleness(lag)
+        """The age of the models behind experience."""
+        self.order = order or Order()
         """Gets the order of pushes, samples and priorities, and the experience."""
-        self.on_experience: Callable[[Experience], bool] = lambda _: False
-        """Called with each message on arrival, in the receiving thread. Returns whether its model
-        is too old; fewer messages are then granted ahead."""
-        self.network_s: Callable[[Peer], float] = lambda _: 0.0
-        """Returns the round trip of the network to an actor, without waits here; 0 if unknown."""
-        self.on_stored: Callable[[Experience], object] = lambda _: None
-        """Called with each message that was stored, in the same thread."""
-        self.on_room: Callable[[], object] = lambda: None
-        """Called by `sample` when actors are about to continue, to publish a new model first."""
+        self._network_s = network_s
 
     def start(self) -> None:
         """Start receiving."""
@@ -147,8 +148,13 @@ class ReplayBufferProxy:
             self._waits_for = 0
             return self._may_sample(batch_size)
 
-    def sample(self, batch_size: int) -> Columns:
-        """Sample a batch that `wait_may_sample` has allowed."""
+    def sample(
+        self, batch_size: int, *, before_room: Callable[[], object] = lambda: None
+    ) -> Columns:
+        """Sample a batch that `wait_may_sample` has allowed.
+
+        `before_room` is called if actors are about to continue, before they do.
+        """
         with self._turnstile, self._changed:
             batch = self.buffer.sample(batch_size)
             self.limiter.on_sample(batch_size)
@@ -158,7 +164,7 @@ class ReplayBufferProxy:
                 or self.limiter.stock() < self._stock_for_next
             )
         if wake:
-            self.on_room()
+            before_room()
             self._link.wake()
         return batch
 
@@ -318,12 +324,12 @@ class ReplayBufferProxy:
         self.actors.on_experience(
             message.peer, env_steps=message.env_steps, model_version=message.model_version
         )
-        too_old = self.on_experience(message)
+        too_old = self.staleness.on_experience(message)
         with self._changed:
             fits = not self._held and self.limiter.may_insert(message.transitions)
             fits = fits and not too_old
             at_once = None if self.limiter.warm_up_left() else fits
-        peer, network_s = message.peer, self.network_s(message.peer)
+        peer, network_s = message.peer, self._network_s(message.peer)
         self._grants.on_received(
             peer, message.seq, at_once=at_once, now_s=time.monotonic(), network_s=network_s
         )
@@ -339,7 +345,7 @@ class ReplayBufferProxy:
             self._held.popleft()
             if may_insert:
                 self._store(message)
-                self.on_stored(message)
+                self.staleness.on_stored(message)
             else:
                 self.ledger.on_dropped("overflow", message.transitions)
             self._link.acknowledge(message.peer, message.seq)

@@ -19,14 +19,14 @@ import numpy as np
 from asyncrl.checkpoint.checkpoint import PASSING, Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import plain_config
 from asyncrl.checkpoint.saver import RunState, Saver
-from asyncrl.core.agent import Agent, SyncModel, as_number
+from asyncrl.core.agent import Agent, as_number
 from asyncrl.core.declared import COMMON, CountOrOff, PositiveOrOff, check_declared
 from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.evaluator import EVALUATION_CPU, Evaluation
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.recorder import Record, Recorder, ResumableRecorder
-from asyncrl.core.types import Arrays, ModelVersion
+from asyncrl.core.types import ModelVersion
 from asyncrl.learner.best_model import BestBy, BestModel
 from asyncrl.learner.evaluation import EvaluationSite, Scored
 from asyncrl.learner.progress import Counts, Every, EverySeconds, Pace
@@ -35,20 +35,6 @@ from asyncrl.learner.train_result import PolicyMaker, TrainResult
 from asyncrl.metrics.stopwatch import Stopwatch
 from asyncrl.metrics.system import SystemMeter
 from asyncrl.metrics.verdict import Setup
-
-
-def take_snapshot(agent: SyncModel, *, opt_steps: int, env_steps: int) -> ModelInfo:
-    """Return the agent's current model. The counts are the run's, not the agent's own."""
-    params = agent.model_info().params
-    for name, value in params.items():
-        if not np.isfinite(value).all():
-            raise NonFiniteModel(
-                f"parameter {name!r} is not finite after {opt_steps} optimisation steps; the model "
-                "was not published, evaluated or saved. Try a lower learning rate or gradient "
-                "clipping; the last checkpoint is from before"
-            )
-    return ModelInfo(version=ModelVersion(opt_steps), params=params, env_steps=env_steps)
-
 
 logger = logging.getLogger(__name__)
 
@@ -158,20 +144,11 @@ class RunServicesConfig:
 class RunServices:
     """Evaluates, records and saves at intervals, and stops the run when a condition holds."""
 
-    saves_agent = True
-    """Whether checkpoints hold the agent, and the best model is kept: of several learners, the
-    first one does it for all."""
-
     is_passing = False
     """Whether the checkpoint that is being saved is one by time, which the next one replaces. It
     must not change what the run computes."""
 
-    repeats = False
-    """Whether two runs of one seed are the same, so that evaluations must not depend on the
-    clock."""
-
     _saved_at = math.inf
-    _by_time = False
     _evaluated_opt_steps = -1
     _eval_due = _eval_asked = False
     _eval_free_at = -math.inf
@@ -196,8 +173,15 @@ class RunServices:
         setup: Setup | None = None,
         make_policy: PolicyMaker | None = None,
         state: Callable[[], RunState] | None = None,
+        note: Callable[..., None] = lambda *_: None,
+        warm_up_left: Callable[[], int] = lambda: 0,
+        repeats: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`note` gets the names of events and their values. With `repeats`, no clock decides.
+
+        `state` returns what a checkpoint holds beside the agent.
+        """
         self._agent = agent
         self._config = config
         self._interrupter = interrupter
@@ -212,12 +196,7 @@ class RunServices:
         self._make_policy = make_policy
         self._policy_meta = {POLICY: make_policy.description} if make_policy else {}
         self._clock = clock
-        self.note: Callable[..., None] = lambda *_: None
-        """Called with the name of an event and its values; see `Callbacks.note`."""
-        self.warm_up_left: Callable[[], int] = lambda: 0
-        """Returns how many transitions the warm-up still needs."""
-        self.take_save_request: Callable[[], bool] = self._take_save_request
-        """Returns whether a checkpoint was asked for since the last call."""
+        self._note, self._warm_up_left, self._repeats = note, warm_up_left, repeats
         self.watch = Stopwatch()
         self.counts = Counts()
         self._pace = Pace(self.counts, self.watch, clock)
@@ -266,20 +245,15 @@ class RunServices:
         self._check_stop(self._pace.axes())
 
     def _save_if_due(self, now: float) -> None:
-        by_steps, asked = self._save_every.due(self.counts.opt_steps), self.take_save_request()
-        if by_steps or asked:
-            # Other learners receive the request without its reason.
-            self.is_passing = not by_steps and (self._by_time or not self.saves_agent)
+        asked, self._interrupter.save_requested = self._interrupter.save_requested, False
+        if self._save_every.due(self.counts.opt_steps) or asked:
             self.save()
-            self.is_passing = self._by_time = False
-        elif self._saver and self.saves_agent:
+        elif self._saver:
             passed_s, interval_s = now - self._saved_at, self._config.save.interval_s
             if 0 < interval_s <= passed_s and self._saver.took_s <= _WRITE_SHARE * passed_s:
-                self._by_time = self._interrupter.save_requested = True
-
-    def _take_save_request(self) -> bool:
-        asked, self._interrupter.save_requested = self._interrupter.save_requested, False
-        return asked
+                self.is_passing = True
+                self.save()
+                self.is_passing = False
 
     def finish(self) -> None:
         """Evaluate the last model, unless that was done, or the run failed or is interrupted.
@@ -343,12 +317,10 @@ class RunServices:
             "config": self._run_config,
             "run": dict(state.numbers),
         }
-        groups: dict[str, Arrays] = {}
-        if self.saves_agent:
-            groups = {"model": self._snapshot().params, "agent": self._agent.state()}
+        groups = {"model": self.snapshot().params, "agent": self._agent.state()}
         self._saver.save(str(counts.opt_steps), {**groups, **state.groups}, meta)
         self._saved_at = self._clock()
-        self.note("saved", counts.opt_steps)
+        self._note("saved", counts.opt_steps)
         self.watch.lap("save")
         return True
 
@@ -390,7 +362,7 @@ class RunServices:
                 self._judge(record)
                 self._best.conclude()
             if not self.counts.opt_steps and not self._interrupter.urgent:
-                steps, left = self.counts.env_steps, max(0, self.warm_up_left())
+                steps, left = self.counts.env_steps, max(0, self._warm_up_left())
                 left_s = left * self._pace.train_s / max(1, steps)
                 logger.warning(
                     "the run has learned nothing: %s, and %d environment steps were too few for "
@@ -452,7 +424,7 @@ class RunServices:
 
     def _request(self, site: EvaluationSite) -> None:
         self._evaluated_opt_steps = self.counts.opt_steps
-        model = self._snapshot()
+        model = self.snapshot()
         began_at = self._clock()
         self._eval_free_at = max(self._eval_free_at, began_at)
         site.request(model)
@@ -462,16 +434,24 @@ class RunServices:
     def _charge_evaluation(self, seconds: float) -> None:
         """Postpone the next evaluation by what this one took of the machine."""
         self._eval_spent_s += seconds
-        if not self.repeats:
+        if not self._repeats:
             self._eval_free_at += seconds / _EVALUATION_SHARE
 
     def _evaluation_share(self) -> float:
         return self._eval_spent_s / max(self._pace.part_s, 1e-9)
 
-    def _snapshot(self) -> ModelInfo:
+    def snapshot(self) -> ModelInfo:
         """Return the agent's model with the run's counts; refuse one that is not finite."""
-        counts = self.counts
-        return take_snapshot(self._agent, opt_steps=counts.opt_steps, env_steps=counts.env_steps)
+        params, opt_steps = self._agent.model_info().params, self.counts.opt_steps
+        for name, value in params.items():
+            if not np.isfinite(value).all():
+                raise NonFiniteModel(
+                    f"parameter {name!r} is not finite after {opt_steps} optimisation steps; the "
+                    "model was not published, evaluated or saved. Try a lower learning rate or "
+                    "gradient clipping; the last checkpoint is from before"
+                )
+        env_steps = self.counts.env_steps
+        return ModelInfo(version=ModelVersion(opt_steps), params=params, env_steps=env_steps)
 
     def _take_scores(self, site: EvaluationSite) -> None:
         for scored in site.take():
@@ -492,7 +472,7 @@ class RunServices:
         self._last = Evaluation(scored.score, metrics)
         self._best.expect(metrics)
         self._keep_if_best(metrics, lambda: scored.model)
-        self.note("evaluated", self._last)
+        self._note("evaluated", self._last)
         record = self._pace.axes() | metrics
         if self._best.score is not None and self._best.by == BestBy("eval_reward"):
             record["eval/best"] = self._best.score
@@ -505,8 +485,8 @@ class RunServices:
         """Keep the learner's model if this training record shows that it is the best."""
         if not self.counts.opt_steps:
             self._best.pass_over(record)
-        elif self.saves_agent and not self._best.by.of_evaluations:
-            self._keep_if_best(record, self._snapshot)
+        elif not self._best.by.of_evaluations:
+            self._keep_if_best(record, self.snapshot)
 
     def _keep_if_best(self, record: Record, model: Callable[[], ModelInfo]) -> None:
         best = self._best.offer(record, model)

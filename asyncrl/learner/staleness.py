@@ -69,7 +69,7 @@ def lag_warning(actor_id: ActorId, lag: Lag, limit: Lag) -> str | None:
     )
 
 
-_NO_LIMIT = Lag(0.0, 0)
+NO_LIMIT = Lag(0.0, 0)
 
 
 class _Publications:
@@ -148,11 +148,13 @@ class Staleness:
     Warns about actors whose models are too old. Safe to use from two threads.
     """
 
-    def __init__(self, limit: Lag = _NO_LIMIT, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limit: Lag = NO_LIMIT, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = limit
         self._clock = clock
         self._lock = threading.Lock()
         self._published = _Publications()
+        self.opt_steps = 0
+        """Optimisation steps so far; the learner's thread sets them."""
         self._warned_at: dict[ActorId, float] = {}
         self._stored = _Sum()
         self._all_stored = _Sum()
@@ -175,7 +177,7 @@ class Staleness:
 
         Warns about its actor at most once a minute.
         """
-        if self._limit == _NO_LIMIT:
+        if self._limit == NO_LIMIT:
             return False
         actor_id, now = message.peer.actor_id, self._clock()
         with self._lock:
@@ -186,12 +188,13 @@ class Staleness:
             logger.warning("%s", words)
         return words is not None
 
-    def is_behind(self, opt_steps: int) -> bool:
-        """Whether the newest published model is older than this."""
+    @property
+    def is_behind(self) -> bool:
+        """Whether the newest published model is older than the agent's."""
         with self._lock:
-            return self._published.newest < opt_steps
+            return self._published.newest < self.opt_steps
 
-    def on_stored(self, message: Experience, opt_steps: int) -> None:
+    def on_stored(self, message: Experience) -> None:
         """Add the lag of the models behind a message that is stored now."""
         versions = message.columns.get("model_version")
         if versions is None:
@@ -199,7 +202,7 @@ class Staleness:
         else:
             filled = np.arange(versions.shape[1]) < message.rows[:, None]
             versions = versions[filled & (message.columns["flags"] < END)]
-        lags = opt_steps - versions.astype(np.float64)
+        lags = self.opt_steps - versions.astype(np.float64)
         if len(lags):
             with self._lock:
                 self._stored = self._stored.with_more(lags)
@@ -212,7 +215,7 @@ class Staleness:
             count, total, _ = self._all_stored
         return total / count if count else None
 
-    def on_sampled(self, batches: Columns, opt_steps: int, count: int = 1) -> None:
+    def on_sampled(self, batches: Columns, count: int = 1) -> None:
         """Add the lag of `count` batches of equal size that were sampled together.
 
         The first is learned from in the next optimisation step, the others in those after it.
@@ -221,7 +224,7 @@ class Staleness:
         if versions is None:
             return
         count = count if versions.size % count == 0 else 1
-        self._unread.append(_Drawn(versions, opt_steps, count, self._clock()))
+        self._unread.append(_Drawn(versions, self.opt_steps, count, self._clock()))
         self._unread_rows += versions.size
         if self._unread_rows >= _READ_TOGETHER:
             self._read()

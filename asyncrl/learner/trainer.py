@@ -1,24 +1,21 @@
-"""The loop that all trainers share: take a batch, learn, run the services.
+"""The loop of every run: take a batch, learn, run the services.
 
     with trainer:                          # begins the run, and ends it however the loop ends
         for batch in trainer.batches():    # until the run ends
             trainer.learn(batch)
     print(trainer.result().stop_reason)
 
-Does not know where batches come from. In this the trainers differ: actor processes
-(`AsyncTrainer`), environments stepped between batches (`Trainer`), or existing experience
-(`OfflineTrainer`).
+Does not know where batches come from: that is its `Source`.
 """
 
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self, SupportsFloat, TypedDict
+from typing import Any, Protocol, Self, SupportsFloat, TypedDict, Unpack
 
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import naming_resumed
@@ -30,18 +27,22 @@ from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import EnvChange, ModelInfo
 from asyncrl.core.recorder import BufferingRecorder, Record, Recorder
-from asyncrl.core.replay_buffer import AcceptsPriorities, pass_priorities_on
+from asyncrl.core.replay_buffer import check_priorities, pass_priorities_on
 from asyncrl.core.settings import did_you_mean, has_methods
 from asyncrl.core.types import Columns
 from asyncrl.learner.callbacks import Callbacks
 from asyncrl.learner.evaluation import EvaluationSite
+from asyncrl.learner.events import Event
 from asyncrl.learner.learner_threads import LearnerThreads, RoomMeter, alike, most_threads
-from asyncrl.learner.run_services import RunServices, RunServicesConfig, take_snapshot
+from asyncrl.learner.run_services import RunServices, RunServicesConfig
+from asyncrl.learner.source import Source
 from asyncrl.learner.step_metrics import StepMetrics
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction
 from asyncrl.learner.train_result import PolicyMaker, TrainResult
 from asyncrl.metrics.metrics import describe
 from asyncrl.metrics.verdict import Setup
+
+Metrics = Mapping[str, SupportsFloat]
 
 
 class EvaluateApart(Protocol):
@@ -51,6 +52,14 @@ class EvaluateApart(Protocol):
         self, model: ModelInfo, env_kwargs: Mapping[str, Any], greedy: bool | None
     ) -> Evaluation:
         """Return the evaluation. `greedy` is None to act as in the run's evaluations."""
+        ...
+
+
+class Strategy(Protocol):
+    """A training loop. A custom one replaces the default and uses the trainer's methods."""
+
+    def run(self, trainer: Any) -> None:  # noqa: ANN401  # the kind of trainer that it needs
+        """Train until `trainer.should_stop`."""
         ...
 
 
@@ -69,6 +78,18 @@ class CommonParts(TypedDict, total=False):
 
 class TrainerParts(CommonParts, total=False):
     """Arguments that every trainer takes beside its own."""
+
+    interrupter: Interrupter | None
+    """Stops the run from outside, with a reason."""
+
+    evaluation: EvaluationSite | None
+    """Where the model is evaluated. None evaluates none."""
+
+    strategy: Strategy | None
+    """A custom training loop."""
+
+    setup: Setup | None
+    """What the verdict must know of the run."""
 
     services: RunServicesConfig
     """When to evaluate, record and save."""
@@ -144,118 +165,65 @@ def _check_callback(callback: Callback) -> None:
             )
 
 
-class BaseTrainer(ABC):
-    """Optimises an agent on batches, and runs the services, until the run ends."""
+class Trainer:
+    """Optimises an agent on the batches of a source, and runs the services, until the run ends."""
 
-    def __init__(
-        self,
-        agent: Agent,
-        *,
-        interrupter: Interrupter | None = None,
-        evaluation: EvaluationSite | None = None,
-        setup: Setup | None = None,
-        parts: TrainerParts,
-    ) -> None:
-        """Make a trainer. Call it last in a constructor: it restores the checkpoint, if any."""
+    def __init__(self, agent: Agent, source: Source, **parts: Unpack[TrainerParts]) -> None:
+        """Make a trainer; with a `checkpoint`, one that resumes from there."""
         check_parts(parts, ())  # again, for trainers that no builder has made
+        check_priorities(agent, source.buffer)
         self.agent = agent
-        services = parts.get("services") or RunServicesConfig()
-        self.interrupter = interrupter or Interrupter()
+        self.source = source
+        self.interrupter = parts.get("interrupter") or Interrupter()
         self._recorder, self._run_config = parts.get("recorder"), parts.get("run_config") or {}
         self._scheduled = agent if isinstance(agent, CountsEnvSteps) else None
         self._step_metrics = StepMetrics()
         self._has_begun = self._runs = self._has_learned = False
-        self._evaluate_apart = parts.get("evaluate_apart")
+        self._strategy, self._evaluate_apart = parts.get("strategy"), parts.get("evaluate_apart")
         self._closing = parts.get("closing") or ExitStack()
+        self._setup = parts.get("setup")
+        config = parts.get("services") or RunServicesConfig()
         self.services = RunServices(
             agent,
-            services,
+            config,
             self.interrupter,
-            evaluation=evaluation,
+            evaluation=parts.get("evaluation"),
             recorder=self._recorder,
             checkpointer=parts.get("checkpointer"),
             stop=parts.get("stop"),
-            setup=setup,
+            setup=self._setup,
             make_policy=parts.get("make_policy"),
-            state=lambda: self._whole_state(save_replay=services.save.replay),
+            state=lambda: self._state(save_replay=config.save.replay),
+            note=self._note,
+            warm_up_left=lambda: source.warm_up_left,
+            repeats=source.repeats,
         )
+        self.watch = self.services.watch
         self._threads = LearnerThreads(
-            most_threads(setup.actors if setup else 0) if parts.get("adaptive_threads") else 1,
-            RoomMeter(self.services.watch),
+            most_threads(self._setup.actors if self._setup else 0)
+            if parts.get("adaptive_threads")
+            else 1,
+            RoomMeter(self.watch),
         )
         self._callbacks = Callbacks(parts.get("callbacks", ()), self)
-        self.services.note = self._callbacks.note
         self._logged: dict[str, float] = {}
         self._before_env_change = parts.get("before_env_change") or _ignored
         self.env_change = EnvChange()
         """The keyword arguments that environments have got by `set_env_kwargs`."""
         if checkpoint := parts.get("checkpoint"):
             with naming_resumed(checkpoint):
-                self.services.restore(checkpoint)
-                if changed := checkpoint.meta["run"].get("env_change"):
-                    self.env_change = EnvChange(**changed)
-                    self._before_env_change(self.env_change.kwargs)
                 self._restore(checkpoint)
-            self._callbacks.restore(checkpoint.meta["run"])
 
-    # --- what trainers differ in ------------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def env_steps(self) -> int:
-        """Environment steps of the run so far."""
-
-    @property
-    @abstractmethod
-    def _priorities(self) -> AcceptsPriorities | object:
-        """The object that takes TD errors, if it is a `AcceptsPriorities`."""
-
-    @abstractmethod
-    def _take(self, turns_left: int | None) -> Columns | None:
-        """Return a batch, as `sample` does."""
-
-    @abstractmethod
-    def _metrics(self) -> Record:
-        """Return the metrics of the source of batches since the last call."""
-
-    @abstractmethod
-    def _state(self, *, save_replay: bool) -> RunState:
-        """Return the source's part of a checkpoint."""
-
-    @abstractmethod
     def _restore(self, checkpoint: Checkpoint) -> None:
-        """Restore what `_state` returned."""
+        self.services.restore(checkpoint)
+        if changed := checkpoint.meta["run"].get("env_change"):
+            self.env_change = EnvChange(**changed)
+            self._before_env_change(self.env_change.kwargs)
+        self.source.restore(checkpoint, self.env_change)
+        self._callbacks.restore(checkpoint.meta["run"])
 
-    repeats: ClassVar[bool] = True
-    """Whether two runs of one seed compute the same bits."""
-
-    def _begin(self) -> None:  # noqa: B027  # nothing, where a source needs nothing
-        """Start the source of batches; the services have started."""
-
-    def _change_env(self, change: EnvChange) -> None:
-        """Give the environments other keyword arguments."""
-        raise ConfigError(
-            f"{type(self).__name__} steps no environments that could get other keyword arguments; "
-            "call set_env_kwargs in a run that train_async or train_sync makes"
-        )
-
-    def _learns(self, env_steps: int) -> None:  # noqa: B027  # nothing, where no order is recorded
-        """Hook before each optimisation step."""
-
-    def _learned(self) -> None:  # noqa: B027  # nothing, where a source needs nothing
-        """Hook after each optimisation step."""
-
-    def _end_learning(self) -> None:  # noqa: B027  # nothing, where a source needs nothing
-        """Hook after the loop, before the last model is evaluated."""
-
-    def _ends(self) -> Iterator[Callable[[], object]]:
-        """Yield the steps that end the run, with `_save_last` at its place among them."""
-        if not self.interrupter.error:
-            yield self._save_last
-
-    def _release(self) -> Iterator[Callable[[], object]]:
-        """Yield the steps that release resources if the run never began."""
-        yield from ()
+    def _note(self, event: Event, *values: object) -> None:
+        self.source.events.append((event, values))
 
     # --- a run ------------------------------------------------------------------------------------
 
@@ -263,6 +231,11 @@ class BaseTrainer(ABC):
         """Return how far the run has come."""
         name = type(self).__name__
         return f"{name}({self.env_steps} env steps and {self.opt_steps} opt steps so far)"
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps of the run so far."""
+        return self.source.env_steps
 
     @property
     def opt_steps(self) -> int:
@@ -290,10 +263,9 @@ class BaseTrainer(ABC):
             return self
         self._has_begun = self._runs = True
         try:
-            self.services.repeats = self.repeats
-            self.services.start(self._run_config, [self._metrics, self._threads.record])
+            self.services.start(self._run_config, [self.source.metrics, self._threads.record])
             self._callbacks.begin()
-            self._begin()
+            self.source.begin(self)
         except BaseException as error:
             self._end(error)
             raise
@@ -333,39 +305,44 @@ class BaseTrainer(ABC):
         """
         self._check_runs()
         self.interrupter.raise_if_failed()
-        return self._take(turns_left)
+        return self.source.take(turns_left)
 
-    def learn(self, batch: Columns) -> Mapping[str, SupportsFloat]:
+    def learn(self, batch: Columns) -> Metrics:
         """Do one optimisation step and count it; return what the agent's `opt` returns."""
-        self._prepare_step()
-        if self.repeats and self._threads.most > 1 and not self._has_learned:
+        if self.source.repeats and self._threads.most > 1 and not self._has_learned:
             self._threads.most = alike(self.agent, batch, self._threads.most)
         self._has_learned = True
-        metrics = optimised(self.agent, batch)
-        pass_priorities_on(self.agent, batch, self._priorities)
-        self._count_step(metrics)
-        return metrics
 
-    def _prepare_step(self) -> None:
+        def step() -> Metrics:
+            metrics = optimised(self.agent, batch)
+            pass_priorities_on(self.agent, batch, self.source.priorities)
+            return metrics
+
+        return self.learn_by(step)
+
+    def learn_by(self, step: Callable[[], Metrics]) -> Metrics:
+        """Do one optimisation step by this function, and count it; return what it returns."""
         env_steps = self.env_steps
         if self._scheduled is not None:
-            self._scheduled.env_steps = max(self._scheduled.env_steps, env_steps)
-        self._learns(env_steps)
-
-    def _count_step(self, metrics: Mapping[str, SupportsFloat]) -> None:
+            passed = env_steps if self.source.steps_environments else self.opt_steps
+            self._scheduled.env_steps = max(self._scheduled.env_steps, passed)
+        self.source.learns(env_steps)
+        metrics = step()
         self._step_metrics.add(metrics)
         self.services.counts.opt_steps += 1
-        self._threads.step(self.services.watch.lap("opt"))
-        self._learned()
+        self._threads.step(self.watch.lap("opt"))
+        self.source.learned()
+        return metrics
 
     def run_services(self) -> None:
         """Call callbacks; evaluate, record, save and stop if due."""
         self.services.counts.env_steps = self.env_steps
         if self._callbacks:
-            self._callbacks.step()
-            self.services.watch.lap("callback")
+            self._callbacks.step(self.source.events)
+            self.watch.lap("callback")
+        self.source.events.clear()
         self.services.turn(self._numbers)
-        self.services.watch.lap("other")
+        self.watch.lap("other")
 
     def evaluate(
         self,
@@ -388,7 +365,7 @@ class BaseTrainer(ABC):
         the run, so it is only returned. So it is before the run begins and after it has ended.
         """
         if self._runs and env_kwargs is None and greedy is None:
-            return self._own_score(timeout_s)
+            return self.services.evaluate(timeout_s)
         if self._evaluate_apart is None:
             self._check_runs()
             raise ConfigError(
@@ -396,15 +373,12 @@ class BaseTrainer(ABC):
                 "and policies; make the trainer by build_trainer, without an evaluator of "
                 "your own"
             )
-        self.services.watch.lap("other")
-        model = take_snapshot(self.agent, opt_steps=self.opt_steps, env_steps=self.env_steps)
+        self.watch.lap("other")
+        self.services.counts.env_steps = self.env_steps
+        model = self.snapshot()
         score = self._evaluate_apart(model, env_kwargs or {}, greedy)
-        self.services.watch.lap("eval")
+        self.watch.lap("eval")
         return score
-
-    def _own_score(self, timeout_s: float) -> Evaluation | None:
-        """Evaluate as the run does at intervals."""
-        return self.services.evaluate(timeout_s)
 
     def save(self) -> None:
         """Save a checkpoint now, beside those at intervals.
@@ -417,7 +391,7 @@ class BaseTrainer(ABC):
         Raises `ConfigError` if the run has no directory for checkpoints, and `NonFiniteModel`.
         """
         self._check_runs()
-        self.services.watch.lap("other")
+        self.watch.lap("other")
         self.services.counts.env_steps = self.env_steps
         if not self.services.save():
             raise ConfigError(
@@ -457,15 +431,24 @@ class BaseTrainer(ABC):
         if plain != self.env_change.kwargs:
             self._before_env_change(plain)
             self.env_change = EnvChange(number=self.env_change.number + 1, kwargs=plain)
-            self._change_env(self.env_change)
+            self.source.change_env(self.env_change)
+
+    def publish(self) -> None:
+        """Give the newest model to what acts; refuse a model that is not finite."""
+        self.source.publish()
+
+    def snapshot(self) -> ModelInfo:
+        """Return the agent's model; raise `NonFiniteModel` if it is not finite."""
+        return self.services.snapshot()
 
     def has_ended(self) -> bool:
         """Return, before the run begins, whether a resumed run is already at its end; log why."""
-        return self.services.has_ended(self._metrics())
+        return self.services.has_ended(self.source.metrics())
 
     def result(self) -> TrainResult:
         """Return a summary of the run."""
-        return replace(self.services.result(), agent=self._step_metrics.last)
+        result = replace(self.services.result(), agent=self._step_metrics.last)
+        return self.source.completed(result)
 
     @property
     def last_record(self) -> Record:
@@ -481,7 +464,7 @@ class BaseTrainer(ABC):
         if not self._has_begun:
             self._has_begun = True
             self.interrupter.take_steps(
-                *self._release(), self.services.close_saver, self._closing.close
+                *self.source.end(self._save_last), self.services.close_saver, self._closing.close
             )
             self.interrupter.raise_if_failed()
 
@@ -497,12 +480,16 @@ class BaseTrainer(ABC):
         agent = {f"agent/{name}": value for name, value in self._step_metrics.take().items()}
         return {**agent, **self._callbacks.record(), **logged}
 
-    def _whole_state(self, *, save_replay: bool) -> RunState:
-        groups, numbers = self._state(save_replay=save_replay)
+    def _state(self, *, save_replay: bool) -> RunState:
+        passing = self.services.is_passing
+        groups, numbers = self.source.state(save_replay=save_replay, passing=passing)
         change = {"env_change": asdict(self.env_change)} if self.env_change.number else {}
         return RunState(groups, {**numbers, **change, **self._callbacks.state()})
 
     def _loop(self) -> None:
+        if self._strategy is not None:
+            self._strategy.run(self)
+            return
         for batch in self.batches():
             self.learn(batch)
 
@@ -514,7 +501,7 @@ class BaseTrainer(ABC):
             self.interrupter.fail(error)
         self._runs = False
         self.interrupter.take_steps(
-            *self._ends(),
+            *self.source.end(self._save_last),
             self._close_services,
             *self._callbacks.closing(),
             self.services.close_saver,
@@ -528,16 +515,16 @@ class BaseTrainer(ABC):
 
     def _finish(self) -> None:
         self._threads.close()
-        self._end_learning()
+        self.source.finish()
         self.services.counts.env_steps = self.env_steps
         self.services.finish()
         if not self.interrupter.urgent:
-            self._callbacks.end()
+            self._callbacks.end(self.source.events)
         self.interrupter.stop("the loop ended")
 
     def _save_last(self) -> None:
         """Save the last model, unless it is not finite."""
-        self.services.watch.lap("other")  # time so far is not the checkpoint's
+        self.watch.lap("other")  # time so far is not the checkpoint's
         self.services.counts.env_steps = self.env_steps
         if not isinstance(self.interrupter.error, NonFiniteModel):
             self.services.save()

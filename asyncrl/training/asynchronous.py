@@ -18,13 +18,16 @@ from asyncrl.core.errors import ActorFailed
 from asyncrl.core.goals import ComputesRewards, RelabelsGoals
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorExit, Launcher
+from asyncrl.core.replay_buffer import ReplayBuffer
 from asyncrl.core.torch_threads import are_adaptive
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import ActorId
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.evaluation import BackgroundEvaluation, EvaluationSite, InlineEvaluation
+from asyncrl.learner.order import Order
 from asyncrl.learner.order_log import Rewards
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
+from asyncrl.learner.staleness import Lag
 from asyncrl.supervision.actor_manager import ActorManager, MakeSpec
 from asyncrl.supervision.host_launcher import HostLauncher
 from asyncrl.supervision.threads import ThreadLauncher
@@ -99,16 +102,10 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
         link = transport.listen()
         undo.callback(link.close)
         interrupter = parts.get("interrupter") or Interrupter()
-        window = config.transport.window
-        proxy = ReplayBufferProxy(
-            link, buffer, plan.limiter, interrupter, config.proxy, window=window
-        )
-        proxy.order = order_of(record_order, plan, parts.get("run_config"), checkpoint, interrupter)
-        first = first_incarnation(checkpoint)
         address = None if config.inference == "actor" else transport.inference(starts.directory)
         fleet: Launcher = starts
+        facts = facts_of(agent, actor_agents, config, plan.schema.hash())
         if config.elsewhere:
-            facts = facts_of(agent, actor_agents, config, plan.schema.hash())
             fleet, key = admit_hosts(
                 starts,
                 link,
@@ -116,32 +113,44 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
                 facts,
                 plain_spec(seen.spec),
                 parts.get("run_config"),
-                actors=lambda: trainer.actors,
+                actors=lambda: manager.size,
             )
-            proxy.actors.hosts, proxy.network_s = fleet.hosts, fleet.network_s
+        order = order_of(record_order, plan, parts.get("run_config"), checkpoint, interrupter)
+        proxy = _proxy(link, buffer, plan, interrupter, order, fleet)
+        first = first_incarnation(checkpoint)
         specs = plan.specs(admission(link, config), evaluate, address)
-        trainer = AsyncTrainer(
-            learner,
+        manager = _manager(
+            fleet,
+            specs,
+            config,
+            interrupter,
+            proxy=proxy,
+            link=link,
+            most_actors=plan.setup.most_actors,
+            first_incarnation=first,
+        )
+        source = share.source(
             link,
             proxy,
-            config.trainer,
-            manager=_manager(
-                fleet,
-                specs,
-                config,
-                interrupter,
-                proxy=proxy,
-                link=link,
-                most_actors=plan.setup.most_actors,
-                first_incarnation=first,
-            ),
-            interrupter=interrupter,
+            learner,
+            interrupter,
+            checkpointer,
+            manager=manager,
             inference=(
                 plan.inference_thread(link.admit, address, first, interrupter)
                 if address is not None and config.inference == "learner"
                 else None
             ),
-            evaluation=_evaluation_site(config.evaluate, evaluate, learner, link, proxy, closing),
+            setup=plan.setup,
+            publishes=strategy is None,
+            hosts=fleet.hosts if isinstance(fleet, HostLauncher) else dict,
+        )
+        trainer = AsyncTrainer(
+            learner,
+            source,
+            interrupter=interrupter,
+            evaluation=_evaluation_site(config.evaluate, evaluate, learner, link, proxy, closing)
+            or share.evaluation,
             checkpointer=checkpointer,
             strategy=strategy,
             setup=plan.setup,
@@ -151,8 +160,6 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
             evaluate_apart=apart_unless(make_evaluator, agent, make_eval_env, config.evaluate),
             # The number of threads may change the last bit of a sum, which must be equal in all.
             adaptive_threads=share.world == 1 and are_adaptive(agent, learner),
-            group=share.group,
-            ranks=config.ranks,
             closing=closing,
             stop=parts.get("stop"),
             services=config,
@@ -174,6 +181,29 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
             start_on_ray(places, fleet, host, interrupter, closing)
         undo.pop_all()
     return trainer
+
+
+def _proxy(
+    link: LearnerLink,
+    buffer: ReplayBuffer,
+    plan: RunPlan,
+    interrupter: Interrupter,
+    order: Order,
+    fleet: Launcher,
+) -> ReplayBufferProxy:
+    config = plan.config
+    limits = config.trainer
+    return ReplayBufferProxy(
+        link,
+        buffer,
+        plan.limiter,
+        interrupter,
+        config.proxy,
+        window=config.transport.window,
+        lag=Lag(limits.max_lag_s, limits.max_lag_opt_steps),
+        order=order,
+        network_s=fleet.network_s if isinstance(fleet, HostLauncher) else lambda _: 0.0,
+    )
 
 
 def _describe(

@@ -34,7 +34,7 @@ NEEDS = (
         ("async", "sync"),
         (
             *("actors", "envs_per_actor", "segment", "limiter"),
-            *("parts.processor", "make_eval_env", "make_processor"),
+            *("parts.processor", "make_eval_env", "make_processor", "parts.strategy", "strategy"),
         ),
     ),
     Need(
@@ -44,7 +44,7 @@ NEEDS = (
             *("launcher", "inference", "supervision", "transport", "proxy", "ranks"),
             *("limiter.band_transitions", "trainer.batches_per_draw"),
             *("trainer.sync_interval_opt_steps", "trainer.max_lag_s", "trainer.max_lag_opt_steps"),
-            *("parts.strategy", "parts.actor_agents", "strategy", "actor_agents"),
+            *("parts.actor_agents", "actor_agents"),
             *("record_order", "join_key", "hosts", "ray", "serving"),
         ),
     ),

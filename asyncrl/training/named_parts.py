@@ -17,8 +17,8 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.named import Named
 from asyncrl.core.recorder import Recorder
 from asyncrl.core.settings import has_methods
-from asyncrl.learner.async_trainer import Strategy
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction
+from asyncrl.learner.trainer import Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,35 +19,26 @@ from __future__ import annotations
 from contextlib import ExitStack
 from os import PathLike
 from pathlib import Path
-from typing import NamedTuple, Unpack
+from typing import NamedTuple
 
 from asyncrl.actor.evaluator import EpisodeEvaluator
 from asyncrl.actor.process import MakeEvaluator
 from asyncrl.actor.step_processor import make_one_step
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.resume import open_checkpoints
-from asyncrl.checkpoint.saver import RunState
-from asyncrl.core.agent import Agent, AgentConfig, build_agent
+from asyncrl.core.agent import AgentConfig, build_agent
 from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv, require_make_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluator
-from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.recorder import Record
-from asyncrl.core.replay_buffer import (
-    ReplayBuffer,
-    check_priorities,
-    replay_groups,
-    restore_replay,
-    with_start_columns,
-)
+from asyncrl.core.replay_buffer import ReplayBuffer, with_start_columns
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
 from asyncrl.core.torch_threads import are_adaptive
-from asyncrl.core.types import Columns
 from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.lockstep import refuse_several
 from asyncrl.learner.run_services import POLICY
-from asyncrl.learner.trainer import BaseTrainer, TrainerParts
+from asyncrl.learner.source import DataSource
+from asyncrl.learner.trainer import Trainer
 from asyncrl.replay.files import read_saved, replay_of
 from asyncrl.training.common_config import building, open_env
 from asyncrl.training.describe_env import spec_of
@@ -58,66 +49,12 @@ from asyncrl.training.run_config import RunConfig
 from asyncrl.training.trained_policy import PolicyOf
 
 
-class OfflineTrainer(BaseTrainer):
-    """Optimises on a filled buffer. Environments are used for evaluation only."""
-
-    def __init__(
-        self,
-        agent: Agent,
-        buffer: ReplayBuffer,
-        *,
-        batch_size: int = 128,
-        evaluator: Evaluator | None = None,
-        interrupter: Interrupter | None = None,
-        **parts: Unpack[TrainerParts],
-    ) -> None:
-        """Make a trainer; with a `checkpoint`, one that resumes from it."""
-        if not len(buffer):
-            raise ConfigError("offline training needs a filled buffer; this one has no transition")
-        check_priorities(agent, buffer)
-        self.buffer = buffer
-        self.batch_size = batch_size
-        super().__init__(
-            agent,
-            interrupter=interrupter,
-            evaluation=InlineEvaluation(evaluator, agent) if evaluator else None,
-            parts=parts,
-        )
-
-    env_steps = 0
-    """Always 0: an offline run makes no steps."""
-
-    @property
-    def _priorities(self) -> ReplayBuffer:
-        return self.buffer
-
-    def _learns(self, env_steps: int) -> None:
-        """Let schedules count optimisation steps."""
-        if self._scheduled is not None:
-            self._scheduled.env_steps = self.opt_steps
-
-    def _take(self, turns_left: int | None) -> Columns:
-        batch = self.buffer.sample(self.batch_size)
-        self.services.watch.lap("sample")
-        return batch
-
-    def _metrics(self) -> Record:
-        return {"replay/size": float(len(self.buffer))}
-
-    def _state(self, *, save_replay: bool) -> RunState:
-        return RunState(replay_groups(self.buffer, save=save_replay), {})
-
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        sampled = checkpoint.count("opt_steps") * self.batch_size
-        restore_replay(self.buffer, checkpoint.groups, sampled=sampled)
-
-
 def build_offline_trainer(
     config: RunConfig,
     make_env: MakeBatchEnv | EnvSpec,
     data: str | PathLike[str] | ReplayBuffer,
     parts: Parts,
-) -> OfflineTrainer:
+) -> Trainer:
     """Build an offline run, for `build_trainer`. The trainer closes the environment.
 
     A resumed run needs the same data. It continues bit by bit if its checkpoint holds the replay,
@@ -134,11 +71,12 @@ def build_offline_trainer(
     with building(checkpointer) as closing:
         place = _place(agent, make_env, parts.get("make_evaluator"), config, data, closing)
         buffer = _load(place, config, checkpoint, agent)
-        return OfflineTrainer(
-            learner := build_agent(agent, place.spec, config.context(place.n_envs)),
-            buffer,
-            batch_size=config.trainer.batch_size,
-            evaluator=place.evaluator,
+        learner = build_agent(agent, place.spec, config.context(place.n_envs))
+        source = DataSource(buffer, batch_size=config.trainer.batch_size)
+        return Trainer(
+            learner,
+            source,
+            evaluation=InlineEvaluation(place.evaluator, learner) if place.evaluator else None,
             checkpointer=checkpointer,
             interrupter=parts.get("interrupter"),
             checkpoint=checkpoint,

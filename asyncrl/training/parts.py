@@ -17,9 +17,8 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Recorder
 from asyncrl.core.settings import to_parameters
-from asyncrl.learner.async_trainer import Strategy
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction, as_condition
-from asyncrl.learner.trainer import CommonParts
+from asyncrl.learner.trainer import CommonParts, Strategy
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.supervision.host_launcher import HostsConfig
 from asyncrl.supervision.ray import RayConfig

@@ -107,7 +107,7 @@ class RunPlan:
         self._actor_agents = list(actor_agents or [agent] * n_actors)
         self._build_policy: list[BuildPolicy] = [one.build_policy for one in self._actor_agents]
         self._make_env = make_env
-        self._config = config
+        self.config = config
         self.seed = config.seed
         self._rank, self._world = rank, world
         self.seen = seen
@@ -139,8 +139,8 @@ class RunPlan:
     def build_learner(self) -> Agent:
         """Build the learner's agent."""
         context = PolicyContext(
-            seed=derive_seed(self._config.seed, Role.LEARNER),
-            n_actors=self._config.actors * self._world,
+            seed=derive_seed(self.config.seed, Role.LEARNER),
+            n_actors=self.config.actors * self._world,
             n_envs=self._n_envs,
         )
         return build_agent(self._agent, self._spec, context)
@@ -148,7 +148,7 @@ class RunPlan:
     def build_buffer(self) -> ReplayBuffer:
         """Allocate the replay buffer."""
         which = [self._rank] if self._rank else []
-        seed = derive_seed(self._config.seed, Role.REPLAY, *which)
+        seed = derive_seed(self.config.seed, Role.REPLAY, *which)
         return self._layout.replay.build(self.schema, seed)
 
     def specs(
@@ -160,10 +160,10 @@ class RunPlan:
         `inference` is the address of a server of inference, if there is one.
         """
         actor = partial(self.actor_spec, admit, inference)
-        specs: dict[ActorId, MakeSpec] = {ActorId(i): actor for i in range(self._config.actors)}
-        if self._config.evaluate.where == "background":
+        specs: dict[ActorId, MakeSpec] = {ActorId(i): actor for i in range(self.config.actors)}
+        if self.config.evaluate.where == "background":
             specs[EVALUATOR] = partial(self._evaluator_spec, admit, evaluate)
-        if inference is not None and self._config.inference == "server":
+        if inference is not None and self.config.inference == "server":
             specs[SERVER] = partial(self._server_spec, admit, inference)
         return specs
 
@@ -184,7 +184,7 @@ class RunPlan:
             if id(agent) not in choosers:
                 policy = agent.build_policy(self._spec, PolicyContext(seed=0))
                 choosers[id(agent)] = check_served(policy, self._spec) or agent.build_policy
-        place(policy, self._config.serving.device)
+        place(policy, self.config.serving.device)
         self._build_policy = [choosers[id(agent)] for agent in self._actor_agents]
 
     def _evaluator_spec(self, admit: Admit, evaluate: MakeEvaluator, peer: Peer) -> EvaluatorSpec:
@@ -193,8 +193,8 @@ class RunPlan:
             make_evaluator=evaluate,
             agent=self._agent,
             transport=admit(peer, evaluates=True),
-            seed=self._config.seed,
-            owns_process=self._config.launcher != "thread",
+            seed=self.config.seed,
+            owns_process=self.config.launcher != "thread",
         )
 
     def _server_spec(
@@ -205,9 +205,9 @@ class RunPlan:
             agent=self._agent,
             transport=admit(peer),
             address=inference,
-            seed=self._config.seed,
-            serving=self._config.serving,
-            owns_process=self._config.launcher != "thread",
+            seed=self.config.seed,
+            serving=self.config.serving,
+            owns_process=self.config.launcher != "thread",
         )
 
     def actor_spec(self, admit: Admit, inference: InferenceAddress | None, peer: Peer) -> ActorSpec:
@@ -221,27 +221,27 @@ class RunPlan:
             build_policy=self._build_policy[known],
             make_processor=self._layout.make_processor,
             schema=self.schema,
-            segment=self._config.segment,
+            segment=self.config.segment,
             transport=admit(peer),
-            n_actors=self._config.actors * self._world,
-            first_actor=self._config.actors * self._rank,
+            n_actors=self.config.actors * self._world,
+            first_actor=self.config.actors * self._rank,
             seed=self._seed_of_actors,
-            restart=self._config.supervision.restart,
+            restart=self.config.supervision.restart,
             change_env=with_env_kwargs,
             env_change=self.env_change(),
             inference=inference,
-            owns_process=self._config.launcher != "thread",
+            owns_process=self.config.launcher != "thread",
         )
 
     @property
     def _seed_of_actors(self) -> int:
         """Seed from which the actors of this learner derive theirs; no other learner has it."""
-        seed = self._config.seed
+        seed = self.config.seed
         return derive_seed(seed, Role.LEARNER, self._rank) if self._rank else seed
 
     def _build_limiter(self) -> RateLimiter:
         """Build the limiter, checking messages and batches against the buffer's size."""
-        config, batch_size = self._config, self._config.trainer.batch_size
+        config, batch_size = self.config, self.config.trainer.batch_size
         stride = transitions_per_sample(config.replay)
         min_size = config.limiter.min_size * stride
         message = config.segment.length * segments_per_message(

@@ -12,14 +12,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from os import PathLike
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import Resume, open_checkpoints
-from asyncrl.core.agent import AgentConfig
+from asyncrl.core.agent import Agent, AgentConfig
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.replay_buffer import REPLAY, ReplayBuffer
+from asyncrl.core.transport import LearnerLink
+from asyncrl.learner.actor_source import ActorSource, SourceParts
+from asyncrl.learner.evaluation import EvaluationSite
 from asyncrl.learner.lockstep import Group, RanksConfig, place_in
+from asyncrl.learner.ranked_source import OnRank0, RankedSource
+from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.trainer import CommonParts
 from asyncrl.replay.files import deal
 from asyncrl.training.plan import RunPlan
@@ -66,6 +72,37 @@ class Share:
     def world(self) -> int:
         """Number of learners."""
         return 1 if self.group is None else self.group.world
+
+    @property
+    def evaluation(self) -> EvaluationSite | None:
+        """Where models are evaluated, unless the settings say so."""
+        return OnRank0() if self.rank else None
+
+    def source(
+        self,
+        link: LearnerLink,
+        proxy: ReplayBufferProxy,
+        agent: Agent,
+        interrupter: Interrupter,
+        checkpointer: Checkpointer | None,
+        **parts: Unpack[SourceParts],
+    ) -> ActorSource:
+        """Return where the batches come from."""
+        config = self.config
+        if self.group is None:
+            return ActorSource(link, proxy, config.trainer, **parts)
+        return RankedSource(
+            link,
+            proxy,
+            config.trainer,
+            agent=agent,
+            group=self.group,
+            ranks=config.ranks,
+            interrupter=interrupter,
+            checkpointer=checkpointer,
+            final_evaluation_s=config.evaluate.final_timeout_s,
+            **parts,
+        )
 
     def open_checkpoints(
         self,
@@ -139,10 +176,17 @@ def share_of(
             min_size=-(-limiter.min_size // world),
             band_transitions=-(-limiter.band_transitions // world),
         ),
-        # Rank 0 evaluates.
-        evaluate=replace(config.evaluate, where="off") if rank else config.evaluate,
     )
-    return share, actor_agents
+    return _following(share) if rank else share, actor_agents
+
+
+def _following(config: C) -> C:
+    """Return settings of a rank that neither evaluates nor decides when to save."""
+    return replace(
+        config,
+        evaluate=replace(config.evaluate, where="off", interval_opt_steps=0),
+        save=replace(config.save, interval_opt_steps=0, interval_s=0.0),
+    )
 
 
 def _divided(name: str, value: int, world: int) -> int:

@@ -53,7 +53,8 @@ from asyncrl.learner.order_log import (
     Took,
     checksum_of,
 )
-from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts
+from asyncrl.learner.source import Source
+from asyncrl.learner.trainer import CommonParts, Trainer
 from asyncrl.metrics.machine import machine
 from asyncrl.training.describe_env import description_of
 from asyncrl.training.plan import RunPlan
@@ -67,12 +68,8 @@ _MATTERS = ("processor", "gpus", "torch", "numpy", "python")
 """What a machine's description says about the bits that it computes."""
 
 
-class ReplayedTrainer(BaseTrainer):
-    """Repeats the learner's part of a run from its order.
-
-    It has the methods of every trainer, so the run's callbacks can be given again. It neither
-    evaluates nor saves.
-    """
+class ReplayedSource(Source):
+    """Repeats the learner's part of a run from its order, up to each optimisation step."""
 
     def __init__(
         self,
@@ -81,11 +78,10 @@ class ReplayedTrainer(BaseTrainer):
         order: OrderLog,
         *,
         batch_size: int,
-        **parts: Unpack[TrainerParts],
     ) -> None:
-        """Make a trainer from what the run began with."""
-        self._make_buffer = make_buffer
-        self.buffer = make_buffer()
+        """Make a source from what the run began with."""
+        super().__init__(make_buffer())
+        self._agent, self._make_buffer = agent, make_buffer
         self.order = order
         self.stored = self.sampled = self.compared = 0
         """Transitions stored and sampled so far, and published models that were compared."""
@@ -98,65 +94,43 @@ class ReplayedTrainer(BaseTrainer):
         self._drawn: Iterator[Columns] = iter(())
         self._taken: Columns = {}
         self._td_errors: tuple[IntArray, Array] | None = None
-        self._equal_until = 0
-        self._checksum_before_callbacks = 0
-        super().__init__(agent, parts=parts)
+        self._equal_until = self._checksum_before_callbacks = 0
 
     @property
     def env_steps(self) -> int:
         """Environment steps of the run at this optimisation step."""
         return self._env_steps
 
-    def run_until(self, opt_steps: int | None = None) -> None:
-        """Repeat the run up to this optimisation step; by default to its end."""
-        while not self.should_stop and (opt_steps is None or self.opt_steps < opt_steps):
-            self.run_step()
-
-    def evaluate(
-        self,
-        timeout_s: float = 0.0,
-        *,
-        env_kwargs: Mapping[str, Any] | None = None,
-        greedy: bool | None = None,
-    ) -> Evaluation | None:
-        """Return None, as if the score had not arrived yet; a callback of the run may ask."""
-        return None
-
-    def save(self) -> None:
-        """Do nothing: a callback of the run may ask, and the run has saved."""
-
     def update_priorities(self, index: IntArray, td_error: Array) -> None:
         """Keep TD errors until the moment at which the run has set them."""
         self._td_errors = index, td_error
 
     @property
-    def _priorities(self) -> ReplayedTrainer:
+    def priorities(self) -> ReplayedSource:
+        """This source: it keeps TD errors."""
         return self
 
-    def _loop(self) -> None:
-        self.run_until()
-
-    def _change_env(self, change: EnvChange) -> None:
+    def change_env(self, change: EnvChange) -> None:
         """Do nothing: what the changed environments returned is in the record, as are rewards."""
 
-    def _take(self, turns_left: int | None) -> Columns | None:
+    def take(self, turns_left: int | None) -> Columns | None:
         """Repeat everything up to the next optimisation step; return its batch."""
         for event in self._events:
             if isinstance(event, Learns):
                 self._env_steps = event.env_steps
                 return self._taken
             self._repeat(event)
-        self.interrupter.stop(
+        self.learning.interrupter.stop(
             "the run ended here"
             if self.order.ended
             else "the record ends here, before the end of the run"
         )
         return None
 
-    def _learned(self) -> None:
+    def learned(self) -> None:
         """Note the model, which callbacks may change: the run publishes some before they do."""
-        if self._callbacks and self.differs is None:
-            self._checksum_before_callbacks = checksum_of(self.agent.model_info().params)
+        if self.differs is None:
+            self._checksum_before_callbacks = checksum_of(self._agent.model_info().params)
 
     def _repeat(self, event: Event) -> None:
         match event:
@@ -180,8 +154,9 @@ class ReplayedTrainer(BaseTrainer):
         try:
             yield from events
         except CheckpointError as error:
+            step = self.learning.opt_steps
             raise CheckpointError(
-                f"{error}; the run can be replayed up to optimisation step {self.opt_steps}"
+                f"{error}; the run can be replayed up to optimisation step {step}"
             ) from error
 
     def _sample(self, count: int) -> None:
@@ -202,15 +177,15 @@ class ReplayedTrainer(BaseTrainer):
     def _resume(self, resumed: Resumed) -> None:
         """Do what a resumed run has done with the state of its checkpoint."""
         self._drawn = iter(())
-        self.agent.load_state(self.agent.state())
+        self._agent.load_state(self._agent.state())
         if not resumed.replay:
             self.buffer = self._make_buffer()
-            restore_replay(self.buffer, {}, sampled=self.opt_steps * self._batch_size)
+            restore_replay(self.buffer, {}, sampled=self.learning.opt_steps * self._batch_size)
         if resumed.changed:
             logger.warning(
                 "the run was resumed at optimisation step %d with changed settings, which a replay "
                 "does not have: %s",
-                self.opt_steps,
+                self.learning.opt_steps,
                 "; ".join(resumed.changed),
             )
 
@@ -218,7 +193,7 @@ class ReplayedTrainer(BaseTrainer):
         if not checksum or self.differs is not None:
             return
         self.compared += 1
-        before, now = self._checksum_before_callbacks, checksum_of(self.agent.model_info().params)
+        before, now = self._checksum_before_callbacks, checksum_of(self._agent.model_info().params)
         if checksum in {before, now}:
             self._equal_until = opt_steps
             return
@@ -230,14 +205,45 @@ class ReplayedTrainer(BaseTrainer):
             self._equal_until,
         )
 
-    def _metrics(self) -> Record:
+    def metrics(self) -> Record:
+        """Return how much was stored."""
         return {"replay/size": float(len(self.buffer)), "samples_total": float(self.stored)}
 
-    def _state(self, *, save_replay: bool) -> RunState:
+    def state(self, *, save_replay: bool, passing: bool) -> RunState:
+        """Return nothing: a replay saves no checkpoints."""
         return RunState({}, {})
 
-    def _restore(self, checkpoint: Checkpoint) -> None:
+    def restore(self, checkpoint: Checkpoint, change: EnvChange) -> None:
+        """Refuse: a replay begins where its run began."""
         raise NotImplementedError("a replay begins where its run began, never at a checkpoint")
+
+
+class ReplayedTrainer(Trainer):
+    """Learns again what a run has learned.
+
+    It has the methods of every trainer, so the run's callbacks can be given again. It neither
+    evaluates nor saves.
+    """
+
+    source: ReplayedSource
+
+    def run_until(self, opt_steps: int | None = None) -> None:
+        """Repeat the run up to this optimisation step; by default to its end."""
+        while not self.should_stop and (opt_steps is None or self.opt_steps < opt_steps):
+            self.run_step()
+
+    def evaluate(
+        self,
+        timeout_s: float = 0.0,
+        *,
+        env_kwargs: Mapping[str, Any] | None = None,
+        greedy: bool | None = None,
+    ) -> Evaluation | None:
+        """Return None, as if the score had not arrived yet; a callback of the run may ask."""
+        return None
+
+    def save(self) -> None:
+        """Do nothing: a callback of the run may ask, and the run has saved."""
 
 
 def replay_run(
@@ -291,9 +297,8 @@ def build_replay_trainer(
         )
     learner, batch_size = plan.build_learner(), config.trainer.batch_size
     make_policy = PolicyOf(agent, seen.spec)
-    return ReplayedTrainer(
-        learner, plan.build_buffer, log, batch_size=batch_size, make_policy=make_policy, **parts
-    )
+    source = ReplayedSource(learner, plan.build_buffer, log, batch_size=batch_size)
+    return ReplayedTrainer(learner, source, make_policy=make_policy, **parts)
 
 
 def _no_env() -> Any:  # noqa: ANN401  # for a plan, which builds none itself

@@ -22,7 +22,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.replay_buffer import ReplayBuffer
 from asyncrl.learner.stop_conditions import check_can_hold
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.learner.trainer import BaseTrainer, check_parts
+from asyncrl.learner.trainer import Trainer, check_parts
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.training.common_config import eval_env_maker
 from asyncrl.training.env_schedule import EnvSchedule
@@ -113,7 +113,7 @@ def build_trainer(
     env: MakeBatchEnv | EnvSpec | None = None,
     data: str | PathLike[str] | ReplayBuffer | None = None,
     **parts: Unpack[Parts],
-) -> BaseTrainer:
+) -> Trainer:
     """Build a run of the config's mode. All that can be checked is checked before a process starts.
 
     Args:

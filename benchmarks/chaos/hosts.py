@@ -247,7 +247,7 @@ class CutOff:
         self.known_s = stage.notices.since(at, _UNHEARD)[0][0] - at
         name = f"{socket.gethostname()}/{far.pid}"
         link.plug()
-        hosts = stage.trainer.proxy.actors.hosts
+        hosts = stage.trainer.source.hosts
         yield from stage.until(
             lambda: not hosts().get(name, {"lost": 1})["lost"], _DEADLINE_S, "it to join again"
         )

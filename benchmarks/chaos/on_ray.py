@@ -112,7 +112,7 @@ def lose_head(stage: Stage) -> Iterator[None]:
 
 def hosts_of(stage: Stage) -> list[tuple[str, psutil.Process]]:
     """Return the names and processes of the hosts that are there."""
-    numbers = stage.trainer.proxy.actors.hosts()
+    numbers = stage.trainer.source.hosts()
     names = [name for name, host in numbers.items() if not host["lost"]]
     return [(name, psutil.Process(int(name.rpartition("/")[2]))) for name in names]
 

@@ -24,7 +24,8 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.segment import SegmentConfig
-from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
+from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.supervision.actor_manager import ActorManagerConfig

@@ -43,7 +43,8 @@ from asyncrl.core.env import BatchEnv, BoxSpec, EnvSpec, EnvStep
 from asyncrl.core.segment import ColumnSpec, SegmentConfig, make_schema
 from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
+from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig

@@ -6,8 +6,6 @@ import copy
 import json
 import re
 import shutil
-import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,7 @@ from asyncrl.cli.main import main
 from asyncrl.cli.resume import parse
 from asyncrl.core.errors import ConfigError
 from tests.cli.conftest import Trained
-from tests.cli.console import SLOW, run, started
-from tests.support.helpers import wait_until
+from tests.cli.console import run
 
 CLOCK_TIME = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4}"
 
@@ -100,36 +97,6 @@ def test_run_that_was_killed_before_its_summary_gets_one(
     assert after["env_steps_per_s"] > 0
     assert after["verdict"]["kind"] == "unmeasured"
     assert "none: nothing was left to train when the run was resumed" in out
-
-
-@pytest.mark.fault("F21")
-@pytest.mark.processes
-def test_run_that_was_killed_continues(tmp_path: Path) -> None:
-    args = [*SLOW, "--run-dir", "x", "--save.interval-opt-steps", "20"]
-    checkpoints = Checkpointer(tmp_path / "x/checkpoints")
-    with started("train", "dqn", *args, cwd=tmp_path) as process:
-        wait_until(lambda: len(checkpoints.names()) > 2, 40, "checkpoints")
-        if sys.platform == "linux":
-            assert Path(f"/proc/{process.pid}/comm").read_text() == "asyncrl-train\n"
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=20)
-    saved = checkpoints.load_latest().meta
-    at = {name: saved[name] for name in ("opt_steps", "env_steps", "wall_s")}
-    with (tmp_path / "x/metrics.jsonl").open("a") as file:  # at least one record is of later
-        file.write(json.dumps({**at, "opt_steps": at["opt_steps"] + 1, "late": 1}) + "\n")
-    limit = saved["opt_steps"] + 20
-    done = run("resume", "x", "--max-opt-steps", str(limit), "--quiet", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    summary = json.loads((tmp_path / "x/summary.json").read_text())
-    assert summary["opt_steps"] == limit
-    assert summary["env_steps"] >= saved["env_steps"]
-    assert balanced(summary)
-    records = metrics(tmp_path / "x")
-    assert not any("late" in record for record in records), "the resumed run has not been there"
-    for name in ("opt_steps", "env_steps"):
-        values = [record[name] for record in records]
-        assert values == sorted(values), f"{name} continues in the same file"
-    assert records[-1]["opt_steps"] == limit
 
 
 @pytest.mark.fault("F37")

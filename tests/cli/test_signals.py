@@ -271,6 +271,8 @@ def wait_for_a_record(run_dir: Path) -> None:
 def test_run_saves_on_request_and_continues_until_it_is_interrupted(tmp_path: Path) -> None:
     with started("train", "dqn", *SLOW, "--run-dir", "x", cwd=tmp_path) as process:
         wait_for_a_record(tmp_path / "x")
+        if sys.platform == "linux":
+            assert Path(f"/proc/{process.pid}/comm").read_text() == "asyncrl-train\n"
         checkpoints = Checkpointer(tmp_path / "x/checkpoints")
         process.send_signal(signal.SIGUSR1)
         wait_until(checkpoints.latest, DEADLINE_S, "a checkpoint")

@@ -45,7 +45,6 @@ from tests.bench.worlds import World
 from tests.cli.conftest import Trained
 from tests.cli.console import TINY, misbehaving_env, run
 from tests.report.runs import made_run
-from tests.support.fakes import ConstantConfig
 
 SUMMARY = """
     starts stop_reason wall_s env_steps opt_steps env_steps_per_s opt_steps_per_s best_by best_score
@@ -258,26 +257,6 @@ def test_actors_own_error_ends_the_run(tmp_path: Path) -> None:
 
 def config_of(*argv: str) -> RunConfig:
     return parse([*argv]).config
-
-
-def test_no_flags_give_the_preset() -> None:
-    assert config_of("dqn") == preset("dqn")
-    assert config_of("sac") == preset("sac")
-    assert config_of(
-        "tests.support.fakes:ConstantConfig", "--agent.action", "2"
-    ).agent == ConstantConfig(action=2)
-
-
-def test_flags_reach_every_level() -> None:
-    flags = """
-        --actors 3 --replay.n-step 5 --supervision.restart.max-restarts 1 --agent.no-double
-        --agent.exploration softmax --agent.exploration.temperature 2 --seed 7
-    """
-    config = config_of("dqn", *flags.split())
-    assert (config.actors, config.seed) == (3, 7)
-    assert config.replay.lookahead == 5
-    assert config.supervision.restart.max_restarts == 1
-    assert config.agent == DQNConfig(double=False, exploration=Softmax(temperature=2.0))
 
 
 def test_kind_of_replay_is_chosen_and_then_has_its_own_flags(tmp_path: Path) -> None:

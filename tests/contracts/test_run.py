@@ -27,11 +27,12 @@ from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.types import ActorId, Arrays
+from asyncrl.learner.evaluation import InlineEvaluation
+from asyncrl.learner.source import DataSource
 from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound
-from asyncrl.learner.trainer import BaseTrainer
+from asyncrl.learner.trainer import Trainer
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.offline import OfflineTrainer
 from tests.learner.test_actor_table import report
 from tests.learner.test_async_trainer import Failing, Stage
 from tests.support.fakes import ConstantAgent
@@ -62,13 +63,13 @@ class Scores:
     def close(self) -> None: ...
 
 
-def with_actors(**parts: Any) -> BaseTrainer:
+def with_actors(**parts: Any) -> Trainer:
     stage = Stage(**{"services": SERVICES} | parts)
     stage.manager.at_start = lambda: (stage.say_hello(), stage.feed())
     return stage.trainer
 
 
-def with_environments(**parts: Any) -> BaseTrainer:
+def with_environments(**parts: Any) -> Trainer:
     services = services_config(**parts.pop("services", SERVICES))
     return build(
         settings={"batch_size": BATCH_SIZE},
@@ -77,17 +78,19 @@ def with_environments(**parts: Any) -> BaseTrainer:
     )
 
 
-def with_data(**parts: Any) -> BaseTrainer:
+def with_data(**parts: Any) -> Trainer:
     buffer = UniformReplayConfig(capacity=100).build(make_outbox(1, 4, 1)._schema, seed=0)
     for message in play([[""] * 30], make_outbox(1, 4, 1))[1]:
         buffer.push(message.columns, message.rows)
     services = services_config(**parts.pop("services", SERVICES))
     agent = parts.pop("agent", None) or ConstantAgent()
-    parts = {"evaluator": Scores()} | parts
-    return OfflineTrainer(agent, buffer, batch_size=BATCH_SIZE, services=services, **parts)
+    evaluator = parts.pop("evaluator", Scores())
+    evaluation = InlineEvaluation(evaluator, agent) if evaluator else None
+    source = DataSource(buffer, batch_size=BATCH_SIZE)
+    return Trainer(agent, source, services=services, evaluation=evaluation, **parts)
 
 
-Make = Callable[..., BaseTrainer]
+Make = Callable[..., Trainer]
 
 
 @pytest.fixture(params=[with_actors, with_environments, with_data])
@@ -257,7 +260,7 @@ def test_models_are_evaluated_at_intervals_and_the_last_one_too(make: Make) -> N
     trainer = make(services=services, recorder=recorder, stop=MaxOptSteps(9))
     result = trainer.train()
     seen = [r["eval/model_version"] for r in recorder.records if "eval_reward" in r]
-    assert seen == [4, 8, 9] or (not trainer.repeats and seen == [4, 9])
+    assert seen == [4, 8, 9] or (not trainer.source.repeats and seen == [4, 9])
     assert (result.last_score, result.best_opt_steps) == (9.0, 9)
 
 
@@ -295,7 +298,7 @@ def test_model_that_is_not_finite_is_neither_published_nor_evaluated_nor_saved(
     assert checkpointer.names() == []
     assert not any("eval_reward" in record for record in recorder.records)
     if make is with_actors:
-        assert trainer._link.address.models["act"].version == 0  # type: ignore[attr-defined]
+        assert trainer.source._link.address.models["act"].version == 0  # type: ignore[attr-defined]
 
 
 # --- callbacks ------------------------------------------------------------------------------------
@@ -448,7 +451,7 @@ def test_actors_that_are_restarted_or_dropped_are_reported_in_the_learners_threa
         def actor_dropped(self, trainer: Training, actor_id: int) -> None:
             calls.append(("dropped", actor_id, threading.get_ident()))
 
-    def losing(trainer: BaseTrainer) -> None:
+    def losing(trainer: Trainer) -> None:
         table = trainer.proxy.actors  # type: ignore[attr-defined]
         table.on_restart(ActorId(0))
         table.on_drop(ActorId(1))

@@ -12,7 +12,6 @@ import numpy as np
 import psutil
 import pytest
 
-from asyncrl.core.errors import ActorFailed
 from asyncrl.core.launcher import ActorExit, Progress
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.stop_conditions import MaxSeconds
@@ -67,17 +66,6 @@ def test_actors_that_end_in_any_way_come_back_and_the_log_says_how(
     assert all("worlds.py" in m and "in step" in m for m in crashes), (
         "the environment they stood in"
     )
-
-
-@pytest.mark.fault("F2", "F7")
-def test_actors_that_die_again_and_again_end_the_run_and_the_tries_are_counted() -> None:
-    restart = RestartPolicyConfig(max_restarts=2, backoff_s=0.01)
-    with pytest.raises(ActorFailed, match=r"exited after 5 steps .* its failure number 3 within"):
-        run(
-            config(supervision=ActorManagerConfig(restart=restart)),
-            make_env=partial(Falling, "exit-0", after=5),
-            stop=MaxSeconds(DEADLINE_S),
-        )
 
 
 # --- exceptions ----------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ def check(result: TrainResult) -> None:
 
 def lose_the_silent(trainer: AsyncTrainer, log: pytest.LogCaptureFixture) -> None:
     """Let a long time pass for the launcher's hosts, until it has lost those that are silent."""
-    launcher: Any = trainer._manager._launcher
+    launcher: Any = trainer.source.manager._launcher
 
     def lost() -> bool:
         for host in list(launcher._hosts.values()):
@@ -283,7 +283,7 @@ def test_a_partition_loses_and_doubles_nothing_unsaid(
     lost_at: list[Any] = []
     transport = replace(CONFIG.transport, advertise=f"127.0.0.1:{proxy.port}")
     trainer = built(key, replace(CONFIG, transport=transport), before=before)
-    proxy.server_port = int(trainer._link.address.endpoint.rpartition(":")[2])  # type: ignore[attr-defined]
+    proxy.server_port = int(trainer.source._link.address.endpoint.rpartition(":")[2])  # type: ignore[attr-defined]
     try:
         with hosts_of(key) as hosts:
             hosts.join()

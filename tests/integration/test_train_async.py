@@ -22,7 +22,8 @@ from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array
-from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
+from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
@@ -259,7 +260,7 @@ def test_learner_continues_while_an_evaluation_runs(tmp_path: Path) -> None:
 @pytest.mark.fault("F35")
 def test_trainer_that_is_never_trained_lets_go_of_everything(tmp_path: Path) -> None:
     dropped = build_trainer(config(), agent=ConstantConfig(), env=CountingBatch)
-    context = dropped._link._context  # type: ignore[attr-defined]
+    context = dropped.source._link._context  # type: ignore[attr-defined]
     del dropped
     gc.collect()
     assert context.closed, "a context that waits for its own sockets hangs in the collection"

@@ -18,7 +18,8 @@ from zmq.utils import z85
 
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.core.segment import SegmentConfig
-from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
+from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds

@@ -7,12 +7,16 @@ from dataclasses import replace
 import pytest
 
 from asyncrl.actor.trajectory_processor import ReturnToGo, Trajectories, TrajectoryConfig
+from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Columns
-from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig, CollectThenTrain
+from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.learner.async_trainer import AsyncTrainer, CollectThenTrain
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
+from asyncrl.learner.trainer import Trainer
+from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.run import build_trainer
@@ -63,13 +67,13 @@ def test_rounds_alternate_and_models_are_handed_out_after_each() -> None:
         stop=MaxOptSteps(21) | MaxSeconds(60),
     )
     published: list[int] = []
-    publish = trainer.publish
+    publish = trainer.source.publish
 
     def watched_publish() -> None:
         published.append(trainer.services.counts.opt_steps)
         publish()
 
-    trainer.publish = watched_publish  # type: ignore[method-assign]
+    trainer.source.publish = watched_publish  # type: ignore[method-assign]
     result = trainer.train()
     assert result.opt_steps == 21
     env_steps, opt_steps, sampled = zip(*watched.seen, strict=True)
@@ -124,3 +128,35 @@ def test_a_limiter_that_stops_actors_ends_collecting_and_nothing_hangs() -> None
         stop=MaxOptSteps(50) | MaxSeconds(60),
     )
     assert trainer.train().opt_steps == 50
+
+
+LIMITER = RateLimiterConfig(samples_per_insert=1.0, min_size=20)
+
+
+@pytest.mark.parametrize("replay", [UniformReplayConfig(capacity=4000), TrajectoryQueueConfig()])
+def test_rounds_in_one_process_are_exact(replay: ReplayBufferConfig) -> None:
+    watched = Counted(CollectThenTrain(env_steps=30, opt_steps=2))
+    trainer = build_trainer(
+        replace(SETTINGS, mode="sync", replay=replay, limiter=LIMITER),
+        agent=ConstantConfig(),
+        env=CountingBatch,
+        strategy=watched,
+        stop=MaxOptSteps(6),
+    )
+    result = trainer.train()
+    assert watched.rounds == [(30, 0), (60, 2), (90, 4)]
+    assert (result.env_steps, result.opt_steps) == (90, 6)
+
+
+class Counted:
+    """`CollectThenTrain`, and the steps of environments and learner before it learned."""
+
+    def __init__(self, inner: CollectThenTrain) -> None:
+        self.inner = inner
+        self.rounds: list[tuple[int, int]] = []
+
+    def run(self, trainer: Trainer) -> None:
+        while not trainer.should_stop:
+            self.inner.collect(trainer)
+            self.rounds.append((trainer.env_steps, trainer.opt_steps))
+            self.inner.train(trainer)

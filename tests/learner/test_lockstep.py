@@ -37,7 +37,7 @@ class Pair:
     def exchange(self, numbers: list[float]) -> list[float]:
         if self.gone:
             raise RankFailed("rank 1 has ended")
-        flags = ["ready", "impatient", "begun", "stop", "urgent", "save"]
+        flags = ["ready", "impatient", "begun", "stop", "urgent", "kept", "passing", "asked"]
         others = [self.says.get(name, 0.0) for name in flags]
         slots = [0, OTHER.stored, 0, 0, 0, 2]  # of rank 0 and 1 in turn
         if len(numbers) == len(asdict(OWN)) + len(slots):  # counters alone
@@ -118,18 +118,37 @@ def test_an_own_reason_to_stop_is_posted_and_waits_for_the_turn() -> None:
     assert not interrupter.urgent
 
 
-def test_all_save_when_one_is_asked_to() -> None:
+@pytest.mark.parametrize("kind", ["kept", "passing"])
+def test_others_hear_at_the_same_step_what_rank_0_has_saved(kind: str) -> None:
+    one, pair, _ = lockstep()
+    one.say_saved(passing=kind == "passing")
+    one.turn(ready=True)
+    assert one.take_saved() == kind
+    assert one.take_saved() is None
+    pair.rank = 1
+    pair.says = {kind: 1}
+    one.turn(ready=True)
+    assert one.take_saved() == kind
+
+
+def test_rank_0_saves_when_another_rank_was_asked_to() -> None:
     one, pair, interrupter = lockstep()
+    pair.says = {"asked": 1}
+    one.say_saved(passing=False)
     one.turn(ready=True)
-    interrupter.save_requested = True  # after the turn, so that the others have not heard of it
-    assert not one.take_save_request()
+    assert not interrupter.save_requested, "it has just saved"
     one.turn(ready=True)
-    assert one.take_save_request()
-    assert not one.take_save_request()
-    pair.says = {"save": 1}
-    one.turn(ready=True)
-    assert one.take_save_request()
-    assert not interrupter.save_requested
+    assert interrupter.save_requested
+
+
+def test_learner_whose_loop_has_ended_takes_the_others_along() -> None:
+    one, pair, interrupter = lockstep()
+    one.stop()
+    assert one.stopped
+    assert pair.texts == {0: "the loop ended"}
+    pair.gone = True
+    one.stop()  # not again
+    assert interrupter.reason == "the loop ended"
 
 
 def test_counters_are_those_of_all_learners() -> None:

@@ -318,7 +318,6 @@ def test_wait_ends_when_the_run_does(slow_station: Station) -> None:
 def test_actors_are_granted_what_there_is_room_for(slow_station: Station) -> None:
     station, peers = slow_station, [make_peer(0), make_peer(1)]
     room: list[int] = []
-    station.proxy.on_room = lambda: room.append(station.link.woken)
     station.link.put(*(make_hello(peer) for peer in peers))
     station.handled()
     granted = dict(station.link.granted)
@@ -327,7 +326,7 @@ def test_actors_are_granted_what_there_is_room_for(slow_station: Station) -> Non
     station.handled()
     assert station.link.granted == granted, "there is no room"
     assert station.proxy.blocked
-    station.proxy.sample(8 * PER_MESSAGE)
+    station.proxy.sample(8 * PER_MESSAGE, before_room=lambda: room.append(station.link.woken))
     wait_until(lambda: sum(station.link.granted.values()) == 3, SOON_S, "the next grant")
     assert room == [0], "called before the thread was woken that asks"
     assert not station.proxy.blocked

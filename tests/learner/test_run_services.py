@@ -40,6 +40,8 @@ class Run:
         slow: bool = False,
         stop: StopCondition | None = None,
         setup: Setup | None = None,
+        repeats: bool = False,
+        warm_up_left: int = 0,
         **config: Any,
     ) -> None:
         steps = ("evaluate_interval_opt_steps", "save_interval_opt_steps")
@@ -60,6 +62,8 @@ class Run:
             checkpointer=self.checkpointer,
             stop=stop,
             setup=setup,
+            repeats=repeats,
+            warm_up_left=lambda: warm_up_left,
             clock=lambda: self.now_s,
         )
         self.services._saver = DirectSaver(self.checkpointer, self.interrupter, self.agent)
@@ -135,12 +139,11 @@ def test_evaluations_take_5_percent_of_the_machine_unless_the_clock_decides_noth
     repeats: bool, cpu_s: float, wall_s: float, every: int
 ) -> None:
     setup = Setup(cores=8, quota=4.0)
-    run = Run(setup=setup, evaluate_interval_opt_steps=1, record_interval_s=1)
+    run = Run(setup=setup, repeats=repeats, evaluate_interval_opt_steps=1, record_interval_s=1)
 
     def evaluate() -> None:
         run.now_s += wall_s
 
-    run.services.repeats = repeats
     run.site.on_request, run.site.record = evaluate, {"eval/cpu_s": cpu_s}
     for _ in range(45):
         run.turn(seconds=0.5)
@@ -273,12 +276,12 @@ def test_checkpoints_by_time_come_early_and_take_a_small_part_of_it() -> None:
     assert run.checkpointer.names() == [], "there is nothing to save yet"
     for _ in range(8):
         run.turn(seconds=4.0)
-    assert run.checkpointer.names() == ["5"], "asked for 12 s after the first step, at step 4"
+    assert run.checkpointer.names() == ["4"], "12 s after the first step"
     run.turn(opt_steps=92)
     saver.took_s = 2.0
     for _ in range(40):
         run.turn(seconds=4.0)
-    assert run.checkpointer.names() == ["5", "100", "126"], "100 s after one that took 2 s"
+    assert run.checkpointer.names() == ["4", "100", "125"], "100 s after one that took 2 s"
     passing = [PASSING in meta for _, _, meta in run.checkpointer.saved]
     assert passing == [True, False, True]
 
@@ -433,8 +436,7 @@ def test_limit_that_is_noticed_in_an_evaluation_is_not_the_bar(limit: StopCondit
 def test_run_without_an_optimisation_step_was_all_start_up(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    run = Run()
-    run.services.warm_up_left = lambda: 40
+    run = Run(warm_up_left=40)
     run.turn(0, seconds=2.0)
     result = run.finish()
     assert "the run has learned nothing: the loop ended, and 0 environment steps" in caplog.text

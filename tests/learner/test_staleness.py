@@ -23,7 +23,8 @@ def test_lag_is_weighted_by_how_often_a_version_occurs() -> None:
     now[0] = 110.0
     staleness.on_publish(ModelVersion(20))
     now[0] = 112.0
-    staleness.on_sampled({"model_version": np.array([0, *[20] * 31])}, opt_steps=30)
+    staleness.opt_steps = 30
+    staleness.on_sampled({"model_version": np.array([0, *[20] * 31])})
     assert staleness.take() == {
         "lag/versions_mean": (30 + 31 * 10) / 32,
         "lag/versions_min": 10.0,
@@ -41,9 +42,11 @@ def test_lag_is_weighted_by_how_often_a_version_occurs() -> None:
 def test_histogram_counts_rows_of_the_whole_run_by_powers_of_two() -> None:
     staleness = Staleness()
     assert staleness.histogram == {}
-    staleness.on_sampled({"model_version": np.array([[9, 9, 8], [7, 6, 5]])}, opt_steps=9)
+    staleness.opt_steps = 9
+    staleness.on_sampled({"model_version": np.array([[9, 9, 8], [7, 6, 5]])})
     staleness.take()
-    staleness.on_sampled({"model_version": np.array([0, 9])}, opt_steps=9)
+    staleness.opt_steps = 9
+    staleness.on_sampled({"model_version": np.array([0, 9])})
     assert staleness.histogram == {"0": 3, "1": 1, "2": 2, "4": 1, "8": 1}
 
 
@@ -52,7 +55,8 @@ def stored(staleness: Staleness, versions: list[list[int]], rows: list[int], at:
     flags[0, -1] = END
     columns = {"model_version": np.array(versions), "flags": flags}
     message = make_experience(1)
-    staleness.on_stored(replace(message, columns=columns, rows=np.array(rows)), at)
+    staleness.opt_steps = at
+    staleness.on_stored(replace(message, columns=columns, rows=np.array(rows)))
 
 
 @pytest.mark.fault("F31")
@@ -75,7 +79,8 @@ def test_experience_without_versions_of_its_rows_is_of_its_newest_model() -> Non
     staleness = Staleness()
     message = make_experience(1)
     columns = {k: v for k, v in message.columns.items() if k != "model_version"}
-    staleness.on_stored(replace(message, columns=columns, model_version=ModelVersion(3)), 10)
+    staleness.opt_steps = 10
+    staleness.on_stored(replace(message, columns=columns, model_version=ModelVersion(3)))
     assert staleness.take()["lag/at_insert_mean"] == 7.0
 
 
@@ -88,7 +93,8 @@ def test_number_of_remembered_publications_is_bounded(monkeypatch: pytest.Monkey
         staleness.on_publish(ModelVersion(10 * number))
     ages = []
     for version in (0, 10, 20, 30, 40):
-        staleness.on_sampled({"model_version": np.array([version])}, 40)
+        staleness.opt_steps = 40
+        staleness.on_sampled({"model_version": np.array([version])})
         ages.append(staleness.take()["lag/seconds_max"])
     assert ages == [2.0, 2.0, 2.0, 1.0, 0.0]
 

@@ -50,22 +50,6 @@ def videos(tmp_path: Path) -> Path:
     return videos
 
 
-@needs_wandb
-def test_wandb_gets_films_and_histograms(
-    videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    recorder = WandbRecorder("mine", tmp_path, videos=videos)
-    recorder.start(CONFIG)
-    recorder.write(SCORED)
-    recorder.close(failed=False)
-    import_module("wandb").teardown()
-    (film,) = tmp_path.glob("wandb/offline-run-*/files/media/videos/*.mp4")
-    assert film.read_bytes() == b"a film"
-    (log,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
-    assert b'"histogram"' in log.read_bytes()
-
-
 @needs_mlflow
 def test_mlflow_gets_films_and_continues_a_run(
     videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -85,14 +69,14 @@ def test_mlflow_gets_films_and_continues_a_run(
 
 
 @needs_wandb
-def test_wandb_keeps_records_offline_and_continues_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_wandb_keeps_records_and_films_offline_and_continues_a_run(
+    videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     for step in (100, 200):
-        recorder = WandbRecorder("mine", tmp_path)
+        recorder = WandbRecorder("mine", tmp_path, videos=videos)
         recorder.start(CONFIG)
-        recorder.write({"env_steps": float(step), "fps": 77.5})
+        recorder.write(SCORED | {"env_steps": float(step), "fps": 77.5})
         recorder.close(failed=False)
         recorder.close(failed=False)
     import_module("wandb").teardown()
@@ -100,7 +84,9 @@ def test_wandb_keeps_records_offline_and_continues_a_run(
     assert len({path.name for path in files}) == 1, "both are of one run"
     data = b"".join(path.read_bytes() for path in files)
     assert data.count(b"77.5") >= 2
-    assert b"batch_size" in data
+    assert all(word in data for word in (b"batch_size", b'"histogram"'))
+    films = tmp_path.glob("wandb/offline-run-*/files/media/videos/*.mp4")
+    assert {film.read_bytes() for film in films} == {b"a film"}
 
 
 @needs_trackio

@@ -218,6 +218,7 @@ def all_gone(family: list[psutil.Process]) -> None:
     wait_until(lambda: not any(alive(p.pid) for p in family), DEADLINE_S, "all of them gone")
 
 
+@pytest.mark.behaviour(number=40)
 @pytest.mark.fault("F11", "F35")
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 def test_nothing_survives_a_learner_that_is_killed(tmp_path: Path, start_method: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array
-from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.actor_source import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.training.common_config import EvaluationConfig

@@ -12,7 +12,7 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.env import EnvStep
 from asyncrl.core.types import Array, Params
 from asyncrl.envs.gym import EnvConfig, make_batch
-from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.actor_source import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.training.common_config import EvaluationConfig

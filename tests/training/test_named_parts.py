@@ -197,7 +197,7 @@ def test_file_says_them_and_flags_do_not(tmp_path: Path) -> None:
         ("async", {"callbacks": [f"{HERE}:Loop"]}, "parts.callbacks: .* Callback"),
         ("async", {"recorders": [f"{HERE}:Loop"]}, "parts.recorders: .* Recorder"),
         ("async", {"actor_agents": f"{HERE}:numbered"}, "numbered: missing .* 'first'"),
-        ("sync", {"strategy": f"{HERE}:Loop"}, "parts.strategy .* mode=sync"),
+        ("offline", {"strategy": f"{HERE}:Loop"}, "parts.strategy .* mode=offl"),
         ("offline", {"processor": f"{HERE}:Loop"}, "parts.processor .* mode=offl"),
     ],
 )

@@ -24,7 +24,7 @@ from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.types import Params
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.actor_source import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
@@ -147,7 +147,7 @@ def test_importance_weights_go_on_where_the_run_was(run: Path, tmp_path: Path) -
     train_from_data(AGENT, run, MAKE_ENV, config, **where)
     trainer = build_trainer(config, agent=AGENT, env=MAKE_ENV, data=run, **where, resume=True)
     with closing(trainer):
-        buffer: Any = trainer.buffer
+        buffer: Any = trainer.source.buffer
         assert buffer._priorities.beta == pytest.approx(0.4 + 0.6 * 5 * 16 / 400)
 
 

@@ -14,7 +14,7 @@ from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import open_checkpoints
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.replay_buffer import REPLAY
-from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.actor_source import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.trainer import CommonParts
 from asyncrl.replay.files import deal

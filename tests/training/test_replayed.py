@@ -24,7 +24,8 @@ from asyncrl.core.named import Named
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Params
-from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
+from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.order_log import Kind
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
@@ -129,13 +130,13 @@ def test_replay_computes_the_same_bits(config: RunConfig, tmp_path: Path) -> Non
     replayed = replay_run(tmp_path)
     assert replayed.opt_steps == config.max_opt_steps
     assert replayed.interrupter.reason == "the run ended here"
-    assert replayed.differs is None
-    assert replayed.compared >= 1
-    assert replayed.stored == trainer.proxy.ledger.balance().stored
+    assert replayed.source.differs is None
+    assert replayed.source.compared >= 1
+    assert replayed.source.stored == trainer.proxy.ledger.balance().stored
     assert_same_bits(trainer.agent.state(), replayed.agent.state())
     state: Any = trainer.proxy.buffer
     if config.agent is DQN:  # what is sampled next is the same, too
-        again: Any = replayed.buffer
+        again: Any = replayed.source.buffer
         assert_same_bits(state.state(), again.state())
 
 
@@ -183,7 +184,7 @@ def test_callbacks_may_ask_for_environments_checkpoints_and_scores(tmp_path: Pat
     trainer = build_trainer(config_of(parts=parts), **places(tmp_path))
     trainer.train()
     replayed = replay_run(tmp_path)
-    assert (replayed.opt_steps, replayed.differs) == (STEPS, None)
+    assert (replayed.opt_steps, replayed.source.differs) == (STEPS, None)
     assert_same_bits(trainer.agent.state(), replayed.agent.state())
 
 
@@ -213,7 +214,7 @@ def test_rewards_of_hindsight_are_those_of_changed_environments(
     trainer = build_trainer(longer, **where, resume=resume)
     trainer.train()
     replayed = replay_run(tmp_path)
-    assert (replayed.opt_steps, replayed.differs) == (STEPS + 11, None)
+    assert (replayed.opt_steps, replayed.source.differs) == (STEPS + 11, None)
     assert_same_bits(trainer.agent.state(), replayed.agent.state())
 
 
@@ -225,8 +226,8 @@ def test_replay_takes_the_callbacks_of_the_run_and_names_the_model_that_differs(
     assert_same_bits(trainer.agent.state(), replay_run(tmp_path, callbacks=[Noisy()]).agent.state())
     assert not caplog.text
     replayed = replay_run(tmp_path)
-    assert (replayed.opt_steps, replayed.differs is None) == (STEPS, False)
-    equal, different = replayed.differs or (0, 0)
+    assert (replayed.opt_steps, replayed.source.differs is None) == (STEPS, False)
+    equal, different = replayed.source.differs or (0, 0)
     assert equal < 11 <= different + 1
     assert f"published at optimisation step {different} differs" in caplog.text
 
@@ -312,7 +313,7 @@ def test_replay_neither_builds_environments_nor_needs_them(run_dir: Path, tmp_pa
 
     trainer = build_replay_trainer(rewritten(run_dir, tmp_path / "order", change))
     trainer.train()
-    assert (trainer.opt_steps, trainer.differs) == (STEPS, None)
+    assert (trainer.opt_steps, trainer.source.differs) == (STEPS, None)
 
 
 @pytest.mark.parametrize(
@@ -341,8 +342,8 @@ def test_resumed_run_is_replayed_from_its_beginning(tmp_path: Path, resume: Any)
                 (tmp_path / "checkpoints" / newer).unlink()  # a link
     assert len([*tmp_path.glob("order*")]) == 3
     replayed = replay_run(tmp_path)
-    assert (replayed.opt_steps, replayed.differs) == (STEPS + 11, None)
-    assert len(replayed.order.parts) == 2
+    assert (replayed.opt_steps, replayed.source.differs) == (STEPS + 11, None)
+    assert len(replayed.source.order.parts) == 2
     assert_same_bits(trainer.agent.state(), replayed.agent.state())
 
 
@@ -371,8 +372,8 @@ def test_settings_changed_by_a_resume_are_reported_and_its_checkpoint_is_needed(
     assert trainer.opt_steps == STEPS + 11
     assert f"resumed at optimisation step {STEPS} with changed settings" in caplog.text
     assert "agent.learning_rate" in caplog.text
-    assert trainer.differs is not None
-    assert trainer.differs[0] <= STEPS < trainer.differs[1]
+    assert trainer.source.differs is not None
+    assert trainer.source.differs[0] <= STEPS < trainer.source.differs[1]
     order = tmp_path / "order"
     order.write_bytes(order.read_bytes()[: -(order.stat().st_size // 2)])
     with pytest.raises(CheckpointError, match="ends before the checkpoint from which"):

@@ -27,7 +27,7 @@ from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.segment import DISCOUNTED_RETURN
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner import run_services, trainer
-from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.actor_source import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
@@ -112,8 +112,8 @@ def test_resets_count_as_no_steps_of_the_schedules_either() -> None:
     trainer = build_trainer(UNSCORED, agent=AGENT, env=make_env, stop=MaxEnvSteps(300))
     trainer.train()
     agent: Any = trainer.agent
-    assert trainer._actor.table.episodes > 5, "the next step after an episode only resets"
-    assert agent.env_steps == trainer._actor.env_steps
+    assert trainer.source._actor.table.episodes > 5, "the next step after an episode only resets"
+    assert agent.env_steps == trainer.source._actor.env_steps
 
 
 @pytest.mark.parametrize(

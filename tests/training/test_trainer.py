@@ -11,12 +11,14 @@ from asyncrl.actor.step_processor import OneStep
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.segment import SegmentConfig, make_schema
+from asyncrl.learner.evaluation import InlineEvaluation
+from asyncrl.learner.source import DataSource
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
+from asyncrl.learner.trainer import Trainer
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.offline import OfflineTrainer
+from asyncrl.training.inline_source import InlineSource
 from asyncrl.training.rounds import Rounds
-from asyncrl.training.synchronous import Trainer
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 from tests.support.services import services_config
 from tests.support.streams import make_outbox
@@ -33,17 +35,19 @@ def build(
         length=1,
         lookahead=replay.lookahead,
     )
-    parts = {"stop": MaxEnvSteps(100)} | parts
-    return Trainer(
-        agent or ConstantAgent(),
+    agent = agent or ConstantAgent()
+    source = InlineSource(
+        agent,
         CountingBatch(n_envs=n_envs),
         replay.build(schema, seed=1),
         rounds,
         schema=schema,
         processor=OneStep(),
         seed=3,
-        **parts,
     )
+    if evaluator := parts.pop("evaluator", None):
+        parts["evaluation"] = InlineEvaluation(evaluator, agent)
+    return Trainer(agent, source, **{"stop": MaxEnvSteps(100)} | parts)
 
 
 @pytest.mark.behaviour(number=1)
@@ -72,7 +76,7 @@ def test_nothing_is_optimised_or_evaluated_before_the_warm_up_is_over() -> None:
 def build_on_policy(agent: ConstantAgent, n_envs: int, **settings: int) -> Trainer:
     rounds = Rounds(**settings)
     schema = make_schema(OneStep().columns(COUNTING_SPEC, ()), length=6, lookahead=1)
-    return Trainer(
+    source = InlineSource(
         agent,
         CountingBatch(n_envs),
         TrajectoryQueueConfig().build(schema, 0),
@@ -81,8 +85,8 @@ def build_on_policy(agent: ConstantAgent, n_envs: int, **settings: int) -> Train
         segment=SegmentConfig(length=6),
         processor=OneStep(),
         seed=3,
-        stop=MaxOptSteps(5),
     )
+    return Trainer(agent, source, stop=MaxOptSteps(5))
 
 
 @pytest.mark.behaviour(number=6)
@@ -93,7 +97,7 @@ def test_on_policy_round_learns_from_all_that_was_collected_and_nothing_else() -
     )
     result = trainer.train()
     assert result.env_steps == 5 * round_steps
-    assert len(trainer.buffer) == 0
+    assert len(trainer.source.buffer) == 0
     for version, batch in enumerate(agent.batches):
         mask = batch["mask"]
         assert mask.sum() == round_steps
@@ -125,7 +129,7 @@ def test_what_does_not_fit_the_buffer_is_refused(settings: dict[str, int], words
 def test_offline_training_refuses_an_empty_buffer() -> None:
     empty = UniformReplayConfig(capacity=100).build(make_outbox(1, 4, 1)._schema, seed=0)
     with pytest.raises(ConfigError, match="no transition"):
-        OfflineTrainer(ConstantAgent(), empty)
+        DataSource(empty)
 
 
 class ScriptedEvaluator:

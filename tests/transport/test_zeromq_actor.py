@@ -124,8 +124,11 @@ def line() -> Iterator[Line]:
     line.close()
 
 
-def break_often(line: Line, cuts: int) -> None:
-    """Work while connections break in the middle of messages, handshakes, acknowledgements."""
+@pytest.mark.fault("F32", "F28")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("cuts", [15, pytest.param(1000, marks=pytest.mark.slow)])
+def test_nothing_is_lost_or_doubled_when_connections_break(line: Line, cuts: int) -> None:
+    """In the middle of messages, handshakes, acknowledgements, reports of an actor among them."""
     chance = random.Random(cuts)
     while line.proxy.cuts < cuts:
         line.proxy.cut(chance.choice([0, chance.randrange(1, 20_000)]))
@@ -135,19 +138,6 @@ def break_often(line: Line, cuts: int) -> None:
             line.turn()
         line.until_seq(len(line.seqs) + chance.randrange(1, 20))
     line.check()
-
-
-@pytest.mark.fault("F32", "F28")
-def test_nothing_is_lost_or_doubled_when_connections_break(line: Line) -> None:
-    """Neither experience nor the reports of an actor among it."""
-    break_often(line, 15)
-
-
-@pytest.mark.slow
-@pytest.mark.fault("F32")
-@pytest.mark.timeout(900)
-def test_nothing_is_lost_or_doubled_in_a_thousand_breaks(line: Line) -> None:
-    break_often(line, 1000)
 
 
 def until_credit_ends(line: Line) -> None:

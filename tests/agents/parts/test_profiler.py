@@ -13,8 +13,9 @@ from asyncrl.agents.parts.profiler import Profiler
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.replay_buffer import ReplayBuffer
 from asyncrl.core.types import Params
+from asyncrl.learner.source import DataSource
 from asyncrl.learner.stop_conditions import MaxOptSteps
-from asyncrl.training.offline import OfflineTrainer
+from asyncrl.learner.trainer import Trainer
 from tests.agents.chain import TWO_STATES, random_batch
 
 
@@ -34,7 +35,7 @@ class Same:
 def train(opt_steps: int, *callbacks: Profiler) -> Params:
     agent = DQNConfig(device="cpu").build(TWO_STATES, PolicyContext(seed=0))
     buffer: ReplayBuffer = Same()  # type: ignore[assignment]
-    OfflineTrainer(agent, buffer, stop=MaxOptSteps(opt_steps), callbacks=callbacks).train()
+    Trainer(agent, DataSource(buffer), stop=MaxOptSteps(opt_steps), callbacks=callbacks).train()
     return agent.model_info().params
 
 
