@@ -26,6 +26,10 @@ from asyncrl.core.segment import ColumnSpec as ColumnSpec
 from asyncrl.core.segment import SegmentConfig as SegmentConfig
 from asyncrl.envs.gym import EnvConfig as EnvConfig
 from asyncrl.envs.gym import make_batch as make_batch
+from asyncrl.extensions.order.recording import record_order as record_order
+from asyncrl.extensions.order.replaying import ReplayedTrainer as ReplayedTrainer
+from asyncrl.extensions.order.replaying import build_replay_trainer as build_replay_trainer
+from asyncrl.extensions.order.replaying import replay_run as replay_run
 from asyncrl.learner.actor_source import ActorSource as ActorSource
 from asyncrl.learner.actor_source import AsyncTrainerConfig as AsyncTrainerConfig
 from asyncrl.learner.async_trainer import AsyncTrainer as AsyncTrainer
@@ -59,9 +63,6 @@ from asyncrl.training.connect import connect as connect
 from asyncrl.training.join import join_run as join_run
 from asyncrl.training.parts import Parts as Parts
 from asyncrl.training.presets import preset as preset
-from asyncrl.training.replayed import ReplayedTrainer as ReplayedTrainer
-from asyncrl.training.replayed import build_replay_trainer as build_replay_trainer
-from asyncrl.training.replayed import replay_run as replay_run
 from asyncrl.training.run import build_trainer as build_trainer
 from asyncrl.training.run import train as train
 from asyncrl.training.run import train_async as train_async

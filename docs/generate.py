@@ -385,6 +385,7 @@ API_TITLES = {
     "agents": "Agents in torch",
     "learner": "The learner",
     "actor": "Actors",
+    "extensions": "Recorded runs",
     "supervision": "Hosts",
     "replay": "Replay",
     "recorders": "Recorders",

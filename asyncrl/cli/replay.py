@@ -13,8 +13,8 @@ from asyncrl.cli.parser import POSITIONAL, parsed
 from asyncrl.cli.run_directory import check_run_dir
 from asyncrl.core.declared import Count
 from asyncrl.core.errors import ConfigError
-from asyncrl.training.recorded import ORDER_FILE
-from asyncrl.training.replayed import ReplayedTrainer, build_replay_trainer
+from asyncrl.extensions.order.recording import ORDER_FILE
+from asyncrl.extensions.order.replaying import ReplayedTrainer, build_replay_trainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

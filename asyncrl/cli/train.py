@@ -31,7 +31,9 @@ from asyncrl.core.evaluator import VIDEOS
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Recorder
 from asyncrl.core.settings import to_plain
-from asyncrl.learner.order_log import next_part, part_of
+from asyncrl.extensions.order.log import next_part, part_of
+from asyncrl.extensions.order.recording import ORDER_FILE, record_order
+from asyncrl.learner.observer import MakeObserver
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import Trainer
 from asyncrl.metrics.verdict import Setup
@@ -44,7 +46,6 @@ from asyncrl.training.describe_env import describe_env_of_run
 from asyncrl.training.filming import discard_films
 from asyncrl.training.launchers import RunLauncher
 from asyncrl.training.ranks import sharing_failure
-from asyncrl.training.recorded import ORDER_FILE
 from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.signals import interrupting
@@ -311,16 +312,17 @@ def _build(
         checkpoint_dir=run_dir / "checkpoints",
         resume=arguments.resume,
         interrupter=interrupter,
-        record_order=_order_file(arguments, run_dir),
+        observers=_observers(arguments, run_dir),
         join_key=_key_file(config, run_dir),
         video_dir=run_dir / VIDEOS,
     )
 
 
-def _order_file(arguments: TrainArguments, run_dir: Path) -> Path | None:
-    """Return where the order is recorded; a resumed run continues to record it."""
+def _observers(arguments: TrainArguments, run_dir: Path) -> list[MakeObserver] | None:
+    """Return what records the order, if that is wanted; a resumed run continues to record it."""
     path = run_dir / ORDER_FILE
-    return path if arguments.output.record_order or (arguments.resume and path.exists()) else None
+    wanted = arguments.output.record_order or (arguments.resume and path.exists())
+    return [record_order(path)] if wanted else None
 
 
 def _key_file(config: RunConfig, run_dir: Path) -> Path | None:

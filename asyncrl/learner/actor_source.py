@@ -163,7 +163,8 @@ class ActorSource(Source):
         """Start the receiving thread, publish the first model, then start actors."""
         super().begin(learning)
         self._staleness.opt_steps = learning.opt_steps
-        self.proxy.order.begin()
+        for one in self.proxy.observers:
+            one.begin()
         self.proxy.start()
         self.publish()
         if self._inference is not None:
@@ -177,7 +178,8 @@ class ActorSource(Source):
             self._drawn = self._draw(min(self._at_once, turns_left or self._at_once))
             batch = next(self._drawn, None)
         if batch is not None:
-            self.proxy.order.took()
+            for one in self.proxy.observers:
+                one.took()
         return batch
 
     def _draw(self, count: int) -> Iterator[Columns]:
@@ -206,7 +208,8 @@ class ActorSource(Source):
 
     def learns(self, env_steps: int) -> None:
         """Note that an optimisation step begins."""
-        self.proxy.order.learns(env_steps)
+        for one in self.proxy.observers:
+            one.learns(env_steps)
 
     def learned(self) -> None:
         """Publish the model if that is due."""
@@ -219,7 +222,8 @@ class ActorSource(Source):
         info = self.learning.snapshot()
         n_actors = self.manager.size + self._actors_beside
         self._link.publish(replace(info, n_actors=n_actors), "act")
-        self.proxy.order.published(info)
+        for one in self.proxy.observers:
+            one.published(info)
         self._staleness.on_publish(info.version)
         self.events.append(("published", (info.version,)))
         self.learning.watch.lap("publish")
@@ -316,7 +320,7 @@ class ActorSource(Source):
         yield from self._stop_inference()
         yield self.proxy.close
         yield from [] if urgent else saves
-        yield self.proxy.order.close
+        yield from (one.close for one in self.proxy.observers)
         yield lambda: None if self.proxy.hangs else self._link.close()
 
     def _stop_inference(self) -> Iterator[Callable[[], object]]:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import partial
@@ -36,8 +36,7 @@ from asyncrl.core.types import Array, Arrays, Columns, IntArray
 from asyncrl.learner.actor_table import ActorTable
 from asyncrl.learner.grants import Grants, PeakRate
 from asyncrl.learner.ledger import Balance, Ledger
-from asyncrl.learner.order import Order
-from asyncrl.learner.order_log import Reprioritised
+from asyncrl.learner.observer import Observer
 from asyncrl.learner.rate_limiter import RateLimiter
 from asyncrl.learner.staleness import NO_LIMIT, Lag, Staleness
 from asyncrl.metrics.stopwatch import Stopwatch, ms_per_lap
@@ -90,7 +89,7 @@ class ReplayBufferProxy:
         *,
         window: int = 8,
         lag: Lag = NO_LIMIT,
-        order: Order | None = None,
+        observers: Sequence[Observer] = (),
         network_s: Callable[[Peer], float] = lambda _: 0.0,
     ) -> None:
         """`window` limits an actor's unacknowledged messages, `lag` the age of their models.
@@ -127,8 +126,8 @@ class ReplayBufferProxy:
         """Whether its thread did not end in time; the link must then stay open."""
         self.staleness = Staleness(lag)
         """The age of the models behind experience."""
-        self.order = order or Order()
-        """Gets the order of pushes, samples and priorities, and the experience."""
+        self.observers = tuple(observers)
+        """They see pushes, samples and priorities, and the experience."""
         self._network_s = network_s
 
     def start(self) -> None:
@@ -158,7 +157,8 @@ class ReplayBufferProxy:
         with self._turnstile, self._changed:
             batch = self.buffer.sample(batch_size)
             self.limiter.on_sample(batch_size)
-            self.order.sampled(batch_size)
+            for one in self.observers:
+                one.sampled(batch_size)
             wake = (
                 self._room_for_next <= self.limiter.room() < float("inf")
                 or self.limiter.stock() < self._stock_for_next
@@ -173,7 +173,8 @@ class ReplayBufferProxy:
         assert isinstance(self.buffer, AcceptsPriorities)  # noqa: S101  # it has returned an index
         with self._turnstile, self._changed:
             self.buffer.update_priorities(index, td_error)
-            self.order.changed(Reprioritised())
+            for one in self.observers:
+                one.reprioritised()
 
     def state(self, *, save_replay: bool) -> tuple[dict[str, Arrays], dict[str, Any]]:
         """Return what a resumed run needs of this part: arrays by group, and plain numbers.
@@ -190,8 +191,8 @@ class ReplayBufferProxy:
                 counts = self.limiter.state()
             balance, env_steps = self.ledger.balance(), self.ledger.env_steps
             episodes = self.actors.episodes
-            if order := self.order.saved():
-                recorded = {"order": dict(order)}
+            for one in self.observers:
+                recorded |= one.state()
         reported = {"ledger": asdict(balance), "env_steps": env_steps, "episodes": episodes}
         return groups, {**reported, **recorded, "limiter": counts}
 
@@ -383,7 +384,8 @@ class ReplayBufferProxy:
 
     def _store(self, message: Experience) -> None:
         """Push a message in parts; between parts other threads may sample or save."""
-        self.order.message(message)
+        for one in self.observers:
+            one.message(message)
         segment_bytes = sum(column[0].nbytes for column in message.columns.values())
         step = max(1, PART_BYTES // segment_bytes)
         for first in range(0, len(message.rows), step):
@@ -395,7 +397,8 @@ class ReplayBufferProxy:
             self._give_way()
             with self._changed:
                 stored = push()
-                self.order.pushed(len(message.rows[part]))
+                for one in self.observers:
+                    one.pushed(len(message.rows[part]))
                 self.ledger.on_stored(stored)
                 self.limiter.on_insert(stored)
                 self._changed.notify_all()

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -24,8 +24,7 @@ from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import ActorId
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.evaluation import BackgroundEvaluation, EvaluationSite, InlineEvaluation
-from asyncrl.learner.order import Order
-from asyncrl.learner.order_log import Rewards
+from asyncrl.learner.observer import Observed, Observer
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.staleness import Lag
 from asyncrl.supervision.actor_manager import ActorManager, MakeSpec
@@ -49,7 +48,6 @@ from asyncrl.training.launchers import HELPERS, RunLauncher, launcher_of
 from asyncrl.training.parts import Parts, common_parts, local_launcher
 from asyncrl.training.plan import RunPlan, check_run, episode_evaluator_maker
 from asyncrl.training.ranks import joined_share
-from asyncrl.training.recorded import check_order_path, order_of
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.trained_policy import PolicyOf
 from asyncrl.transport.zeromq import ZmqTransport
@@ -60,12 +58,10 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
     agent, config = config.agent, config.with_usual_ratio()
     actor_agents, strategy = parts.get("actor_agents"), parts.get("strategy")
     make_evaluator, make_processor = parts.get("make_evaluator"), parts.get("make_processor")
-    record_order = parts.get("record_order")
-    check_order_path(record_order)
     make_eval_env = parts.get("make_eval_env") or make_env
     evaluates = make_evaluator or make_eval_env
     check_run(agent, make_env, make_processor, config, actor_agents, evaluates)
-    shared = joined_share(config, actor_agents, parts, strategy=strategy, record_order=record_order)
+    shared = joined_share(config, actor_agents, parts, strategy=strategy)
     with shared as share, ExitStack() as undo:
         play = share.config.evaluate
         evaluate = make_evaluator or episode_evaluator_maker(make_eval_env, play)
@@ -115,8 +111,17 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
                 parts.get("run_config"),
                 actors=lambda: manager.size,
             )
-        order = order_of(record_order, plan, parts.get("run_config"), checkpoint, interrupter)
-        proxy = _proxy(link, buffer, plan, interrupter, order, fleet)
+        observed = Observed(
+            seed=plan.seed,
+            schema=plan.schema,
+            env=seen,
+            settings=parts.get("run_config") or {},
+            checkpoint=checkpoint,
+            interrupter=interrupter,
+            learners=share.world,
+        )
+        observers = [make(observed) for make in parts.get("observers") or ()]
+        proxy = _proxy(link, buffer, plan, interrupter, observers, fleet)
         first = first_incarnation(checkpoint)
         specs = plan.specs(admission(link, config), evaluate, address)
         manager = _manager(
@@ -188,7 +193,7 @@ def _proxy(
     buffer: ReplayBuffer,
     plan: RunPlan,
     interrupter: Interrupter,
-    order: Order,
+    observers: Sequence[Observer],
     fleet: Launcher,
 ) -> ReplayBufferProxy:
     config = plan.config
@@ -201,7 +206,7 @@ def _proxy(
         config.proxy,
         window=config.transport.window,
         lag=Lag(limits.max_lag_s, limits.max_lag_opt_steps),
-        order=order,
+        observers=observers,
         network_s=fleet.network_s if isinstance(fleet, HostLauncher) else lambda _: 0.0,
     )
 
@@ -242,7 +247,8 @@ def _follow_goals(
             return
         raise
     proxy.buffer.compute_as(seen.goal_reward)
-    proxy.order.changed(Rewards(seen.goal_reward))
+    for one in proxy.observers:
+        one.rewards(seen.goal_reward)
 
 
 def _evaluation_site(

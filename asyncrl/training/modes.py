@@ -45,7 +45,7 @@ NEEDS = (
             *("limiter.band_transitions", "trainer.batches_per_draw"),
             *("trainer.sync_interval_opt_steps", "trainer.max_lag_s", "trainer.max_lag_opt_steps"),
             *("parts.actor_agents", "actor_agents"),
-            *("record_order", "join_key", "hosts", "ray", "serving"),
+            *("observers", "join_key", "hosts", "ray", "serving"),
         ),
     ),
     Need("mode", ("offline",), ("data",)),

@@ -17,6 +17,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Recorder
 from asyncrl.core.settings import to_parameters
+from asyncrl.learner.observer import MakeObserver
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction, as_condition
 from asyncrl.learner.trainer import CommonParts, Strategy
 from asyncrl.recorders.background import BackgroundRecorder
@@ -71,10 +72,8 @@ class Parts(CommonParts, total=False):
     in place of the config's `launcher`. One from `start_launcher` is closed with the run. None: as
     the config says."""
 
-    record_order: str | PathLike[str] | None
-    """File in which the experience is kept and the order in which the learner used it, so that
-    `replay_run` can compute the same parameters again. A resumed run writes another one beside it.
-    None keeps nothing."""
+    observers: Sequence[MakeObserver] | None
+    """What makes those who watch the experience on its way, such as `record_order(path)`."""
 
     join_key: str | PathLike[str] | None
     """File for the key that hosts join with."""

@@ -139,13 +139,12 @@ def joined_share(
     parts: CommonParts,
     *,
     strategy: object,
-    record_order: object,
 ) -> Iterator[Share]:
     """Join the other learners, if there are any, and yield the share of this one."""
     group = join_ranks(config.ranks)
     rank, world = (0, 1) if group is None else (group.rank, group.world)
     with sharing_failure(group):
-        check_several(world, parts, rank, strategy=strategy, record_order=record_order)
+        check_several(world, parts, rank, strategy=strategy)
         yield Share(group, *share_of(config, actor_agents, rank, world))
 
 
@@ -224,9 +223,7 @@ def _refuse(config: RunConfig, world: int) -> None:
         )
 
 
-def check_several(
-    world: int, parts: CommonParts, rank: int, *, strategy: object, record_order: object
-) -> None:
+def check_several(world: int, parts: CommonParts, rank: int, *, strategy: object) -> None:
     """Raise if an argument of a run cannot work with several learners; only rank 0 records."""
     if world == 1:
         return
@@ -236,12 +233,6 @@ def check_several(
         raise ConfigError(
             f"a strategy was passed, {strategy!r:.80}, but {world} learners take each step "
             "together, which only the default loop does; pass none, or use one learner"
-        )
-    if record_order is not None:
-        raise ConfigError(
-            f"record_order keeps the order of one learner, but there are {world}; use one learner, "
-            f"or leave it out: a recorded run is resumed without it once {record_order} is moved "
-            "away"
         )
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 from asyncrl.core.messages import Experience
+from asyncrl.extensions.order.recording import record_order
 from asyncrl.learner.async_trainer import AsyncTrainer
-from asyncrl.learner.order import Order
 from asyncrl.metrics.machine import machine
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.presets import preset
@@ -50,18 +50,18 @@ class InTurns:
 
     def run(self, trainer: AsyncTrainer) -> None:
         """Warm up, then measure."""
-        kept, nothing = trainer.proxy.order, Order()
-        trainer.proxy.order = nothing
+        kept = trainer.proxy.observers
+        trainer.proxy.observers = ()
         while not trainer.should_stop and not trainer.run_step():
             pass
         _train(trainer, _WARMUP_S)
-        turns = [(kept, self.on), (nothing, self.off)]
+        turns = [(kept, self.on), ((), self.off)]
         for _ in range(self._pairs):
-            for order, slices in turns:
-                trainer.proxy.order = order
+            for observers, slices in turns:
+                trainer.proxy.observers = observers
                 slices.append(_train(trainer, self._seconds))
             turns.reverse()
-        trainer.proxy.order = kept
+        trainer.proxy.observers = kept
         trainer.interrupter.stop("measured")
 
 
@@ -84,11 +84,11 @@ def measure(config: RunConfig, how: How, turns: InTurns) -> None:
         path = Path(directory) / "order"
         make_env = config.env_config().build
         trainer = build_trainer(
-            config, env=make_env, strategy=turns, record_order=path, recorder=None
+            config, env=make_env, strategy=turns, observers=[record_order(path)], recorder=None
         )
         assert isinstance(trainer, AsyncTrainer)
         if how == "order":
-            trainer.proxy.order.message = _drop  # type: ignore[method-assign]
+            trainer.proxy.observers[0].message = _drop  # type: ignore[method-assign]
         trainer.train()
         size = path.stat().st_size
     opt_steps = sum(one.opt_steps for one in turns.on)

@@ -10,7 +10,7 @@ import pytest
 
 from asyncrl.cli.main import main
 from asyncrl.core.errors import CheckpointError
-from asyncrl.learner.order_log import Learns, OrderFile
+from asyncrl.extensions.order.log import Learns, OrderFile
 from tests.cli.conftest import Trained
 from tests.cli.console import TINY, started
 from tests.support.helpers import wait_until

@@ -61,13 +61,11 @@ def test_what_cannot_be_divided_is_refused(config: RunConfig, says: str) -> None
         share_of(config, None, 0, 2)
 
 
-def test_a_strategy_and_a_recorded_order_are_refused() -> None:
+def test_a_strategy_is_refused() -> None:
     parts: CommonParts = {"recorder": None}
-    check_several(1, parts, 0, strategy=object(), record_order="order")
+    check_several(1, parts, 0, strategy=object())
     with pytest.raises(ConfigError, match="a strategy was passed"):
-        check_several(2, parts, 0, strategy=object(), record_order=None)
-    with pytest.raises(ConfigError, match="without it once order is moved away"):
-        check_several(2, parts, 0, strategy=None, record_order="order")
+        check_several(2, parts, 0, strategy=object())
 
 
 def filled(n_steps: int) -> UniformReplay:

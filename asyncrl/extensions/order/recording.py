@@ -26,6 +26,8 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +35,15 @@ import numpy as np
 
 from asyncrl.checkpoint.directory import make_directory
 from asyncrl.checkpoint.record_file import RecordFile
+from asyncrl.checkpoint.resume import plain_config
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import CrashForwardingThread, Interrupter, start_thread
+from asyncrl.core.measured import choices
 from asyncrl.core.messages import Experience, ModelInfo
+from asyncrl.core.replay_buffer import REPLAY
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.torch_threads import torch_threads
-from asyncrl.learner.order_log import (
+from asyncrl.extensions.order.log import (
     CODES,
     FORMAT,
     Kind,
@@ -57,6 +62,9 @@ from asyncrl.learner.order_log import (
     packed,
     part_of,
 )
+from asyncrl.learner.observer import MakeObserver, Observed, Observer
+from asyncrl.metrics.machine import machine
+from asyncrl.training.describe_env import plain_description
 
 logger = logging.getLogger(__name__)
 
@@ -69,48 +77,67 @@ _MOST_BYTES = 64 << 20
 _CLOSE_S = 30.0
 
 
-class Order:
-    """What happens to a run's order; this one keeps nothing.
+ORDER_FILE = "order"
+"""Name of the file in the directory of a run."""
 
-    The receiving thread calls `message` and `pushed`; the learner's thread calls the others.
+
+def record_order(path: str | PathLike[str]) -> MakeObserver:
+    """Return what keeps the experience of a run and the order in which the learner used it.
+
+        train_async(..., observers=[record_order("runs/mine/order")])
+
+    `replay_run` can then compute the same parameters again. A resumed run writes another file
+    beside the first one.
     """
-
-    def begin(self) -> None:
-        """Begin, before anything happens in the run."""
-
-    def message(self, message: Experience) -> None:
-        """Keep a message that is about to be stored; its arrays must not change any more."""
-
-    def pushed(self, segments: int) -> None:
-        """Note a push; call it under the lock of the replay, like `sampled`."""
-
-    def sampled(self, count: int) -> None:
-        """Note a sample."""
-
-    def changed(self, event: Reprioritised | Rewards) -> None:
-        """Note that the replay has new priorities, or computes other rewards.
-
-        Call it in the thread that samples: only samples depend on them.
-        """
-
-    def took(self) -> None:
-        """Note that a batch is given to the loop."""
-
-    def learns(self, env_steps: int) -> None:
-        """Note that an optimisation step begins."""
-
-    def published(self, model: ModelInfo) -> None:
-        """Note a model that is published to actors."""
-
-    def saved(self) -> Mapping[str, int] | None:
-        """Note that the state is copied for a checkpoint, which must contain what this returns."""
-        return None
-
-    def close(self) -> None:
-        """Write what is pending; may be called again."""
+    if not isinstance(path, str | PathLike):
+        raise ConfigError(
+            f"record_order takes the path of a file, got {path!r:.80}; pass for instance "
+            'record_order("runs/mine/order")'
+        )
+    return partial(_recorded, Path(path).absolute())  # the working directory may change
 
 
-class RecordedOrder(Order):
+def _recorded(path: Path, run: Observed) -> RecordedOrder:
+    if run.learners > 1:
+        raise ConfigError(
+            f"record_order keeps the order of one learner, but there are {run.learners}; use one "
+            f"learner, or leave it out: a recorded run is resumed without it once {path} is moved "
+            "away"
+        )
+    after, checkpoint = None, run.checkpoint
+    if checkpoint is not None:
+        after = checkpoint.meta["run"].get("order")
+        if after is None:
+            raise ConfigError(
+                f"checkpoint {checkpoint.path} is of a run whose order was not recorded, so "
+                "the resumed run cannot record its own either; resume without record_order, and "
+                f"move {path} away if it is there"
+            )
+        before = part_of(path, after["part"])
+        if not before.exists():
+            raise ConfigError(
+                f"the order up to checkpoint {checkpoint.path} would be in {before}, which does "
+                "not exist, so what follows could not be replayed: a run that branches off into "
+                "another directory cannot record its order; resume without record_order, and move "
+                f"{path} away if it is there"
+            )
+        after = {**after, "replay": REPLAY in checkpoint.groups}
+    return RecordedOrder(path, run.schema, partial(about_run, run), run.interrupter, after=after)
+
+
+def about_run(run: Observed) -> dict[str, Any]:
+    """Return what a replay needs beside the order, as plain values, once all parts are built."""
+    return {
+        "seed": run.seed,
+        "schema": run.schema.hash(),
+        "env": plain_description(run.env),
+        "config": plain_config(run.settings),
+        "machine": machine(),
+        "choices": dict(choices()),
+    }
+
+
+class RecordedOrder(Observer):
     """Writes the order into a new file, in a thread.
 
     If the disk is slower than the experience, actors wait for it as for a slow learner. If a write
@@ -174,10 +201,13 @@ class RecordedOrder(Order):
         """Note a sample."""
         self._pending.append(CODES[Sampled] + packed(count))
 
-    def changed(self, event: Reprioritised | Rewards) -> None:
-        """Note new priorities, or other rewards."""
-        text = as_text(event.goal_reward) if isinstance(event, Rewards) else b""
-        self._pending.append(CODES[type(event)] + text)
+    def reprioritised(self) -> None:
+        """Note new priorities; only samples depend on them, so this thread's order is enough."""
+        self._pending.append(CODES[Reprioritised])
+
+    def rewards(self, goal_reward: Any) -> None:  # noqa: ANN401  # in JSON
+        """Note other rewards."""
+        self._pending.append(CODES[Rewards] + as_text(goal_reward))
 
     def took(self) -> None:
         """Note that a batch is given to the loop."""
@@ -196,14 +226,14 @@ class RecordedOrder(Order):
         """Note a model; the thread computes its checksum."""
         self._pending.append(model)
 
-    def saved(self) -> Mapping[str, int]:
+    def state(self) -> Mapping[str, Any]:
         """Note a checkpoint; return its place in the order."""
         self._saves += 1
         self._pending.append(CODES[Saved] + packed(self._saves))
         with self._changed:  # on disk before the checkpoint is, or the resumed part cannot follow
             self._in_hurry = True
             self._changed.notify_all()
-        return {"part": self._part, "save": self._saves}
+        return {"order": {"part": self._part, "save": self._saves}}
 
     def close(self) -> None:
         """Write what is pending, say that the run has ended, and end the thread."""

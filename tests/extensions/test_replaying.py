@@ -24,9 +24,11 @@ from asyncrl.core.named import Named
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Params
+from asyncrl.extensions.order.log import Kind
+from asyncrl.extensions.order.recording import record_order
+from asyncrl.extensions.order.replaying import build_replay_trainer, replay_run
 from asyncrl.learner.actor_source import AsyncTrainerConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
-from asyncrl.learner.order_log import Kind
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.replay.hindsight import HindsightReplayConfig
@@ -36,7 +38,6 @@ from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.named_parts import NamedParts
-from asyncrl.training.replayed import build_replay_trainer, replay_run
 from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
 
@@ -73,7 +74,7 @@ def config_of(
 
 def recorded(config: RunConfig, path: Path) -> AsyncTrainer:
     """Train with two actors; return the trainer."""
-    trainer = build_trainer(config, record_order=path)
+    trainer = build_trainer(config, observers=[record_order(path)])
     assert isinstance(trainer, AsyncTrainer)
     assert trainer.train().opt_steps == config.max_opt_steps
     return trainer
@@ -157,7 +158,10 @@ def test_until_stops_there_and_the_run_can_be_continued_step_by_step(run_dir: Pa
 
 def places(directory: Path) -> Any:
     """Return where a run records its order and saves checkpoints."""
-    return {"record_order": directory / "order", "checkpoint_dir": directory / "checkpoints"}
+    return {
+        "observers": [record_order(directory / "order")],
+        "checkpoint_dir": directory / "checkpoints",
+    }
 
 
 class Noisy(Callback):
@@ -221,7 +225,9 @@ def test_rewards_of_hindsight_are_those_of_changed_environments(
 def test_replay_takes_the_callbacks_of_the_run_and_names_the_model_that_differs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    trainer = build_trainer(config_of(), record_order=tmp_path / "order", callbacks=[Noisy()])
+    trainer = build_trainer(
+        config_of(), observers=[record_order(tmp_path / "order")], callbacks=[Noisy()]
+    )
     trainer.train()
     assert_same_bits(trainer.agent.state(), replay_run(tmp_path, callbacks=[Noisy()]).agent.state())
     assert not caplog.text
@@ -242,7 +248,9 @@ def test_threads_of_the_run_are_used_again(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     try:
         config = config_of()
-        build_trainer(config, record_order=tmp_path / "order", callbacks=[Doubles()]).train()
+        build_trainer(
+            config, observers=[record_order(tmp_path / "order")], callbacks=[Doubles()]
+        ).train()
         used = []
         for until in (10, 11):
             torch.set_num_threads(1)
@@ -257,7 +265,9 @@ def test_agent_with_objects_that_no_file_holds_is_given_again(tmp_path: Path) ->
     agent = replace(DQN, network=lambda _: torch.nn.Linear(4, 2))
     config, order = config_of(), tmp_path / "order"
     make_env, stop = config.env_config().build, config.stop_condition()
-    trainer = build_trainer(config, agent=agent, env=make_env, stop=stop, record_order=order)
+    trainer = build_trainer(
+        config, agent=agent, env=make_env, stop=stop, observers=[record_order(order)]
+    )
     trainer.train()
     with pytest.raises(ConfigError, match=r"agent\.network.*; pass agent= and config="):
         build_replay_trainer(order)
@@ -323,7 +333,7 @@ def test_replay_neither_builds_environments_nor_needs_them(run_dir: Path, tmp_pa
 def test_order_that_cannot_be_recorded_is_refused(mode: Any, order: Any, names: str) -> None:
     data = Path("none") if mode == "offline" else None
     with pytest.raises(ConfigError, match=names):
-        build_trainer(replace(config_of(), mode=mode, data=data), record_order=order)
+        build_trainer(replace(config_of(), mode=mode, data=data), observers=[record_order(order)])
 
 
 @pytest.mark.parametrize("resume", [True, "without replay"])
@@ -351,14 +361,18 @@ def test_run_that_branches_off_or_was_not_recorded_before_is_not_recorded(tmp_pa
     plain, first, branch = (tmp_path / name for name in ("plain", "first", "branch"))
     config = config_of(max_opt_steps=3)
     build_trainer(config, checkpoint_dir=plain).train()
-    build_trainer(config, record_order=tmp_path / "order", checkpoint_dir=first).train()
+    build_trainer(
+        config, observers=[record_order(tmp_path / "order")], checkpoint_dir=first
+    ).train()
     for where, resume, names in (
         (plain, True, "whose order was not recorded"),
         (branch, first / "3", "branches off into another directory"),
     ):
         order = tmp_path / f"{where.name}-order"
         with pytest.raises(ConfigError, match=names):
-            build_trainer(config, record_order=order, checkpoint_dir=where, resume=resume)
+            build_trainer(
+                config, observers=[record_order(order)], checkpoint_dir=where, resume=resume
+            )
 
 
 def test_settings_changed_by_a_resume_are_reported_and_its_checkpoint_is_needed(

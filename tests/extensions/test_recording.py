@@ -14,14 +14,14 @@ from asyncrl.checkpoint.record_file import RecordFile
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.types import Array
-from asyncrl.learner import order as module
-from asyncrl.learner.order import RecordedOrder
-from asyncrl.learner.order_log import (
+from asyncrl.extensions.order import recording as module
+from asyncrl.extensions.order.log import (
     Kind,
     OrderFile,
     OrderLog,
     Saved,
 )
+from asyncrl.extensions.order.recording import RecordedOrder
 from tests.support.helpers import wait_until
 from tests.support.sample_messages import SCHEMA, make_experience
 
@@ -37,7 +37,7 @@ def order_of(tmp_path: Path, interrupter: Interrupter | None = None) -> Recorded
 def test_checkpoint_is_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_INTERVAL_S", 1000.0)
     order = order_of(tmp_path)
-    places = [order.saved() for _ in range(2)]
+    places = [order.state()["order"] for _ in range(2)]
     assert places == [{"part": 1, "save": 1}, {"part": 1, "save": 2}]
 
     def is_there() -> bool:

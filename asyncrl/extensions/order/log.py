@@ -1,4 +1,4 @@
-"""The file in which `order.py` keeps the order of a run: its records, and the events in them.
+"""The file in which `recording.py` keeps the order of a run: its records, and the events in them.
 
 Records, see `checkpoint/record_file.py`, are of four kinds: HEAD, what the run says about itself in
 JSON; MESSAGE, stored experience; EVENTS, a few bytes each; and END.

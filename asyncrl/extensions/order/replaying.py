@@ -7,7 +7,7 @@
         for batch in trainer.batches():
             trainer.learn(batch)
 
-Everything happens in one thread: no actors, no environments, no clocks. `learner/order.py` says
+Everything happens in one thread: no actors, no environments, no clocks. `recording.py` says
 what is recorded. Builds the agent and the replay as the run did; the file says what it was built
 for.
 """
@@ -39,7 +39,7 @@ from asyncrl.core.replay_buffer import (
 from asyncrl.core.settings import from_plain
 from asyncrl.core.torch_threads import set_torch_threads
 from asyncrl.core.types import Array, Columns, IntArray
-from asyncrl.learner.order_log import (
+from asyncrl.extensions.order.log import (
     Event,
     Learns,
     OrderLog,
@@ -53,12 +53,12 @@ from asyncrl.learner.order_log import (
     Took,
     checksum_of,
 )
+from asyncrl.extensions.order.recording import ORDER_FILE
 from asyncrl.learner.source import Source
 from asyncrl.learner.trainer import CommonParts, Trainer
 from asyncrl.metrics.machine import machine
 from asyncrl.training.describe_env import description_of
 from asyncrl.training.plan import RunPlan
-from asyncrl.training.recorded import ORDER_FILE
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.trained_policy import PolicyOf
 
@@ -271,8 +271,8 @@ def build_replay_trainer(
     """Build the learner's part of a run again.
 
     Args:
-        order: The file that the run has written: its `record_order`, or `order` in the directory of
-            `asyncrl train --record-order`.
+        order: The file that the run has written: that of `record_order`, or `order` in the
+            directory of `asyncrl train --record-order`.
         agent: The run's agent. None takes what the file says, which is all unless objects of your
             own, such as networks, are among the settings.
         config: The run's settings; as with `agent`.
