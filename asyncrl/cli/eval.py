@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
+from asyncrl.actor.evaluator import EpisodeEvaluator
+from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.cli.output import show
 from asyncrl.cli.parser import POSITIONAL, parsed
+from asyncrl.cli.run_directory import check_run_dir
 from asyncrl.core.declared import Count, Natural
-from asyncrl.core.errors import ConfigError
+from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.supervision.in_child import run_in_child
+from asyncrl.training.saved_model import SavedModel, policy_of
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,15 +113,72 @@ def played(arguments: EpisodeArguments, **how: Any) -> list[dict[str, Any]]:  # 
 
     `how` are arguments of `evaluated`.
     """
-    names = ("all_checkpoints", "episodes", "seed", "stochastic")
-    how |= {name: getattr(arguments, name) for name in names}
-    how["env_kwargs"] = dict(arguments.env_kwargs)
-    run_dir, checkpoint = arguments.run_dir, arguments.checkpoint
-
-    def play() -> list[dict[str, Any]]:
-        from asyncrl.cli.run_directory import evaluated
-
-        return evaluated(run_dir, checkpoint, **how)
-
+    play = partial(evaluated, arguments, **how)
     scored: list[dict[str, Any]] = run_in_child(play, what="the evaluation")
     return scored
+
+
+def evaluated(
+    arguments: EpisodeArguments,
+    *,
+    video: Path | None = None,
+    grid: int = 1,
+    window: bool = False,
+) -> list[dict[str, Any]]:
+    """Evaluate a run's model, or each of them, in this process; return plain values.
+
+    A `video` is made of the same episodes, `grid` of them at a time; a `window` shows them one
+    after another.
+    """
+    from asyncrl.envs.film import filmed, in_window  # imports gymnasium
+
+    model = SavedModel.at(arguments.run_dir, arguments.checkpoint)
+    check_run_dir(model.run_dir)
+    config, episodes = model.config(), arguments.episodes
+    kwargs = {**config.eval_env_kwargs, **arguments.env_kwargs}
+    config = replace(config, eval_env_kwargs=kwargs)
+    models = _numbered(model) if arguments.all_checkpoints else [model]
+    first = models[0].load()  # raises before environments are built
+    play = replace(
+        config.evaluate.play,
+        episodes=episodes,
+        stochastic=arguments.stochastic or config.evaluate.play.stochastic,
+    )
+    seed = config.evaluate.seed if arguments.seed is None else arguments.seed
+    environments = config.eval_env_config()
+    count = min(grid, episodes)
+    with ExitStack() as opened:
+        if video is not None:
+            env = opened.enter_context(filmed(environments, video, count))
+        else:
+            made = in_window(environments) if window else environments.build_for(episodes)
+            env = opened.enter_context(closing(made))
+        source = f"in {model.config_path}"
+        evaluator = EpisodeEvaluator(env, play, derive_seed(seed, Role.EVALUATION))
+        how: Any = {"seed": config.seed, "source": source, "n_envs": env.n_envs}
+        found = []
+        for saved in chain([first], _still_there(models[1:])):
+            policy = policy_of(saved, config.agent, env.spec, **how)
+            score, record = evaluator.evaluate(policy)
+            values = {"score": score, "episodes": episodes, "opt_steps": saved.count("opt_steps")}
+            found.append({**values, **record})
+    return found
+
+
+def _still_there(models: Sequence[SavedModel]) -> Iterator[Checkpoint]:
+    """Load each model when it is due; an active run deletes its oldest ones meanwhile."""
+    for model in models:
+        try:
+            saved = model.load()
+        except CheckpointError:
+            if model.name in Checkpointer(model.checkpoints).names():
+                raise
+            _log.warning("checkpoint %s is not evaluated: the run has deleted it", model.name)
+            continue
+        yield saved
+
+
+def _numbered(model: SavedModel) -> list[SavedModel]:
+    """Return all models of its run that are named by their optimisation steps, oldest first."""
+    names = filter(str.isdigit, Checkpointer(model.checkpoints).names())
+    return [replace(model, asked=name) for name in sorted(names, key=int)] or [model]

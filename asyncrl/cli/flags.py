@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from operator import getitem
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
-from asyncrl.bench.tuner import SearchSpace
 from asyncrl.checkpoint.resume import Resume
-from asyncrl.cli.output import show
+from asyncrl.cli.output import complain, show
 from asyncrl.cli.parser import (
     HELP,
     Data,
@@ -51,6 +50,9 @@ from asyncrl.training.rounds import Rounds
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.yaml_file import ALSO_CALLED
 
+if TYPE_CHECKING:
+    from asyncrl.bench.tuner import SearchSpace
+
 OTHER_NAMES: Mapping[str, str] = {
     **ALSO_CALLED,
     "buffer_size": "capacity",
@@ -79,16 +81,24 @@ OTHER_NAMES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """Start, output and display of a run."""
-
-    run_dir: Annotated[Path | None, COMMON] = None
-    """Directory of the run. Default: a new one under `runs/`, named after agent, environment, seed
-    and time; runs that begin in the same second get `-2`, `-3` and so on."""
+class Start:
+    """What the settings of a run begin with."""
 
     config: Annotated[Path | None, COMMON] = None
     """YAML file with settings, for instance another run's `config.yaml`. Settings that it lacks
     come from the preset. Flags override the file."""
+
+    replay: Annotated[ReplayKind | None, COMMON] = None
+    """Kind of replay buffer, if not the preset's or the file's. Its settings are `--replay.*`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output(Start):
+    """Train an agent."""
+
+    run_dir: Annotated[Path | None, COMMON] = None
+    """Directory of the run. Default: a new one under `runs/`, named after agent, environment, seed
+    and time; runs that begin in the same second get `-2`, `-3` and so on."""
 
     listen: str | None = None
     """`tcp://ADDRESS` or `tcp://ADDRESS:PORT` of this machine: actors run on any machine that joins
@@ -98,9 +108,6 @@ class Output:
     advertise: str | None = None
     """Host name or address under which hosts reach this machine, if it is not that of `--listen`,
     as behind address translation: `NAME` or `NAME:PORT`."""
-
-    replay: Annotated[ReplayKind | None, COMMON] = None
-    """Kind of replay buffer, if not the preset's or the file's. Its settings are `--replay.*`."""
 
     learners: Count = 1
     """Number of learners on this machine, each with its part of the actors, of the batch and of the
@@ -152,14 +159,19 @@ class Output:
             raise ConfigError("--dashboard-port has no effect without --dashboard; add it")
 
 
+S = TypeVar("S", bound=Start)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainArguments:
-    """The parsed command line."""
+class RunArguments(Generic[S]):
+    """The parsed command line of a run."""
 
     agent: str
     """The agent as given on the command line: a preset or an import path."""
 
-    output: Output
+    output: S
+    """What is no setting of the run itself."""
+
     config: RunConfig
     command: str = ""
     """The command line itself, as it is stored with the run."""
@@ -172,6 +184,9 @@ class TrainArguments:
 
     given: Mapping[str, str] = field(default_factory=dict)
     """The settings that flags have set, by path, with the flags."""
+
+
+TrainArguments: TypeAlias = RunArguments[Output]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,66 +207,69 @@ class _Range:
 
 
 def parse_train(argv: Sequence[str]) -> TrainArguments:
-    """Parse the command line of `asyncrl train`: the preset, or `--config`, gives the defaults."""
+    """Parse the command line of `asyncrl train`."""
+    return parse_with_agent("asyncrl train", argv, Output)
+
+
+def parse_with_agent(prog: str, argv: Sequence[str], form: type[S]) -> RunArguments[S]:
+    """Parse an agent and the flags of a run: a preset, or `--config`, gives their defaults."""
     if argv and argv[0] in HELP:
-        return parse_run("asyncrl train AGENT", argv, to_plain(preset("dqn")), about=_presets())
+        start = to_plain(preset("dqn"))
+        return parse_run(f"{prog} AGENT", argv, start, form, about=_presets())
     agent, words = (argv[0], argv[1:]) if argv and argv[0][0:1] != "-" else ("", argv)
-    own = own_values(words)
+    own = own_values(words, form)
     path = Path(own["config"]) if own.get("config") else None
     if path:
         check_config_file(path)
     named = agent or (agent_in(path) if path else "")
     if not named and not path:
-        named = agent = _suggested(words)
+        named = agent = _suggested(prog, words)
     if not named:
         raise ConfigError(
             (f"{path} has no agent.type; " if path else "")
-            + "name an agent: asyncrl train PRESET|MODULE:CONFIG [OPTIONS], where PRESET is one "
-            f"of {', '.join(preset_lines())}; or only an environment: asyncrl train --env ID"
+            + f"name an agent: {prog} PRESET|MODULE:CONFIG [OPTIONS], where PRESET is one of "
+            f"{', '.join(preset_lines())}; or only an environment: {prog} --env ID"
         )
     start = over_preset(named, path) if path else to_plain(preset(named))
     if kind := own.get("replay"):
         start["replay"] = with_replay(start["replay"], kind)
-    return parse_run(f"asyncrl train {agent}".rstrip(), words, start, agent=agent)
+    return parse_run(f"{prog} {agent}".rstrip(), words, start, form, agent=agent)
 
 
 def parse_run(
     prog: str,
     words: Sequence[str],
     start: Mapping[str, Data],
+    form: type[S],
     *,
     agent: str = "",
     about: str = "",
-) -> TrainArguments:
+) -> RunArguments[S]:
     """Parse the flags of a run, whose defaults are in `start` as a file would hold them."""
-    flags, plain = flags_over(start, words)
+    flags, plain = flags_over(start, words, form)
     if HELP & set(words):
         is_all = "--help-all" in words
         shown = [flag for flag in flags_with_effect(flags, plain) if is_all or flag.setting.common]
-        which = (
-            "All settings." if is_all else "The most common settings; --help-all shows the rest."
-        )
-        show(help_of(shown, prog, f"Train an agent. {which}{about}"))
+        which = "" if is_all else " The most common settings; --help-all shows the rest."
+        show(help_of(shown, prog, f"{(form.__doc__ or '').strip()}{which}{about}"))
         raise SystemExit(0)
     values = read(words, flags, prog, "--help-all", OTHER_NAMES)
-    if alone := [path for path in values if is_within(path, IN_FILES)]:
-        raise ConfigError(
-            f"{flag_of(alone[0])} is no flag: set {alone[0]} in the file of --config, or, to "
-            "resume, in the run's config.yaml"
-        )
-    own = {name: values.pop(name) for name in settings_of(Output) if name in values}
-    output = from_plain(Output, own)
+    _check_flags(values)
+    own = {name: values.pop(name) for name in settings_of(form) if name in values}
+    output = from_plain(form, own)
     given = {path: flag_of(path) for path in values}
     for flag, path, value in _for_hosts(own, values):
         given[path], values[path] = flag, value
     plain = laid(plain, values)
     auto = None
     if plain["actors"] == "auto":
+        from asyncrl.bench.tuner import SearchSpace
+
         auto = SearchSpace(envs="envs_per_actor" not in given, length="segment.length" not in given)
         plain["actors"] = RunConfig().actors  # the search starts from it
     with naming_flags(given):
         config = _checked(plain, output.config, given, is_auto=auto is not None)
-    return TrainArguments(
+    return RunArguments(
         agent=agent or preset_like(config),
         output=output,
         config=config,
@@ -261,9 +279,19 @@ def parse_run(
     )
 
 
-def own_values(words: Sequence[str]) -> dict[str, Data]:
+def _check_flags(paths: Iterable[str]) -> None:
+    """Refuse settings that have no flag."""
+    for path in paths:
+        if is_within(path, IN_FILES):
+            raise ConfigError(
+                f"{flag_of(path)} is no flag: set {path} in the file of --config, or, to resume, "
+                "in the run's config.yaml"
+            )
+
+
+def own_values(words: Sequence[str], form: type[Start] = Output) -> dict[str, Data]:
     """Return what a command line says that is no setting of the run itself, by name."""
-    found, _ = matched(words, flags_in(Output, {}))
+    found, _ = matched(words, flags_in(form, {}))
     return {flag.path: flag.read(values) for flag, values in found}
 
 
@@ -299,7 +327,7 @@ def _value_in(plain: Mapping[str, Data], path: str) -> Data:
 
 
 def flags_over(
-    start: Mapping[str, Data], words: Sequence[str] = ()
+    start: Mapping[str, Data], words: Sequence[str] = (), form: type[Start] = Output
 ) -> tuple[list[Flag], Mapping[str, Data]]:
     """Return all flags of a run, and its defaults with what the words choose.
 
@@ -307,7 +335,7 @@ def flags_over(
     """
     plain, choosing = start, {need.setting for need in NEEDS}
     while True:
-        flags = [*flags_in(Output, {}), *map(_with_range, flags_in(RunConfig, plain))]
+        flags = [*flags_in(form, {}), *map(_with_range, flags_in(RunConfig, plain))]
         found = [
             one for one in matched(words, flags)[0] if one[0].classes or one[0].path in choosing
         ]
@@ -376,7 +404,7 @@ def _shown(given: Mapping[str, str]) -> Callable[[str], str]:
 _OF_ENV = ("env", "env_kwargs", "env_wrappers", "vectorization")
 
 
-def _suggested(words: Sequence[str]) -> str:
+def _suggested(prog: str, words: Sequence[str]) -> str:
     """Return the preset that suits the environment of a command line, and say which and why.
 
     Returns "" if no environment is named.
@@ -389,12 +417,12 @@ def _suggested(words: Sequence[str]) -> str:
     if "env" not in values:
         return ""
     if own := [word for word in words if word.startswith(("--agent.", "--replay."))]:
-        raise ConfigError(f"{own[0]} is a setting of one agent; name it: asyncrl train PRESET ...")
+        raise ConfigError(f"{own[0]} is a setting of one agent; name it: {prog} PRESET ...")
     config = from_plain(RunConfig, laid(plain, values))
     timeout_s = config.supervision.start_timeout_s
     found_preset = suggested_for(config.env_config(), timeout_s=timeout_s)
-    show(f"{found_preset.preset} suits {config.env}: {found_preset.why}. The same by name:")
-    show(f"  asyncrl train {found_preset.preset} {shlex.join(words)}")
+    complain(f"{found_preset.preset} suits {config.env}: {found_preset.why}. The same by name:")
+    complain(f"  {prog} {found_preset.preset} {shlex.join(words)}")
     return found_preset.preset
 
 

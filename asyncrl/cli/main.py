@@ -21,10 +21,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from asyncrl.cli.output import (
     complain,
@@ -69,7 +69,7 @@ usage: asyncrl COMMAND [OPTIONS]
       draw the evaluations of runs, with intervals where seeds were repeated
   asyncrl bench env|sample|learner|train|all [--env ID] [--quick] [--json] ...
       measure throughput, each stage against its own limit; --save and --compare find regressions
-  asyncrl bench tune [--agent PRESET|MODULE:CONFIG] [--env ID] [--config FILE] [--seconds S] ...
+  asyncrl bench tune [PRESET|MODULE:CONFIG] [--env ID] [--config FILE] [--seconds S] ...
       find the fastest numbers of actors and environments; train --actors auto does it too
   asyncrl doctor [ENV] [--agent MODULE:CONFIG] [--preset NAME|--config FILE] [--json] ...
       check whether this machine, an environment or an agent is ready for training
@@ -239,10 +239,11 @@ def _run(name: str, args: list[str], *, debug: bool) -> int:
             undo.callback(gc.enable)  # also if a command cannot be loaded
             gc.disable()  # modules make a million objects, and no garbage: a seventh of the time
             launcher = _early_launcher(undo) if _has_actors(name, args) else ()
-            command = _load(name)
+            with _naming_what_is_missing(name):
+                command = importlib.import_module(COMMANDS[name])
+                arguments = command.parse(args)  # loads the agent, and torch with it
             gc.freeze()  # nor will a collection look at them
             gc.enable()
-            arguments = command.parse(args)
             raise_again()
             return int(command.run(arguments, *launcher))
     except SystemExit as ended:  # the parser has printed help, or what is wrong
@@ -260,10 +261,11 @@ def _run(name: str, args: list[str], *, debug: bool) -> int:
         return 2 if isinstance(error, ConfigError) else 1
 
 
-def _load(name: str) -> Any:  # noqa: ANN401  # a module
-    """Import a command, which needs torch and others where it runs."""
+@contextmanager
+def _naming_what_is_missing(name: str) -> Iterator[None]:
+    """Say which package a command needs that is not installed."""
     try:
-        return importlib.import_module(COMMANDS[name])
+        yield
     except ModuleNotFoundError as error:
         if error.name is None:  # raised by a package, for a reason that it gives
             raise ConfigError(f"asyncrl {name} cannot be loaded: {error}") from error

@@ -288,18 +288,18 @@ def matched(
     words: Sequence[str], flags: Sequence[Flag]
 ) -> tuple[list[tuple[Flag, list[str]]], list[str]]:
     """Return the flags of a command line with their words, and what belongs to no flag."""
-    known = {_key(name): flag for flag in flags for name in (flag.path, flag.no, *flag.aliases)}
+    known = {key_of(name): flag for flag in flags for name in (flag.path, flag.no, *flag.aliases)}
     found: list[tuple[Flag, list[str]]] = []
     unknown: list[str] = []
-    rest, *given = _split(words)
+    rest, *given = split(words)
     for word, *values in given:
         name, equals, joined = word.partition("=")
-        flag = known.get(_key(name))
+        flag = known.get(key_of(name))
         if flag is None:
             unknown.append(word)
             continue
         if flag.no and not equals:
-            joined = str(_key(name) == _key(flag.path))
+            joined = str(key_of(name) == key_of(flag.path))
         own, others = ([joined], values) if joined or equals else flag.taken(values)
         found.append((flag, own))
         rest += others
@@ -310,7 +310,7 @@ def matched(
     return found, unknown + rest
 
 
-def _split(words: Sequence[str]) -> list[list[str]]:
+def split(words: Sequence[str]) -> list[list[str]]:
     """Return the words before the first flag, and then each flag with the words that follow it."""
     parts: list[list[str]] = [[]]
     for word in words:
@@ -320,8 +320,9 @@ def _split(words: Sequence[str]) -> list[list[str]]:
     return parts
 
 
-def _key(name: str) -> str:
-    return name.lstrip("-").replace("-", "_").rstrip("_")
+def key_of(name: str) -> str:
+    """Return the path of a flag, however it is written."""
+    return name.partition("=")[0].lstrip("-").replace("-", "_").rstrip("_")
 
 
 def read(
@@ -349,7 +350,7 @@ def read(
 
 def _near(word: str, flags: Sequence[Flag], other_names: Mapping[str, str]) -> str:
     """Return a question that names the flags that may be meant; "" if none is near."""
-    asked = _key(word)
+    asked = key_of(word)
     last = asked.rpartition(".")[2]
     end = other_names.get(asked) or other_names.get(last)
     names = [flag.path for flag in flags if not flag.is_positional]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
 from asyncrl.checkpoint.checkpoint import MANIFEST, Checkpointer
 from asyncrl.checkpoint.resume import Resume
-from asyncrl.cli.flags import TrainArguments, naming_flags, own_values, parse_run
+from asyncrl.cli.flags import Output, TrainArguments, naming_flags, own_values, parse_run
 from asyncrl.cli.learners import clear_for_restart, follow, group_of
 from asyncrl.cli.output import show
 from asyncrl.cli.parser import flag_of
@@ -16,11 +17,13 @@ from asyncrl.cli.run_directory import check_run_dir, has_summary, run_dir_made
 from asyncrl.cli.train import train_in
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import to_plain
-from asyncrl.training.launchers import RunLauncher
 from asyncrl.training.ranks import sharing_failure
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.saved_model import SavedModel
 from asyncrl.training.yaml_file import load_yaml
+
+if TYPE_CHECKING:
+    from asyncrl.training.launchers import RunLauncher
 
 _USAGE = """\
 usage: asyncrl resume RUN_DIR [OPTIONS]
@@ -58,7 +61,7 @@ def parse(argv: list[str]) -> TrainArguments:
     for path in given.keys() & taken:
         raise ConfigError(f"{flag_of(path)} cannot be changed: it is taken from the run")
     config = load_yaml(RunConfig, run_dir / "config.yaml")
-    arguments = parse_run(f"asyncrl resume {quote(name)}", words, to_plain(config))
+    arguments = parse_run(f"asyncrl resume {quote(name)}", words, to_plain(config), Output)
     if arguments.auto:
         raise ConfigError("--actors auto cannot be used here: give a number, or omit the flag")
     output = arguments.output

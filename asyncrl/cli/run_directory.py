@@ -10,25 +10,18 @@ import socket
 import subprocess
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
 
-from asyncrl.actor.evaluator import EpisodeEvaluator
-from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.directory import make_directory, sync
-from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import CLOCK_TIME
-from asyncrl.core.seeding import Role, derive_seed
-from asyncrl.envs.film import filmed, in_window
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.machine import machine
 from asyncrl.report.run_files import RunFiles
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.saved_model import SavedModel, policy_of
 from asyncrl.training.yaml_file import save_yaml
 
 _log = logging.getLogger(__name__)
@@ -251,79 +244,3 @@ def check_run_dir(run_dir: Path) -> None:
         f"{run_dir} is not a run directory: {found}; name the --run-dir of asyncrl train, or a "
         "directory in runs/, which contains checkpoints/"
     )
-
-
-def find_model(run: Path, checkpoint: str | None) -> SavedModel:
-    """Return the model of a run, or of one of its checkpoints."""
-    model = SavedModel.at(run, checkpoint)
-    check_run_dir(model.run_dir)
-    return model
-
-
-def evaluated(
-    run: Path,
-    checkpoint: str | None,
-    *,
-    all_checkpoints: bool,
-    episodes: int,
-    seed: int | None,
-    stochastic: bool,
-    env_kwargs: Mapping[str, Any],
-    video: Path | None = None,
-    grid: int = 1,
-    window: bool = False,
-) -> list[dict[str, Any]]:
-    """Evaluate a run's model, or each of them, in this process; return plain values.
-
-    Without a `seed` the episodes are those of training. `env_kwargs` replace arguments of the run's
-    evaluations. A `video` is made of the same episodes, `grid` of them at a time;
-    a `window` shows them one after another.
-    """
-    model = find_model(run, checkpoint)
-    config = model.config()
-    config = replace(config, eval_env_kwargs={**config.eval_env_kwargs, **env_kwargs})
-    models = _numbered(model) if all_checkpoints else [model]
-    first = models[0].load()  # raises before environments are built
-    play = replace(
-        config.evaluate.play,
-        episodes=episodes,
-        stochastic=stochastic or config.evaluate.play.stochastic,
-    )
-    seed = config.evaluate.seed if seed is None else seed
-    environments = config.eval_env_config()
-    count = min(grid, episodes)
-    with ExitStack() as opened:
-        if video is not None:
-            env = opened.enter_context(filmed(environments, video, count))
-        else:
-            made = in_window(environments) if window else environments.build_for(episodes)
-            env = opened.enter_context(closing(made))
-        source = f"in {model.config_path}"
-        evaluator = EpisodeEvaluator(env, play, derive_seed(seed, Role.EVALUATION))
-        how: Any = {"seed": config.seed, "source": source, "n_envs": env.n_envs}
-        found = []
-        for saved in chain([first], _still_there(models[1:])):
-            policy = policy_of(saved, config.agent, env.spec, **how)
-            score, record = evaluator.evaluate(policy)
-            values = {"score": score, "episodes": episodes, "opt_steps": saved.count("opt_steps")}
-            found.append({**values, **record})
-    return found
-
-
-def _still_there(models: Sequence[SavedModel]) -> Iterator[Checkpoint]:
-    """Load each model when it is due; an active run deletes its oldest ones meanwhile."""
-    for model in models:
-        try:
-            saved = model.load()
-        except CheckpointError:
-            if model.name in Checkpointer(model.checkpoints).names():
-                raise
-            _log.warning("checkpoint %s is not evaluated: the run has deleted it", model.name)
-            continue
-        yield saved
-
-
-def _numbered(model: SavedModel) -> list[SavedModel]:
-    """Return all models of its run that are named by their optimisation steps, oldest first."""
-    names = filter(str.isdigit, Checkpointer(model.checkpoints).names())
-    return [replace(model, asked=name) for name in sorted(names, key=int)] or [model]

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from asyncrl.cli.flags import Output, TrainArguments, naming_flags, parse_train
 from asyncrl.cli.learners import after_restart, follow, group_of, post_run_dir, started_by
@@ -24,7 +25,6 @@ from asyncrl.cli.run_directory import (
     save_starts,
     save_summary,
 )
-from asyncrl.cli.tune import tune
 from asyncrl.core.callback import Callback
 from asyncrl.core.errors import AsyncRLError
 from asyncrl.core.evaluator import VIDEOS
@@ -38,16 +38,16 @@ from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import Trainer
 from asyncrl.metrics.verdict import Setup
 from asyncrl.recorders.background import BackgroundRecorder
-from asyncrl.recorders.csv import CsvRecorder
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.recorders.terminal import ProgressConsole, TerminalRecorder, render_summary
-from asyncrl.report.live import LiveReport
-from asyncrl.training.describe_env import describe_env_of_run
 from asyncrl.training.filming import discard_films
-from asyncrl.training.launchers import RunLauncher
 from asyncrl.training.ranks import sharing_failure
 from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from asyncrl.report.live import LiveReport
+    from asyncrl.training.launchers import RunLauncher
 from asyncrl.training.signals import interrupting
 
 
@@ -82,6 +82,8 @@ def recorder_of(config: RunConfig, run_dir: Path, output: Output) -> BackgroundR
     """Return the recorders of a run as one: a file in its directory, and those chosen by flags."""
     recorders: list[Recorder] = [JsonlRecorder(run_dir / "metrics.jsonl")]
     if output.csv:
+        from asyncrl.recorders.csv import CsvRecorder
+
         recorders.append(CsvRecorder(run_dir / "metrics.csv"))
     if not output.quiet:
         stop = config.stop_condition()
@@ -231,6 +233,8 @@ def _dashboard(output: Output, run_dir: Path) -> AbstractContextManager[LiveRepo
     """Take the port of the dashboard before anything starts; show the end of the run at the end."""
     if not output.dashboard:
         return nullcontext()
+    from asyncrl.report.live import LiveReport
+
     return closing(LiveReport(run_dir, output.dashboard_port))
 
 
@@ -275,6 +279,8 @@ def _trained(
 
 def _tuned(arguments: TrainArguments) -> TrainArguments:
     """Choose the settings that were left to the search, by short runs."""
+    from asyncrl.cli.tune import tune
+
     quiet = arguments.output.quiet
     if not quiet:
         show(f"choosing the number of actors by short runs, at most {_TUNING_S:.0f} s")
@@ -299,6 +305,8 @@ def _build(
             launcher = None
         # The run builds environments in this process; first a child finds those that crash or hang.
         if config.mode == "sync" or config.evaluate.where != "off":
+            from asyncrl.training.describe_env import describe_env_of_run
+
             describe_env_of_run(config)
     recorder = recorder_of(config, run_dir, output)
     if not arguments.resume:

@@ -5,65 +5,39 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 from asyncrl.bench.trial import Trial, run_trial
-from asyncrl.bench.tuner import Plan, SearchSpace, TrialRecord, Tuner, Tuning
-from asyncrl.cli.flags import check_config_file
+from asyncrl.bench.tuner import Plan, SearchSpace, Tuner, Tuning
+from asyncrl.cli.flags import RunArguments, Start, parse_with_agent
 from asyncrl.cli.output import show
-from asyncrl.cli.parser import parsed
-from asyncrl.core.declared import Positive
-from asyncrl.core.env import DiscreteSpec
-from asyncrl.core.errors import AsyncRLError, ConfigError
+from asyncrl.cli.parser import key_of, split
+from asyncrl.core.declared import COMMON, Positive, settings_of
+from asyncrl.core.errors import ConfigError
 from asyncrl.metrics import limits
 from asyncrl.replay.sequences import SequenceReplayConfig
-from asyncrl.training.describe_env import describe_env_of_run
 from asyncrl.training.modes import check_mode
-from asyncrl.training.presets import load_over, preset, preset_like
 from asyncrl.training.run_config import RunConfig
-from asyncrl.training.yaml_file import load_yaml
 
 _TRIAL_S = 1.0
 _FEWEST_STEPS_EACH = 1000
 """Minimum steps per environment in a run whose steps are limited."""
 
-_COLUMNS = (
-    ("actors", 6),
-    ("envs", 5),
-    ("rows", 5),
-    ("env steps/s", 11),
-    ("opt steps/s", 11),
-)
+_HEAD = "actors   envs   rows  env steps/s  opt steps/s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TuneOptions:
-    """Find how many actors, environments and rows train fastest on this machine."""
+class TuneOptions(Start):
+    """Find how many actors, environments and rows train fastest on this machine.
 
-    agent: str = ""
-    """A preset of `asyncrl train`, or `module:Class` of an agent config. Default: `dqn` or `sac`,
-    depending on the environment's actions."""
+    Takes the settings of `asyncrl train`; values given by a flag are kept, but for the actors.
+    """
 
-    env: str | None = None
-    """A Gymnasium id, or `module:factory`. Default: that of the preset or the file."""
-
-    env_kwargs: Mapping[str, bool | int | float | str] = field(default_factory=dict)
-    """Keyword arguments of the environment, in place of those of the preset or the file."""
-
-    vectorization: Literal["batch", "native"] | None = None
-    """`batch` steps single environments one after another; `native` uses the environment's own
-    vector form. Default: that of the preset or the file."""
-
-    config: Path | None = None
-    """YAML file with the settings to tune, for instance a run's `config.yaml`."""
-
-    seconds: Positive = 60.0
+    seconds: Annotated[Positive, COMMON] = 60.0
     """Time limit of the search in seconds."""
 
-    json: bool = False
+    json: Annotated[bool, COMMON] = False
     """Print one line of JSON."""
 
 
@@ -71,28 +45,36 @@ class TuneOptions:
 class TuneArguments:
     """The parsed command line."""
 
-    options: TuneOptions
-    agent: str
-    config: RunConfig
-    """The settings from which the search starts."""
+    run: RunArguments[TuneOptions]
+    words: list[str]
+    """Those that `asyncrl train` takes, too."""
 
 
 def parse(argv: list[str]) -> TuneArguments:
     """Parse the command line after `asyncrl bench tune`."""
-    options = parsed(TuneOptions, prog="asyncrl bench tune", args=argv)
-    agent, config = _settings(options)
-    return TuneArguments(options=options, agent=agent, config=config)
+    parsed = parse_with_agent("asyncrl bench tune", [*argv, "--actors", "auto"], TuneOptions)
+    own = settings_of(TuneOptions).keys() - settings_of(Start).keys()
+    parts = [part for part in split(argv) if part and key_of(part[0]) not in own]
+    if argv[0].startswith("-"):
+        parts.insert(0, [parsed.agent])
+    return TuneArguments(run=parsed, words=[word for part in parts for word in part])
 
 
 def run(arguments: TuneArguments) -> int:
     """Search, and return the exit code."""
-    options, agent, config = arguments.options, arguments.agent, arguments.config
+    options, agent, config = arguments.run.output, arguments.run.agent, arguments.run.config
     if not options.json:
         show(f"{agent} on {config.env}, at most {options.seconds:.0f} s")
-    tuned, tuning = tune(config, seconds=options.seconds, quiet=options.json)
-    command = _command(agent, tuned, options)
+    _, tuning = tune(
+        config, seconds=options.seconds, search_space=arguments.run.auto, quiet=options.json
+    )
+    chosen = tuning.chosen
+    command = (
+        f"asyncrl train {shlex.join(arguments.words)} --actors {chosen.actors} --envs-per-actor "
+        f"{chosen.envs_per_actor} --segment.length {chosen.segment_length}"
+    )
     if options.json:
-        plan = dataclasses.asdict(tuning.chosen)
+        plan = dataclasses.asdict(chosen)
         tried = [dataclasses.asdict(one) for one in tuning.tried]
         choice = {"sentence": tuning.sentence, "command": command}
         show(json.dumps({"env": config.env, "agent": agent, **plan, **choice, "tried": tried}))
@@ -126,7 +108,7 @@ def tune(
         )
 
     report = (lambda _: None) if quiet else show
-    report("  ".join(f"{title:>{width}}" for title, width in _COLUMNS))
+    report(_HEAD)
     tuning = Tuner(
         run_plan=lambda plan: _trial(configured(plan)),
         start=Plan(
@@ -136,8 +118,12 @@ def tune(
         ),
         budget_s=seconds,
         search_space=search_space,
-        on_tried=lambda tried: report(_row(tried)),
-        on_failed=lambda plan, error: report(_failed_row(plan, error)),
+        on_tried=lambda one: report(
+            _row(one.plan, one.trial.env_steps_per_s, one.trial.opt_steps_per_s)
+        ),
+        on_failed=lambda plan, error: report(
+            f"{_row(plan)}  cannot run: {str(error).splitlines()[0]}"
+        ),
     ).run()
     return configured(tuning.chosen), tuning
 
@@ -180,35 +166,6 @@ def render(tuning: Tuning, command: str) -> str:
     return "\n".join(lines)
 
 
-def _settings(options: TuneOptions) -> tuple[str, RunConfig]:
-    """Return the agent's name, and the settings to start from."""
-    if options.config:
-        check_config_file(options.config)
-        name = options.agent or preset_like(load_yaml(RunConfig, options.config))
-        config = load_over(name, options.config)
-    else:
-        name = options.agent or _fitting_agent(options)
-        config = preset(name)
-    return name, _in_environment(config, options)
-
-
-def _in_environment(config: RunConfig, options: TuneOptions) -> RunConfig:
-    """Return the settings with the environment that the flags name."""
-    return replace(
-        config,
-        env=options.env or config.env,
-        env_kwargs=options.env_kwargs or config.env_kwargs,
-        vectorization=options.vectorization or config.vectorization,
-    )
-
-
-def _fitting_agent(options: TuneOptions) -> str:
-    if options.env is None:
-        return "dqn"
-    config = replace(_in_environment(preset("dqn"), options), envs_per_actor=1)
-    return "dqn" if isinstance(describe_env_of_run(config).spec.action, DiscreteSpec) else "sac"
-
-
 def _allowed(config: RunConfig, search_space: SearchSpace) -> SearchSpace:
     """Exclude what would change the algorithm or cannot be changed; keep within limits."""
     most = search_space.most_envs
@@ -227,41 +184,6 @@ def _allowed(config: RunConfig, search_space: SearchSpace) -> SearchSpace:
     )
 
 
-def _command(agent: str, config: RunConfig, options: TuneOptions) -> str:
-    kwargs = [shlex.quote(f"{word}") for pair in options.env_kwargs.items() for word in pair]
-    parts = ["asyncrl train", agent]
-    parts += [f"--config {shlex.quote(str(options.config))}"] if options.config else []
-    parts += ["--mode async"] if config.mode != "async" else []  # as the short runs were
-    parts += ["--data None"] if config.data is not None else []
-    parts += [f"--env {shlex.quote(config.env)}"]
-    parts += [f"--env-kwargs {' '.join(kwargs)}"] if kwargs else []
-    parts += [f"--vectorization {options.vectorization}"] if options.vectorization else []
-    parts += [
-        f"--actors {config.actors}",
-        f"--envs-per-actor {config.envs_per_actor}",
-        f"--segment.length {config.segment.length}",
-    ]
-    return " ".join(parts)
-
-
-def _row(tried: TrialRecord) -> str:
-    trial = tried.trial
-    return _aligned(
-        *_cells(tried.plan),
-        f"{trial.env_steps_per_s:,.0f}",
-        f"{trial.opt_steps_per_s:,.0f}",
-    )
-
-
-def _failed_row(plan: Plan, error: AsyncRLError) -> str:
-    sentence = str(error).partition("\n")[0]
-    return f"{_aligned(*_cells(plan))}  cannot run: {sentence}"
-
-
-def _cells(plan: Plan) -> tuple[str, ...]:
-    counts = (plan.actors, plan.envs_per_actor, plan.segment_length)
-    return tuple(map(str, counts))
-
-
-def _aligned(*cells: str) -> str:
-    return "  ".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=False))
+def _row(plan: Plan, *rates: float) -> str:
+    settings = f"{plan.actors:>6}  {plan.envs_per_actor:>5}  {plan.segment_length:>5}"
+    return settings + "".join(f"  {rate:>11,.0f}" for rate in rates)

@@ -28,26 +28,17 @@ class Need(NamedTuple):
     """Who needs it."""
 
 
+_ENVS = ("async", "sync")
+_ACTORS = ("async",)
+
 NEEDS = (
-    Need(
-        "mode",
-        ("async", "sync"),
-        (
-            *("actors", "envs_per_actor", "segment", "limiter"),
-            *("parts.processor", "make_eval_env", "make_processor", "parts.strategy", "strategy"),
-        ),
-    ),
-    Need(
-        "mode",
-        ("async",),
-        (
-            *("launcher", "inference", "supervision", "transport", "proxy", "ranks"),
-            *("limiter.band_transitions", "trainer.batches_per_draw"),
-            *("trainer.sync_interval_opt_steps", "trainer.max_lag_s", "trainer.max_lag_opt_steps"),
-            *("parts.actor_agents", "actor_agents"),
-            *("observers", "join_key", "hosts", "ray", "serving"),
-        ),
-    ),
+    Need("mode", _ENVS, ("actors", "envs_per_actor", "segment", "limiter", "strategy")),
+    Need("mode", _ENVS, ("parts.processor", "parts.strategy", "make_processor", "make_eval_env")),
+    Need("mode", _ACTORS, ("launcher", "supervision", "inference", "transport", "proxy")),
+    Need("mode", _ACTORS, ("hosts", "ray", "serving", "ranks", "observers", "join_key")),
+    Need("mode", _ACTORS, ("parts.actor_agents", "actor_agents", "trainer.batches_per_draw")),
+    Need("mode", _ACTORS, ("trainer.max_lag_s", "trainer.max_lag_opt_steps")),
+    Need("mode", _ACTORS, ("trainer.sync_interval_opt_steps", "limiter.band_transitions")),
     Need("mode", ("offline",), ("data",)),
     Need("launcher", ("hosts", "ray"), ("hosts", "transport.bind_every_interface")),
     Need("launcher", ("ray",), ("ray",)),

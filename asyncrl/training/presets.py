@@ -10,21 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
-from asyncrl.agents.awac import AWACConfig
-from asyncrl.agents.bc import BCConfig
-from asyncrl.agents.c51 import C51Config
-from asyncrl.agents.crossq import CrossQConfig
-from asyncrl.agents.discrete_sac import DiscreteSACConfig
-from asyncrl.agents.dqn import DQNConfig
-from asyncrl.agents.impala import IMPALAConfig
-from asyncrl.agents.iql import IQLConfig
-from asyncrl.agents.iqn import IQNConfig
-from asyncrl.agents.parts.exploration import EpsilonLadder
-from asyncrl.agents.ppo import PPOConfig
-from asyncrl.agents.r2d2 import R2D2Config
-from asyncrl.agents.rainbow import RainbowConfig
-from asyncrl.agents.sac import SACConfig
-from asyncrl.agents.td3 import TD3Config
 from asyncrl.core.agent import is_agent_config
 from asyncrl.core.declared import settings_of
 from asyncrl.core.errors import ConfigError
@@ -40,7 +25,7 @@ from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.run_config import RunConfig, offline_defaults
 from asyncrl.training.yaml_file import check_names, read_yaml
-from asyncrl.transport.zeromq import ZmqTransportConfig
+from asyncrl.transport.zeromq_socket import ZmqTransportConfig
 
 ReplayKind = Literal["uniform", "prioritized", "hindsight"]
 
@@ -59,6 +44,8 @@ def appo() -> RunConfig:
 
     Corrects for actions of models that are some batches old.
     """
+    from asyncrl.agents.ppo import PPOConfig
+
     start = ppo()
     return replace(
         start,
@@ -69,11 +56,15 @@ def appo() -> RunConfig:
 
 def awac() -> RunConfig:
     """AWAC, offline: learns from `--data`, more from actions that were better than average."""
+    from asyncrl.agents.awac import AWACConfig
+
     return offline_defaults(AWACConfig())
 
 
 def bc() -> RunConfig:
     """Behavioural cloning, offline: learns from `--data` to imitate its actions."""
+    from asyncrl.agents.bc import BCConfig
+
     return offline_defaults(BCConfig())
 
 
@@ -82,6 +73,8 @@ def c51() -> RunConfig:
 
     For other environments set v_min and v_max to the range of their returns.
     """
+    from asyncrl.agents.c51 import C51Config
+
     return replace(dqn(), agent=C51Config(v_min=0.0, v_max=100.0, double=True))
 
 
@@ -90,6 +83,8 @@ def crossq() -> RunConfig:
 
     One optimisation step for each environment step.
     """
+    from asyncrl.agents.crossq import CrossQConfig
+
     return RunConfig(
         agent=CrossQConfig(hidden=(64, 64), critic_hidden=(64, 64)),
         env="Pendulum-v1",
@@ -106,6 +101,8 @@ def crossq_mujoco() -> RunConfig:
 
     One optimisation step for each environment step; the replay takes 0.1 GB for HalfCheetah.
     """
+    from asyncrl.agents.crossq import CrossQConfig
+
     start = sac_mujoco()
     evaluate = replace(start.evaluate, interval_opt_steps=2500)
     return replace(start, agent=CrossQConfig(), evaluate=evaluate)
@@ -113,6 +110,8 @@ def crossq_mujoco() -> RunConfig:
 
 def discrete_sac() -> RunConfig:
     """Soft actor-critic for small problems with discrete actions; CartPole in seconds."""
+    from asyncrl.agents.discrete_sac import DiscreteSACConfig
+
     return RunConfig(
         agent=DiscreteSACConfig(
             target_entropy_share=0.8,
@@ -133,6 +132,8 @@ def discrete_sac() -> RunConfig:
 
 def dqn() -> RunConfig:
     """DQN for small problems with discrete actions; CartPole in seconds."""
+    from asyncrl.agents.dqn import DQNConfig
+
     return RunConfig(
         agent=DQNConfig(),
         envs_per_actor=16,
@@ -149,6 +150,9 @@ def dqn_atari() -> RunConfig:
 
     Follows Mnih et al. (2015) in what is stored and how often it is sampled, Ape-X in the rest.
     """
+    from asyncrl.agents.dqn import DQNConfig
+    from asyncrl.agents.parts.exploration import EpsilonLadder
+
     return RunConfig(
         agent=DQNConfig(
             hidden=(512,),
@@ -169,6 +173,9 @@ def dqn_atari() -> RunConfig:
 
 def dqn_mountaincar() -> RunConfig:
     """DQN for MountainCar and others where exploration must repeat an action."""
+    from asyncrl.agents.dqn import DQNConfig
+    from asyncrl.agents.parts.exploration import EpsilonLadder
+
     start = dqn()
     exploration = EpsilonLadder(decay_env_steps=50_000, duration_env_steps=16)
     return replace(
@@ -188,6 +195,9 @@ def dqn_toy() -> RunConfig:
     other. Exploration begins at random. One-step returns have no error from random actions.
     Evaluations cut an episode after 200 steps, since those of CliffWalking have no limit.
     """
+    from asyncrl.agents.dqn import DQNConfig
+    from asyncrl.agents.parts.exploration import EpsilonLadder
+
     return RunConfig(
         agent=DQNConfig(hidden=(), exploration=EpsilonLadder(decay_env_steps=50_000)),
         env="Taxi-v4",
@@ -204,6 +214,8 @@ def dqn_toy() -> RunConfig:
 
 def iql() -> RunConfig:
     """IQL, offline: learns from `--data` without evaluating actions outside the data."""
+    from asyncrl.agents.iql import IQLConfig
+
     return offline_defaults(IQLConfig())
 
 
@@ -213,6 +225,8 @@ def impala() -> RunConfig:
     Trajectories are long enough for returns of many steps; rewards are normalised by the scale of
     returns.
     """
+    from asyncrl.agents.impala import IMPALAConfig
+
     return RunConfig(
         agent=IMPALAConfig(learning_rate=2e-3, normalize_obs=True, normalize_reward=True),
         envs_per_actor=8,
@@ -226,6 +240,8 @@ def impala() -> RunConfig:
 
 def iqn() -> RunConfig:
     """IQN for small problems with discrete actions: quantiles of returns; CartPole in seconds."""
+    from asyncrl.agents.iqn import IQNConfig
+
     return replace(dqn(), agent=IQNConfig(n_acting_quantiles=8))
 
 
@@ -234,6 +250,8 @@ def ppo() -> RunConfig:
 
     Batches come from models that are few versions old, since little experience is in flight.
     """
+    from asyncrl.agents.ppo import PPOConfig
+
     return RunConfig(
         agent=PPOConfig(),
         envs_per_actor=8,
@@ -251,6 +269,8 @@ def ppo_mujoco() -> RunConfig:
 
     Both cores work: actors sample as fast as the learner learns from each step eight times.
     """
+    from asyncrl.agents.ppo import PPOConfig
+
     start = ppo()
     return replace(
         start,
@@ -273,6 +293,8 @@ _R2D2_BURN_IN = 8
 
 def r2d2() -> RunConfig:
     """R2D2, a recurrent DQN, for small problems that are partially observable."""
+    from asyncrl.agents.r2d2 import R2D2Config
+
     return RunConfig(
         agent=R2D2Config(burn_in=_R2D2_BURN_IN),
         envs_per_actor=4,
@@ -291,12 +313,16 @@ def rainbow() -> RunConfig:
 
     For other environments set v_min and v_max to the range of their returns.
     """
+    from asyncrl.agents.rainbow import RainbowConfig
+
     replay = PrioritizedReplayConfig(n_step=5)
     return replace(dqn(), agent=RainbowConfig(v_min=0.0, v_max=100.0), replay=replay)
 
 
 def sac() -> RunConfig:
     """Soft actor-critic for small problems with continuous actions; Pendulum in seconds."""
+    from asyncrl.agents.sac import SACConfig
+
     return RunConfig(
         agent=SACConfig(
             hidden=(64, 64),
@@ -316,6 +342,8 @@ def sac() -> RunConfig:
 
 def sac_goals() -> RunConfig:
     """Soft actor-critic with hindsight, for robots with goals; FetchReach in a minute."""
+    from asyncrl.agents.sac import SACConfig
+
     return RunConfig(
         agent=SACConfig(
             hidden=(64, 64),
@@ -340,6 +368,8 @@ def sac_mujoco() -> RunConfig:
 
     One optimisation step for each environment step; the replay takes 0.1 GB for HalfCheetah.
     """
+    from asyncrl.agents.sac import SACConfig
+
     return RunConfig(
         agent=SACConfig(),
         env="HalfCheetah-v5",
@@ -357,6 +387,8 @@ def td3() -> RunConfig:
 
     Each environment explores with a different amount of noise.
     """
+    from asyncrl.agents.td3 import TD3Config
+
     agent = TD3Config(
         hidden=(64, 64),
         actor_learning_rate=3e-3,
@@ -373,6 +405,8 @@ def td3_mujoco() -> RunConfig:
 
     One optimisation step for each environment step; the replay takes 0.1 GB for HalfCheetah.
     """
+    from asyncrl.agents.td3 import TD3Config
+
     agent = TD3Config(
         actor_learning_rate=1e-3,
         critic_learning_rate=1e-3,

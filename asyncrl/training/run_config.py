@@ -40,7 +40,7 @@ from asyncrl.supervision.ray import RayConfig
 from asyncrl.training.common_config import BY_STEPS, EvaluationConfig
 from asyncrl.training.modes import Mode
 from asyncrl.training.named_parts import NamedParts
-from asyncrl.transport.zeromq import ZmqTransportConfig
+from asyncrl.transport.zeromq_socket import ZmqTransportConfig
 
 if TYPE_CHECKING:
     from asyncrl.envs.gym import EnvConfig  # loads Gymnasium

@@ -42,7 +42,6 @@ _RESERVE_S = 1.0
 _SUMMARY_S = 0.5
 """Timeout for writing the summary, within the reserve."""
 
-_NO_DESCRIPTOR = -1
 _STOP_BYTE = b"\0"
 _STDERR = 2
 _SHOW_CURSOR = "\x1b[?25h\n"  # and end the line in which a live view stopped
@@ -219,7 +218,7 @@ def _restore_in_child() -> None:
     """Stop a forked child from writing its signals to the pipe, which it shares with its parent."""
     if _write_ends:
         _write_ends.clear()
-        signal.set_wakeup_fd(_NO_DESCRIPTOR)
+        signal.set_wakeup_fd(-1)  # none
 
 
 os.register_at_fork(after_in_child=_restore_in_child)

@@ -13,7 +13,8 @@ from gymnasium.spaces import Discrete
 from asyncrl.actor.evaluator import EpisodeEvaluator
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
-from asyncrl.cli import run_directory
+from asyncrl.cli.eval import EpisodeArguments
+from asyncrl.cli.eval import evaluated as evaluated_here
 from asyncrl.cli.main import main
 from asyncrl.core.agent import Policy
 from asyncrl.core.evaluator import Evaluation
@@ -69,8 +70,8 @@ def test_checkpoint_that_an_active_run_deletes_is_passed_over(
         return evaluate(self, policy)
 
     monkeypatch.setattr(EpisodeEvaluator, "evaluate", delete_and_evaluate)
-    how: Any = {"episodes": 1, "seed": None, "stochastic": False, "env_kwargs": {}}
-    found = run_directory.evaluated(tmp_path, None, all_checkpoints=True, **how)
+    all_of_them = EpisodeArguments(run_dir=tmp_path, all_checkpoints=True, episodes=1)
+    found = evaluated_here(all_of_them)
     assert [scored["opt_steps"] for scored in found] == [10, 30]
     assert "checkpoint 20 is not evaluated: the run has deleted it" in caplog.text
 

@@ -87,10 +87,10 @@ def test_actors_launcher_starts_before_the_command_is_loaded_and_ends_with_it(
 @pytest.mark.processes
 def test_where_torch_is_missing_a_sentence_says_so() -> None:
     code = "import sys; sys.modules['torch'] = None; from asyncrl.cli.main import main; main()"
-    command = [sys.executable, "-c", code, "resume", "x"]
+    command = [sys.executable, "-c", code, "train", "dqn"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    needs = "asyncrl resume needs torch, which is not installed here: pip install asyncrl"
+    needs = "asyncrl train needs torch, which is not installed here: pip install asyncrl"
     assert done.stderr.startswith(f"asyncrl: error: {needs}")
     assert done.stderr.count("\n") == 1
 
@@ -106,7 +106,7 @@ def test_where_torch_is_missing_a_sentence_says_so() -> None:
         ("train dqn --max-env-steps 1.5", "--max-env-steps: expected a whole number, got '1.5'"),
         ("train dqn --config nothing.yaml", "--config: nothing.yaml does not exist"),
         ("train dqn stray", "stray"),
-        ("bench tune --seconds 0", "--seconds must be positive, got 0"),
+        ("bench tune dqn --seconds 0", "--seconds must be positive, got 0"),
         ("train ppo --limiter.samples-per-insert 2", "(set by --limiter.samples-per-insert)\n"),
         ("train dqn --config .", "--config: . is a directory; name a file in it"),
         ("eval", "Directory of the run"),
@@ -401,7 +401,7 @@ def test_modules_that_others_may_have_put_here_do_not_come_first(
         ),
         ("train sac --agent.lr 1", "--agent.actor-learning-rate or --agent."),
         ("train dqn -f x.yaml", "unknown flag -f (did you mean --config?)"),
-        ("bench tune dqn --second 3", "did you mean --seconds?); asyncrl bench tune --help"),
+        ("bench tune dqn --second 3", "did you mean --seconds?); asyncrl bench tune dqn --help"),
     ],
 )
 def test_unknown_flags_are_named_once_with_near_ones(

@@ -28,7 +28,7 @@ from asyncrl.agents.parts.exploration import Softmax
 from asyncrl.bench.tuner import Plan, SearchSpace, TrialRecord, Tuning
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli import run_directory as _run_directory
-from asyncrl.cli import train as train_command
+from asyncrl.cli import tune as tune_command
 from asyncrl.cli.main import main
 from asyncrl.cli.run_directory import run_dir_made
 from asyncrl.cli.train import _run_dir, parse
@@ -475,7 +475,7 @@ def test_choice_is_reported_trained_with_and_saved(
         tuning = Tuning(start=chosen, chosen=chosen, tried=(found,), took_s=0.0)
         return replace(config, actors=1, envs_per_actor=3), tuning
 
-    monkeypatch.setattr(train_command, "tune", tune)
+    monkeypatch.setattr(tune_command, "tune", tune)
     run_dir = tmp_path / "it"
     flags = [*TINY, "--max-opt-steps", "20", "--run-dir", str(run_dir), "--actors", "auto"]
     flags += ["--launcher", "thread"]
@@ -495,7 +495,7 @@ def test_search_that_fails_leaves_nothing(
         assert not run_dir.exists()  # which would stay if it were killed now
         raise ConfigError("no such environment")
 
-    monkeypatch.setattr(train_command, "tune", tune)
+    monkeypatch.setattr(tune_command, "tune", tune)
     run_dir = tmp_path / "it"
     assert main(["train", "dqn", "--run-dir", str(run_dir), "--actors", "auto"]) == 2
     assert "no such environment" in capsys.readouterr().err

@@ -103,8 +103,7 @@ def test_trajectories_keep_their_length_and_messages_stay_below_a_batch() -> Non
 @pytest.mark.usefixtures("tried")
 @pytest.mark.parametrize("name", ["sac", "r2d2", "iql"])
 def test_every_preset_can_be_tuned(name: str) -> None:
-    arguments = parse(["--agent", name])
-    config, tuning = tune(arguments.config, seconds=60.0)
+    config, tuning = tune(parse([name, "--mode", "async"]).run.config, seconds=60.0)
     assert type(config.replay) is type(preset(name).replay)
     assert tuning.sentence.startswith("chose ")
 
@@ -113,14 +112,14 @@ def test_every_preset_can_be_tuned(name: str) -> None:
 def test_file_of_any_preset_is_known_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     save_yaml(preset("appo"), path)
-    assert parse(["--config", str(path)]).agent == "appo"
-    assert parse(["--config", str(path), "--agent", "ppo"]).agent == "ppo"
+    assert parse(["--config", str(path)]).run.agent == "appo"
+    assert parse(["ppo", "--config", str(path)]).run.agent == "ppo"
 
 
 def test_people_read_a_table_a_sentence_and_a_command(
     tried: list[RunConfig], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(parse(["--agent", "dqn"])) == 0
+    assert run(parse(["dqn"])) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "dqn on CartPole-v1, at most 60 s"
     end = lines.index("")
@@ -144,34 +143,25 @@ def test_plan_that_cannot_be_run_has_a_line_of_the_table(
         return run_trial(agent, make_env, config, **how)
 
     monkeypatch.setattr(tune_command, "run_trial", runs_out)
-    assert run(parse(["--agent", "dqn"])) == 0
+    assert run(parse(["dqn"])) == 0
     lines = capsys.readouterr().out.splitlines()
     (failed,) = (line for line in lines if "cannot run" in line)
     assert failed.split()[:3] == ["1", "64", "16"]
     assert failed.endswith("cannot run: actor 0 was killed by SIGKILL")
 
 
-@pytest.mark.parametrize("agent", ["dqn", "iql"])
+@pytest.mark.parametrize("words", ["dqn --json", "iql --mode async --json", "--json --env Taxi-v4"])
 def test_command_of_the_choice_gives_the_chosen_settings(
-    agent: str, tried: list[RunConfig], capsys: pytest.CaptureFixture[str]
+    words: str, tried: list[RunConfig], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(parse(["--agent", agent, "--json"]))
+    run(parse(words.split()))
     printed = json.loads(capsys.readouterr().out)
     words = printed["command"].split()
     assert words[:2] == ["asyncrl", "train"]
     config = train_command.parse(words[2:]).config
     assert (config.actors, config.envs_per_actor) == (printed["actors"], printed["envs_per_actor"])
     assert config.segment.length == printed["segment_length"]
-    assert config in [replace(one, mode="async") for one in tried]
-
-
-@pytest.mark.usefixtures("tried")
-@pytest.mark.parametrize(("env", "agent"), [("CartPole-v1", "dqn"), ("Pendulum-v1", "sac")])
-def test_agent_is_the_one_that_fits_the_actions(
-    env: str, agent: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(parse(["--env", env, "--json"]))
-    assert json.loads(capsys.readouterr().out)["agent"] == agent
+    assert config in tried
 
 
 def test_file_gives_the_settings(
@@ -186,4 +176,4 @@ def test_file_gives_the_settings(
     assert f"--config {path}" in json.loads(capsys.readouterr().out)["command"]
     assert {trying.agent for trying in tried} == {config.agent}
     with pytest.raises(ConfigError, match="trains DQNConfig, but sac is SACConfig"):
-        parse(["--config", str(path), "--agent", "sac"])
+        parse(["sac", "--config", str(path)])

@@ -53,6 +53,6 @@ def test_train_without_an_agent_says_what_it_takes(
     assert suggested_for(EnvConfig(id="Taxi-v4"), timeout_s=60.0).preset == "dqn-toy"
     flags = ["--env", "CartPole-v1", "--mode", "sync", "--max-env-steps", "2000"]
     assert main(["train", *flags, "--run-dir", str(tmp_path / "run")]) == 0
-    assert f"asyncrl train ppo {' '.join(flags)}" in capsys.readouterr().out
+    assert f"asyncrl train ppo {' '.join(flags)}" in capsys.readouterr().err
     assert main(["train", *flags, "--agent.clip", "0.1"]) == 2
     assert "--agent.clip" in capsys.readouterr().err
