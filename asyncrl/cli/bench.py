@@ -9,28 +9,28 @@ import sys
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Literal
 
 from asyncrl.bench.measure import Rounds, Stage
 from asyncrl.bench.report import compare, render
 from asyncrl.bench.result import Result, load_results, save_results
 from asyncrl.bench.workload import StageName, Workload
 from asyncrl.cli.output import complain, show
-from asyncrl.cli.parser import parsed
+from asyncrl.cli.parser import POSITIONAL, parsed
 from asyncrl.core.declared import Count, NotNegative
 from asyncrl.core.errors import ConfigError
 from asyncrl.metrics.machine import machine
-
-_NAMES = (*get_args(StageName), "all")
-_WORDS = "|".join(_NAMES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchArguments(Workload):
     """Measure stages, each against its own limit, in turns.
 
-    `all` measures every stage, and `asyncrl bench tune` finds the fastest settings.
+    `asyncrl bench tune` finds the fastest settings.
     """
+
+    stage: Annotated[Literal[StageName, "all"], POSITIONAL]
+    """The stage to measure: `env`, `sample`, `learner`, `train`, or `all`."""
 
     repeats: Count = 3
     """Rounds. Each one measures value and limit; the median counts."""
@@ -50,44 +50,19 @@ class BenchArguments(Workload):
     tolerance: NotNegative = 0.1
     """How much worse than the baseline a ratio may be, as a share of the baseline."""
 
-
-_QUICK = replace(
-    BenchArguments(), quick=True, repeats=1, seconds=0.5, warm_up_seconds=0.2, capacity=50_000
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arguments:
-    """The parsed command line."""
-
-    stage: StageName | Literal["all"]
-    """The stage to measure."""
-
-    bench: BenchArguments
-    baseline: list[Result] | None = None
-    """The results of the file that `--compare` names, read before the first measurement."""
+    def __post_init__(self) -> None:
+        Workload.__post_init__(self)
+        if self.save is not None:
+            _check_place(self.save)
 
 
-def parse(argv: list[str]) -> Arguments:
+_QUICK = {"repeats": 1, "seconds": 0.5, "warm_up_seconds": 0.2, "capacity": 50_000}
+
+
+def parse(argv: list[str]) -> BenchArguments:
     """Parse the command line."""
-    stage: Any
-    stage, flags = (argv[0], argv[1:]) if argv else ("", [])
-    if stage not in _NAMES:
-        if {"-h", "--help"} & {*argv}:
-            stage, flags = _WORDS, ["--help"]
-        else:
-            what = f"{stage!r} is not a stage" if stage and stage[0] != "-" else "name a stage"
-            raise ConfigError(f"{what} to measure: asyncrl bench {_WORDS} [OPTIONS]")
-    bench = parsed(
-        BenchArguments,
-        prog=f"asyncrl bench {stage}",
-        args=flags,
-        default=_QUICK if "--quick" in flags else BenchArguments(),
-    )
-    if bench.save is not None:
-        _check_place(bench.save)
-    baseline = load_results(bench.compare) if bench.compare is not None else None
-    return Arguments(stage=stage, bench=bench, baseline=baseline)
+    quick = _QUICK if "--quick" in argv else {}
+    return parsed(BenchArguments, "asyncrl bench", argv, quick)
 
 
 def _check_place(path: Path) -> None:
@@ -100,16 +75,16 @@ def _check_place(path: Path) -> None:
         raise ConfigError(f"--save {path}: {path.parent} is not writable")
 
 
-def run(arguments: Arguments) -> int:
+def run(bench: BenchArguments) -> int:
     """Measure, and return the exit code."""
     from asyncrl.bench.stages import make_stages
 
-    bench = arguments.bench
+    baseline = load_results(bench.compare) if bench.compare is not None else None
     if bench.save is not None:  # environments may change the working directory
         bench = replace(bench, save=bench.save.absolute())
     results: list[Result] = []
     try:
-        for stage in make_stages(arguments.stage, bench):
+        for stage in make_stages(bench.stage, bench):
             _measure(stage, bench, results)
     except KeyboardInterrupt:
         if results:
@@ -119,7 +94,7 @@ def run(arguments: Arguments) -> int:
         _report("")
         if results:
             _deliver(results, bench)
-    return _judge(arguments, results)
+    return 0 if baseline is None else _judge(bench, baseline, results)
 
 
 def _measure(stage: Stage, bench: BenchArguments, results: list[Result]) -> None:
@@ -152,11 +127,8 @@ def _deliver(results: list[Result], bench: BenchArguments) -> None:
             save_results(results, bench.save)
 
 
-def _judge(arguments: Arguments, results: list[Result]) -> int:
-    if arguments.baseline is None:
-        return 0
-    bench = arguments.bench
-    comparison = compare(results, arguments.baseline, tolerance=bench.tolerance)
+def _judge(bench: BenchArguments, baseline: list[Result], results: list[Result]) -> int:
+    comparison = compare(results, baseline, tolerance=bench.tolerance)
     lines = ["", f"compared with {bench.compare}:", *comparison.lines]
     if bench.json:
         complain("\n".join(lines))

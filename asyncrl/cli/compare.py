@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from rich.table import Table
 
 from asyncrl.cli.output import show
 from asyncrl.cli.parser import POSITIONAL, parsed
-from asyncrl.cli.run_directory import check_run_dir
+from asyncrl.cli.run_directory import runs_in
 from asyncrl.cli.runs import print_table
 from asyncrl.core.errors import ConfigError
 from asyncrl.recorders.run_state import count, duration, measure
@@ -53,16 +54,12 @@ _NUMBERS: dict[str, tuple[str, Callable[[float], str]]] = {
 """The compared quantities: name in `summary.json`, and format."""
 
 
-def parse(argv: list[str]) -> CompareArguments:
-    """Parse the command line."""
-    return parsed(CompareArguments, prog="asyncrl compare", args=argv)
+parse = partial(parsed, CompareArguments, "asyncrl compare")
 
 
 def run(arguments: CompareArguments) -> int:
     """Compare the runs, and return the exit code."""
-    for path in arguments.run_dirs:
-        check_run_dir(path)
-    runs = [RunFiles(path) for path in arguments.run_dirs]
+    runs = runs_in(arguments.run_dirs)
     settings = differences([run.config for run in runs])
     if arguments.json:
         numbers = {name: [_number(run, name) for run in runs] for name, _ in _NUMBERS.values()}

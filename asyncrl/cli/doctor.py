@@ -10,6 +10,7 @@ import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -91,6 +92,8 @@ class DoctorArguments:
             )
         if self.config is not None:
             check_config_file(self.config)
+        if self.env:
+            self.env_config()  # raises for settings that no environment can have
 
     def env_config(self) -> EnvConfig:
         """Return the environments that an actor would step."""
@@ -103,12 +106,7 @@ class DoctorArguments:
         )
 
 
-def parse(argv: list[str]) -> DoctorArguments:
-    """Parse the command line."""
-    arguments = parsed(DoctorArguments, prog="asyncrl doctor", args=argv)
-    if arguments.env:
-        arguments.env_config()  # raises for settings that no environment can have
-    return arguments
+parse = partial(parsed, DoctorArguments, "asyncrl doctor")
 
 
 def run(arguments: DoctorArguments) -> int:

@@ -79,9 +79,7 @@ class EvalArguments(EpisodeArguments):
             raise ConfigError("--grid has no effect without --video; add it")
 
 
-def parse(argv: list[str]) -> EvalArguments:
-    """Parse the command line."""
-    return parsed(EvalArguments, prog="asyncrl eval", args=argv)
+parse = partial(parsed, EvalArguments, "asyncrl eval")
 
 
 def run(arguments: EvalArguments) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -54,9 +55,7 @@ class JoinArguments:
     """Print errors and warnings only."""
 
 
-def parse(argv: list[str]) -> JoinArguments:
-    """Parse the command line."""
-    return parsed(JoinArguments, prog="asyncrl join", args=argv)
+parse = partial(parsed, JoinArguments, "asyncrl join")
 
 
 def run(arguments: JoinArguments) -> int:

@@ -33,7 +33,6 @@ from asyncrl.core.settings import (
     load_one_of,
     object_path,
     plain_default,
-    to_plain,
 )
 
 T = TypeVar("T")
@@ -42,6 +41,7 @@ Data = Any  # plain: what a file holds
 HELP = {"-h", "--help", "--help-all"}
 _NARROWEST, _WIDEST = 40, 100
 _INDENT = "      "
+_NONE: Mapping[str, Data] = {}
 
 POSITIONAL = object()
 """Marks the field that takes the words which belong to no flag."""
@@ -378,9 +378,11 @@ def laid(plain: Mapping[str, Data], values: Mapping[str, Data]) -> dict[str, Dat
     return made
 
 
-def parsed(form: type[T], *, prog: str, args: Sequence[str], default: T | None = None) -> T:
-    """Return the dataclass that a command line describes; exit after printing help."""
-    plain = {} if default is None else to_plain(default)
+def parsed(form: type[T], prog: str, args: Sequence[str], plain: Mapping[str, Data] = _NONE) -> T:
+    """Return the dataclass that a command line describes; exit after printing help.
+
+    `plain` holds other defaults than those of the class.
+    """
     flags = flags_in(form, plain)
     if HELP & set(args):
         show(help_of(flags, prog, form.__doc__ or ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from asyncrl.cli.eval import EpisodeArguments, line_of, played
 from asyncrl.cli.output import show
@@ -18,9 +19,7 @@ class PlayArguments(EpisodeArguments):
     """Episodes to play, one after another, with each checkpoint."""
 
 
-def parse(argv: list[str]) -> PlayArguments:
-    """Parse the command line."""
-    return parsed(PlayArguments, prog="asyncrl play", args=argv)
+parse = partial(parsed, PlayArguments, "asyncrl play")
 
 
 def run(arguments: PlayArguments) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 from asyncrl.cli.output import show
 from asyncrl.cli.parser import POSITIONAL, Alias, parsed
-from asyncrl.cli.report import printing_progress, runs_in, written
+from asyncrl.cli.report import printing_progress, written
+from asyncrl.cli.run_directory import runs_in
 from asyncrl.core.errors import ConfigError
 from asyncrl.report.plot import SUFFIXES, plot_runs
 
@@ -31,9 +33,7 @@ class PlotArguments:
     """Horizontal axis. Default: `env_steps`, or `opt_steps` if all runs are offline."""
 
 
-def parse(argv: list[str]) -> PlotArguments:
-    """Parse the command line."""
-    return parsed(PlotArguments, prog="asyncrl plot", args=argv)
+parse = partial(parsed, PlotArguments, "asyncrl plot")
 
 
 def run(arguments: PlotArguments) -> int:

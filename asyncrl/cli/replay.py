@@ -5,6 +5,7 @@ from __future__ import annotations
 import pdb
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -32,9 +33,7 @@ class ReplayArguments:
     optimisation steps: `trainer.run_step()`."""
 
 
-def parse(argv: list[str]) -> ReplayArguments:
-    """Parse the command line."""
-    return parsed(ReplayArguments, prog="asyncrl replay", args=argv)
+parse = partial(parsed, ReplayArguments, "asyncrl replay")
 
 
 def run(arguments: ReplayArguments) -> int:

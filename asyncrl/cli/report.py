@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from asyncrl.cli.output import complain, printing_log, show
 from asyncrl.cli.parser import POSITIONAL, Alias, parsed
-from asyncrl.cli.run_directory import check_run_dir
+from asyncrl.cli.run_directory import runs_in
 from asyncrl.core.declared import Port
 from asyncrl.core.errors import ConfigError
 from asyncrl.report.live import LiveReport, check_active
@@ -44,9 +45,7 @@ class ReportArguments:
             )
 
 
-def parse(argv: list[str]) -> ReportArguments:
-    """Parse the command line."""
-    return parsed(ReportArguments, prog="asyncrl report", args=argv)
+parse = partial(parsed, ReportArguments, "asyncrl report")
 
 
 def run(arguments: ReportArguments) -> int:
@@ -76,13 +75,6 @@ def _show_live(run: RunFiles, port: int) -> int:
         live.until_ended()
     show("the run has ended")
     return 0
-
-
-def runs_in(run_dirs: Sequence[Path]) -> list[RunFiles]:
-    """Return the runs in these directories; raise `ConfigError` if one holds none."""
-    for path in run_dirs:
-        check_run_dir(path)
-    return [RunFiles(path) for path in run_dirs]
 
 
 @contextmanager

@@ -244,3 +244,10 @@ def check_run_dir(run_dir: Path) -> None:
         f"{run_dir} is not a run directory: {found}; name the --run-dir of asyncrl train, or a "
         "directory in runs/, which contains checkpoints/"
     )
+
+
+def runs_in(run_dirs: Sequence[Path]) -> list[RunFiles]:
+    """Return the runs in these directories; raise `ConfigError` if one holds none."""
+    for path in run_dirs:
+        check_run_dir(path)
+    return [RunFiles(path) for path in run_dirs]

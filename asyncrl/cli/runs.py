@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -53,9 +54,7 @@ _ORDER: dict[str, Callable[[RunFiles], float]] = {
 }
 
 
-def parse(argv: list[str]) -> RunsArguments:
-    """Parse the command line."""
-    return parsed(RunsArguments, prog="asyncrl runs", args=argv)
+parse = partial(parsed, RunsArguments, "asyncrl runs")
 
 
 def run(arguments: RunsArguments) -> int:

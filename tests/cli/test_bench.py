@@ -139,8 +139,8 @@ def test_interruption_ends_with_what_was_measured_so_far(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        ("", "name a stage to measure: asyncrl bench env|sample|learner|train|all"),
-        ("speed", "'speed' is not a stage to measure: asyncrl bench env|"),
+        ("", "STAGE is missing"),
+        ("speed", "STAGE: expected one of 'env', 'sample'"),
         ("env --repeats 0", "--repeats must be at least 1, got 0"),
         ("env --compare no-such-file", "no-such-file holds no results"),
         ("env --save no/such/directory/x.json", "the directory no/such/directory does not exist"),
