@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.core.agent import Act
 from asyncrl.core.env import BatchEnv, EnvStep
-from asyncrl.core.errors import EnvironmentFault
 from asyncrl.core.types import Array
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.vector import VectorBatch
@@ -218,27 +216,6 @@ def test_policy_explores_in_evaluations_only_if_asked_to(stochastic: bool) -> No
         EpisodeEvaluator(CountingBatch(), config, seed=0).evaluate(policy)
         assert policy.training == mode
     assert set(seen) == {stochastic}
-
-
-@pytest.mark.fault("F8")
-@pytest.mark.parametrize(
-    ("part", "words"),
-    [("obs", "the observations"), ("reward", "the rewards"), ("score", "the scores")],
-)
-def test_step_of_the_users_own_environment_that_is_not_finite_is_no_score(
-    part: str, words: str
-) -> None:
-    class Spoiling(CountingBatch):
-        def step(self, action: Array) -> EnvStep:
-            out = super().step(action)
-            like = out.obs if part == "obs" else out.reward
-            spoiled: dict[str, Any] = {part: np.full_like(like, math.nan)}
-            return out._replace(**spoiled)
-
-    policy = ConstantAgent()
-    with pytest.raises(EnvironmentFault, match=rf"\(Spoiling\) gave {words} .* NaN or infinite"):
-        evaluator(Spoiling()).evaluate(policy)
-    assert policy.training, "it explores as before"
 
 
 def test_environment_without_an_end_is_reported_once(

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.peers.apart import MARK, ROOT, _marked, run_apart
-from tests.support.helpers import wait_until
+from benchmarks.peers.apart import _marked, run_apart
 
 pytestmark = pytest.mark.processes
 
@@ -56,19 +52,4 @@ def test_nothing_is_left_behind(tmp_path: Path, how: str, limit_s: float, why: s
     printed, said = run_apart(command(tmp_path, how), limit_s)
     assert said == why
     assert list(printed) == ([] if why else ["here"])
-    assert not left_behind(tmp_path)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
-def test_ends_all_when_it_is_ended(tmp_path: Path) -> None:
-    program = (
-        "from benchmarks.peers.apart import end_in_order, run_apart\n"
-        f"end_in_order()\nrun_apart({command(tmp_path, 'hang')!r}, 60.0)"
-    )
-    environment = {k: v for k, v in os.environ.items() if k != MARK} | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen([sys.executable, "-c", program], env=environment) as process:
-        started = tmp_path / "started"
-        wait_until(lambda: started.exists() and started.read_text(), 20.0, "the command to start")
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20.0) == 1
     assert not left_behind(tmp_path)

@@ -239,15 +239,3 @@ def test_checkpoint_that_cannot_be_used_is_named(
         assert said in text
         assert f"cannot use checkpoint {tmp_path}/checkpoints/best: " in text
         assert "must be those of the training" in text
-
-
-@pytest.mark.fault("F20")
-def test_checkpoint_that_was_cut_off_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    constant_run(tmp_path, {"best": 1})
-    path = tmp_path / "checkpoints/best/manifest.json"
-    path.write_bytes(path.read_bytes()[:100])
-    assert main(["eval", str(tmp_path)]) == 1
-    text = capsys.readouterr().err
-    assert f"cannot load checkpoint {tmp_path}/checkpoints/best: manifest.json is damaged" in text

@@ -14,7 +14,6 @@ from asyncrl.cli.train import parse, setup_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.metrics.verdict import Facts, judge
 from asyncrl.training.presets import preset
-from asyncrl.training.rounds import Rounds, inline_segment
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.yaml_file import save_yaml
 from tests.cli.console import misbehaving_env
@@ -126,19 +125,6 @@ def test_file_with_served_inference_gives_a_synchronous_run(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="--inference has no effect with --mode=sync"):
         parse(words)
     assert parse([*words, "--inference", "actor"]).config.mode == "sync"
-
-
-@pytest.mark.parametrize(
-    ("samples", "batch_size", "every", "steps"), [(256.0, 64, 1, 4), (8.0, 100, 25, 2)]
-)
-def test_synchronous_run_takes_as_many_samples_per_insert(
-    samples: float, batch_size: int, every: int, steps: int
-) -> None:
-    flags = ["--limiter.samples-per-insert", str(samples), "--trainer.batch-size", str(batch_size)]
-    config = parse(["dqn", *flags]).config
-    rounds, segment = Rounds.of(config), inline_segment(config, n_envs=1)
-    assert segment == config.segment, "a row alone would repeat those of its n steps"
-    assert (rounds.opt_interval_env_steps, rounds.opt_steps_per_interval) == (every, steps)
 
 
 # --- a file that says which agent -----------------------------------------------------------------

@@ -138,29 +138,6 @@ def test_environments_are_rebuilt_in_actors_that_live_on(
     assert "in _raises" in text, "the traceback"
 
 
-@pytest.mark.fault("F4")
-def test_run_continues_without_actors_that_failed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    def others_went_on(trainer: AsyncTrainer) -> bool:
-        rows = trainer.proxy.actors.rows().values()
-        return [row.dropped for row in rows].count(True) == 2 and any(
-            not row.dropped and row.env_steps > 1000 for row in rows
-        )
-
-    result, trainer = run(
-        with_restarts(3, on_exception="drop_actor"),
-        make_env=FallsInActors(tmp_path, ("two lines", "base")),
-        strategy=until(others_went_on),
-        stop=MaxSeconds(DEADLINE_S),
-    )
-    assert result.stop_reason == "seen"
-    assert adds_up(trainer)
-    assert [actor["restarts"] for actor in result.actors.values()] == [0, 0, 0]
-    assert sorted(actor["dropped"] for actor in result.actors.values()) == [0, 1, 1]
-    assert re.search("ValueError: the wheel came off .*; the run continues without it", caplog.text)
-
-
 # --- memory --------------------------------------------------------------------------------------
 
 

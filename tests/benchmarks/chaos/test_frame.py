@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from benchmarks.chaos import __main__ as bench
 from benchmarks.chaos.entries import Entry
 from benchmarks.chaos.one_entry import run_apart
-from tests.support.helpers import wait_until
 
 FAKE = "tests.benchmarks.chaos.fake_entry"
 DEADLINE_S = 60.0
@@ -72,36 +65,3 @@ def test_entry_that_fails_is_a_broken_finding_and_is_run_again(
 def test_entry_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FAKE_ENTRY", "hang")
     assert run_apart(FAKE, "small", tmp_path, 1.0) == "was not done after 1 s"
-
-
-@pytest.mark.processes
-def test_bench_that_is_ended_ends_its_entry(tmp_path: Path) -> None:
-    script = f"""
-import sys
-from benchmarks.chaos import __main__ as bench
-from benchmarks.chaos.entries import Entry
-bench.ENTRIES = {{"fake": Entry({FAKE!r}, "fakes", 1, 1)}}
-bench.end_on_sigterm()
-sys.exit(bench.main(["--results", {str(tmp_path)!r}]))
-"""
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], env={**os.environ, "FAKE_ENTRY": "hang"}
-    )
-    wait_until(lambda: entries_of(process.pid), DEADLINE_S, "the entry to be started")
-    children = entries_of(process.pid)
-    process.terminate()
-    assert process.wait(DEADLINE_S) == 128 + signal.SIGTERM
-    wait_until(lambda: not any(map(runs, children)), DEADLINE_S, "the entry to be gone")
-
-
-def entries_of(pid: int) -> list[psutil.Process]:
-    found: list[psutil.Process] = []
-    for child in psutil.Process(pid).children():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if "benchmarks.chaos.one_entry" in child.cmdline():
-                found.append(child)
-    return found
-
-
-def runs(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
