@@ -119,11 +119,7 @@ def _commit() -> str | None:
 
 def load_starts(run_dir: Path) -> list[object]:
     """Return the earlier starts of a run; this one is added later."""
-    try:
-        starts = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))["starts"]
-    except (OSError, ValueError, TypeError, KeyError):  # a new run
-        return []
-    return starts if isinstance(starts, list) else []
+    return [*RunFiles(run_dir).starts]
 
 
 def save_starts(starts: Sequence[object], run_dir: Path) -> None:

@@ -31,8 +31,6 @@ from asyncrl.core.evaluator import VIDEOS
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Recorder
 from asyncrl.core.settings import to_plain
-from asyncrl.extensions.order.log import next_part, part_of
-from asyncrl.extensions.order.recording import ORDER_FILE, record_order
 from asyncrl.learner.observer import MakeObserver
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import Trainer
@@ -239,6 +237,9 @@ def _dashboard(output: Output, run_dir: Path) -> AbstractContextManager[LiveRepo
 
 
 def _order_line(run_dir: Path, shown: Path) -> str:
+    from asyncrl.extensions.order.log import next_part, part_of
+    from asyncrl.extensions.order.recording import ORDER_FILE
+
     path = run_dir / ORDER_FILE
     parts = [part_of(path, number) for number in range(1, next_part(path))]
     if not parts:
@@ -328,8 +329,12 @@ def _build(
 
 def _observers(arguments: TrainArguments, run_dir: Path) -> list[MakeObserver] | None:
     """Return what records the order, if that is wanted; a resumed run continues to record it."""
+    if not (arguments.output.record_order or arguments.resume):
+        return None
+    from asyncrl.extensions.order.recording import ORDER_FILE, record_order
+
     path = run_dir / ORDER_FILE
-    wanted = arguments.output.record_order or (arguments.resume and path.exists())
+    wanted = arguments.output.record_order or path.exists()
     return [record_order(path)] if wanted else None
 
 
