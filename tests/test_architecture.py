@@ -253,7 +253,7 @@ MAX_CODE_LINES: Mapping[str, int] = {
     "agents": 5414,  # schedules as text, from cli/
     "bench": 1234,
     "checkpoint": 1030,  # those of several learners, from learner/
-    "cli": 2532,
+    "cli": 2527,
     "core": 1929,  # the texts of settings, which docs/ read before, and their defaults
     "datasets": 284,
     "doctor": 1623,  # the same

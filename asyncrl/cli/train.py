@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,57 +95,48 @@ def recorder_of(config: RunConfig, run_dir: Path, output: Output) -> BackgroundR
                 line_interval_s=output.progress_s,
             )
         )
-    # In separate threads, as trackers are: one that hangs must not take the run's own file along.
-    own = [
-        BackgroundRecorder([one], close_timeout_s=_OWN_CLOSE_S)
-        for one in config.parts.make_recorders()
-    ]
-    recorders += [*own, *_trackers(run_dir, output)]
+    for one, close_s in _apart(config, run_dir, output):
+        recorders.append(BackgroundRecorder([one], close_timeout_s=close_s))
     return BackgroundRecorder(recorders, close_timeout_s=_CLOSE_S)
 
 
-_TRACKER_CLOSE_S = 3.0
-"""Seconds in which a tracker writes its last records."""
-
-_FILM_CLOSE_S = 15.0
-"""The same for TensorBoard, which may be encoding a film."""
+_SERVICE_CLOSE_S = 3.0
+"""Seconds in which the client of a service writes its last records."""
 
 _OWN_CLOSE_S = 15.0
-"""The same for a custom recorder."""
+"""The same for a custom recorder, and for TensorBoard, which may be encoding a film."""
 
 _CLOSE_S = 25.0
 """The same for all recorders, which close side by side: longer than any of them."""
 
 
-def _trackers(run_dir: Path, output: Output) -> list[Recorder]:
-    """Return the trackers chosen by flags, each in a separate thread.
+def _apart(config: RunConfig, run_dir: Path, output: Output) -> Iterator[tuple[Recorder, float]]:
+    """Yield the recorders that get a thread each, with the time that they may take to close.
 
     One that hangs or fails, as services do, thus loses its own numbers only. One that is slow, as
     TensorBoard when it encodes a film, delays no other.
     """
-    found: list[Recorder] = []
-    apart = partial(BackgroundRecorder, close_timeout_s=_TRACKER_CLOSE_S)
     name, videos = run_dir.name, run_dir / VIDEOS
+    for own in config.parts.make_recorders():
+        yield own, _OWN_CLOSE_S
     if output.tensorboard:
         from asyncrl.recorders.tensorboard import TensorBoardRecorder
 
-        recorder = TensorBoardRecorder(run_dir / "tensorboard", videos=videos)
-        found.append(apart([recorder], close_timeout_s=_FILM_CLOSE_S))
+        yield TensorBoardRecorder(run_dir / "tensorboard", videos=videos), _OWN_CLOSE_S
     if output.mlflow:
         from asyncrl.recorders.mlflow import MlflowRecorder
 
-        mlflow = partial(MlflowRecorder, directory=run_dir / "mlflow", videos=videos)
-        found.append(apart([mlflow(output.mlflow)]))
+        directory = run_dir / "mlflow"
+        yield MlflowRecorder(output.mlflow, directory=directory, videos=videos), _SERVICE_CLOSE_S
     if output.wandb:
         from asyncrl.recorders.wandb import WandbRecorder
 
-        files = run_dir / "wandb"
-        found.append(apart([WandbRecorder(output.wandb, files, run_name=name, videos=videos)]))
+        directory = run_dir / "wandb"
+        yield WandbRecorder(output.wandb, directory, run_name=name, videos=videos), _SERVICE_CLOSE_S
     if output.trackio:
         from asyncrl.recorders.trackio import TrackioRecorder
 
-        found.append(apart([TrackioRecorder(output.trackio, run_name=name, videos=videos)]))
-    return found
+        yield TrackioRecorder(output.trackio, run_name=name, videos=videos), _SERVICE_CLOSE_S
 
 
 JOIN_KEY = "join.key"

@@ -47,14 +47,15 @@ class TuneArguments:
 
     run: RunArguments[TuneOptions]
     words: list[str]
-    """Those that `asyncrl train` takes, too."""
+    """Those that `asyncrl train` takes beside the choice."""
 
 
 def parse(argv: list[str]) -> TuneArguments:
     """Parse the command line after `asyncrl bench tune`."""
     parsed = parse_with_agent("asyncrl bench tune", [*argv, "--actors", "auto"], TuneOptions)
     own = settings_of(TuneOptions).keys() - settings_of(Start).keys()
-    parts = [part for part in split(argv) if part and key_of(part[0]) not in own]
+    others = own | {"actors", "envs_per_actor", "segment.length"}  # these are chosen
+    parts = [part for part in split(argv) if part and key_of(part[0]) not in others]
     if argv[0].startswith("-"):
         parts.insert(0, [parsed.agent])
     return TuneArguments(run=parsed, words=[word for part in parts for word in part])

@@ -151,7 +151,7 @@ def test_recorder_that_hangs_loses_its_own_numbers_only(
     which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     hanging, other = Hanging(), MemoryRecorder()
-    for limit in ("_TRACKER_CLOSE_S", "_OWN_CLOSE_S"):
+    for limit in ("_SERVICE_CLOSE_S", "_OWN_CLOSE_S"):
         monkeypatch.setattr(f"asyncrl.cli.train.{limit}", 0.05)
     slow, own = (other, hanging) if which == "own" else (hanging, other)
     monkeypatch.setattr(wandb, "WandbRecorder", lambda *_, **__: slow)
