@@ -76,6 +76,7 @@ _HOMES = {
     "preset": "asyncrl.training.presets",
     "record_order": "asyncrl.extensions.order.recording",
     "replay_run": "asyncrl.extensions.order.replaying",
+    "several_learners": "asyncrl.extensions.ranks.share",
     "train": "asyncrl.training.run",
     "train_async": "asyncrl.training.run",
     "train_from_data": "asyncrl.training.run",

@@ -72,3 +72,4 @@ from asyncrl.training.run_config import RunConfig as RunConfig
 from asyncrl.training.saved_model import load_policy as load_policy
 
 __version__: str
+from asyncrl.extensions.ranks.share import several_learners as several_learners

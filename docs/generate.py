@@ -32,11 +32,11 @@ from asyncrl.cli.flags import Output
 from asyncrl.cli.main import main as command_line
 from asyncrl.core.declared import Hint, Kind, Setting, origin_of, settings_of
 from asyncrl.core.named import Named
+from asyncrl.core.ranks import RanksConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import load_object, to_plain
 from asyncrl.envs.atari import AtariConfig
 from asyncrl.learner.actor_source import AsyncTrainerConfig
-from asyncrl.learner.lockstep import RanksConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxyConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
@@ -385,7 +385,7 @@ API_TITLES = {
     "agents": "Agents in torch",
     "learner": "The learner",
     "actor": "Actors",
-    "extensions": "Recorded runs",
+    "extensions": "Several learners, and recorded runs",
     "supervision": "Hosts",
     "replay": "Replay",
     "recorders": "Recorders",

@@ -231,7 +231,7 @@ def _add_current_directory() -> None:
 def _run(name: str, args: list[str], *, debug: bool) -> int:
     try:
         if name in _START_ACTORS and any(arg.startswith(_LEARNERS) for arg in args):
-            from asyncrl.cli.learners import learners_in, start_learners
+            from asyncrl.extensions.ranks.launch import learners_in, start_learners
 
             if (world := learners_in(args)) > 1:
                 return start_learners(world, [*(["--debug"] if debug else []), name, *args])

@@ -17,7 +17,7 @@ from asyncrl.cli.run_directory import check_run_dir, has_summary, run_dir_made
 from asyncrl.cli.train import train_in
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import to_plain
-from asyncrl.training.ranks import sharing_failure
+from asyncrl.extensions.ranks.share import sharing_failure
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.saved_model import SavedModel
 from asyncrl.training.yaml_file import load_yaml

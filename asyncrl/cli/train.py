@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections.abc import Iterator
@@ -29,8 +30,10 @@ from asyncrl.core.callback import Callback
 from asyncrl.core.errors import AsyncRLError
 from asyncrl.core.evaluator import VIDEOS
 from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.ranks import place_in
 from asyncrl.core.recorder import Recorder
 from asyncrl.core.settings import to_plain
+from asyncrl.extensions.ranks.share import several_learners, sharing_failure
 from asyncrl.learner.observer import MakeObserver
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import Trainer
@@ -39,7 +42,6 @@ from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.recorders.terminal import ProgressConsole, TerminalRecorder, render_summary
 from asyncrl.training.filming import discard_films
-from asyncrl.training.ranks import sharing_failure
 from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
 
@@ -312,6 +314,7 @@ def _build(
         checkpoint_dir=run_dir / "checkpoints",
         resume=arguments.resume,
         interrupter=interrupter,
+        learners=several_learners if place_in(os.environ) else None,
         observers=_observers(arguments, run_dir),
         join_key=_key_file(config, run_dir),
         video_dir=run_dir / VIDEOS,

@@ -47,8 +47,8 @@ from asyncrl.training.join import serve_run
 from asyncrl.training.launchers import HELPERS, RunLauncher, launcher_of
 from asyncrl.training.parts import Parts, common_parts, local_launcher
 from asyncrl.training.plan import RunPlan, check_run, episode_evaluator_maker
-from asyncrl.training.ranks import joined_share
 from asyncrl.training.run_config import RunConfig
+from asyncrl.training.share import whole
 from asyncrl.training.trained_policy import PolicyOf
 from asyncrl.transport.zeromq import ZmqTransport
 
@@ -61,8 +61,8 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
     make_eval_env = parts.get("make_eval_env") or make_env
     evaluates = make_evaluator or make_eval_env
     check_run(agent, make_env, make_processor, config, actor_agents, evaluates)
-    shared = joined_share(config, actor_agents, parts, strategy=strategy)
-    with shared as share, ExitStack() as undo:
+    shared = parts.get("learners") or whole
+    with shared(config, actor_agents, parts) as share, ExitStack() as undo:
         play = share.config.evaluate
         evaluate = make_evaluator or episode_evaluator_maker(make_eval_env, play)
         key_file = checked_key_file(config, parts.get("join_key"))

@@ -30,12 +30,12 @@ from asyncrl.core.agent import AgentConfig, build_agent
 from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv, require_make_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluator
+from asyncrl.core.ranks import refuse_several
 from asyncrl.core.replay_buffer import ReplayBuffer, with_start_columns
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
 from asyncrl.core.torch_threads import are_adaptive
 from asyncrl.learner.evaluation import InlineEvaluation
-from asyncrl.learner.lockstep import refuse_several
 from asyncrl.learner.run_services import POLICY
 from asyncrl.learner.source import DataSource
 from asyncrl.learner.trainer import Trainer

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from importlib import import_module
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from asyncrl.actor.process import MakeEvaluator
 from asyncrl.actor.step_processor import StepProcessor
@@ -26,8 +27,21 @@ from asyncrl.supervision.ray import RayConfig
 from asyncrl.training.launchers import RunLauncher
 from asyncrl.training.run_config import RunConfig
 
+if TYPE_CHECKING:
+    from asyncrl.training.share import Share  # which needs these
+
 Elsewhere = HostsConfig | RayConfig
 """Settings of what starts actors on other machines."""
+
+
+class Learners(Protocol):
+    """Joins the learners of a run."""
+
+    def __call__(
+        self, config: RunConfig, actor_agents: Sequence[AgentConfig] | None, parts: Parts, /
+    ) -> AbstractContextManager[Share]:
+        """Yield the share of this learner."""
+        ...
 
 
 class Parts(CommonParts, total=False):
@@ -74,6 +88,9 @@ class Parts(CommonParts, total=False):
 
     observers: Sequence[MakeObserver] | None
     """What makes those who watch the experience on its way, such as `record_order(path)`."""
+
+    learners: Learners | None
+    """`several_learners`: this process is one of those that torchrun has started."""
 
     join_key: str | PathLike[str] | None
     """File for the key that hosts join with."""

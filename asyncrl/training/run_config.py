@@ -11,6 +11,7 @@ from asyncrl.actor.batcher import ServingConfig
 from asyncrl.core.agent import AgentConfig, PolicyContext, require_agent_config
 from asyncrl.core.declared import COMMON, Count, CountOrOff, Finite, Natural, PositiveOrOff
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.ranks import RanksConfig
 from asyncrl.core.replay_buffer import (
     ReplayBufferConfig,
     usual_samples_per_insert,
@@ -19,7 +20,6 @@ from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import MOST_ACTORS
 from asyncrl.learner.actor_source import AsyncTrainerConfig
-from asyncrl.learner.lockstep import RanksConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxyConfig
 from asyncrl.learner.run_services import RecordConfig, RunServicesConfig, SaveConfig

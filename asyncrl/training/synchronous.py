@@ -13,11 +13,11 @@ from asyncrl.checkpoint.resume import open_checkpoints
 from asyncrl.core.agent import Agent, AgentConfig, build_agent
 from asyncrl.core.env import BatchEnv, MakeBatchEnv, make_batch_env
 from asyncrl.core.evaluator import Evaluator
+from asyncrl.core.ranks import refuse_several
 from asyncrl.core.replay_buffer import check_agent_and_replay
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.torch_threads import are_adaptive
 from asyncrl.learner.evaluation import InlineEvaluation
-from asyncrl.learner.lockstep import refuse_several
 from asyncrl.learner.trainer import Trainer
 from asyncrl.training.common_config import building, open_env, with_env_kwargs
 from asyncrl.training.evaluate_apart import apart_unless

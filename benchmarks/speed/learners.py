@@ -30,9 +30,9 @@ from asyncrl.agents.sac import SACConfig
 from asyncrl.bench.result import title
 from asyncrl.core.agent import PolicyContext, build_agent
 from asyncrl.core.env import BoxSpec, EnvSpec
-from asyncrl.core.ranks import join
-from asyncrl.learner.distributed import joined
-from asyncrl.learner.lockstep import STORE_FILE, RanksConfig, place_in
+from asyncrl.core.ranks import RanksConfig, join, place_in
+from asyncrl.extensions.ranks.distributed import joined
+from asyncrl.extensions.ranks.lockstep import STORE_FILE
 from benchmarks.common import ROOT, compare, in_turns, keep, make_parser, provenance, publish
 
 GUIDE = ROOT / "docs" / "guides" / "several-learners.md"

@@ -15,13 +15,14 @@ import pytest
 
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli import train
-from asyncrl.cli.learners import _wait, after_restart, learners_in, started_by
+from asyncrl.cli.learners import after_restart, started_by
 from asyncrl.cli.main import main
 from asyncrl.cli.run_directory import save_starts
 from asyncrl.core.callback import Callback, Training
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.learner.lockstep import STORE_FILE
+from asyncrl.extensions.ranks.launch import _wait, learners_in
+from asyncrl.extensions.ranks.lockstep import STORE_FILE
 from asyncrl.training.signals import interrupting
 from tests.cli import console
 from tests.support import warm

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
-from asyncrl.learner.shared_sums import SharedSums, memory_bytes
+from asyncrl.extensions.ranks.shared_sums import SharedSums, memory_bytes
 
 Result = TypeVar("Result")
 

@@ -31,9 +31,9 @@ from torch.distributed.rendezvous import rendezvous
 
 from asyncrl.core.errors import ConfigError, RankFailed, describe_error
 from asyncrl.core.interrupter import start_thread
-from asyncrl.core.ranks import Values
-from asyncrl.learner.lockstep import STORE_FILE, Place, RanksConfig, process_state
-from asyncrl.learner.shared_sums import (
+from asyncrl.core.ranks import Place, RanksConfig, Values
+from asyncrl.extensions.ranks.lockstep import STORE_FILE, process_state
+from asyncrl.extensions.ranks.shared_sums import (
     LateRanks,
     SharedSums,
     connect,

@@ -9,7 +9,6 @@ how numbers are summed, and does not import torch.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +16,6 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from asyncrl.core.declared import Count, Positive, check_declared
 from asyncrl.core.errors import ConfigError, RankFailed
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.ranks import Ranks
@@ -28,63 +26,6 @@ logger = logging.getLogger(__name__)
 
 STORE_FILE = "ASYNCRL_RANKS_STORE"
 """Environment variable with the file over which learners of one machine find each other."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RanksConfig:
-    """Several learners that learn together."""
-
-    timeout_s: Positive = 60.0
-    """Timeout for one learner to take part in a step, in seconds. After it the run ends with an
-    error that names the silent one. Evaluations in the learner's process, callbacks and the start
-    of environments count."""
-
-    patience_s: Positive = 1.0
-    """Seconds that learners with a batch wait for one without, for instance because its actors are
-    restarting. After that they take steps without its rows."""
-
-    check_interval_opt_steps: Count = 1000
-    """Optimisation steps between two checks that all learners have the same parameters, bit for
-    bit. A difference ends the run."""
-
-    several_machines: bool = False
-    """Allow learners on several machines. What they send each other is neither encrypted nor
-    authenticated: only in a network in which all machines are trusted."""
-
-    def __post_init__(self) -> None:
-        check_declared(self, "ranks")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """The place of one process among several learners, as `torchrun` sets it."""
-
-    rank: int
-    world: int
-    local_world: int
-    """Ranks on this machine."""
-
-    restarts: int = 0
-    """How often all ranks were started again."""
-
-
-def place_in(environ: Mapping[str, str]) -> Place | None:
-    """Return this process's place among several learners; None if it is the only one."""
-    if "RANK" not in environ or environ.get("WORLD_SIZE", "1") == "1":
-        return None
-    try:
-        world = int(environ["WORLD_SIZE"])
-        place = Place(
-            rank=int(environ["RANK"]),
-            world=world,
-            local_world=int(environ.get("LOCAL_WORLD_SIZE", world)),
-            restarts=int(environ.get("TORCHELASTIC_RESTART_COUNT", 0)),
-        )
-    except ValueError as error:
-        raise _bad_place(environ) from error
-    if not 0 <= place.rank < world:
-        raise _bad_place(environ)
-    return place
 
 
 def process_state(pid: int) -> str:
@@ -99,27 +40,6 @@ def process_fields(pid: int) -> list[str]:
     except OSError:
         return []
     return stat.rpartition(")")[2].split()
-
-
-def refuse_several(what: str) -> None:
-    """Raise if several learners were started for what has one."""
-    if place := place_in(os.environ):
-        raise ConfigError(
-            f"{what} trains with one learner, but {place.world} were started (WORLD_SIZE); use "
-            "train_async, or start one process"
-        )
-
-
-def _bad_place(environ: Mapping[str, str]) -> ConfigError:
-    given = ", ".join(
-        f"{name}={environ[name]!r}"
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-        if name in environ
-    )
-    return ConfigError(
-        f"the environment names no place among several learners: {given}; RANK must be a number "
-        "below WORLD_SIZE. Start learners by torchrun or by --learners, or unset RANK"
-    )
 
 
 Saved = Literal["kept", "passing"]

@@ -17,13 +17,13 @@ from asyncrl.core.agent import Agent
 from asyncrl.core.errors import ConfigError, RankFailed
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import EnvChange, ModelInfo
-from asyncrl.core.ranks import LearnsInRanks, join
+from asyncrl.core.ranks import LearnsInRanks, RanksConfig, join
 from asyncrl.core.recorder import Record
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import Columns
+from asyncrl.extensions.ranks.lockstep import Group, Lockstep, Totals, check_alike
 from asyncrl.learner.actor_source import ActorSource, AsyncTrainerConfig, SourceParts
 from asyncrl.learner.evaluation import Scored
-from asyncrl.learner.lockstep import Group, Lockstep, RanksConfig, Totals, check_alike
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.source import Learning
 from asyncrl.learner.train_result import TrainResult

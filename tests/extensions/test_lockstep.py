@@ -9,14 +9,8 @@ import pytest
 
 from asyncrl.core.errors import ConfigError, RankFailed
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.learner.lockstep import (
-    Lockstep,
-    Place,
-    Totals,
-    check_alike,
-    place_in,
-    refuse_several,
-)
+from asyncrl.core.ranks import Place, place_in, refuse_several
+from asyncrl.extensions.ranks.lockstep import Lockstep, Totals, check_alike
 
 OWN = Totals(env_steps=10, produced=9, stored=7, dropped=1, inserted=7, sampled=14, incarnation=2)
 OTHER = Totals(env_steps=5, produced=4, stored=3, lost=1, inserted=3, sampled=6, incarnation=1)

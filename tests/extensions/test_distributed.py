@@ -13,10 +13,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from asyncrl.core.errors import ConfigError, NonFiniteModel, RankFailed
-from asyncrl.learner import distributed
-from asyncrl.learner.distributed import ProcessGroup
-from asyncrl.learner.lockstep import STORE_FILE, Place, RanksConfig
-from asyncrl.learner.shared_sums import LateRanks
+from asyncrl.core.ranks import Place, RanksConfig
+from asyncrl.extensions.ranks import distributed
+from asyncrl.extensions.ranks.distributed import ProcessGroup
+from asyncrl.extensions.ranks.lockstep import STORE_FILE
+from asyncrl.extensions.ranks.shared_sums import LateRanks
 
 PLACE = Place(rank=0, world=2, local_world=2)
 GONE = 4_194_304  # above the largest number of a process

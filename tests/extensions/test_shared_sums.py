@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from asyncrl.core.errors import NonFiniteModel, RankFailed
-from asyncrl.learner import shared_sums
-from asyncrl.learner.shared_sums import LateRanks, SharedSums, connect
+from asyncrl.extensions.ranks import shared_sums
+from asyncrl.extensions.ranks.shared_sums import LateRanks, SharedSums, connect
 from tests.support.ranks import ThreadRanks
 
 _DEADLINE_S = 60.0

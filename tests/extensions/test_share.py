@@ -14,13 +14,12 @@ from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import open_checkpoints
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.replay_buffer import REPLAY
+from asyncrl.extensions.ranks.share import check_strategy, share_of
 from asyncrl.learner.actor_source import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
-from asyncrl.learner.trainer import CommonParts
 from asyncrl.replay.files import deal
 from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.ranks import check_several, share_of
 from asyncrl.training.run_config import RunConfig
 from tests.support.streams import make_outbox, play, schema
 
@@ -62,10 +61,9 @@ def test_what_cannot_be_divided_is_refused(config: RunConfig, says: str) -> None
 
 
 def test_a_strategy_is_refused() -> None:
-    parts: CommonParts = {"recorder": None}
-    check_several(1, parts, 0, strategy=object())
+    check_strategy(None, 2)
     with pytest.raises(ConfigError, match="a strategy was passed"):
-        check_several(2, parts, 0, strategy=object())
+        check_strategy(object(), 2)
 
 
 def filled(n_steps: int) -> UniformReplay:

@@ -7,29 +7,25 @@ are divided by it. Loads torch only if there are several learners.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
-from os import PathLike
 from typing import Any, TypeVar, Unpack
 
-from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
-from asyncrl.checkpoint.resume import Resume, open_checkpoints
+from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.agent import Agent, AgentConfig
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.replay_buffer import REPLAY, ReplayBuffer
+from asyncrl.core.ranks import RanksConfig, place_in
 from asyncrl.core.transport import LearnerLink
+from asyncrl.extensions.ranks.lockstep import Group
+from asyncrl.extensions.ranks.source import OnRank0, RankedSource
 from asyncrl.learner.actor_source import ActorSource, SourceParts
-from asyncrl.learner.evaluation import EvaluationSite
-from asyncrl.learner.lockstep import Group, RanksConfig, place_in
-from asyncrl.learner.ranked_source import OnRank0, RankedSource
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
-from asyncrl.learner.trainer import CommonParts
-from asyncrl.replay.files import deal
-from asyncrl.training.plan import RunPlan
+from asyncrl.training.parts import Parts
 from asyncrl.training.run_config import RunConfig
+from asyncrl.training.share import Share
 
 C = TypeVar("C", bound=RunConfig)
 
@@ -39,7 +35,7 @@ def join_ranks(config: RanksConfig) -> Group | None:
     place = place_in(os.environ)
     if place is None:
         return None
-    module: Any = import_module("asyncrl.learner.distributed")
+    module: Any = import_module("asyncrl.extensions.ranks.distributed")
     group: Group = module.joined(place, config)
     return group
 
@@ -55,28 +51,17 @@ def sharing_failure(group: Group | None) -> Iterator[None]:
         raise
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What one of several learners trains with; the whole run if it is the only one."""
+class RankedShare(Share):
+    """What one of several learners trains with."""
 
-    group: Group | None
-    config: RunConfig
-    actor_agents: Sequence[AgentConfig] | None
-
-    @property
-    def rank(self) -> int:
-        """Number of this learner."""
-        return 0 if self.group is None else self.group.rank
-
-    @property
-    def world(self) -> int:
-        """Number of learners."""
-        return 1 if self.group is None else self.group.world
-
-    @property
-    def evaluation(self) -> EvaluationSite | None:
-        """Where models are evaluated, unless the settings say so."""
-        return OnRank0() if self.rank else None
+    def __init__(
+        self, config: RunConfig, actor_agents: Sequence[AgentConfig] | None, group: Group
+    ) -> None:
+        """Take this rank's share of all settings."""
+        super().__init__(*share_of(config, actor_agents, group.rank, group.world))
+        self.rank, self.world, self._group = group.rank, group.world, group
+        if group.rank:
+            self.evaluation = OnRank0()
 
     def source(
         self,
@@ -87,16 +72,14 @@ class Share:
         checkpointer: Checkpointer | None,
         **parts: Unpack[SourceParts],
     ) -> ActorSource:
-        """Return where the batches come from."""
+        """Return a source that takes each step together with the others."""
         config = self.config
-        if self.group is None:
-            return ActorSource(link, proxy, config.trainer, **parts)
         return RankedSource(
             link,
             proxy,
             config.trainer,
             agent=agent,
-            group=self.group,
+            group=self._group,
             ranks=config.ranks,
             interrupter=interrupter,
             checkpointer=checkpointer,
@@ -104,56 +87,32 @@ class Share:
             **parts,
         )
 
-    def open_checkpoints(
-        self,
-        directory: str | PathLike[str] | None,
-        resume: Resume,
-        run_config: Mapping[str, object] | None,
-        *,
-        buffer: ReplayBuffer,
-        plan: RunPlan,
-        undo: ExitStack,
-    ) -> tuple[Checkpointer | None, Checkpoint | None]:
-        """Return what `open_checkpoints` does, which `undo` unlocks.
-
-        Fill the replay with this learner's share if another number of learners saved it.
-        """
-        checkpointer, checkpoint = open_checkpoints(
-            directory,
-            keep=self.config.save.keep,
-            resume=resume,
-            config=run_config,
-            rank=self.rank,
-            world=self.world,
-        )
-        if checkpointer:
-            undo.callback(checkpointer.unlock)
-        _take_share(checkpoint, buffer, plan, rank=self.rank, world=self.world)
-        return checkpointer, checkpoint
-
 
 @contextmanager
-def joined_share(
-    config: RunConfig,
-    actor_agents: Sequence[AgentConfig] | None,
-    parts: CommonParts,
-    *,
-    strategy: object,
+def several_learners(
+    config: RunConfig, actor_agents: Sequence[AgentConfig] | None, parts: Parts
 ) -> Iterator[Share]:
-    """Join the other learners, if there are any, and yield the share of this one."""
+    """Join the other learners of a run, and yield the share of this one.
+
+        train_async(..., learners=several_learners)     # in a script that torchrun starts
+
+    The whole run is the share of a process that is the only one.
+    """
     group = join_ranks(config.ranks)
-    rank, world = (0, 1) if group is None else (group.rank, group.world)
     with sharing_failure(group):
-        check_several(world, parts, rank, strategy=strategy)
-        yield Share(group, *share_of(config, actor_agents, rank, world))
+        if group is None:
+            yield Share(config, actor_agents)
+            return
+        check_strategy(parts.get("strategy"), group.world)
+        if group.rank:  # rank 0 records
+            parts["recorder"] = None
+        yield RankedShare(config, actor_agents, group)
 
 
 def share_of(
     config: C, actor_agents: Sequence[AgentConfig] | None, rank: int, world: int
 ) -> tuple[C, Sequence[AgentConfig] | None]:
     """Return the settings and actors of one of several learners; refuse what cannot be divided."""
-    if world == 1:
-        return config, actor_agents
     _refuse(config, world)
     replay: Any = config.replay
     limiter, batch_size = config.limiter, config.trainer.batch_size
@@ -223,37 +182,10 @@ def _refuse(config: RunConfig, world: int) -> None:
         )
 
 
-def check_several(world: int, parts: CommonParts, rank: int, *, strategy: object) -> None:
-    """Raise if an argument of a run cannot work with several learners; only rank 0 records."""
-    if world == 1:
-        return
-    if rank:
-        parts["recorder"] = None
+def check_strategy(strategy: object, world: int) -> None:
+    """Raise if there is a strategy, which several learners cannot follow."""
     if strategy is not None:
         raise ConfigError(
             f"a strategy was passed, {strategy!r:.80}, but {world} learners take each step "
             "together, which only the default loop does; pass none, or use one learner"
         )
-
-
-def _take_share(
-    checkpoint: Checkpoint | None,
-    buffer: ReplayBuffer,
-    plan: RunPlan,
-    *,
-    rank: int,
-    world: int,
-) -> None:
-    """Fill a replay with a learner's share of what another number of learners had saved.
-
-    A replay that returns each transition once stays empty: what it held is of an old model.
-    """
-    if checkpoint is None or buffer.once:
-        return
-    names = sorted(name for name in checkpoint.groups if name.startswith(f"{REPLAY}-"))
-    if not names:
-        return
-    deal([checkpoint.groups[name] for name in names], buffer, plan.schema, rank=rank, world=world)
-    saved = checkpoint.meta["run"]["limiters"]
-    share = {name: sum(one[name] for one in saved) // world for name in saved[0]}
-    plan.limiter.resume_at({**share, "samples_per_insert": saved[0]["samples_per_insert"]})
