@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
@@ -21,6 +21,7 @@ from asyncrl.cli.parser import (
     flag_of,
     flags_in,
     help_of,
+    key_of,
     laid,
     matched,
     read,
@@ -253,8 +254,8 @@ def parse_run(
         which = "" if is_all else " The most common settings; --help-all shows the rest."
         show(help_of(shown, prog, f"{(form.__doc__ or '').strip()}{which}{about}"))
         raise SystemExit(0)
+    _check_flags(words)
     values = read(words, flags, prog, "--help-all", OTHER_NAMES)
-    _check_flags(values)
     own = {name: values.pop(name) for name in settings_of(form) if name in values}
     output = from_plain(form, own)
     given = {path: flag_of(path) for path in values}
@@ -279,9 +280,9 @@ def parse_run(
     )
 
 
-def _check_flags(paths: Iterable[str]) -> None:
+def _check_flags(words: Sequence[str]) -> None:
     """Refuse settings that have no flag."""
-    for path in paths:
+    for path in (key_of(word) for word in words if word.startswith("--")):
         if is_within(path, IN_FILES):
             raise ConfigError(
                 f"{flag_of(path)} is no flag: set {path} in the file of --config, or, to resume, "
@@ -412,18 +413,17 @@ def _suggested(prog: str, words: Sequence[str]) -> str:
     from asyncrl.training.suggested import suggested_for
 
     plain = to_plain(preset("dqn"))
-    found, _ = matched(words, flags_in(RunConfig, plain))
-    values = {flag.path: flag.read(said) for flag, said in found if flag.path in _OF_ENV}
+    given, _ = matched(words, flags_in(RunConfig, plain))
+    values = {flag.path: flag.read(said) for flag, said in given if flag.path in _OF_ENV}
     if "env" not in values:
         return ""
     if own := [word for word in words if word.startswith(("--agent.", "--replay."))]:
         raise ConfigError(f"{own[0]} is a setting of one agent; name it: {prog} PRESET ...")
     config = from_plain(RunConfig, laid(plain, values))
-    timeout_s = config.supervision.start_timeout_s
-    found_preset = suggested_for(config.env_config(), timeout_s=timeout_s)
-    complain(f"{found_preset.preset} suits {config.env}: {found_preset.why}. The same by name:")
-    complain(f"  {prog} {found_preset.preset} {shlex.join(words)}")
-    return found_preset.preset
+    found = suggested_for(config.env_config(), timeout_s=config.supervision.start_timeout_s)
+    complain(f"{found.preset} suits {config.env}: {found.why}. The same by name:")
+    complain(f"  {prog} {found.preset} {shlex.join(words)}")
+    return found.preset
 
 
 def _presets() -> str:

@@ -49,8 +49,8 @@ NEEDS = (
 """All else has an effect in every run."""
 
 IN_FILES = (
-    *("evaluate.final_timeout_s", "evaluate.play.max_episode_steps", "limiter.band_transitions"),
-    *("ranks", "save.timeout_s", "segment.max_message_bytes"),
+    *("env_schedule", "evaluate.final_timeout_s", "evaluate.play.max_episode_steps"),
+    *("limiter.band_transitions", "parts", "ranks", "save.timeout_s", "segment.max_message_bytes"),
     *("supervision.restart.backoff_max_s", "supervision.restart.backoff_s"),
     *("supervision.restart.window_s", "supervision.stop_timeout_s"),
     *("trainer.batches_per_draw", "trainer.max_lag_opt_steps"),

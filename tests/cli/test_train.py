@@ -364,8 +364,8 @@ def test_steps_are_profiled_if_asked(tmp_path: Path) -> None:
     ("flags", "names"),
     [
         ("--profile-opt-steps -1", "--profile-opt-steps must be 0"),
-        ("--transport.window 4", "set transport.window in the file"),
         ("--ranks.patience-s=4", "set ranks.patience_s in the file"),
+        ("--parts.stop x", "set parts.stop in the file"),
         ("--hosts.host-timeout-s 4", "--hosts.host-timeout-s .* --launcher to hosts or ray"),
         ("--inference server --ray.hosts 2", "--ray.hosts .* --launcher to ray"),
         ("--serving.max-batch 4", "--serving.max-batch .* --inference to learner or server"),
