@@ -13,7 +13,7 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, cast
@@ -33,7 +33,7 @@ from asyncrl.core.agent import (
     PolicyContext,
     PolicyWrapper,
 )
-from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv
+from asyncrl.core.env import BatchEnv, EnvSource, EnvSpec
 from asyncrl.core.env_checks import checked
 from asyncrl.core.errors import EnvironmentFault, describe_error
 from asyncrl.core.evaluator import EVALUATION_CPU, Evaluator, evaluated
@@ -58,9 +58,6 @@ _WAIT_S = 0.1
 _SEND_S = 1.0
 _NICENESS = 5
 
-ChangeEnv = Callable[[MakeBatchEnv, Mapping[str, Any]], MakeBatchEnv]
-"""Returns a function that builds the same environments with other keyword arguments."""
-
 MakeEvaluator = Callable[[], Evaluator]
 """Builds an evaluator in the process that will run it."""
 
@@ -69,7 +66,7 @@ MakeEvaluator = Callable[[], Evaluator]
 class ActorSpec(Spec):
     """Everything that an actor is built from."""
 
-    make_env: MakeBatchEnv
+    make_env: EnvSource
     build_policy: BuildPolicy
     make_processor: Callable[[], StepProcessor]
     schema: SegmentSchema
@@ -89,8 +86,8 @@ class ActorSpec(Spec):
     inference: InferenceAddress | None = None
     """The server that computes the policy's network; None computes it in this process."""
 
-    change_env: ChangeEnv | None
-    """None if the environments are not made here, so that no change reaches them."""
+    changes_env: bool = True
+    """False if the environments are not made here, so that no change reaches them."""
 
     env_change: EnvChange = field(default_factory=EnvChange)
     """The change of environments that is in force when this actor starts."""
@@ -138,7 +135,7 @@ class ActorSpec(Spec):
                 progress=progress,
                 model=model,
                 rebuilder=home if self.restart.on_exception == "restart_env" else None,
-                changes=home if self.change_env else None,
+                changes=home if self.changes_env else None,
             )
             hello = Hello(peer=peer, schema_hash=self.schema.hash())
             actor.run(hello, derive_seed(self.seed, Role.ENVIRONMENT, *incarnation))
@@ -241,9 +238,9 @@ class _Environments:
         self._open.close()
 
     def _make(self) -> BatchEnv:
-        make_env, change = self._spec.make_env, self._change
-        if self._spec.change_env and change.number:
-            make_env = self._spec.change_env(make_env, change.kwargs)
+        make_env = self._spec.make_env
+        if self._spec.changes_env:
+            make_env = make_env.with_kwargs(self._change.kwargs)
         env = checked(make_env())
         self._open.callback(env.close)
         return env

@@ -149,7 +149,7 @@ def evaluated(
         if video is not None:
             env = opened.enter_context(filmed(environments, video, count))
         else:
-            made = in_window(environments) if window else environments.build_for(episodes)
+            made = in_window(environments) if window else environments.build_for(episodes)()
             env = opened.enter_context(closing(made))
         source = f"in {model.config_path}"
         evaluator = EpisodeEvaluator(env, play, derive_seed(seed, Role.EVALUATION))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -301,19 +302,58 @@ _MAKE_ENV = (
 )
 
 
-def require_make_env(make_env: MakeBatchEnv, name: str = "make_env") -> None:
-    """Raise if `make_env` cannot build environments, without calling it."""
+@dataclass(frozen=True, slots=True)
+class EnvSource:
+    """Builds a batch of environments in the process that steps it; this one, by any function.
+
+    Those of `EnvConfig` and `make_batch` know more about what they build. See `source_of`.
+    """
+
+    of: Any
+    """What it was made of, which says in words what it builds: here the function."""
+
+    def __call__(self) -> BatchEnv:
+        """Build them."""
+        return self.of()  # type: ignore[no-any-return]
+
+    def for_episodes(self, episodes: int) -> EnvSource:
+        """Return what builds as many of the same environments as play these episodes, if it can."""
+        return self
+
+    def with_kwargs(self, kwargs: Mapping[str, Any]) -> EnvSource:
+        """Return what builds the same environments, with these keyword arguments, too."""
+        return replace(self, of=partial(self.of, **kwargs))
+
+    def describe(self, *, goals: bool = False) -> EnvDescription:
+        """Build the environments once in this process, and close them.
+
+        `goals` asks how rewards are computed from goals, for which one of them may be stepped.
+        """
+        env = make_batch_env(self)
+        try:
+            n_frames = getattr(env, "n_frames", 1)
+            goal_reward = getattr(env, "goal_reward", None) if goals else None
+            return EnvDescription(env.spec, env.n_envs, n_frames, goal_reward)
+        finally:
+            try:
+                env.close()
+            except Exception as error:
+                raise ActorFailed(f"its `close` failed: {describe_error(error)}") from error
+
+
+def source_of(make_env: MakeBatchEnv, name: str = "make_env") -> EnvSource:
+    """Return what builds environments, by this function; raise if it is none."""
     if not callable(make_env):
         raise ConfigError(
             f"{name} must be a function, got {make_env!r:.80}, because training and evaluations "
             f"build separate environments; {_MAKE_ENV}"
         )
+    return make_env if isinstance(make_env, EnvSource) else EnvSource(make_env)
 
 
 def make_batch_env(make_env: MakeBatchEnv, name: str = "make_env") -> BatchEnv:
     """Build environments; raise if `make_env` returns anything else."""
-    require_make_env(make_env, name)
-    env = make_env()
+    env = source_of(make_env, name)()
     if not hasattr(env, "n_envs"):
         if hasattr(env, "close"):
             env.close()
@@ -337,21 +377,3 @@ class EnvDescription(NamedTuple):
 
     goal_reward: Mapping[str, Any] | None = None
     """Where `compute_reward` of an environment with goals is, see `goals.py`; else None."""
-
-
-def describe_env(make_env: MakeBatchEnv, *, goals: bool = False) -> EnvDescription:
-    """Build the environments once in this process, and close them.
-
-    `goals` asks how rewards are computed from goals, for which one of them may be stepped.
-    """
-    env = make_batch_env(make_env)
-    try:
-        n_frames = getattr(env, "n_frames", 1)
-        goal_reward = getattr(env, "goal_reward", None) if goals else None
-        return EnvDescription(env.spec, env.n_envs, n_frames, goal_reward)
-    finally:
-        try:
-            env.close()
-        except Exception as error:
-            words = f"closing the environment failed: {describe_error(error)}"
-            raise ActorFailed(words) from error

@@ -56,17 +56,6 @@ def with_goals(
     return config.for_goals(spec, describe()) if isinstance(config, RelabelsGoals) else config
 
 
-def attributes_of(env: object) -> GoalReward:
-    """Return the attributes of an environment that can be described by plain values."""
-    values, arrays = {}, {}
-    for name, value in vars(env).items():
-        if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
-            arrays[name] = [value.dtype.str, value.tolist()]
-        elif value is None or type(value) in {bool, int, float, str}:
-            values[name] = value
-    return {"values": values, "arrays": arrays}
-
-
 def without_env(goal_reward: GoalReward) -> ComputeReward:
     """Return the function `compute_reward` of an environment that is not constructed."""
     cls: Any = load_object(goal_reward["path"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import is_dataclass, replace
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, cast, runtime_checkable
 
 from asyncrl.core.agent import BatchKind, LearnsFrom, ReturnsPriorities, require_agent_config
 from asyncrl.core.errors import CheckpointError, ConfigError
@@ -194,8 +194,7 @@ def check_agent_and_replay(agent: object, replay: ReplayBufferConfig) -> None:
 
 def transitions_per_sample(config: ReplayBufferConfig) -> int:
     """Return how many transitions bring one more item to sample: the stride of sequences, or 1."""
-    stride: int = getattr(config, "stride", 1)
-    return stride
+    return cast(int, getattr(config, "stride", 1))
 
 
 SAMPLES_PER_INSERT = 8.0
@@ -241,8 +240,7 @@ def with_start_columns(
             f"trajectory, but {type(config).__name__} returns neither; use TrajectoryQueueConfig "
             "for an on-policy agent, SequenceReplayConfig or its prioritized form for any other"
         )
-    filled: Any = replace(config, start_columns=(*kept, *missing))
-    return filled
+    return cast(ReplayBufferConfig, replace(config, start_columns=(*kept, *missing)))
 
 
 def restore_replay(buffer: ReplayBuffer, groups: Mapping[str, Params], *, sampled: int = 0) -> bool:

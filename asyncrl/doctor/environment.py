@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 
 from asyncrl.core.agent import is_agent_config
-from asyncrl.core.env import BatchEnv, describe_env
+from asyncrl.core.env import BatchEnv
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import ActorExit, Progress, Spec
 from asyncrl.core.messages import Peer
@@ -32,7 +32,6 @@ from asyncrl.envs.spaces import random_allowed_actions
 from asyncrl.supervision.in_child import CHILD_ID
 from asyncrl.supervision.local import LocalLauncher, pickled
 from asyncrl.supervision.restart_policy import cause_of
-from asyncrl.training.describe_env import describe_here
 from asyncrl.training.preset_rules import EnvFacts, suggest
 
 _LEAVE_S = 2.0
@@ -178,7 +177,7 @@ class _Examination:
         yield self._preset(float(np.median(step_s)) / batch.n_envs)
 
     def _preset(self, step_s: float) -> Finding:
-        seen = describe_here(self._config.build, goals=True)
+        seen = self._config.build.describe(goals=True)
         found = suggest(EnvFacts(id=self._config.id, seen=seen, step_s=step_s))
         text = f"{found.preset} suits it: {found.why}"
         return ok("preset", f"{text}; asyncrl train --env {self._config.id} takes it")
@@ -308,7 +307,7 @@ def _agent_in(path: str, config: EnvConfig, announce: Callable[[str], None]) -> 
     """Yield the findings about the agent of that path in the spaces of an environment."""
     announce("make")
     try:
-        spec = describe_env(config.build).spec
+        spec = config.build.describe().spec
         named: Any = load_object(path)
     except Exception as error:  # foreign code may raise anything
         yield findings.raised("make", error, _FIRST)

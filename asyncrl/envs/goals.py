@@ -17,7 +17,6 @@ from asyncrl.core.goals import (
     ACHIEVED_GOAL,
     DESIRED_GOAL,
     GoalReward,
-    attributes_of,
     rewards_of,
     without_env,
 )
@@ -35,7 +34,7 @@ def goal_reward_of(env: gym.Env[Any, Any]) -> GoalReward | None:
     if owner is None:
         return None
     path = f"{type(owner).__module__}:{type(owner).__qualname__}"
-    found = {"path": path, **attributes_of(owner), "problem": ""}
+    found = {"path": path, **_attributes_of(owner), "problem": ""}
     try:
         _try_out(env, owner, found)
     except Exception as error:  # the user's code may raise anything
@@ -92,3 +91,14 @@ def _goals(env: gym.Env[Any, Any], owner: Any) -> tuple[Array, Array]:  # noqa: 
 def _one_reward(owner: Any, achieved: Array, desired: Array, info: Any) -> float:  # noqa: ANN401
     """Return the reward of one pair of goals, which may come as an array of one."""
     return float(np.asarray(owner.compute_reward(achieved, desired, info)).item())
+
+
+def _attributes_of(env: object) -> GoalReward:
+    """Return the attributes of an environment that can be described by plain values."""
+    values, arrays = {}, {}
+    for name, value in vars(env).items():
+        if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
+            arrays[name] = [value.dtype.str, value.tolist()]
+        elif value is None or type(value) in {bool, int, float, str}:
+            values[name] = value
+    return {"values": values, "arrays": arrays}

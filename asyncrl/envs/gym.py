@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal, TypeGuard, cast
 
 import gymnasium
 from gymnasium.vector import VectorEnv
 
 from asyncrl.core.declared import Count, check_declared
-from asyncrl.core.env import BatchEnv, EnvDescription, MakeBatchEnv, describe_env
+from asyncrl.core.env import BatchEnv, EnvDescription, EnvSource
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import load_object
 from asyncrl.envs.batch import PlainBatch
@@ -128,26 +128,29 @@ class EnvConfig:
                 )
             object.__setattr__(self, "vectorization", "native")
 
-    def build(self) -> BatchEnv:
-        """Make the environments, in the process that will step them."""
-        if (home := self._home()) is not None:
-            batch: BatchEnv = _make_known(self, home, "build")
-            return batch
-        if self.vectorization == "native":
-            return as_batch_env(self.make_vector(), self.n_envs, self.info)
-        return _build_batch(self._make, self.n_envs, self.info)
+    @property
+    def build(self) -> EnvSource:
+        """What makes the environments; call it in the process that will step them."""
+        return _ConfigSource(self)
 
-    def build_for(self, episodes: int) -> BatchEnv:
-        """Make environments for this number of episodes: one each, but at most 64 single ones.
+    def build_for(self, episodes: int) -> EnvSource:
+        """Return what makes environments for this number of episodes: one each, at most 64 single.
 
         Episodes of those begin alike for any number of environments. Those of a vector environment
         may not. A factory of one decides itself how many it holds.
         """
+        return _ConfigSource(self, episodes)
+
+    def _build(self, episodes: int) -> BatchEnv:
         count = min(episodes, _MOST_FOR_EPISODES)
-        if self.vectorization == "native":
-            seeds_each = self.id.startswith(ATARI)
-            return replace(self, n_envs=count if seeds_each else episodes).build()
-        return _build_batch(self._make, self.n_envs, self.info, count)
+        if self.vectorization == "batch":
+            return _build_batch(self._make, self.n_envs, self.info, count)
+        if episodes:
+            # Atari games seed each of their environments, whatever their number.
+            return replace(self, n_envs=count if self.id.startswith(ATARI) else episodes).build()
+        if (home := self._home()) is not None:
+            return cast(BatchEnv, _make_known(self, home, "build"))
+        return as_batch_env(self.make_vector(), self.n_envs, self.info)
 
     def make(self) -> PlainOrVectorEnv:
         """Make one single environment, or a vector environment if the id or a setting says so."""
@@ -226,8 +229,8 @@ def as_batch_env(
 
 def make_batch(
     make: Callable[[], PlainOrVectorEnv], n_envs: int, info: Sequence[str] = ()
-) -> MakeBatchEnv:
-    """Return a function that builds a batch from a user's factory, in the process that calls it.
+) -> EnvSource:
+    """Return what builds a batch from a user's factory, in the process that calls it.
 
     A factory of single environments is called `n_envs` times. A factory of a vector environment is
     called once; `n_envs` is then 1, or the number of environments that it holds. `info` are keys as
@@ -241,7 +244,7 @@ def make_batch(
     if n_envs < 1:
         raise ConfigError(f"n_envs must be at least 1, got {n_envs}")
     parse_keys(info)
-    return partial(_build_batch, make, n_envs, tuple(info))
+    return _FactorySource(make, n_envs, tuple(info))
 
 
 def _build_batch(
@@ -256,67 +259,56 @@ def _build_batch(
     return as_batch_env(first, None if n_envs == 1 or singles else n_envs, info)
 
 
-def for_episodes(make_env: MakeBatchEnv, episodes: int) -> MakeBatchEnv:
-    """Return a function that builds as many of the same single environments as `build_for` does.
+@dataclass(frozen=True, slots=True)
+class _FactorySource(EnvSource):
+    """Of a user's factory, which makes a single or a vector environment."""
 
-    Of an `EnvConfig`, or of `make_batch`. Others, which may be several already, stay as they are.
-    """
-    if isinstance(make_env, partial) and make_env.func is _build_batch:
-        make, n_envs, info, *_ = make_env.args
-        return partial(_build_batch, make, n_envs, info, min(episodes, _MOST_FOR_EPISODES))
-    config = getattr(make_env, "__self__", None)
-    if isinstance(config, EnvConfig) and make_env == config.build:
-        return partial(config.build_for, episodes) if config.vectorization == "batch" else make_env
-    return make_env
+    n_envs: int
+    info: tuple[str, ...]
+    singles: int = 0
+    """As in `_build_batch`."""
 
+    def __call__(self) -> BatchEnv:
+        return _build_batch(self.of, self.n_envs, self.info, self.singles)
 
-def with_kwargs(
-    make_env: Callable[..., BatchEnv], kwargs: Mapping[str, Any]
-) -> Callable[..., BatchEnv]:
-    """Return a function that builds the same environments, with these keyword arguments, too.
+    def for_episodes(self, episodes: int) -> EnvSource:
+        return replace(self, singles=min(episodes, _MOST_FOR_EPISODES))
 
-    They are laid over those of an `EnvConfig`, or given to the factory of `make_batch`, or else to
-    `make_env` itself.
-    """
-    if isinstance(make_env, partial):
-        if make_env.func is _build_batch:
-            make, *others = make_env.args
-            return partial(_build_batch, partial(make, **kwargs), *others)
-        return partial(with_kwargs(make_env.func, kwargs), *make_env.args, **make_env.keywords)
-    config = getattr(make_env, "__self__", None)
-    if isinstance(config, EnvConfig) and make_env in {config.build, config.build_for}:
-        config = replace(config, kwargs={**config.kwargs, **kwargs})
-        return config.build if make_env.__name__ == "build" else config.build_for
-    return partial(make_env, **kwargs)
+    def describe(self, *, goals: bool = False) -> EnvDescription:
+        return _describe_one(self.of, self.n_envs, goals=goals)
 
 
-def describe(make_env: MakeBatchEnv, *, goals: bool = False) -> EnvDescription:
-    """Return what a run must know of environments; makes them in this process, and closes them.
+@dataclass(frozen=True, slots=True)
+class _ConfigSource(EnvSource):
+    """Of an `EnvConfig`."""
 
-    Of the single environments of a config, or of `make_batch`, it makes only one.
-    """
-    make, n_envs = _single_env_factory(make_env)
-    if make is None:
-        return describe_env(make_env, goals=goals)
+    of: EnvConfig
+    episodes: int = 0
+    """As for `EnvConfig.build_for`; 0 builds as many as the config says."""
+
+    def __call__(self) -> BatchEnv:
+        return self.of._build(self.episodes)  # noqa: SLF001
+
+    def for_episodes(self, episodes: int) -> EnvSource:
+        return replace(self, episodes=episodes) if self.of.vectorization == "batch" else self
+
+    def with_kwargs(self, kwargs: Mapping[str, Any]) -> EnvSource:
+        return replace(self, of=replace(self.of, kwargs={**self.of.kwargs, **kwargs}))
+
+    def describe(self, *, goals: bool = False) -> EnvDescription:
+        if self.episodes or self.of.vectorization == "native":
+            return EnvSource.describe(self, goals=goals)
+        return _describe_one(self.of.make, self.of.n_envs, goals=goals)
+
+
+def _describe_one(make: Callable[[], Any], n_envs: int, *, goals: bool) -> EnvDescription:
+    """Describe the environments of a factory; makes only one of single ones."""
     first = make()
     forward_warnings()
     plain = _is_plain(first)
-    count = None if plain or n_envs == 1 else n_envs
-    seen = describe_env(lambda: as_batch_env(first, count), goals=goals)
+    source = EnvSource(lambda: as_batch_env(first, None if plain or n_envs == 1 else n_envs))
+    seen = source.describe(goals=goals)
     return seen._replace(n_envs=n_envs) if plain else seen
-
-
-def _single_env_factory(
-    make_env: MakeBatchEnv,
-) -> tuple[Callable[[], PlainOrVectorEnv] | None, int]:
-    """Return the factory of one environment of a batch, if known, and their number."""
-    if isinstance(make_env, partial) and make_env.func is _build_batch:
-        make, n_envs, *_ = make_env.args
-        return make, n_envs
-    config = getattr(make_env, "__self__", None)
-    if isinstance(config, EnvConfig) and make_env == config.build:
-        return (config.make if config.vectorization == "batch" else None), config.n_envs
-    return None, 0
 
 
 _SKIP_NAMES = ("frame_skip", "_frameskip", "frameskip")

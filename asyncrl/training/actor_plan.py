@@ -15,14 +15,13 @@ from typing import Any
 from asyncrl.actor.process import ActorSpec
 from asyncrl.actor.step_processor import StepProcessor, made_for, make_one_step, schema_of
 from asyncrl.core.agent import AgentConfig
-from asyncrl.core.env import EnvSpec, MakeBatchEnv
+from asyncrl.core.env import EnvSpec, MakeBatchEnv, source_of
 from asyncrl.core.messages import EnvChange
 from asyncrl.core.segment import ColumnSpec, SegmentConfig, SegmentSchema
 from asyncrl.core.settings import to_plain
 from asyncrl.core.transport import Transport
 from asyncrl.export.acting import Acting
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
-from asyncrl.training.common_config import with_env_kwargs
 from asyncrl.training.run_config import RunConfig
 from asyncrl.transport.zeromq import ZmqTransportConfig
 
@@ -62,7 +61,7 @@ class ActorPlan:
     ) -> ActorSpec:
         """Return what an actor is built from."""
         return ActorSpec(
-            make_env=make_env,
+            make_env=source_of(make_env),
             build_policy=self.acting.build_policy,
             make_processor=partial(self._make_processor, spec),
             schema=self.schema(spec),
@@ -71,7 +70,6 @@ class ActorPlan:
             n_actors=self.actors,
             seed=self.seed,
             restart=self.restart,
-            change_env=with_env_kwargs,
             env_change=change,
         )
 

@@ -13,7 +13,7 @@ from typing import Any
 from asyncrl.actor.process import MakeEvaluator
 from asyncrl.checkpoint.resume import first_incarnation
 from asyncrl.core.agent import Agent
-from asyncrl.core.env import EnvDescription, MakeBatchEnv
+from asyncrl.core.env import EnvDescription, MakeBatchEnv, source_of
 from asyncrl.core.errors import ActorFailed
 from asyncrl.core.goals import ComputesRewards, RelabelsGoals
 from asyncrl.core.interrupter import Interrupter
@@ -31,8 +31,8 @@ from asyncrl.supervision.actor_manager import ActorManager, MakeSpec
 from asyncrl.supervision.host_launcher import HostLauncher
 from asyncrl.supervision.threads import ThreadLauncher
 from asyncrl.training.actor_plan import plan_actor
-from asyncrl.training.common_config import EvaluationConfig, with_env_kwargs
-from asyncrl.training.describe_env import describe_here, describe_in_child, plain_spec
+from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.describe_env import describe_in_child, plain_spec
 from asyncrl.training.evaluate_apart import apart_unless
 from asyncrl.training.hosted import (
     admission,
@@ -220,7 +220,7 @@ def _describe(
     """Inspect the environments: in a child process, or here if actors are threads."""
     goals = isinstance(config.replay, RelabelsGoals)
     if isinstance(launcher, ThreadLauncher):
-        return describe_here(make_env, goals=goals)
+        return source_of(make_env).describe(goals=goals)
     timeout_s = config.supervision.start_timeout_s
     return describe_in_child(
         make_env, timeout_s=timeout_s, launcher=launcher, goals=goals, interrupter=interrupter
@@ -241,7 +241,7 @@ def _follow_goals(
     # A launcher of processes serves the manager's thread only.
     shared = starts if isinstance(starts, ThreadLauncher) else None
     try:
-        seen = _describe(with_env_kwargs(make_env, kwargs), config, shared, interrupter)
+        seen = _describe(source_of(make_env).with_kwargs(kwargs), config, shared, interrupter)
     except ActorFailed:
         if interrupter.is_set:  # it samples no more; a resumed run inspects them again
             return

@@ -32,7 +32,7 @@ from typing import Any, Self
 from asyncrl.actor.acting_model import NoAnswer
 from asyncrl.actor.process import ActorSpec
 from asyncrl.core.agent import AgentConfig
-from asyncrl.core.env import EnvDescription, EnvSpec
+from asyncrl.core.env import EnvDescription, EnvSource, EnvSpec
 from asyncrl.core.errors import AsyncRLError, ConfigError, TransportClosed, TransportError
 from asyncrl.core.interrupter import Interrupter, start_thread
 from asyncrl.core.launcher import Progress, Spec
@@ -404,8 +404,8 @@ class _InLoop(Spec):
         loop.why_waiting = _HAS_PLACE
         its = replace(
             self.spec,
-            make_env=lambda: loop,
-            change_env=None,
+            make_env=EnvSource(lambda: loop),
+            changes_env=False,
             transport=transport,
             owns_process=False,
         )

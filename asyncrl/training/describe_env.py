@@ -7,7 +7,6 @@ its signals, start threads that never end. None of this affects the process that
 from __future__ import annotations
 
 import base64
-import importlib
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,10 +17,11 @@ from asyncrl.core.env import (
     BoxSpec,
     DiscreteSpec,
     EnvDescription,
+    EnvSource,
     EnvSpec,
     MakeBatchEnv,
     PackedSpec,
-    require_make_env,
+    source_of,
 )
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.types import Array
@@ -51,9 +51,8 @@ def describe_in_child(
     Makes one environment if a config or `make_batch` gives their number. Raises what `run_in_child`
     does, also when `interrupter` ends the run; `timeout_s` is `supervision.start_timeout_s`.
     """
-    require_make_env(make_env)
     seen = run_in_child(
-        partial(_describe, make_env, goals=goals),
+        partial(_describe, source_of(make_env), goals=goals),
         what="building the environment",
         timeout_s=timeout_s,
         timeout_setting="supervision.start_timeout_s",
@@ -70,17 +69,9 @@ def describe_env_of_run(config: RunConfig) -> EnvDescription:
     return describe_in_child(config.env_config().build, timeout_s=timeout_s)
 
 
-def describe_here(make_env: MakeBatchEnv, *, goals: bool = False) -> EnvDescription:
-    """Inspect the environments of a run in this process."""
-    require_make_env(make_env)
-    module: Any = importlib.import_module("asyncrl.envs.gym")
-    described: EnvDescription = module.describe(make_env, goals=goals)
-    return described
-
-
-def _describe(make_env: MakeBatchEnv, *, goals: bool) -> Plain:
+def _describe(source: EnvSource, *, goals: bool) -> Plain:
     """Inspect the environments, in the child. Imports only what makes environments."""
-    return plain_description(describe_here(make_env, goals=goals))
+    return plain_description(source.describe(goals=goals))
 
 
 def plain_description(seen: EnvDescription) -> Plain:

@@ -10,11 +10,11 @@ from typing import Any
 from asyncrl.actor.evaluator import EpisodeEvaluator
 from asyncrl.actor.process import MakeEvaluator
 from asyncrl.core.agent import AgentConfig, CountsEnvSteps, PolicyContext
-from asyncrl.core.env import MakeBatchEnv, make_batch_env
+from asyncrl.core.env import MakeBatchEnv, make_batch_env, source_of
 from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.seeding import Role, derive_seed
-from asyncrl.training.common_config import EvaluationConfig, with_env_kwargs
+from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.filming import custom_evaluator
 
 
@@ -36,8 +36,8 @@ class EvaluateApart:
         play, seed = self.config.play, self.config.seed
         if greedy is not None:
             play = replace(play, stochastic=not greedy)
-        make_env = with_env_kwargs(self.make_env, env_kwargs) if env_kwargs else self.make_env
-        with closing(make_batch_env(make_env, "make_eval_env")) as env:
+        source = source_of(self.make_env).with_kwargs(env_kwargs or {})
+        with closing(make_batch_env(source, "make_eval_env")) as env:
             context = PolicyContext(
                 seed=derive_seed(seed, Role.EVALUATION, model.version), n_envs=env.n_envs
             )

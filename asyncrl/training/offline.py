@@ -27,7 +27,7 @@ from asyncrl.actor.step_processor import make_one_step
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.resume import open_checkpoints
 from asyncrl.core.agent import AgentConfig, build_agent
-from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv, require_make_env
+from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv, source_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluator
 from asyncrl.core.ranks import refuse_several
@@ -125,7 +125,7 @@ def _place(
                 'EvaluationConfig(where="off"), or pass a function that builds environments'
             )
         return _Place(_read(data), make_env, evaluator=own)
-    require_make_env(make_env)
+    source_of(make_env)
     apart = apart_unless(make_evaluator, agent, make_env, config.evaluate)
     saved = None
     if custom_evaluator(make_evaluator) or not evaluates:

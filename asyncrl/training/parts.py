@@ -13,7 +13,7 @@ from asyncrl.actor.process import MakeEvaluator
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.checkpoint.resume import Resume
 from asyncrl.core.agent import AgentConfig
-from asyncrl.core.env import MakeBatchEnv
+from asyncrl.core.env import EnvSource, MakeBatchEnv
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Recorder
@@ -160,6 +160,6 @@ def described(config: RunConfig, make_env: object) -> dict[str, Any]:
     settings = {n: v for n, v in to_parameters(config).items() if n != "type"}
     if make_env is None:
         return settings
-    env = getattr(make_env, "__self__", make_env)  # of `EnvConfig(...).build`
+    env = make_env.of if isinstance(make_env, EnvSource) else make_env
     own = {n: v for n, v in settings.items() if n not in _OF_NAMED_ENV}
     return own | {"env": to_parameters(env)}

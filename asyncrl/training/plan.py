@@ -22,7 +22,7 @@ from asyncrl.core.agent import (
     build_agent,
     require_agent_config,
 )
-from asyncrl.core.env import EnvDescription, MakeBatchEnv, make_batch_env, require_make_env
+from asyncrl.core.env import EnvDescription, MakeBatchEnv, make_batch_env, source_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.inference import InferenceAddress
 from asyncrl.core.interrupter import Interrupter
@@ -40,7 +40,7 @@ from asyncrl.learner.rate_limiter import RateLimiter
 from asyncrl.metrics.verdict import Setup
 from asyncrl.supervision.actor_manager import MakeSpec
 from asyncrl.supervision.local import pickled
-from asyncrl.training.common_config import EvaluationConfig, with_env_kwargs
+from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.launchers import EVALUATOR, SERVER
 from asyncrl.training.layout import Layout
 from asyncrl.training.preset_rules import EnvFacts, suggest
@@ -76,7 +76,7 @@ def check_run(
             f"{len(actor_agents)} actor_agents were given for {config.actors} actors; give one for "
             "each, or None to use the learner's for all"
         )
-    require_make_env(make_env)
+    source_of(make_env)
     if config.launcher != "thread":
         apart = evaluates if config.evaluate.where == "background" else None
         pickled([agent, actor_agents, make_env, make_processor, apart])
@@ -217,7 +217,7 @@ class RunPlan:
         """
         known = peer.actor_id if peer.actor_id < len(self._build_policy) else 0
         return ActorSpec(
-            make_env=self._make_env,
+            make_env=source_of(self._make_env),
             build_policy=self._build_policy[known],
             make_processor=self._layout.make_processor,
             schema=self.schema,
@@ -227,7 +227,6 @@ class RunPlan:
             first_actor=self.config.actors * self._rank,
             seed=self._seed_of_actors,
             restart=self.config.supervision.restart,
-            change_env=with_env_kwargs,
             env_change=self.env_change(),
             inference=inference,
             owns_process=self.config.launcher != "thread",

@@ -10,21 +10,19 @@ that are objects of Python.
 from __future__ import annotations
 
 from contextlib import closing, nullcontext
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
 
 from asyncrl.actor.process import MakeEvaluator
 from asyncrl.core.agent import AgentConfig
-from asyncrl.core.env import EnvSpec, MakeBatchEnv
+from asyncrl.core.env import EnvSpec, MakeBatchEnv, source_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.replay_buffer import ReplayBuffer
 from asyncrl.learner.stop_conditions import check_can_hold
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import Trainer, check_parts
 from asyncrl.recorders.background import BackgroundRecorder
-from asyncrl.training.common_config import eval_env_maker
 from asyncrl.training.env_schedule import EnvSchedule
 from asyncrl.training.filming import MakeFilming
 from asyncrl.training.modes import check_mode
@@ -182,13 +180,15 @@ def _with_env(config: RunConfig, parts: Parts, env: Any) -> Any:  # noqa: ANN401
     if parts.get("video_dir") is not None:
         raise ConfigError("video_dir films environments that the config names; leave env out")
     if config.mode != "offline":
-        parts["make_eval_env"] = eval_env_maker(parts.get("make_eval_env"), env, config)
+        episodes = config.evaluate.play.episodes
+        own = parts.get("make_eval_env")
+        parts["make_eval_env"] = own or source_of(env).for_episodes(episodes)
     return env
 
 
 def _with_named_env(config: RunConfig, parts: Parts) -> MakeBatchEnv:
     """Return the environments that the settings name, and add those for evaluations, and films."""
-    evaluated = partial(config.eval_env_config().build_for, config.evaluate.play.episodes)
+    evaluated = config.eval_env_config().build_for(config.evaluate.play.episodes)
     parts["make_eval_env"] = parts.get("make_eval_env") or evaluated
     if (directory := parts.get("video_dir")) is not None and config.video_interval_opt_steps:
         parts["make_evaluator"] = _filming(config, parts.get("make_evaluator"), Path(directory))
@@ -200,7 +200,7 @@ def _filming(config: RunConfig, own: MakeEvaluator | None, directory: Path) -> M
     from asyncrl.training.plan import episode_evaluator_maker  # noqa: PLC0415
 
     evaluate, environments = config.evaluate, config.eval_env_config()
-    make_eval_env = partial(environments.build_for, evaluate.play.episodes)
+    make_eval_env = environments.build_for(evaluate.play.episodes)
     films = MakeFilming(
         make_evaluator=own or episode_evaluator_maker(make_eval_env, evaluate),
         own=own,

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.agent import AgentConfig, Policy, PolicyContext, require_agent_config
-from asyncrl.core.env import EnvSpec, MakeBatchEnv, describe_env
+from asyncrl.core.env import EnvSpec, MakeBatchEnv, source_of
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.replay_buffer import REPLAY
 from asyncrl.core.settings import load_as
@@ -75,7 +75,7 @@ def load_policy(
     require_agent_config(agent)
     if make_env is None and not known:
         raise ConfigError(f"{saved.path} holds no spaces: its trainer knew none; give make_env=")
-    spec = spec_of(known["spaces"]) if make_env is None else describe_env(make_env).spec
+    spec = spec_of(known["spaces"]) if make_env is None else source_of(make_env).describe().spec
     with _naming(saved, source):
         return PolicyOf(agent, spec)(model_in(saved), seed)
 

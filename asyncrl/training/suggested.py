@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from asyncrl.core.env import MakeBatchEnv, make_batch_env
+from asyncrl.core.env import MakeBatchEnv, make_batch_env, source_of
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.envs.spaces import random_allowed_actions
 from asyncrl.supervision.in_child import run_in_child
 from asyncrl.training.describe_env import (
     PRELOAD,
-    describe_here,
     description_of,
     plain_description,
 )
@@ -39,7 +38,7 @@ def suggested_for(env: EnvConfig, *, timeout_s: float) -> Suggestion:
 
 def _look(make_env: MakeBatchEnv) -> dict[str, Any]:
     """Describe and time an environment, in the child."""
-    seen = plain_description(describe_here(make_env, goals=True))
+    seen = plain_description(source_of(make_env).describe(goals=True))
     return {**seen, "step_s": _median_step_s(make_env)}
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 
 from asyncrl.actor.evaluator import EpisodeEvaluator
 from asyncrl.actor.process import MakeEvaluator
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.checkpoint.resume import open_checkpoints
 from asyncrl.core.agent import Agent, AgentConfig, build_agent
-from asyncrl.core.env import BatchEnv, MakeBatchEnv, make_batch_env
+from asyncrl.core.env import BatchEnv, MakeBatchEnv, make_batch_env, source_of
 from asyncrl.core.evaluator import Evaluator
 from asyncrl.core.ranks import refuse_several
 from asyncrl.core.replay_buffer import check_agent_and_replay
@@ -19,7 +18,7 @@ from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.torch_threads import are_adaptive
 from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.trainer import Trainer
-from asyncrl.training.common_config import building, open_env, with_env_kwargs
+from asyncrl.training.common_config import building, open_env
 from asyncrl.training.evaluate_apart import apart_unless
 from asyncrl.training.inline_source import InlineSource
 from asyncrl.training.layout import Layout
@@ -54,7 +53,7 @@ def build_sync_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts) 
             segment=config.segment,
             processor=layout.make_processor(),
             seed=config.seed,
-            change_env=partial(with_env_kwargs, make_env),
+            change_env=source_of(make_env).with_kwargs,
         )
         return Trainer(
             learner,

@@ -122,7 +122,7 @@ def learn(case: OfflineCase, seed: int) -> dict[str, Any]:
         result = train_from_data(
             case.agent,
             buffer,
-            lambda: config.env_config().build_for(task.episodes),
+            config.env_config().build_for(task.episodes),
             replace(learner, evaluate=replace(learner.evaluate, play=config.evaluate.play)),
             stop=AnyOf(ConsecutiveEvaluations(task.bar), MaxOptSteps(case.max_opt_steps)),
             recorder=recorder,

@@ -79,7 +79,7 @@ def settings_of(config: RunConfig, mode: str) -> dict[str, Any]:
 
 def evaluated(config: RunConfig, checkpoint: Checkpoint, episodes: int) -> Evaluation:
     """Score a saved model on episodes that training has not seen."""
-    env = config.env_config().build_for(episodes)
+    env = config.env_config().build_for(episodes)()
     try:
         source = "of this case"
         policy = policy_of(checkpoint, config.agent, env.spec, seed=0, source=source)

@@ -12,13 +12,12 @@ import torch
 from asyncrl.actor.process import ActorSpec, EvaluatorSpec
 from asyncrl.actor.step_processor import OneStep
 from asyncrl.core.agent import Act, BuildPolicy, Policy
-from asyncrl.core.env import EnvStep
+from asyncrl.core.env import EnvSource, EnvStep
 from asyncrl.core.errors import EnvironmentFault
 from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.messages import ActorReport, EvaluationReport, ModelInfo, Peer
 from asyncrl.core.segment import SegmentConfig, make_schema
 from asyncrl.core.types import ActorId, Array
-from asyncrl.envs.gym import with_kwargs
 from asyncrl.supervision.restart_policy import OnException, RestartPolicyConfig
 from tests.support.fakes import (
     COUNTING_SPEC,
@@ -183,8 +182,7 @@ def live(
     made: Iterator[Breaking] = iter(envs)
     link = ActorsLink(turns=40)
     spec = ActorSpec(
-        make_env=lambda: next(made),
-        change_env=with_kwargs,
+        make_env=EnvSource(lambda: next(made)),
         build_policy=build_policy or ConstantConfig().build_policy,
         make_processor=OneStep,
         schema=make_schema(OneStep().columns(COUNTING_SPEC, ()), length=2, lookahead=1),

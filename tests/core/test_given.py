@@ -10,7 +10,7 @@ import gymnasium
 import pytest
 
 from asyncrl.core.callback import Callback
-from asyncrl.core.env import describe_env
+from asyncrl.core.env import source_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
@@ -32,7 +32,7 @@ Train = Callable[[Any, Any, Path], object]
 
 def asynchronously(agent: Any, make_env: Any, _: Path) -> object:
     check_run(agent, make_env, None, RunConfig(), None)
-    return describe_env(make_env)
+    return source_of(make_env).describe()
 
 
 def synchronously(agent: Any, make_env: Any, directory: Path) -> object:
@@ -77,7 +77,7 @@ def test_what_is_no_batch_is_closed() -> None:
             closed.append(self)
 
     with pytest.raises(ConfigError, match="must return a batch"):
-        describe_env(Env)  # type: ignore[arg-type]
+        source_of(Env).describe()  # type: ignore[arg-type]
     assert len(closed) == 1
 
 

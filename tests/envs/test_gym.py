@@ -13,9 +13,10 @@ import gymnasium
 import pytest
 from gymnasium.vector import AutoresetMode
 
+from asyncrl.core.env import source_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.batch import PlainBatch
-from asyncrl.envs.gym import EnvConfig, for_episodes, make_batch, with_kwargs
+from asyncrl.envs.gym import EnvConfig, make_batch
 from asyncrl.envs.vector import VectorBatch
 from tests.support.fake_envs import TellingEnv, make_vector_env
 
@@ -31,7 +32,7 @@ def test_many_episodes_are_played_by_a_bounded_number_of_single_environments(
     vectorization: Any, episodes: int, built: int
 ) -> None:
     config = EnvConfig(id="CartPole-v1", vectorization=vectorization)
-    with closing(config.build_for(episodes)) as env:
+    with closing(config.build_for(episodes)()) as env:
         assert env.n_envs == built, "first states of a vector environment may depend on its size"
 
 
@@ -46,24 +47,23 @@ def test_many_episodes_are_played_by_a_bounded_number_of_single_environments(
     ],
 )
 def test_environments_for_episodes_are_more_of_the_same_single_ones(make: Any, built: int) -> None:
-    with closing(for_episodes(make, 100)()) as env:
+    with closing(source_of(make).for_episodes(100)()) as env:
         assert env.n_envs == built
 
 
 def test_arguments_are_laid_over_those_of_any_factory() -> None:
     config = EnvConfig(id=PLAIN, kwargs={"who": 1, "plan": [(5, "T")]}, n_envs=2)
     many = make_batch(TellingEnv, 2)
-    factories: list[Any] = [config.build, many, partial(config.build_for, 3)]
+    factories: list[Any] = [config.build, many, config.build_for(3)]
     factories.append(lambda who=0: PlainBatch(partial(TellingEnv, who), 2))
     for make in factories:
         for changed in (
-            with_kwargs(make, {"who": 7}),
-            with_kwargs(with_kwargs(make, {}), {"who": 7}),
+            source_of(make).with_kwargs({"who": 7}),
+            source_of(make).with_kwargs({}).with_kwargs({"who": 7}),
         ):
             env = pickle.loads(pickle.dumps(changed))() if make is not factories[-1] else changed()
             assert env.reset(0)[:, 0].tolist() == [7.0] * env.n_envs
             env.close()
-    assert with_kwargs(config.build, {"who": 7})().step is not None
     assert config.kwargs["who"] == 1
 
 
@@ -157,7 +157,7 @@ def test_what_has_a_vector_form_only_is_evaluated_in_as_many_as_asked_for(
     assert config.vectorization == "native"
     with pytest.raises(ConfigError, match=r"use env.vectorization=native"):
         config.make_plain()
-    env = config.build_for(3)
+    env = config.build_for(3)()
     assert env.n_envs == 3
     env.close()
     vector = config.make_vector()

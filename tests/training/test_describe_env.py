@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from asyncrl.core.env import MakeBatchEnv, describe_env
+from asyncrl.core.env import MakeBatchEnv, source_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig, make_batch
 from asyncrl.training.describe_env import describe_in_child
@@ -50,7 +50,7 @@ MAKES: list[MakeBatchEnv] = [
 
 @pytest.mark.parametrize("make_env", MAKES)
 def test_same_is_seen_as_in_this_process(make_env: MakeBatchEnv) -> None:
-    here, there = describe_env(make_env), describe_in_child(make_env, timeout_s=60.0)
+    here, there = source_of(make_env).describe(), describe_in_child(make_env, timeout_s=60.0)
     assert there == here
     assert there.spec.action.dtype == here.spec.action.dtype
 

@@ -14,7 +14,7 @@ from asyncrl.agents.impala import IMPALAConfig
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.core.agent import AgentConfig
-from asyncrl.core.env import BatchEnv, EnvSpec, describe_env
+from asyncrl.core.env import BatchEnv, EnvSpec, source_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import EnvChange
 from asyncrl.core.replay_buffer import ReplayBufferConfig
@@ -55,7 +55,7 @@ def plan(config: RunConfig = CONFIG, **parts: Any) -> RunPlan:
     } | parts
     world = values.pop("world", 1)
     check_run(**values)
-    return RunPlan(**values, world=world, seen=describe_env(values["make_env"]))
+    return RunPlan(**values, world=world, seen=source_of(values["make_env"]).describe())
 
 
 class StackingBatch(CountingBatch):

@@ -53,7 +53,7 @@ def test_target_return_without_evaluations_is_rejected(settings: Any, name: str)
 def test_environments_are_as_many_as_asked_for() -> None:
     config = RunConfig(env="CartPole-v1", env_kwargs={"sutton_barto_reward": True})
     assert config.env_config().n_envs == config.envs_per_actor == 8
-    env = config.env_config().build_for(episodes=3)
+    env = config.env_config().build_for(episodes=3)()
     env.reset(seed=0)
     assert env.n_envs == 3
     assert env.step(np.zeros(3, np.int64)).reward.tolist() == [0.0, 0.0, 0.0]

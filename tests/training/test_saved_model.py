@@ -21,7 +21,7 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli.main import main
 from asyncrl.core.agent import Policy, PolicyContext
-from asyncrl.core.env import PackedSpec, describe_env
+from asyncrl.core.env import PackedSpec, source_of
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.messages import ModelInfo
@@ -48,7 +48,7 @@ OBS = np.random.default_rng(0).uniform(-1, 1, (40, 4)).astype(np.float32)
 FEW = np.zeros((3, 4), np.float32)
 
 
-POLICY_META = PolicyOf(ConstantConfig(), describe_env(MAKE_ENV).spec).description
+POLICY_META = PolicyOf(ConstantConfig(), source_of(MAKE_ENV).describe().spec).description
 
 
 def save(run_dir: Path, name: str, action: int, **meta: Any) -> None:
@@ -120,7 +120,7 @@ def test_run_from_python_acts_and_is_saved_and_exported_by_what_it_knows(tmp_pat
         checkpoint_dir=models,
     )
     policy = load_policy(models)
-    same = AGENT.build_policy(describe_env(MAKE_ENV).spec, PolicyContext(seed=5))
+    same = AGENT.build_policy(source_of(MAKE_ENV).describe().spec, PolicyContext(seed=5))
     params = Checkpointer(models).load("best").group("model")
     same.sync_model(ModelInfo(version=ModelVersion(20), params=params))
     same.train(False)
@@ -128,7 +128,7 @@ def test_run_from_python_acts_and_is_saved_and_exported_by_what_it_knows(tmp_pat
     assert result.policy is result.policy
     result.policy.save(tmp_path / "kept")
     result.policy.export(tmp_path / "there" / "policy.npz")
-    export_policy(policy, describe_env(MAKE_ENV).spec, tmp_path / "again.npz")
+    export_policy(policy, source_of(MAKE_ENV).describe().spec, tmp_path / "again.npz")
     for acting in (
         policy,
         result.policy,
@@ -179,7 +179,7 @@ def test_model_of_an_offline_run_has_no_phase_of_random_actions(
     tmp_path: Path, env_steps: int, random: bool
 ) -> None:
     agent = DiscreteSACConfig(hidden=(8,), device="cpu", random_env_steps=1000)
-    spec = describe_env(MAKE_ENV).spec
+    spec = source_of(MAKE_ENV).describe().spec
     policy = agent.build_policy(spec, PolicyContext(seed=0))
     params = {name: np.zeros_like(x) for name, x in policy.model_info().params.items()}
     last = max(name for name, x in params.items() if x.shape == (2,))
@@ -215,7 +215,9 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     for env in (Robot, Camera):
         directory = tmp_path_factory.mktemp(env.__name__)
         make_env = make_batch(env, n_envs=2)
-        model = AGENT.build_policy(describe_env(make_env).spec, PolicyContext(seed=1)).model_info()
+        model = AGENT.build_policy(
+            source_of(make_env).describe().spec, PolicyContext(seed=1)
+        ).model_info()
         Checkpointer(directory).save("1", {"model": model.params}, {"opt_steps": 1, "env_steps": 0})
         policies[env.__name__] = load_policy(directory, agent=AGENT, make_env=make_env)
     return policies
@@ -223,7 +225,7 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
 
 def test_observations_of_several_fields_are_taken_as_they_come(policies: Mapping[str, Any]) -> None:
     policy = policies["Robot"]
-    spec = describe_env(make_batch(Robot, n_envs=2)).spec
+    spec = source_of(make_batch(Robot, n_envs=2)).describe().spec
     assert isinstance(spec.observation, PackedSpec)
     space = Robot.observation_space
     space.seed(0)
