@@ -105,8 +105,8 @@ class ActorExit:
 class Launcher(Protocol):
     """Starts actors. One thread owns it, and only that thread calls it."""
 
-    def has_room(self, actor_id: ActorId) -> bool:
-        """Whether this slot's actor can be launched now."""
+    def has_room(self, actor_id: ActorId, actors: int) -> bool:
+        """Whether this slot's actor, of this number of actors of the run, can be launched now."""
         ...
 
     def launch(self, peer: Peer, spec: Spec) -> None:

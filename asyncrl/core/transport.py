@@ -68,6 +68,9 @@ class ActorLink(Protocol):
 class LearnerLink(Protocol):
     """The learner's end; `poll` and `acknowledge` belong to the receiving thread."""
 
+    newest_change: EnvChange
+    """The newest change of environments. Any thread."""
+
     @property
     def counters(self) -> Mapping[str, int]:
         """Rejected messages and connections, by reason, see `metrics.py`. Any thread."""

@@ -282,6 +282,8 @@ class ActorSource(Source):
         Actors start new episodes, with seeds that no earlier incarnation has used. There are as
         many as before, unless the settings now declare another number.
         """
+        if change.number:
+            self._link.change_env(change)
         sampled = checkpoint.count("opt_steps") * self.config.batch_size
         self.proxy.restore(checkpoint, sampled=sampled)
         if "fleet" not in checkpoint.meta["run"]:

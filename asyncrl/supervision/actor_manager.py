@@ -318,7 +318,7 @@ class ActorManager:
         for actor_id, slot in self._slots.items():
             due = slot.restart_at is not None and slot.restart_at <= now
             ends = self._finishing.is_set() or self._interrupter.urgent
-            if due and not ends and self._launcher.has_room(actor_id):
+            if due and not ends and self._launcher.has_room(actor_id, self.size):
                 slot.incarnation += 1
                 peer = Peer(actor_id=actor_id, incarnation=slot.incarnation)
                 self._launcher.launch(peer, self._spec(peer))

@@ -119,7 +119,6 @@ class HostLauncher:
     Args:
         local: Starts the processes that are not actors; it is closed with this one.
         port: The messages of hosts.
-        actors: Returns the number of actors that the run has now, for which its hosts wait.
         config: Timeouts, and the least number of actors.
         admit: Lets an actor connect with the public key that its host has offered.
         objection_to_key: Returns why no actor may have this public key, or an empty string.
@@ -134,7 +133,6 @@ class HostLauncher:
         local: Launcher,
         port: HostPort,
         *,
-        actors: Callable[[], int],
         config: HostsConfig,
         admit: Callable[[Peer, str], object],
         objection_to_key: Callable[[str], str],
@@ -145,7 +143,7 @@ class HostLauncher:
     ) -> None:
         self._local = local
         self._port = port
-        self._actors = actors
+        self._actors = 0  # of the run, for which its hosts wait
         self._config = config
         self._admit = admit
         self._objection_to_key = objection_to_key
@@ -170,8 +168,9 @@ class HostLauncher:
         self._ticks = 0
         self._reminder_s = _FIRST_REMINDER_S
 
-    def has_room(self, actor_id: ActorId) -> bool:
+    def has_room(self, actor_id: ActorId, actors: int) -> bool:
         """Whether a host has room for one more actor, and the least number of actors was there."""
+        self._actors = actors
         if not self._is_actor(actor_id):
             return True
         self._begun |= sum(host.room for host in self._hosts.values()) >= self._least
@@ -180,7 +179,7 @@ class HostLauncher:
     @property
     def _least(self) -> int:
         """Number of actors that must have room before the first one starts."""
-        least, actors = self._config.min_actors, self._actors()
+        least, actors = self._config.min_actors, self._actors
         return actors if least is None else min(least, actors)
 
     def launch(self, peer: Peer, spec: Spec) -> None:

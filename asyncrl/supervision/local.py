@@ -133,7 +133,7 @@ class LocalLauncher:
         """A directory that only this user can read; `close` removes it."""
         return self._directory
 
-    def has_room(self, actor_id: ActorId) -> bool:
+    def has_room(self, actor_id: ActorId, actors: int) -> bool:
         """Return True: this machine takes every actor."""
         return True
 

@@ -91,7 +91,7 @@ class ThreadLauncher:
         """A directory that only this user can read; `close` removes it."""
         return self._directory
 
-    def has_room(self, actor_id: ActorId) -> bool:
+    def has_room(self, actor_id: ActorId, actors: int) -> bool:
         """Return True: this machine takes every actor."""
         return True
 

@@ -109,7 +109,6 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
                 facts,
                 plain_spec(seen.spec),
                 parts.get("run_config"),
-                actors=lambda: manager.size,
             )
         observed = Observed(
             seed=plan.seed,
@@ -123,7 +122,7 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
         observers = [make(observed) for make in parts.get("observers") or ()]
         proxy = _proxy(link, buffer, plan, interrupter, observers, fleet)
         first = first_incarnation(checkpoint)
-        specs = plan.specs(admission(link, config), evaluate, address)
+        specs = plan.specs(admission(link, config), evaluate, address, lambda: link.newest_change)
         manager = _manager(
             fleet,
             specs,
@@ -170,7 +169,6 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
             services=config,
             **common_parts(parts),
         )
-        plan.env_change = lambda: trainer.env_change
         if isinstance(fleet, HostLauncher):
             # Last: hosts wait a minute for answers, and a checkpoint may take longer to load.
             usual = not (actor_agents or make_processor)

@@ -107,20 +107,14 @@ def admit_hosts(
     facts: Plain,
     spaces: Plain,
     settings: Mapping[str, Any] | None,
-    *,
-    actors: Callable[[], int],
 ) -> tuple[HostLauncher, JoinKey]:
-    """Return what starts actors on the hosts that join, and the key that they join with.
-
-    `actors` returns how many the run has now.
-    """
+    """Return what starts actors on the hosts that join, and the key that they join with."""
     address = cast(ZmqTransport, link.address)
     curve: Curve = link.hosts.open(most_hosts=config.actors)
     objection: Callable[[Plain], str] = partial(objection_to, facts)
     launcher = HostLauncher(
         local,
         link.hosts,
-        actors=actors,
         config=config.hosts,
         admit=link.admit,
         objection_to_key=link.hosts.objection_to_key,

@@ -183,8 +183,7 @@ class OrderedSpecs:
         transport, change = ordered(
             self.key, self.keys, self.plan.schema, self.config.transport, welcome, order
         )
-        self.plan.env_change = lambda: change
-        return self.plan.actor_spec(_Admit(transport), None, peer)
+        return self.plan.actor_spec(_Admit(transport), None, change, peer)
 
 
 def ordered(

@@ -123,8 +123,6 @@ class RunPlan:
         )
         self.schema: SegmentSchema = self._layout.schema
         self.limiter = self._build_limiter()
-        self.env_change: Callable[[], EnvChange] = EnvChange
-        """Returns the change of environments that is in force now."""
         self.setup = Setup(
             actors=n_actors,
             envs_per_actor=self._n_envs,
@@ -152,14 +150,22 @@ class RunPlan:
         return self._layout.replay.build(self.schema, seed)
 
     def specs(
-        self, admit: Admit, evaluate: MakeEvaluator, inference: InferenceAddress | None
+        self,
+        admit: Admit,
+        evaluate: MakeEvaluator,
+        inference: InferenceAddress | None,
+        change: Callable[[], EnvChange],
     ) -> dict[ActorId, MakeSpec]:
         """Return what makes the spec of each process, by slot: actors first, see `HELPERS`.
 
         `admit` gives each incarnation of a process its transport, as a learner's link does;
-        `inference` is the address of a server of inference, if there is one.
+        `inference` is the address of a server of inference, if there is one. `change` returns the
+        change of environments that is in force.
         """
-        actor = partial(self.actor_spec, admit, inference)
+
+        def actor(peer: Peer) -> ActorSpec:
+            return self.actor_spec(admit, inference, change(), peer)
+
         specs: dict[ActorId, MakeSpec] = {ActorId(i): actor for i in range(self.config.actors)}
         if self.config.evaluate.where == "background":
             specs[EVALUATOR] = partial(self._evaluator_spec, admit, evaluate)
@@ -210,7 +216,9 @@ class RunPlan:
             owns_process=self.config.launcher != "thread",
         )
 
-    def actor_spec(self, admit: Admit, inference: InferenceAddress | None, peer: Peer) -> ActorSpec:
+    def actor_spec(
+        self, admit: Admit, inference: InferenceAddress | None, change: EnvChange, peer: Peer
+    ) -> ActorSpec:
         """Return the spec of one incarnation of an actor; see `specs`.
 
         Actors beyond those of the config act like the first one.
@@ -227,7 +235,7 @@ class RunPlan:
             first_actor=self.config.actors * self._rank,
             seed=self._seed_of_actors,
             restart=self.config.supervision.restart,
-            env_change=self.env_change(),
+            env_change=change,
             inference=inference,
             owns_process=self.config.launcher != "thread",
         )

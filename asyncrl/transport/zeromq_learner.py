@@ -62,6 +62,8 @@ _MOST_AT_ONCE = 64
 class ZmqLearnerLink:
     """The socket that all actors connect to."""
 
+    newest_change = EnvChange()
+
     def __init__(
         self,
         endpoint: str,
@@ -186,6 +188,7 @@ class ZmqLearnerLink:
 
         Raises `WireError` if the keyword arguments are too large.
         """
+        self.newest_change = change
         self._offer(EnvDelivery(change.number, json.dumps(dict(change.kwargs))))
 
     def wake(self) -> None:

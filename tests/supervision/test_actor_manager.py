@@ -52,7 +52,7 @@ class FakeLauncher:
         self._ended: list[ActorExit] = []
         self._reports: dict[Peer, ProgressReport] = {}
 
-    def has_room(self, actor_id: ActorId) -> bool:
+    def has_room(self, actor_id: ActorId, actors: int) -> bool:
         return actor_id not in self.without_room
 
     def launch(self, peer: Peer, spec: Spec) -> None:

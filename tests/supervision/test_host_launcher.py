@@ -51,7 +51,6 @@ class Stage:
         self.launcher = HostLauncher(
             self.local,
             self,
-            actors=lambda: self.actors,
             config=HostsConfig(**{"min_actors": 0, "host_timeout_s": 10.0, **config}),
             admit=self.admit,
             objection_to_key=self.objection_to_key,
@@ -60,6 +59,9 @@ class Stage:
             welcome={"run": "r"},
             clock=lambda: self.now_s,
         )
+
+    def has_room(self, actor_id: ActorId) -> bool:
+        return self.launcher.has_room(actor_id, self.actors)
 
     def admit(self, peer: Peer, key: str) -> None:
         assert self.taken.setdefault(key, peer) == peer, "a key is for one actor"
@@ -142,12 +144,12 @@ def working() -> tuple[Stage, HostSide]:
 
 def test_actors_go_to_the_host_with_the_most_room() -> None:
     stage = Stage()
-    assert not stage.launcher.has_room(ActorId(0))
+    assert not stage.has_room(ActorId(0))
     small, large = HostSide(stage, "small", 1), HostSide(stage, "large", 2)
     for actor_id in range(3):
-        assert stage.launcher.has_room(ActorId(actor_id))
+        assert stage.has_room(ActorId(actor_id))
         stage.launcher.launch(peer(actor_id), body)
-    assert not stage.launcher.has_room(ActorId(3)), "all are taken"
+    assert not stage.has_room(ActorId(3)), "all are taken"
     with pytest.raises(ConfigError, match="has_room"):
         stage.launcher.launch(peer(3), body)
     for host in (small, large):
@@ -161,7 +163,7 @@ def test_actors_go_to_the_host_with_the_most_room() -> None:
 def test_processes_that_are_not_actors_stay_here() -> None:
     stage = Stage()
     for actor_id in (-1, MOST_ACTORS):
-        assert stage.launcher.has_room(ActorId(actor_id))
+        assert stage.has_room(ActorId(actor_id))
         stage.launcher.launch(peer(actor_id), body)
         assert stage.launcher.progress(peer(actor_id)) is stage.local.progress.return_value
         assert stage.launcher.memory_bytes(peer(actor_id)) is stage.local.memory_bytes.return_value
@@ -173,11 +175,11 @@ def test_each_actor_gets_another_of_the_keys_that_its_host_has_offered() -> None
     stage = Stage()
     host = HostSide(stage, room=1)
     for incarnation in range(3):
-        assert stage.launcher.has_room(ActorId(0))
+        assert stage.has_room(ActorId(0))
         stage.launcher.launch(peer(0, incarnation), body)
         host.talk.say(**plain_exit(ActorExit(peer=peer(0, incarnation), code=0)))
         host.say()
-        assert not stage.launcher.has_room(ActorId(0)), "without a key there is no place"
+        assert not stage.has_room(ActorId(0)), "without a key there is no place"
         host.talk.say(keys=[f"of n1, {incarnation + 1}", f"of n1, {incarnation}"])  # one again
         host.say()
     assert stage.admitted == [(peer(0, i), f"of n1, {i}") for i in range(3)]
@@ -216,7 +218,7 @@ def test_a_host_that_offers_a_key_of_another_or_none_is_refused_with_its_actors(
     assert host.words[1:] == [{"lost": f"this host was refused: {why}"}]
     other.say()
     assert not other.words
-    assert stage.launcher.has_room(ActorId(3)), "at the other host"
+    assert stage.has_room(ActorId(3)), "at the other host"
 
 
 def test_a_silent_host_is_lost_with_its_actors(caplog: pytest.LogCaptureFixture) -> None:
@@ -234,7 +236,7 @@ def test_a_silent_host_is_lost_with_its_actors(caplog: pytest.LogCaptureFixture)
     assert (lost.peer, lost.code, lost.text, lost.last) == (peer(), 1, "", before)
     assert lost.gone == "host n1 was not heard for 10 s"
     assert "host n1 was not heard for 10 s; its actors (0) start again" in caplog.text
-    assert stage.launcher.has_room(ActorId(0)), "at the other one"
+    assert stage.has_room(ActorId(0)), "at the other one"
     stage.launcher.launch(peer(0, 1), body)
     other.listen()
     assert other.heard[-1]["launch"] == [0, 1]
@@ -255,7 +257,7 @@ def test_a_host_that_leaves_takes_no_further_actor() -> None:
     stage, host = working()
     host.talk.say(leaves="interrupted by \x1b[2J\nSIGTERM")
     host.say()
-    assert not stage.launcher.has_room(ActorId(1))
+    assert not stage.has_room(ActorId(1))
     host.talk.say(**plain_exit(ActorExit(peer=peer(), code=0)))
     (ended,) = host.say()
     assert ended.gone == "host n1 leaves the run: interrupted by SIGTERM"
@@ -264,7 +266,7 @@ def test_a_host_that_leaves_takes_no_further_actor() -> None:
 def test_the_first_actor_waits_for_the_least_number(caplog: pytest.LogCaptureFixture) -> None:
     stage = Stage(min_actors=None)
     HostSide(stage, "n1", 3)
-    assert not stage.launcher.has_room(ActorId(0))
+    assert not stage.has_room(ActorId(0))
     stage.look(11.0)
     assert "room for 3 actors has joined (n1: 3); 1 of 4 actors are missing" in caplog.text
     assert "host n1 was not heard for 10 s" in caplog.text
@@ -274,12 +276,12 @@ def test_the_first_actor_waits_for_the_least_number(caplog: pytest.LogCaptureFix
     stage.look(9.5)
     assert "room for 3 actors has joined (n2: 3); 1 of 4" in caplog.text, "20 s after the start"
     HostSide(stage, "n3", 1)
-    assert stage.launcher.has_room(ActorId(0))
+    assert stage.has_room(ActorId(0))
     caplog.clear()
     stage.look(60.0)
     assert "missing" not in caplog.text
     HostSide(stage, "n4", 1)
-    assert stage.launcher.has_room(ActorId(0)), "later any number will do"
+    assert stage.has_room(ActorId(0)), "later any number will do"
 
 
 def test_a_run_with_fewer_actors_than_declared_waits_for_no_more() -> None:
@@ -287,9 +289,9 @@ def test_a_run_with_fewer_actors_than_declared_waits_for_no_more() -> None:
     stage = Stage(min_actors=3)
     stage.actors = 2
     HostSide(stage, "n1", 1)
-    assert not stage.launcher.has_room(ActorId(0))
+    assert not stage.has_room(ActorId(0))
     HostSide(stage, "n2", 1)
-    assert stage.launcher.has_room(ActorId(0))
+    assert stage.has_room(ActorId(0))
 
 
 def test_a_host_that_does_not_fit_is_refused_in_words(caplog: pytest.LogCaptureFixture) -> None:
@@ -298,7 +300,7 @@ def test_a_host_that_does_not_fit_is_refused_in_words(caplog: pytest.LogCaptureF
     host = HostSide(stage, "\x07n1")
     assert host.words == [{"refused": "it runs another version0m"}]
     assert "host n1 is refused: it runs another version" in caplog.text
-    assert not stage.launcher.has_room(ActorId(0))
+    assert not stage.has_room(ActorId(0))
 
 
 def test_what_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -57,7 +57,6 @@ class Fleet:
         return HostLauncher(
             local or ThreadLauncher(),
             self.link.hosts,
-            actors=lambda: 8,
             config=HostsConfig(min_actors=0, **config),
             admit=self.link.admit,
             objection_to_key=self.link.hosts.objection_to_key,
@@ -118,7 +117,7 @@ def joined() -> Iterator[HostLauncher]:
     try:
         fleet.join(LocalLauncher)
         wait_until(
-            lambda: launcher.exits(0.01) == [] and launcher.has_room(0),  # type: ignore[arg-type]
+            lambda: launcher.exits(0.01) == [] and launcher.has_room(0, 8),  # type: ignore[arg-type]
             DEADLINE_S,
             "a host",
         )

@@ -66,7 +66,10 @@ class LocalLearnerLink:
         models = {**self.address.models, topic: replace(model, params=copies)}
         self.address.change(models=models)
 
+    newest_change = EnvChange()
+
     def change_env(self, change: EnvChange) -> None:
+        self.newest_change = change
         self.address.change(env_change=change)
 
     def wake(self) -> None:

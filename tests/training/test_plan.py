@@ -77,10 +77,9 @@ def test_stacks_of_frames_are_suggested_where_they_are_stored_whole(
 
 
 def test_actor_that_starts_later_begins_with_the_newest_arguments() -> None:
-    one = plan()
-    specs = one.specs(lambda *_, **__: None, lambda: None, None)  # type: ignore[arg-type,return-value]
+    changes = [EnvChange(number=3, kwargs={"level": 1}), EnvChange()]
+    specs = plan().specs(lambda *_, **__: None, lambda: None, None, changes.pop)  # type: ignore[arg-type,return-value]
     first: Any = specs[ActorId(0)](make_peer(0))
-    one.env_change = lambda: EnvChange(number=3, kwargs={"level": 1})
     second: Any = specs[ActorId(0)](make_peer(0))
     assert [spec.env_change.number for spec in (first, second)] == [0, 3]
 
@@ -93,7 +92,7 @@ def test_only_the_evaluator_is_let_in_to_evaluate() -> None:
         if evaluates:
             evaluators.add(peer.actor_id)
 
-    specs = one.specs(admit, lambda: None, None)
+    specs = one.specs(admit, lambda: None, None, EnvChange)
     for actor_id, make_spec in specs.items():
         make_spec(make_peer(actor_id))
     assert evaluators == {ActorId(MOST_ACTORS)}
