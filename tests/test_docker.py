@@ -17,7 +17,7 @@ import yaml
 
 from asyncrl.cli import join
 from asyncrl.cli.train import parse
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.run_config import RunConfig
 
 ROOT = Path(__file__).parents[1]
 KINDS = ("k8s.yaml", "compose.yaml", "sbatch")

@@ -25,8 +25,8 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.envs.atari import AtariConfig
 from asyncrl.metrics import verdict
 from asyncrl.metrics.metrics import METRICS
-from asyncrl.training.presets import PRESETS, preset
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.presets import PRESETS, preset
+from asyncrl.run.run_config import RunConfig
 from benchmarks.learning.offline import OFFLINE_CASES
 from benchmarks.learning.tasks import CASES
 from docs import generate, measured

@@ -11,8 +11,8 @@ import pytest
 from asyncrl.core.agent import PolicyContext
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.export.export import export_policy
+from asyncrl.run.run_config import RunConfig
 from asyncrl.testing import check_agent
-from asyncrl.training.run_config import RunConfig
 from examples import (
     atari,
     callback,

@@ -17,7 +17,7 @@ from tests.test_architecture import ROOT
 
 _PROGRAM = """
 import asyncrl
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.run_config import RunConfig
 from asyncrl.agents.dqn import DQNConfig
 
 print(asyncrl.__file__)

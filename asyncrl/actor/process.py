@@ -49,8 +49,8 @@ from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
 from asyncrl.core.transport import ActorLink, Transport
 from asyncrl.core.types import Array, ModelVersion
+from asyncrl.fleet.restart_policy import EnvRestartPolicy, GiveUp, RestartPolicyConfig
 from asyncrl.metrics.system import cpu_s
-from asyncrl.supervision.restart_policy import EnvRestartPolicy, GiveUp, RestartPolicyConfig
 
 logger = logging.getLogger(__name__)
 

@@ -172,7 +172,7 @@ def with_shard(checkpoint: Checkpoint, rank: int, world: int) -> Checkpoint:
 
     Rank 0 continues the counters of the run. Each rank continues with its own replay; if there were
     more or fewer of them, each gets those of all, as `replay-0`, `replay-1` and so on, to take its
-    share, see `training/share.py`.
+    share, see `run/share.py`.
     """
     run = checkpoint.meta.get("run", {})
     saved = _learners(checkpoint)

@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from asyncrl.bench.measure import Rounds, Stage
-from asyncrl.bench.report import compare, render
-from asyncrl.bench.result import Result, load_results, save_results
-from asyncrl.bench.workload import StageName, Workload
 from asyncrl.cli.output import complain, show
 from asyncrl.cli.parser import POSITIONAL, parsed
 from asyncrl.core.declared import Count, NotNegative
 from asyncrl.core.errors import ConfigError
 from asyncrl.metrics.machine import machine
+from asyncrl.tools.bench.measure import Rounds, Stage
+from asyncrl.tools.bench.report import compare, render
+from asyncrl.tools.bench.result import Result, load_results, save_results
+from asyncrl.tools.bench.workload import StageName, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ def _check_place(path: Path) -> None:
 
 def run(bench: BenchArguments) -> int:
     """Measure, and return the exit code."""
-    from asyncrl.bench.stages import make_stages
+    from asyncrl.tools.bench.stages import make_stages
 
     baseline = load_results(bench.compare) if bench.compare is not None else None
     if bench.save is not None:  # environments may change the working directory

@@ -17,7 +17,7 @@ from asyncrl.cli.run_directory import runs_in
 from asyncrl.cli.runs import print_table
 from asyncrl.core.errors import ConfigError
 from asyncrl.recorders.run_state import count, duration, measure
-from asyncrl.report.run_files import RunFiles, differences
+from asyncrl.tools.report.run_files import RunFiles, differences
 
 _LEAST = 2
 

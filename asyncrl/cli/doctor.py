@@ -19,14 +19,14 @@ from asyncrl.cli.output import show, wrapped
 from asyncrl.cli.parser import POSITIONAL, parsed
 from asyncrl.core.declared import Count, Natural, Positive
 from asyncrl.core.errors import ConfigError
-from asyncrl.doctor.environment import examine
-from asyncrl.doctor.findings import Finding
-from asyncrl.doctor.machine import PlannedRun, memory_bytes, read_facts
-from asyncrl.doctor.machine import findings as machine_findings
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.training.describe_env import describe_env_of_run
-from asyncrl.training.plan import RunPlan, check_run
-from asyncrl.training.presets import agent_in, load_over, preset
+from asyncrl.run.describe_env import describe_env_of_run
+from asyncrl.run.plan import RunPlan, check_run
+from asyncrl.run.presets import agent_in, load_over, preset
+from asyncrl.tools.doctor.environment import examine
+from asyncrl.tools.doctor.findings import Finding
+from asyncrl.tools.doctor.machine import PlannedRun, memory_bytes, read_facts
+from asyncrl.tools.doctor.machine import findings as machine_findings
 
 _PATIENCE_S = 60.0
 """Timeout without a message, in addition to `--seconds`: making an environment may take long."""

@@ -20,8 +20,8 @@ from asyncrl.cli.run_directory import check_run_dir
 from asyncrl.core.declared import Count, Natural
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.seeding import Role, derive_seed
-from asyncrl.supervision.in_child import run_in_child
-from asyncrl.training.saved_model import SavedModel, policy_of
+from asyncrl.fleet.in_child import run_in_child
+from asyncrl.run.saved_model import SavedModel, policy_of
 
 _log = logging.getLogger(__name__)
 

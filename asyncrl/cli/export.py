@@ -10,7 +10,7 @@ from asyncrl.cli.output import show
 from asyncrl.cli.parser import POSITIONAL, parsed
 from asyncrl.core.errors import ConfigError
 from asyncrl.export import policy_numpy
-from asyncrl.training.saved_model import SavedModel, load_policy
+from asyncrl.run.saved_model import SavedModel, load_policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

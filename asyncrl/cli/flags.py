@@ -37,8 +37,8 @@ from asyncrl.core.declared import (
 )
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import from_plain, to_plain
-from asyncrl.training.modes import IN_FILES, NEEDS, check_mode, is_within, missing
-from asyncrl.training.presets import (
+from asyncrl.run.modes import IN_FILES, NEEDS, check_mode, is_within, missing
+from asyncrl.run.presets import (
     ReplayKind,
     agent_in,
     over_preset,
@@ -47,12 +47,12 @@ from asyncrl.training.presets import (
     preset_lines,
     with_replay,
 )
-from asyncrl.training.rounds import Rounds
-from asyncrl.training.run_config import RunConfig
-from asyncrl.training.yaml_file import ALSO_CALLED
+from asyncrl.run.rounds import Rounds
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.yaml_file import ALSO_CALLED
 
 if TYPE_CHECKING:
-    from asyncrl.bench.tuner import SearchSpace
+    from asyncrl.tools.bench.tuner import SearchSpace
 
 OTHER_NAMES: Mapping[str, str] = {
     **ALSO_CALLED,
@@ -264,7 +264,7 @@ def parse_run(
     plain = laid(plain, values)
     auto = None
     if plain["actors"] == "auto":
-        from asyncrl.bench.tuner import SearchSpace
+        from asyncrl.tools.bench.tuner import SearchSpace
 
         auto = SearchSpace(envs="envs_per_actor" not in given, length="segment.length" not in given)
         plain["actors"] = RunConfig().actors  # the search starts from it
@@ -410,7 +410,7 @@ def _suggested(prog: str, words: Sequence[str]) -> str:
 
     Returns "" if no environment is named.
     """
-    from asyncrl.training.suggested import suggested_for
+    from asyncrl.run.suggested import suggested_for
 
     plain = to_plain(preset("dqn"))
     given, _ = matched(words, flags_in(RunConfig, plain))

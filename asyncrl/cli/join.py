@@ -16,11 +16,11 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.settings import from_plain
 from asyncrl.metrics.system import Cores
-from asyncrl.training.join import join_run
-from asyncrl.training.join_key import JoinKey
-from asyncrl.training.run_config import RunConfig
-from asyncrl.training.signals import interrupting
-from asyncrl.training.yaml_file import load_yaml
+from asyncrl.run.join import join_run
+from asyncrl.run.join_key import JoinKey
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.signals import interrupting
+from asyncrl.run.yaml_file import load_yaml
 
 _POLL_S = 0.2
 _SAID = {
@@ -63,7 +63,7 @@ def run(arguments: JoinArguments) -> int:
     interrupter = Interrupter()
     _wait_for_key(arguments)
     config = _config(arguments)
-    printed = () if arguments.quiet else ("asyncrl.training.join",)
+    printed = () if arguments.quiet else ("asyncrl.run.join",)
     with (
         printing_log(*printed),
         interrupting(interrupter, config.grace_s) as interrupted,

@@ -22,12 +22,12 @@ from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.ranks import place_in
 from asyncrl.extensions.ranks.lockstep import Group, process_fields
 from asyncrl.extensions.ranks.share import join_ranks, several_learners
-from asyncrl.training.run import build_trainer
-from asyncrl.training.signals import interrupting
+from asyncrl.run.signals import interrupting
+from asyncrl.run.train import build_trainer
 
 if TYPE_CHECKING:
     from asyncrl.cli.flags import TrainArguments
-    from asyncrl.training.launchers import RunLauncher
+    from asyncrl.run.launchers import RunLauncher
 
 logger = logging.getLogger(__name__)
 

@@ -36,10 +36,10 @@ from asyncrl.cli.output import (
 from asyncrl.cli.signals import end_at_signals, raise_again, raise_at_signals
 from asyncrl.core.errors import AsyncRLError, ConfigError, places_of
 from asyncrl.core.recorder import CLOCK_TIME
-from asyncrl.supervision.process_name import set_name
+from asyncrl.fleet.process_name import set_name
 
 if TYPE_CHECKING:
-    from asyncrl.training.launchers import RunLauncher
+    from asyncrl.run.launchers import RunLauncher
 
 _USAGE = """\
 usage: asyncrl COMMAND [OPTIONS]
@@ -285,7 +285,7 @@ def _has_actors(name: str, args: Sequence[str]) -> bool:
 
 def _early_launcher(undo: ExitStack) -> tuple[RunLauncher]:
     """Start the launcher: it loads torch for the actors while this process loads it too."""
-    from asyncrl.training.launchers import start_launcher
+    from asyncrl.run.launchers import start_launcher
 
     launcher = start_launcher()
     undo.callback(launcher.close)

@@ -12,7 +12,7 @@ from asyncrl.cli.parser import POSITIONAL, Alias, parsed
 from asyncrl.cli.report import printing_progress, written
 from asyncrl.cli.run_directory import runs_in
 from asyncrl.core.errors import ConfigError
-from asyncrl.report.plot import SUFFIXES, plot_runs
+from asyncrl.tools.report.plot import SUFFIXES, plot_runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

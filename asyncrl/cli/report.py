@@ -14,10 +14,10 @@ from asyncrl.cli.parser import POSITIONAL, Alias, parsed
 from asyncrl.cli.run_directory import runs_in
 from asyncrl.core.declared import Port
 from asyncrl.core.errors import ConfigError
-from asyncrl.report.live import LiveReport, check_active
-from asyncrl.report.one_run import report_of_run
-from asyncrl.report.run_files import RunFiles
-from asyncrl.report.several_runs import report_of_runs
+from asyncrl.tools.report.live import LiveReport, check_active
+from asyncrl.tools.report.one_run import report_of_run
+from asyncrl.tools.report.run_files import RunFiles
+from asyncrl.tools.report.several_runs import report_of_runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def run(arguments: ReportArguments) -> int:
 
 def printing_progress() -> AbstractContextManager[None]:
     """Print how far the records of runs are read, where that takes more than seconds."""
-    return printing_log("asyncrl.report.curves", by=complain)
+    return printing_log("asyncrl.tools.report.curves", by=complain)
 
 
 def _show_live(run: RunFiles, port: int) -> int:

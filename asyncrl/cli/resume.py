@@ -18,12 +18,12 @@ from asyncrl.cli.train import train_in
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import to_plain
 from asyncrl.extensions.ranks.share import sharing_failure
-from asyncrl.training.run_config import RunConfig
-from asyncrl.training.saved_model import SavedModel
-from asyncrl.training.yaml_file import load_yaml
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.saved_model import SavedModel
+from asyncrl.run.yaml_file import load_yaml
 
 if TYPE_CHECKING:
-    from asyncrl.training.launchers import RunLauncher
+    from asyncrl.run.launchers import RunLauncher
 
 _USAGE = """\
 usage: asyncrl resume RUN_DIR [OPTIONS]

@@ -20,9 +20,9 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import CLOCK_TIME
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.machine import machine
-from asyncrl.report.run_files import RunFiles
-from asyncrl.training.run_config import RunConfig
-from asyncrl.training.yaml_file import save_yaml
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.yaml_file import save_yaml
+from asyncrl.tools.report.run_files import RunFiles
 
 _log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from asyncrl.cli.output import complain, results, show
 from asyncrl.cli.parser import POSITIONAL, parsed
 from asyncrl.core.errors import ConfigError
 from asyncrl.recorders.run_state import count, duration, measure
-from asyncrl.report.run_files import RunFiles, find_runs
+from asyncrl.tools.report.run_files import RunFiles, find_runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Signals of a command: the first one stops it, the second ends the process immediately.
 
 Signals are handled from the first moment: the first raises `KeyboardInterrupt` in the main thread.
-A run, once it has been built, stops and saves instead (`training/signals.py`). Without handlers, a
+A run, once it has been built, stops and saves instead (`run/signals.py`). Without handlers, a
 process with number 1, as in a container, would not end at all: the system ignores signals for it by
 default.
 """
@@ -13,7 +13,7 @@ import signal
 from types import FrameType
 
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.training.signals import SIGNALS, Interrupted, do_nothing, handled, listen_in_thread
+from asyncrl.run.signals import SIGNALS, Interrupted, do_nothing, handled, listen_in_thread
 
 _GRACE_S = 8.0
 """Grace period of a command that is not a run: `docker stop` kills after 10 s."""

@@ -41,14 +41,14 @@ from asyncrl.metrics.verdict import Setup
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.recorders.terminal import ProgressConsole, TerminalRecorder, render_summary
-from asyncrl.training.filming import discard_films
-from asyncrl.training.run import build_trainer
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.filming import discard_films
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.train import build_trainer
 
 if TYPE_CHECKING:
-    from asyncrl.report.live import LiveReport
-    from asyncrl.training.launchers import RunLauncher
-from asyncrl.training.signals import interrupting
+    from asyncrl.run.launchers import RunLauncher
+    from asyncrl.tools.report.live import LiveReport
+from asyncrl.run.signals import interrupting
 
 
 def print_run(agent: str, config: RunConfig, run_dir: Path) -> None:
@@ -58,7 +58,7 @@ def print_run(agent: str, config: RunConfig, run_dir: Path) -> None:
         show("no limit is set, so it trains until Ctrl-C, which saves a checkpoint first")
 
 
-_PRINTED_SETTINGS = ("asyncrl.replay", "asyncrl.supervision.in_child", "asyncrl.training.hosted")
+_PRINTED_SETTINGS = ("asyncrl.replay", "asyncrl.fleet.in_child", "asyncrl.run.hosted")
 
 
 def printing_building(*, quiet: bool) -> AbstractContextManager[None]:
@@ -224,7 +224,7 @@ def _dashboard(output: Output, run_dir: Path) -> AbstractContextManager[LiveRepo
     """Take the port of the dashboard before anything starts; show the end of the run at the end."""
     if not output.dashboard:
         return nullcontext()
-    from asyncrl.report.live import LiveReport
+    from asyncrl.tools.report.live import LiveReport
 
     return closing(LiveReport(run_dir, output.dashboard_port))
 
@@ -299,7 +299,7 @@ def _build(
             launcher = None
         # The run builds environments in this process; first a child finds those that crash or hang.
         if config.mode == "sync" or config.evaluate.where != "off":
-            from asyncrl.training.describe_env import describe_env_of_run
+            from asyncrl.run.describe_env import describe_env_of_run
 
             describe_env_of_run(config)
     recorder = recorder_of(config, run_dir, output)

@@ -8,8 +8,6 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from asyncrl.bench.trial import Trial, run_trial
-from asyncrl.bench.tuner import Plan, SearchSpace, Tuner, Tuning
 from asyncrl.cli.flags import RunArguments, Start, parse_with_agent
 from asyncrl.cli.output import show
 from asyncrl.cli.parser import key_of, split
@@ -17,8 +15,10 @@ from asyncrl.core.declared import COMMON, Positive, settings_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.metrics import limits
 from asyncrl.replay.sequences import SequenceReplayConfig
-from asyncrl.training.modes import check_mode
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.modes import check_mode
+from asyncrl.run.run_config import RunConfig
+from asyncrl.tools.bench.trial import Trial, run_trial
+from asyncrl.tools.bench.tuner import Plan, SearchSpace, Tuner, Tuning
 
 _TRIAL_S = 1.0
 _FEWEST_STEPS_EACH = 1000

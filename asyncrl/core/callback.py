@@ -12,14 +12,21 @@ Does not know how a run trains.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
-from typing import Any, Protocol, SupportsFloat
+from typing import Any, Literal, Protocol, SupportsFloat
 
 from asyncrl.core.agent import Agent
 from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Record
 from asyncrl.core.types import Array
+
+Event = Literal["evaluated", "saved", "published", "episodes", "actor_restarted", "actor_dropped"]
+"""Methods of `Callback` that are called when something has happened."""
+
+Events = deque[tuple[Event, tuple[object, ...]]]
+"""What has happened, with its values, since callbacks were last called. Any thread may append."""
 
 
 class Training(Protocol):

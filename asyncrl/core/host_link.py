@@ -1,6 +1,6 @@
 """The contract between a learner and the hosts that run its actors on other machines.
 
-A host is the process that starts actors on one machine. Messages are bytes; `supervision/` knows
+A host is the process that starts actors on one machine. Messages are bytes; `fleet/` knows
 what they say, `transport/` how they are sent. Any message may be lost.
 """
 

@@ -1,4 +1,4 @@
 """What the learner process does: receive, sample at the allowed rate, optimise, publish, record.
 
-Must not know: actors' code, sockets, equations. Open first: `async_trainer.py`.
+Must not know: actors' code, sockets, equations. Open first: `trainer.py`, then `source.py`.
 """

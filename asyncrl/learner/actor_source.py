@@ -22,12 +22,12 @@ from asyncrl.core.recorder import Record
 from asyncrl.core.replay_buffer import drawn_singly, in_batches
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import ActorId, Columns
-from asyncrl.learner.actor_table import hosts_record
+from asyncrl.fleet.actor_manager import ActorManager
+from asyncrl.fleet.actor_table import hosts_record
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.source import Learning, Source
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.verdict import Setup
-from asyncrl.supervision.actor_manager import ActorManager
 
 _WAIT_S = 0.05
 _ROUND_WAIT_S = 0.01

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from asyncrl.core.declared import Count, check_declared
+from asyncrl.fleet.actor_manager import ActorStatus
 from asyncrl.learner.actor_source import ActorSource
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.trainer import Trainer
-from asyncrl.supervision.actor_manager import ActorStatus
 
 
 class AsyncTrainer(Trainer):

@@ -10,10 +10,9 @@ from functools import partial
 from typing import Any, SupportsFloat
 
 from asyncrl.core.agent import as_number
-from asyncrl.core.callback import Callback, Training
+from asyncrl.core.callback import Callback, Events, Training
 from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import ConfigError
-from asyncrl.learner.events import Events
 
 _logger = logging.getLogger(__name__)
 

@@ -33,9 +33,9 @@ from asyncrl.core.replay_buffer import (
 )
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import Array, Arrays, Columns, IntArray
-from asyncrl.learner.actor_table import ActorTable
-from asyncrl.learner.grants import Grants, PeakRate
-from asyncrl.learner.ledger import Balance, Ledger
+from asyncrl.fleet.actor_table import ActorTable
+from asyncrl.fleet.grants import Grants, PeakRate
+from asyncrl.fleet.ledger import Balance, Ledger
 from asyncrl.learner.observer import Observer
 from asyncrl.learner.rate_limiter import RateLimiter
 from asyncrl.learner.staleness import NO_LIMIT, Lag, Staleness

@@ -1,6 +1,6 @@
 """Where the batches of a run come from: the contract, and existing experience as a source.
 
-The others are in `actor_source.py`, whose actors are processes, and in `training/inline_source.py`,
+The others are in `actor_source.py`, whose actors are processes, and in `run/inline_source.py`,
 which steps environments between batches.
 """
 
@@ -13,13 +13,13 @@ from typing import ClassVar, Protocol, SupportsFloat
 
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.saver import RunState
+from asyncrl.core.callback import Events
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import EnvChange, ModelInfo
 from asyncrl.core.recorder import Record
 from asyncrl.core.replay_buffer import ReplayBuffer, replay_groups, restore_replay
 from asyncrl.core.types import Columns
-from asyncrl.learner.events import Events
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.stopwatch import Stopwatch
 

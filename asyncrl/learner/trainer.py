@@ -21,7 +21,7 @@ from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import naming_resumed
 from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent, CountsEnvSteps, as_number, optimised
-from asyncrl.core.callback import Callback
+from asyncrl.core.callback import Callback, Event
 from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.interrupter import Interrupter
@@ -32,7 +32,6 @@ from asyncrl.core.settings import did_you_mean, has_methods
 from asyncrl.core.types import Columns
 from asyncrl.learner.callbacks import Callbacks
 from asyncrl.learner.evaluation import EvaluationSite
-from asyncrl.learner.events import Event
 from asyncrl.learner.learner_threads import LearnerThreads, RoomMeter, alike, most_threads
 from asyncrl.learner.run_services import RunServices, RunServicesConfig
 from asyncrl.learner.source import Source

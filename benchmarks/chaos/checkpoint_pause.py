@@ -20,7 +20,7 @@ from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.run_config import RunConfig
 from benchmarks.chaos.figures import median, percentile
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.stage import DEADLINE_S, Stage

@@ -25,10 +25,10 @@ import zmq
 
 from asyncrl.core.errors import ConfigError, Refused
 from asyncrl.core.messages import SOFTWARE
-from asyncrl.supervision.host_launcher import HostsConfig
-from asyncrl.training import hosted
-from asyncrl.training.join import join_run
-from asyncrl.training.run_config import RunConfig
+from asyncrl.fleet.host_launcher import HostsConfig
+from asyncrl.run import hosted
+from asyncrl.run.join import join_run
+from asyncrl.run.run_config import RunConfig
 from asyncrl.transport.zeromq import ZmqTransportConfig
 from benchmarks.chaos.finding import Finding, Size, in_time, not_run
 from benchmarks.chaos.partition import Link

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from asyncrl.supervision.local import LocalLauncher
+from asyncrl.fleet.local import LocalLauncher
 from benchmarks.chaos.figures import percentile
 from benchmarks.chaos.finding import Finding, Size, in_time
 from benchmarks.chaos.learner import Learner, wait_until

@@ -23,7 +23,7 @@ from typing import Self
 from unittest.mock import patch
 
 from asyncrl.core.messages import Peer
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.run_config import RunConfig
 from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
 from benchmarks.chaos.finding import Finding, Size, in_time, not_run
 from benchmarks.chaos.stage import DEADLINE_S, Stage

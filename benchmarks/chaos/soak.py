@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.run_config import RunConfig
 from benchmarks.chaos.figures import median, slope_per_h
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.stage import DEADLINE_S, Stage, supervision

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from asyncrl.bench.result import title
+from asyncrl.tools.bench.result import title
 from benchmarks.chaos.finding import Finding
 from benchmarks.common import publish
 

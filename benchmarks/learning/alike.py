@@ -20,7 +20,7 @@ from asyncrl.agents.parts.schedules import value_at
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.replay.hindsight import HindsightReplayConfig
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.run_config import RunConfig
 from benchmarks.learning.rows import Row
 
 _ZOO = Path(__file__).parents[1] / "peers" / "zoo.yaml"

@@ -30,8 +30,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from asyncrl.training.run_config import RunConfig
-from asyncrl.training.yaml_file import load_yaml
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.yaml_file import load_yaml
 from benchmarks.common import ASYNCRL, FIRST_SEED, RESULTS, ROOT, note, positive, write_json
 from benchmarks.learning.alike import Asked, equal, variants, zoo
 from benchmarks.learning.commands_table import OURS, PEER, ZOO, write_tables

@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from asyncrl.bench.result import title
 from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.run_config import RunConfig
+from asyncrl.tools.bench.result import title
 from benchmarks.common import PAGE, RESULTS, is_clean, note, publish, write_json
 from benchmarks.learning.runs import of_same_settings, origin
 from benchmarks.learning.tasks import TASKS, Case, case_of

@@ -29,12 +29,12 @@ from asyncrl.core.agent import AgentConfig, Policy, PolicyContext
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.settings import to_plain
 from asyncrl.core.types import ModelVersion
-from asyncrl.datasets.minari import find_minari, load_minari, minari_spec
 from asyncrl.learner.stop_conditions import AnyOf, MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.run import train_from_data
-from asyncrl.training.run_config import RunConfig, offline_defaults
+from asyncrl.run.run_config import RunConfig, offline_defaults
+from asyncrl.run.train import train_from_data
+from asyncrl.tools.datasets.minari import find_minari, load_minari, minari_spec
 from benchmarks.learning.tasks import TASKS, case_of
 from benchmarks.learning.tasks import missing as missing_player
 from benchmarks.learning.training import MODES, ConsecutiveEvaluations, evaluated

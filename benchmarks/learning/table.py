@@ -7,7 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from asyncrl.bench.result import title
+from asyncrl.tools.bench.result import title
 from benchmarks.common import FIRST_SEED, is_clean
 from benchmarks.learning.offline import OFFLINE_CASES, OfflineCase
 from benchmarks.learning.runs import Run

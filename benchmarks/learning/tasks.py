@@ -1,6 +1,6 @@
 """The tasks: environment, algorithm, the score that counts as learned, and the limit of steps.
 
-An algorithm's settings are those of its preset in `asyncrl/training/presets.py`. Settings that a
+An algorithm's settings are those of its preset in `asyncrl/run/presets.py`. Settings that a
 task changes are listed beside its name, under the names of `asyncrl train` flags.
 """
 
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from asyncrl.agents.parts.exploration import EpsilonLadder
-from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.presets import preset, preset_lines
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.presets import preset, preset_lines
+from asyncrl.run.run_config import RunConfig
 from benchmarks.learning.networks import shallow
 from benchmarks.peers.apart import python_of
 

@@ -29,10 +29,10 @@ from asyncrl.learner.run_services import RecordConfig
 from asyncrl.learner.stop_conditions import AnyOf, StopCondition
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.training.modes import Mode
-from asyncrl.training.run import train as train_run
-from asyncrl.training.run_config import RunConfig
-from asyncrl.training.saved_model import policy_of
+from asyncrl.run.modes import Mode
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.saved_model import policy_of
+from asyncrl.run.train import train as train_run
 from benchmarks.learning.runs import Point
 from benchmarks.learning.tasks import CASES, EQUAL, OURS, TASKS, Case, case_of
 from benchmarks.peers.equal import FINAL_SEED

@@ -12,12 +12,12 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
-from asyncrl.bench.load import Load, synthetic_experience
-from asyncrl.bench.stage_env import env_stage
-from asyncrl.bench.stage_learner import filled, learner_stage
-from asyncrl.bench.stage_runs import sample_stage
-from asyncrl.bench.workload import Workload
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
+from asyncrl.tools.bench.load import Load, synthetic_experience
+from asyncrl.tools.bench.stage_env import env_stage
+from asyncrl.tools.bench.stage_learner import filled, learner_stage
+from asyncrl.tools.bench.stage_runs import sample_stage
+from asyncrl.tools.bench.workload import Workload
 from benchmarks.peers.interface import (
     ATARI,
     CARTPOLE,

@@ -30,17 +30,17 @@ import numpy as np
 import psutil
 
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.bench.measure import growth_rate
 from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.envs.gym import make_batch
+from asyncrl.fleet.ray import RayConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.rate_limiter import RateLimiterConfig
-from asyncrl.supervision.ray import RayConfig
-from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.join import join_run
-from asyncrl.training.run import build_trainer
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.join import join_run
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.train import build_trainer
+from asyncrl.tools.bench.measure import growth_rate
 from asyncrl.transport.zeromq import ZmqTransportConfig
 from benchmarks.common import Comparison, Rounds, compare, in_turns, keep, make_parser, provenance
 from benchmarks.machines import MARK, marked

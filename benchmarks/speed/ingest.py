@@ -35,9 +35,6 @@ import torch
 from asyncrl.actor.step_processor import OneStep
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
-from asyncrl.bench.load import synthetic_experience
-from asyncrl.bench.measure import Repeating
-from asyncrl.bench.stage_learner import Turns, filled
 from asyncrl.core.agent import Act, Agent, AgentConfig, Policy, PolicyContext, PolicyWrapper
 from asyncrl.core.env import BatchEnv, BoxSpec, EnvSpec, EnvStep
 from asyncrl.core.segment import ColumnSpec, SegmentConfig, make_schema
@@ -47,9 +44,12 @@ from asyncrl.learner.actor_source import AsyncTrainerConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.run import build_trainer
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.train import build_trainer
+from asyncrl.tools.bench.load import synthetic_experience
+from asyncrl.tools.bench.measure import Repeating
+from asyncrl.tools.bench.stage_learner import Turns, filled
 from benchmarks.common import (
     Comparison,
     Rounds,

@@ -31,15 +31,15 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.parts.updater import TRANSITION_COLUMNS, BatchMover
 from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.td3 import TD3Config
-from asyncrl.bench.load import synthetic_experience
-from asyncrl.bench.measure import Repeating
-from asyncrl.bench.stage_learner import Turns, filled
 from asyncrl.core.agent import Agent, PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.replay_buffer import ReplayBuffer
 from asyncrl.core.segment import make_schema
 from asyncrl.core.types import Params
 from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.tools.bench.load import synthetic_experience
+from asyncrl.tools.bench.measure import Repeating
+from asyncrl.tools.bench.stage_learner import Turns, filled
 from benchmarks.common import (
     Comparison,
     Rounds,

@@ -27,12 +27,12 @@ import numpy as np
 import torch
 
 from asyncrl.agents.sac import SACConfig
-from asyncrl.bench.result import title
 from asyncrl.core.agent import PolicyContext, build_agent
 from asyncrl.core.env import BoxSpec, EnvSpec
 from asyncrl.core.ranks import RanksConfig, join, place_in
 from asyncrl.extensions.ranks.distributed import joined
 from asyncrl.extensions.ranks.lockstep import STORE_FILE
+from asyncrl.tools.bench.result import title
 from benchmarks.common import ROOT, compare, in_turns, keep, make_parser, provenance, publish
 
 GUIDE = ROOT / "docs" / "guides" / "several-learners.md"

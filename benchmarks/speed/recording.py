@@ -22,10 +22,10 @@ from asyncrl.core.messages import Experience
 from asyncrl.extensions.order.recording import record_order
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.metrics.machine import machine
-from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.presets import preset
-from asyncrl.training.run import build_trainer
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.presets import preset
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.train import build_trainer
 
 How = Literal["order", "all"]
 _WARMUP_S = 2.0

@@ -22,8 +22,6 @@ import numpy as np
 import torch
 
 from asyncrl.actor.step_processor import OneStep
-from asyncrl.bench.measure import Repeating
-from asyncrl.bench.stage_learner import filled
 from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import Experience, Message, Peer
@@ -35,6 +33,8 @@ from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.replay.hindsight import HindsightReplayConfig
 from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.tools.bench.measure import Repeating
+from asyncrl.tools.bench.stage_learner import filled
 from benchmarks.common import (
     Comparison,
     Rounds,

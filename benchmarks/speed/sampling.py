@@ -16,9 +16,9 @@ import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from asyncrl.bench.load import Load
-from asyncrl.bench.stage_runs import sample_stage
-from asyncrl.bench.workload import Workload
+from asyncrl.tools.bench.load import Load
+from asyncrl.tools.bench.stage_runs import sample_stage
+from asyncrl.tools.bench.workload import Workload
 from benchmarks.common import Rounds, compare, keep, make_parser, note, positive, provenance
 
 UNIT = "env steps/s"

@@ -20,9 +20,9 @@ from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxSeconds
-from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.run import build_trainer
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.train import build_trainer
 from benchmarks.common import compare, in_turns, keep, make_parser, provenance
 
 Where = Literal["actor", "learner", "server"]

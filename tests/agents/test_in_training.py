@@ -26,9 +26,9 @@ from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
-from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.run import train_sync
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.train import train_sync
 from tests.contracts.test_agent import CASES, batch_for, observations
 
 PRIORITIZED = RunConfig(

@@ -31,9 +31,9 @@ from asyncrl.learner.stop_conditions import MaxEnvSteps, ReachesUpperBound
 from asyncrl.replay.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
-from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.run import train_sync
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.train import train_sync
 from tests.agents.chain import CHAIN, chain_replay, check_chain
 
 _NET: dict[str, Any] = {"hidden": (32, 32), "device": "cpu"}

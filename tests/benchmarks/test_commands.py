@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asyncrl.metrics.machine import machine
-from asyncrl.training.presets import preset
+from asyncrl.run.presets import preset
 from benchmarks.learning import commands
 from benchmarks.learning.alike import equal, variants, zoo
 from benchmarks.learning.commands_table import render, render_short

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from asyncrl.checkpoint.checkpoint import Checkpointer
-from asyncrl.training.run_config import RunConfig
-from asyncrl.training.yaml_file import save_yaml
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.yaml_file import save_yaml
 from tests.cli.console import TINY, run
 from tests.support.fakes import ConstantConfig
 

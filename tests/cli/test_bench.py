@@ -12,14 +12,14 @@ from typing import NoReturn
 
 import pytest
 
-from asyncrl.bench import stages as stages_module
-from asyncrl.bench.result import load_results, save_results
-from asyncrl.bench.stages import STAGES
 from asyncrl.cli import bench as bench_command
 from asyncrl.cli.main import main
 from asyncrl.core.errors import AsyncRLError
-from tests.bench.sample_results import FakeStage, a_quantity, a_result
+from asyncrl.tools.bench import stages as stages_module
+from asyncrl.tools.bench.result import load_results, save_results
+from asyncrl.tools.bench.stages import STAGES
 from tests.cli.console import started
+from tests.tools.bench.sample_results import FakeStage, a_quantity, a_result
 
 
 @pytest.fixture

@@ -17,12 +17,12 @@ from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Columns
-from asyncrl.doctor.environment import examine
-from asyncrl.doctor.findings import Finding
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.run_config import RunConfig
-from asyncrl.training.yaml_file import save_yaml
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.yaml_file import save_yaml
+from asyncrl.tools.doctor.environment import examine
+from asyncrl.tools.doctor.findings import Finding
 from examples.own_agent import Table, TableConfig
 from tests.cli import console
 

@@ -20,7 +20,7 @@ from asyncrl.core.agent import Policy
 from asyncrl.core.evaluator import Evaluation
 from asyncrl.envs.spaces import spec_from_spaces
 from asyncrl.learner.run_services import POLICY
-from asyncrl.training.trained_policy import PolicyOf
+from asyncrl.run.trained_policy import PolicyOf
 from tests.cli.conftest import Trained, constant_run
 from tests.cli.console import run
 from tests.support.fake_envs import OBS_SPACE

@@ -25,9 +25,9 @@ from asyncrl.envs.spaces import spec_from_spaces
 from asyncrl.export import policy_numpy
 from asyncrl.export.policy_numpy import Policy
 from asyncrl.learner.run_services import POLICY
-from asyncrl.training.run_config import RunConfig
-from asyncrl.training.trained_policy import PolicyOf
-from asyncrl.training.yaml_file import load_yaml
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.trained_policy import PolicyOf
+from asyncrl.run.yaml_file import load_yaml
 from tests.cli.conftest import Trained, constant_run
 from tests.support.fake_envs import OBS_SPACE
 from tests.support.fakes import ConstantConfig

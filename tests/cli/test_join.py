@@ -13,7 +13,7 @@ import pytest
 from asyncrl.cli import join, train
 from asyncrl.cli.main import main
 from asyncrl.core.errors import ConfigError
-from asyncrl.training.join_key import JoinKey
+from asyncrl.run.join_key import JoinKey
 from asyncrl.transport.zeromq import Curve
 from tests.cli import console
 from tests.support.helpers import wait_until

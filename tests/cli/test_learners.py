@@ -23,7 +23,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.extensions.ranks.launch import _wait, learners_in
 from asyncrl.extensions.ranks.lockstep import STORE_FILE
-from asyncrl.training.signals import interrupting
+from asyncrl.run.signals import interrupting
 from tests.cli import console
 from tests.support import warm
 from tests.support.helpers import wait_until

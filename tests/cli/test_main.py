@@ -14,7 +14,7 @@ import pytest
 import asyncrl
 from asyncrl.cli import main as main_module
 from asyncrl.cli.main import main
-from asyncrl.training import launchers
+from asyncrl.run import launchers
 from tests.cli.console import COMMAND
 from tests.support import warm
 from tests.test_architecture import HEAVY, loaded_by
@@ -308,7 +308,7 @@ def test_output_that_is_closed_or_full(target: str, code: int, error: str) -> No
 
 CHILD = """
 from asyncrl.cli.output import show
-from asyncrl.supervision.in_child import run_in_child
+from asyncrl.fleet.in_child import run_in_child
 
 parse = str
 

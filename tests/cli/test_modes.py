@@ -13,9 +13,9 @@ from asyncrl.cli.main import main
 from asyncrl.cli.train import parse, setup_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.metrics.verdict import Facts, judge
-from asyncrl.training.presets import preset
-from asyncrl.training.run_config import RunConfig
-from asyncrl.training.yaml_file import save_yaml
+from asyncrl.run.presets import preset
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.yaml_file import save_yaml
 from tests.cli.console import misbehaving_env
 from tests.support.fakes import ConstantConfig
 

@@ -18,7 +18,7 @@ from asyncrl.cli import train
 from asyncrl.cli.parser import POSITIONAL, Alias, parsed
 from asyncrl.core.declared import Count, Share
 from asyncrl.core.errors import ConfigError
-from asyncrl.training.presets import PRESETS, preset
+from asyncrl.run.presets import PRESETS, preset
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,10 +16,10 @@ import pytest
 
 from asyncrl.cli.main import main
 from asyncrl.core.recorder import CLOCK_TIME
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.run_config import RunConfig
 from tests.cli.console import SLOW, started
-from tests.report.runs import made_run
 from tests.support.helpers import wait_until
+from tests.tools.report.runs import made_run
 
 SUMMARY = {"best_score": 10.0, "opt_steps": 1000, "wall_s": 5.0}
 
@@ -110,7 +110,7 @@ def test_long_reading_shows_its_progress(
     run = made_run(tmp_path / "mine", RunConfig(), records=at)
     assert main(["report", str(run)]) == 0
     assert not capsys.readouterr().err
-    monkeypatch.setattr("asyncrl.report.curves._PROGRESS_S", -1.0)
+    monkeypatch.setattr("asyncrl.tools.report.curves._PROGRESS_S", -1.0)
     for command in ("report", "plot"):
         assert main([command, str(run), "-o", str(tmp_path / f"{command}.svg")]) == 0
         first, second = capsys.readouterr().err.splitlines()[:2]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from asyncrl.cli.main import main
-from asyncrl.training.run_config import RunConfig
-from tests.report.runs import made_run
+from asyncrl.run.run_config import RunConfig
+from tests.tools.report.runs import made_run
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ import pytest
 
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.training import signals
-from asyncrl.training.signals import interrupting
+from asyncrl.run import signals
+from asyncrl.run.signals import interrupting
 from tests.cli.console import COMMAND, SLOW, TINY, hears, misbehaving_env, started
 from tests.support import warm
 from tests.support.helpers import no_thread, wait_until
@@ -177,7 +177,7 @@ IN_NATIVE_CODE = """
 import atexit, contextlib, hashlib
 from asyncrl.cli import signals
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.training.signals import interrupting
+from asyncrl.run.signals import interrupting
 
 atexit.register(print, "a long farewell")
 signals._GRACE_S = 0.4

@@ -25,7 +25,6 @@ import pytest
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.parts.exploration import Softmax
-from asyncrl.bench.tuner import Plan, SearchSpace, TrialRecord, Tuning
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli import run_directory as _run_directory
 from asyncrl.cli import tune as tune_command
@@ -37,14 +36,15 @@ from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.machine import machine
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.presets import preset, preset_lines
-from asyncrl.training.run_config import RunConfig
-from asyncrl.training.yaml_file import load_yaml, save_yaml
+from asyncrl.run.presets import preset, preset_lines
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.yaml_file import load_yaml, save_yaml
+from asyncrl.tools.bench.tuner import Plan, SearchSpace, TrialRecord, Tuning
 from examples.own_torch_agent import QRDQNConfig
-from tests.bench.worlds import World
 from tests.cli.conftest import Trained
 from tests.cli.console import TINY, misbehaving_env, run
-from tests.report.runs import made_run
+from tests.tools.bench.worlds import World
+from tests.tools.report.runs import made_run
 
 SUMMARY = """
     starts stop_reason wall_s env_steps opt_steps env_steps_per_s opt_steps_per_s best_by best_score

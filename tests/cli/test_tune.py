@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.bench.trial import Trial
-from asyncrl.bench.tuner import Plan
 from asyncrl.cli import train as train_command
 from asyncrl.cli import tune as tune_command
 from asyncrl.cli.tune import parse, run, tune
@@ -19,11 +17,13 @@ from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.core.named import Named
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.metrics import limits
-from asyncrl.training.named_parts import NamedParts
-from asyncrl.training.presets import preset
-from asyncrl.training.run_config import RunConfig
-from asyncrl.training.yaml_file import save_yaml
-from tests.bench.worlds import World
+from asyncrl.run.named_parts import NamedParts
+from asyncrl.run.presets import preset
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.yaml_file import save_yaml
+from asyncrl.tools.bench.trial import Trial
+from asyncrl.tools.bench.tuner import Plan
+from tests.tools.bench.worlds import World
 
 COLLECTS = Named(
     "asyncrl.learner.async_trainer:CollectThenTrain", {"env_steps": 100, "opt_steps": 5}

@@ -52,7 +52,7 @@ from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import from_plain, to_plain
 from asyncrl.core.types import Array, Columns
-from asyncrl.doctor.agent import Subject, examine_agent
+from asyncrl.tools.doctor.agent import Subject, examine_agent
 from tests.support import warm
 from tests.support.fakes import ConstantConfig
 from tests.support.helpers import copied, same

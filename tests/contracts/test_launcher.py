@@ -15,9 +15,9 @@ import pytest
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import ActorExit, Launcher, ProgressReport
 from asyncrl.core.messages import Peer
-from asyncrl.supervision.local import LocalLauncher
-from asyncrl.supervision.threads import ThreadLauncher
-from tests.supervision import bodies
+from asyncrl.fleet.local import LocalLauncher
+from asyncrl.fleet.threads import ThreadLauncher
+from tests.fleet import bodies
 from tests.support.helpers import wait_until
 from tests.support.hosts import joined
 from tests.support.sample_messages import make_peer as peer
@@ -45,7 +45,7 @@ def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
 
 @pytest.fixture(params=["forkserver", "host"])
 def isolating(request: pytest.FixtureRequest) -> Iterator[Launcher]:
-    """One whose actors are processes: `supervision/threads.py` names what threads give up."""
+    """One whose actors are processes: `fleet/threads.py` names what threads give up."""
     with made(request.param) as one:
         yield one
 

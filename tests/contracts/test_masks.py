@@ -19,9 +19,9 @@ from asyncrl.core.agent import Policy, PolicyContext, evaluation_mode, forget
 from asyncrl.core.env import ACTION_MASK, BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array
-from asyncrl.doctor.agent import Subject, examine_agent
 from asyncrl.export.export import export_policy
 from asyncrl.export.policy_numpy import Policy as NumpyPolicy
+from asyncrl.tools.doctor.agent import Subject, examine_agent
 from tests.contracts.test_agent import CASES, CHOICES, OBSERVATION, batch_for, greedy
 from tests.contracts.test_agent import Case as AgentCase
 

@@ -33,13 +33,13 @@ from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound
 from asyncrl.learner.trainer import Trainer
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
-from tests.learner.test_actor_table import report
+from tests.fleet.test_actor_table import report
 from tests.learner.test_async_trainer import Failing, Stage
+from tests.run.test_inline_source import build
 from tests.support.fakes import ConstantAgent
 from tests.support.helpers import wait_until
 from tests.support.services import services_config
 from tests.support.streams import make_outbox, play
-from tests.training.test_trainer import build
 
 BATCH_SIZE = 8
 SERVICES = {

@@ -19,7 +19,7 @@ from asyncrl.core.declared import Kind, methods_of, settings_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import CollectThenTrain
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.run_config import RunConfig
 
 _OPTIONAL = {"envpool", "mlflow", "minari", "onnx_policy", "trackio", "wandb"}
 _GIVEN: dict[type, Any] = {  # classes that have no defaults

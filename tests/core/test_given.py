@@ -14,9 +14,9 @@ from asyncrl.core.env import source_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
-from asyncrl.training.plan import check_run
-from asyncrl.training.run import build_trainer, train_from_data, train_sync
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.plan import check_run
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.train import build_trainer, train_from_data, train_sync
 from tests.support.fakes import ConstantConfig, CountingBatch
 
 

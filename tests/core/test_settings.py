@@ -19,8 +19,8 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.named import Named
 from asyncrl.core.settings import from_plain, load_object, to_parameters, to_plain
 from asyncrl.learner.stop_conditions import AllOf, MaxEnvSteps, ReachesUpperBound, StopCondition
-from asyncrl.training.run_config import RunConfig
-from asyncrl.training.yaml_file import load_yaml, save_yaml
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.yaml_file import load_yaml, save_yaml
 from tests.support.scale import examples
 
 Width = NewType("Width", int)

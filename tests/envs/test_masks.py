@@ -17,8 +17,8 @@ from asyncrl.envs.masks import ActionMasks
 from asyncrl.learner.actor_source import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
-from asyncrl.training.run import train_sync
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.train import train_sync
 from tests.support.fake_envs import TellingEnv, make_vector_env
 
 

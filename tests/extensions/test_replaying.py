@@ -36,10 +36,10 @@ from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.named_parts import NamedParts
-from asyncrl.training.run import build_trainer
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.named_parts import NamedParts
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.train import build_trainer
 
 DQN = DQNConfig(hidden=(8,), device="cpu")
 ONCE = RateLimiterConfig(samples_per_insert=1.0)

@@ -19,8 +19,8 @@ from asyncrl.learner.actor_source import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.files import deal
 from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
-from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.run_config import RunConfig
 from tests.support.streams import make_outbox, play, schema
 
 SCHEMA = schema(4, 1)

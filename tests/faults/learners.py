@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from asyncrl.supervision.local_files import ProgressBoard
+from asyncrl.fleet.local_files import ProgressBoard
 from tests.support import warm
 from tests.support.helpers import wait_until
 

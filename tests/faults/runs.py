@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Literal
 
 from asyncrl.core.types import ActorId
+from asyncrl.fleet.actor_manager import ActorManagerConfig
+from asyncrl.fleet.restart_policy import OnException, RestartPolicyConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
-from asyncrl.supervision.actor_manager import ActorManagerConfig
-from asyncrl.supervision.restart_policy import OnException, RestartPolicyConfig
-from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.run_config import RunConfig
 from tests.integration.test_train_async import Loop, config
 
 

@@ -20,9 +20,9 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.callback import Callback, Training
 from asyncrl.core.errors import ConfigError, Refused, TransportClosed, TransportError
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.extensions.connect.connect import Connection, connect
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.training.connect import Connection, connect
-from asyncrl.training.join_key import JoinKey
+from asyncrl.run.join_key import JoinKey
 from tests.integration.test_hosts import CONFIG, built, check, restarts
 from tests.support import warm
 from tests.support.fakes import ConstantConfig

@@ -23,9 +23,9 @@ from asyncrl.learner.train_result import TrainResult
 from asyncrl.replay.hindsight import HindsightReplayConfig
 from asyncrl.replay.ring_config import RingConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.run import build_trainer, train_sync
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.train import build_trainer, train_sync
 from tests.support.bit_flip import BitFlip
 from tests.support.reach import Reach
 

@@ -19,15 +19,15 @@ from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.errors import ConfigError, Refused
 from asyncrl.core.interrupter import Interrupter
+from asyncrl.fleet.host_launcher import HostsConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.supervision.host_launcher import HostsConfig
-from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.join import join_run
-from asyncrl.training.run import build_trainer
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.join import join_run
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.train import build_trainer
 from asyncrl.transport.zeromq import Curve, ZmqHostLine, ZmqTransportConfig
 from asyncrl.transport.zeromq_hosts import HostMailbox
 from benchmarks.proxy import Proxy
@@ -258,7 +258,7 @@ def test_a_host_that_hangs_is_replaced_and_comes_back(
                 lambda: len(joined.findall(caplog.text)) > times, DEADLINE_S, "it to join again"
             )
 
-    caplog.set_level(logging.INFO, "asyncrl.supervision.host_launcher")
+    caplog.set_level(logging.INFO, "asyncrl.fleet.host_launcher")
     trainer = built(key, before=before)
     with hosts_of(key) as hosts, warm.started("code", [JOINS, str(key)], cwd=Path.cwd()) as process:
         result = trainer.train()

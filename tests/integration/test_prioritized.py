@@ -14,9 +14,9 @@ from asyncrl.learner.actor_source import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.replay.prioritized import PrioritizedReplay, PrioritizedReplayConfig
-from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.run import build_trainer
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.train import build_trainer
 from tests.support.fakes import CountingBatch
 from tests.support.leftovers import children
 

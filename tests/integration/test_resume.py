@@ -19,9 +19,9 @@ from asyncrl.learner.actor_source import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import SaveConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
-from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.run import build_trainer, train_sync
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.train import build_trainer, train_sync
 from tests.support import scale
 from tests.support.helpers import WaitsForSaves
 from tests.support.resumed_runs import (

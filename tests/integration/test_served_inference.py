@@ -13,8 +13,8 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxSeconds
-from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.run import build_trainer
+from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.train import build_trainer
 from asyncrl.transport.zeromq import ZmqTransportConfig
 from tests.faults.runs import adds_up, with_restarts
 from tests.integration.test_train_async import Loop, config, run

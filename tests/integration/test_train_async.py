@@ -22,6 +22,7 @@ from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array
+from asyncrl.fleet.restart_policy import RestartPolicyConfig
 from asyncrl.learner.actor_source import AsyncTrainerConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.rate_limiter import RateLimiterConfig
@@ -31,10 +32,9 @@ from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.metrics import describe
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.supervision.restart_policy import RestartPolicyConfig
-from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.run import build_trainer
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.train import build_trainer
 from tests.support.fakes import ConstantConfig, CountingBatch
 from tests.support.helpers import in_actor, wait_until
 from tests.support.leftovers import children
@@ -192,7 +192,7 @@ def test_what_cannot_be_sent_to_an_actor_is_refused_before_a_process_starts(
     def start(**_: object) -> NoReturn:
         raise AssertionError("a process would start")
 
-    monkeypatch.setattr("asyncrl.training.launchers.LocalLauncher", start)
+    monkeypatch.setattr("asyncrl.run.launchers.LocalLauncher", start)
     lock = threading.Lock()
 
     def make() -> CountingBatch:

@@ -18,6 +18,7 @@ from zmq.utils import z85
 
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.core.segment import SegmentConfig
+from asyncrl.fleet.restart_policy import RestartPolicyConfig
 from asyncrl.learner.actor_source import AsyncTrainerConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.rate_limiter import RateLimiterConfig
@@ -25,13 +26,12 @@ from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.supervision.restart_policy import RestartPolicyConfig
-from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.run import build_trainer
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.train import build_trainer
 from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransportConfig
 from asyncrl.transport.zeromq_socket import Curve
-from tests.supervision.bodies import descriptors
+from tests.fleet.bodies import descriptors
 from tests.support.fakes import ConstantConfig, CountingBatch
 from tests.support.helpers import wait_until
 from tests.support.leftovers import children

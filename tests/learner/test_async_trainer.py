@@ -22,6 +22,7 @@ from asyncrl.core.errors import (
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import EnvChange, Hello
 from asyncrl.core.types import Array, Columns, IntArray
+from asyncrl.fleet.actor_manager import ActorStatus
 from asyncrl.learner.actor_source import ActorSource, AsyncTrainerConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.progress import Counts
@@ -33,7 +34,6 @@ from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.supervision.actor_manager import ActorStatus
 from tests.support.fakes import ConstantAgent, DirectSaver, FakeCheckpointer, FakeSite
 from tests.support.helpers import wait_until
 from tests.support.local_transport import LocalActorLink, LocalLearnerLink, LocalTransport

@@ -22,8 +22,8 @@ from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.recorders.mlflow import MlflowRecorder
 from asyncrl.recorders.trackio import TrackioRecorder
 from asyncrl.recorders.wandb import WandbRecorder
-from asyncrl.training.named_parts import NamedParts
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.named_parts import NamedParts
+from asyncrl.run.run_config import RunConfig
 from tests.support.helpers import wait_until
 
 needs_wandb = pytest.mark.skipif(find_spec("wandb") is None, reason="needs the extra wandb")

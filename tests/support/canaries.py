@@ -29,7 +29,7 @@ from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.export import policy_numpy
 from asyncrl.learner.rate_limiter import RateLimiterConfig
-from asyncrl.training.yaml_file import load_yaml
+from asyncrl.run.yaml_file import load_yaml
 from tests.support.hostile_messages import MESSAGES
 from tests.support.traced_saves import groups
 

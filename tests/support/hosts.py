@@ -13,11 +13,11 @@ import cloudpickle
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import Launcher
 from asyncrl.core.messages import Peer
-from asyncrl.supervision.host import Host, HostTimeouts
-from asyncrl.supervision.host_launcher import HostLauncher, HostsConfig
-from asyncrl.supervision.local import LocalLauncher
-from asyncrl.supervision.threads import ThreadLauncher
-from asyncrl.training.join import ActorKeys
+from asyncrl.fleet.host import Host, HostTimeouts
+from asyncrl.fleet.host_launcher import HostLauncher, HostsConfig
+from asyncrl.fleet.local import LocalLauncher
+from asyncrl.fleet.threads import ThreadLauncher
+from asyncrl.run.join import ActorKeys
 from asyncrl.transport.zeromq import (
     Curve,
     ZmqHostLine,
@@ -25,7 +25,7 @@ from asyncrl.transport.zeromq import (
     ZmqTransport,
     ZmqTransportConfig,
 )
-from tests.supervision.bodies import Runs
+from tests.fleet.bodies import Runs
 from tests.support.helpers import wait_until
 from tests.support.sample_messages import SCHEMA
 

@@ -36,9 +36,9 @@ from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.common_config import EvaluationConfig
-from asyncrl.training.run import train_async, train_sync
-from asyncrl.training.run_config import RunConfig
+from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.train import train_async, train_sync
 from tests.support import warm
 from tests.support.helpers import WaitsForSaves
 

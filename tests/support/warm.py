@@ -30,8 +30,8 @@ from tempfile import TemporaryFile
 from typing import Any, Literal, NamedTuple, TextIO
 
 from asyncrl.cli.main import main as asyncrl
-from asyncrl.supervision import local, local_helper
-from asyncrl.supervision.local_files import marked
+from asyncrl.fleet import local, local_helper
+from asyncrl.fleet.local_files import marked
 
 Does = Literal["asyncrl", "module", "code"]
 """A command line of ours; a module with its arguments; a program with its own."""
@@ -48,7 +48,7 @@ _LOADED = (
     "asyncrl.cli.resume",
     "asyncrl.cli.train",
     "asyncrl.envs.gym",
-    "asyncrl.training.asynchronous",
+    "asyncrl.run.asynchronous",
     "asyncrl.transport.zeromq",
     "tests.support.fakes",
 )

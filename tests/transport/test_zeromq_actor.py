@@ -18,7 +18,7 @@ from asyncrl.core.messages import (
     ModelInfo,
     Peer,
 )
-from asyncrl.learner.ledger import Ledger
+from asyncrl.fleet.ledger import Ledger
 from asyncrl.transport.zeromq import ZmqActorLink, ZmqTransport, ZmqTransportConfig
 from benchmarks.proxy import Proxy
 from tests.support.helpers import wait_until

@@ -64,7 +64,7 @@ from asyncrl.extensions.order.log import (
 )
 from asyncrl.learner.observer import MakeObserver, Observed, Observer
 from asyncrl.metrics.machine import machine
-from asyncrl.training.describe_env import plain_description
+from asyncrl.run.describe_env import plain_description
 
 logger = logging.getLogger(__name__)
 

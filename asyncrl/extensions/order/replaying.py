@@ -57,10 +57,10 @@ from asyncrl.extensions.order.recording import ORDER_FILE
 from asyncrl.learner.source import Source
 from asyncrl.learner.trainer import CommonParts, Trainer
 from asyncrl.metrics.machine import machine
-from asyncrl.training.describe_env import description_of
-from asyncrl.training.plan import RunPlan
-from asyncrl.training.run_config import RunConfig
-from asyncrl.training.trained_policy import PolicyOf
+from asyncrl.run.describe_env import description_of
+from asyncrl.run.plan import RunPlan
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.trained_policy import PolicyOf
 
 logger = logging.getLogger(__name__)
 

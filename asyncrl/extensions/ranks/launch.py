@@ -20,7 +20,7 @@ from pathlib import Path
 
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.extensions.ranks.lockstep import STORE_FILE, process_state
-from asyncrl.training.signals import Interrupted, interrupting
+from asyncrl.run.signals import Interrupted, interrupting
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from asyncrl.core.errors import ConfigError, RankFailed
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.ranks import Ranks
 from asyncrl.core.recorder import Record
-from asyncrl.learner.ledger import Balance
+from asyncrl.fleet.ledger import Balance
 
 logger = logging.getLogger(__name__)
 

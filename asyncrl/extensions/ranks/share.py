@@ -23,9 +23,9 @@ from asyncrl.extensions.ranks.lockstep import Group
 from asyncrl.extensions.ranks.source import OnRank0, RankedSource
 from asyncrl.learner.actor_source import ActorSource, SourceParts
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
-from asyncrl.training.parts import Parts
-from asyncrl.training.run_config import RunConfig
-from asyncrl.training.share import Share
+from asyncrl.run.parts import Parts
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.share import Share
 
 C = TypeVar("C", bound=RunConfig)
 

@@ -10,7 +10,7 @@ import pytest
 from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import from_plain, to_plain
-from asyncrl.training.yaml_file import load_yaml, save_yaml
+from asyncrl.run.yaml_file import load_yaml, save_yaml
 
 POINTS = ((100, 1.0), (300, 0.5), (1100, 0.1))
 

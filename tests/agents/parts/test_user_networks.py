@@ -22,7 +22,7 @@ from asyncrl.agents.sac import SACConfig
 from asyncrl.core.agent import AgentConfig, PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
-from asyncrl.doctor.agent import examine_agent
+from asyncrl.tools.doctor.agent import examine_agent
 
 _FREE, _ONES = np.full(4, np.inf, np.float32), np.ones(2, np.float32)
 OBSERVATION = BoxSpec((4,), "float32", -_FREE, _FREE)

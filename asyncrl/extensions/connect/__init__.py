@@ -1,0 +1,1 @@
+"""Actors that are programs that have their own loop. Open first: `connect.py`."""

@@ -1,0 +1,303 @@
+"""Wires the learner's side of an asynchronous run: transport, replay, trainer, actor processes.
+
+`plan.py` has checked that the parts fit together; `actor/process.py` wires an actor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from asyncrl.actor.process import MakeEvaluator
+from asyncrl.checkpoint.resume import first_incarnation
+from asyncrl.core.agent import Agent
+from asyncrl.core.env import EnvDescription, MakeBatchEnv, source_of
+from asyncrl.core.errors import ActorFailed
+from asyncrl.core.goals import ComputesRewards, RelabelsGoals
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.launcher import ActorExit, Launcher
+from asyncrl.core.replay_buffer import ReplayBuffer
+from asyncrl.core.torch_threads import are_adaptive
+from asyncrl.core.transport import LearnerLink
+from asyncrl.core.types import ActorId
+from asyncrl.fleet.actor_manager import ActorManager, MakeSpec
+from asyncrl.fleet.host_launcher import HostLauncher
+from asyncrl.fleet.threads import ThreadLauncher
+from asyncrl.learner.async_trainer import AsyncTrainer
+from asyncrl.learner.evaluation import BackgroundEvaluation, EvaluationSite, InlineEvaluation
+from asyncrl.learner.observer import Observed, Observer
+from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
+from asyncrl.learner.staleness import Lag
+from asyncrl.run.actor_plan import plan_actor
+from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.describe_env import describe_in_child, plain_spec
+from asyncrl.run.evaluate_apart import apart_unless
+from asyncrl.run.hosted import (
+    admission,
+    admit_hosts,
+    checked_key_file,
+    facts_of,
+    places_on_ray,
+    publish,
+    start_on_ray,
+)
+from asyncrl.run.join import serve_run
+from asyncrl.run.launchers import HELPERS, RunLauncher, launcher_of
+from asyncrl.run.parts import Parts, common_parts, local_launcher
+from asyncrl.run.plan import RunPlan, check_run, episode_evaluator_maker
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.share import whole
+from asyncrl.run.trained_policy import PolicyOf
+from asyncrl.transport.zeromq import ZmqTransport
+
+
+def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts) -> AsyncTrainer:
+    """Build an asynchronous run, for `build_trainer`."""
+    agent, config = config.agent, config.with_usual_ratio()
+    actor_agents, strategy = parts.get("actor_agents"), parts.get("strategy")
+    make_evaluator, make_processor = parts.get("make_evaluator"), parts.get("make_processor")
+    make_eval_env = parts.get("make_eval_env") or make_env
+    evaluates = make_evaluator or make_eval_env
+    check_run(agent, make_env, make_processor, config, actor_agents, evaluates)
+    shared = parts.get("learners") or whole
+    with shared(config, actor_agents, parts) as share, ExitStack() as undo:
+        play = share.config.evaluate
+        evaluate = make_evaluator or episode_evaluator_maker(make_eval_env, play)
+        key_file = checked_key_file(config, parts.get("join_key"))
+        places, config = places_on_ray(share.config, undo)
+        # Started first: it loads modules for the actors while the learner's side is built.
+        starts = launcher_of(config, local_launcher(parts))
+        undo.callback(starts.close)
+        seen = _describe(make_env, config, starts)
+        plan = RunPlan(
+            agent,
+            make_env,
+            make_processor,
+            config,
+            share.actor_agents,
+            seen=seen,
+            rank=share.rank,
+            world=share.world,
+        )
+        if config.inference != "actor":
+            plan.check_inference()
+        buffer = plan.build_buffer()  # raises if memory cannot hold it
+        checkpointer, checkpoint = share.open_checkpoints(
+            parts.get("checkpoint_dir"),
+            parts.get("resume", False),
+            parts.get("run_config"),
+            buffer=buffer,
+            plan=plan,
+            undo=undo,
+        )
+        closing = undo.enter_context(ExitStack())  # the trainer closes it, once there is one
+        learner = plan.build_learner()
+        transport = ZmqTransport.of(starts.directory, schema=plan.schema, config=config.transport)
+        link = transport.listen()
+        undo.callback(link.close)
+        interrupter = parts.get("interrupter") or Interrupter()
+        address = None if config.inference == "actor" else transport.inference(starts.directory)
+        fleet: Launcher = starts
+        facts = facts_of(agent, actor_agents, config, plan.schema.hash())
+        if config.elsewhere:
+            fleet, key = admit_hosts(
+                starts,
+                link,
+                config,
+                facts,
+                plain_spec(seen.spec),
+                parts.get("run_config"),
+            )
+        observed = Observed(
+            seed=plan.seed,
+            schema=plan.schema,
+            env=seen,
+            settings=parts.get("run_config") or {},
+            checkpoint=checkpoint,
+            interrupter=interrupter,
+            learners=share.world,
+        )
+        observers = [make(observed) for make in parts.get("observers") or ()]
+        proxy = _proxy(link, buffer, plan, interrupter, observers, fleet)
+        first = first_incarnation(checkpoint)
+        specs = plan.specs(admission(link, config), evaluate, address, lambda: link.newest_change)
+        manager = _manager(
+            fleet,
+            specs,
+            config,
+            interrupter,
+            proxy=proxy,
+            link=link,
+            most_actors=plan.setup.most_actors,
+            first_incarnation=first,
+        )
+        source = share.source(
+            link,
+            proxy,
+            learner,
+            interrupter,
+            checkpointer,
+            manager=manager,
+            inference=(
+                plan.inference_thread(link.admit, address, first, interrupter)
+                if address is not None and config.inference == "learner"
+                else None
+            ),
+            setup=plan.setup,
+            publishes=strategy is None,
+            hosts=fleet.hosts if isinstance(fleet, HostLauncher) else dict,
+        )
+        trainer = AsyncTrainer(
+            learner,
+            source,
+            interrupter=interrupter,
+            evaluation=_evaluation_site(config.evaluate, evaluate, learner, link, proxy, closing)
+            or share.evaluation,
+            checkpointer=checkpointer,
+            strategy=strategy,
+            setup=plan.setup,
+            checkpoint=checkpoint,
+            make_policy=PolicyOf(agent, seen.spec),
+            before_env_change=partial(_follow_goals, proxy, make_env, config, starts, interrupter),
+            evaluate_apart=apart_unless(make_evaluator, agent, make_eval_env, config.evaluate),
+            # The number of threads may change the last bit of a sum, which must be equal in all.
+            adaptive_threads=share.world == 1 and are_adaptive(agent, learner),
+            closing=closing,
+            stop=parts.get("stop"),
+            services=config,
+            **common_parts(parts),
+        )
+        if isinstance(fleet, HostLauncher):
+            # Last: hosts wait a minute for answers, and a checkpoint may take longer to load.
+            usual = not (actor_agents or make_processor)
+            publish(
+                key,
+                key_file,
+                closing,
+                partial(plan_actor, agent, config, seen.spec, facts, usual=usual),
+            )
+            host = partial(
+                serve_run, key, agent, make_env, config, actor_agents, make_processor=make_processor
+            )
+            start_on_ray(places, fleet, host, interrupter, closing)
+        undo.pop_all()
+    return trainer
+
+
+def _proxy(
+    link: LearnerLink,
+    buffer: ReplayBuffer,
+    plan: RunPlan,
+    interrupter: Interrupter,
+    observers: Sequence[Observer],
+    fleet: Launcher,
+) -> ReplayBufferProxy:
+    config = plan.config
+    limits = config.trainer
+    return ReplayBufferProxy(
+        link,
+        buffer,
+        plan.limiter,
+        interrupter,
+        config.proxy,
+        window=config.transport.window,
+        lag=Lag(limits.max_lag_s, limits.max_lag_opt_steps),
+        observers=observers,
+        network_s=fleet.network_s if isinstance(fleet, HostLauncher) else lambda _: 0.0,
+    )
+
+
+def _describe(
+    make_env: MakeBatchEnv,
+    config: RunConfig,
+    launcher: RunLauncher | ThreadLauncher | None,
+    interrupter: Interrupter | None = None,
+) -> EnvDescription:
+    """Inspect the environments: in a child process, or here if actors are threads."""
+    goals = isinstance(config.replay, RelabelsGoals)
+    if isinstance(launcher, ThreadLauncher):
+        return source_of(make_env).describe(goals=goals)
+    timeout_s = config.supervision.start_timeout_s
+    return describe_in_child(
+        make_env, timeout_s=timeout_s, launcher=launcher, goals=goals, interrupter=interrupter
+    )
+
+
+def _follow_goals(
+    proxy: ReplayBufferProxy,
+    make_env: MakeBatchEnv,
+    config: RunConfig,
+    starts: RunLauncher | ThreadLauncher,
+    interrupter: Interrupter,
+    kwargs: Mapping[str, Any],
+) -> None:
+    """Let a replay compute rewards as environments with other keyword arguments do."""
+    if not isinstance(proxy.buffer, ComputesRewards):
+        return
+    # A launcher of processes serves the manager's thread only.
+    shared = starts if isinstance(starts, ThreadLauncher) else None
+    try:
+        seen = _describe(source_of(make_env).with_kwargs(kwargs), config, shared, interrupter)
+    except ActorFailed:
+        if interrupter.is_set:  # it samples no more; a resumed run inspects them again
+            return
+        raise
+    proxy.buffer.compute_as(seen.goal_reward)
+    for one in proxy.observers:
+        one.rewards(seen.goal_reward)
+
+
+def _evaluation_site(
+    config: EvaluationConfig,
+    evaluate: MakeEvaluator,
+    learner: Agent,
+    link: LearnerLink,
+    proxy: ReplayBufferProxy,
+    closing: ExitStack,
+) -> EvaluationSite | None:
+    match config.where:
+        case "background":
+            return BackgroundEvaluation(link, proxy)
+        case "inline":
+            evaluator = evaluate()
+            closing.callback(evaluator.close)
+            return InlineEvaluation(evaluator, learner)
+        case "off":
+            return None
+
+
+def _manager(
+    launcher: Launcher,
+    specs: Mapping[ActorId, MakeSpec],
+    config: RunConfig,
+    interrupter: Interrupter,
+    *,
+    proxy: ReplayBufferProxy,
+    link: LearnerLink,
+    most_actors: int,
+    first_incarnation: int,
+) -> ActorManager:
+    def on_exit(ended: ActorExit) -> None:
+        link.revoke(ended.peer, fence=bool(ended.gone))
+        if ended.peer.actor_id not in HELPERS:
+            proxy.ledger.on_ended(ended.peer, produced=ended.last.produced)
+        proxy.ended.append(ended.peer)  # last: its grants are not opened again from here on
+
+    def on_restart(actor_id: ActorId, at_memory_limit: bool) -> None:
+        if actor_id not in HELPERS:
+            proxy.actors.on_restart(actor_id, at_memory_limit=at_memory_limit)
+
+    return ActorManager(
+        launcher,
+        specs,
+        config.supervision,
+        interrupter,
+        names={slot: f"the {name}" for slot, name in HELPERS.items()},
+        most_actors=most_actors,
+        first_incarnation=first_incarnation,
+        on_exit=on_exit,
+        on_restart=on_restart,
+        on_drop=proxy.actors.on_drop,
+    )

@@ -1,0 +1,56 @@
+"""What starts the processes of a run on this machine, with the modules that they need.
+
+Loads little: a command starts the launcher first, and loads torch while the launcher does, too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from asyncrl.core.types import MOST_ACTORS, ActorId
+from asyncrl.fleet.in_child import CHILD_ID
+from asyncrl.fleet.local import LocalLauncher
+from asyncrl.fleet.threads import ThreadLauncher
+from asyncrl.run.describe_env import PRELOAD
+
+if TYPE_CHECKING:
+    from asyncrl.run.run_config import RunConfig
+
+_PRELOAD = (*PRELOAD, "asyncrl.run.plan")
+"""Modules that every actor and evaluator loads, with or without a network."""
+
+_NETWORKS, _CHOICE = "asyncrl.run.presets", "asyncrl.agents.parts.bounded"
+"""What they load with a network, which is torch and all agents, and without one."""
+
+EVALUATOR, SERVER = ActorId(MOST_ACTORS), ActorId(MOST_ACTORS + 1)
+
+HELPERS = {EVALUATOR: "evaluator", SERVER: "inference server"}
+"""The slots and names of the processes that are not actors."""
+
+RunLauncher = LocalLauncher
+"""What starts the processes of a run."""
+
+
+def start_launcher(*, networks: bool = True) -> RunLauncher:
+    """Start what loads modules for actors, and later starts them; `networks` includes torch.
+
+    Who calls it before loading torch saves a second: both then load it at the same time.
+    """
+    return LocalLauncher(preload=(*_PRELOAD, _NETWORKS if networks else _CHOICE))
+
+
+def launcher_of(config: RunConfig, launcher: RunLauncher | None) -> RunLauncher | ThreadLauncher:
+    """Return what starts the actors; close a launcher that does not fit.
+
+    Without networks, actors are a quarter as large if what starts them has not loaded torch.
+    """
+    chosen: RunLauncher | ThreadLauncher
+    if config.launcher != "thread" and config.inference == "actor":
+        chosen = launcher or start_launcher()
+    else:
+        if launcher is not None:
+            launcher.close()
+        threads = config.launcher == "thread"
+        chosen = ThreadLauncher() if threads else start_launcher(networks=False)
+    chosen.names = {CHILD_ID: "environment", **HELPERS}
+    return chosen

@@ -1,0 +1,184 @@
+"""Wires an offline run: learning from saved experience.
+
+    result = train_from_data(
+        IQLConfig(),
+        Path("runs/pendulum/checkpoints"),          # of a run, or a directory of `save_replay`
+        EnvConfig(id="Pendulum-v1", n_envs=10).build,
+        RunConfig(replay=UniformReplayConfig(capacity=200_000)),
+        stop=MaxOptSteps(50_000),
+        checkpoint_dir=Path("runs/offline"),
+    )
+
+Instead of the path, a buffer with other data can be given: `tools/datasets/episodes.py` makes one
+of arrays, `tools/datasets/minari.py` of Minari data sets. Environments are for evaluations only.
+`train_async` with the same config can continue training online.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from os import PathLike
+from pathlib import Path
+from typing import NamedTuple
+
+from asyncrl.actor.evaluator import EpisodeEvaluator
+from asyncrl.actor.process import MakeEvaluator
+from asyncrl.actor.step_processor import make_one_step
+from asyncrl.checkpoint.checkpoint import Checkpoint
+from asyncrl.checkpoint.resume import open_checkpoints
+from asyncrl.core.agent import AgentConfig, build_agent
+from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv, source_of
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.evaluator import Evaluator
+from asyncrl.core.ranks import refuse_several
+from asyncrl.core.replay_buffer import ReplayBuffer, with_start_columns
+from asyncrl.core.seeding import Role, derive_seed
+from asyncrl.core.segment import SegmentConfig, SegmentSchema
+from asyncrl.core.torch_threads import are_adaptive
+from asyncrl.learner.evaluation import InlineEvaluation
+from asyncrl.learner.run_services import POLICY
+from asyncrl.learner.source import DataSource
+from asyncrl.learner.trainer import Trainer
+from asyncrl.replay.files import read_saved, replay_of
+from asyncrl.run.common_config import building, open_env
+from asyncrl.run.describe_env import spec_of
+from asyncrl.run.evaluate_apart import EvaluateApart, apart_unless
+from asyncrl.run.filming import custom_evaluator
+from asyncrl.run.parts import Parts, common_parts
+from asyncrl.run.run_config import RunConfig
+from asyncrl.run.trained_policy import PolicyOf
+
+
+def build_offline_trainer(
+    config: RunConfig,
+    make_env: MakeBatchEnv | EnvSpec,
+    data: str | PathLike[str] | ReplayBuffer,
+    parts: Parts,
+) -> Trainer:
+    """Build an offline run, for `build_trainer`. The trainer closes the environment.
+
+    A resumed run needs the same data. It continues bit by bit if its checkpoint holds the replay,
+    else batches are sampled with another seed. Raises `ConfigError` for data that does not fit,
+    `CheckpointError` for a damaged file.
+    """
+    agent = config.agent
+    checkpointer, checkpoint = open_checkpoints(
+        parts.get("checkpoint_dir"),
+        keep=config.save.keep,
+        resume=parts.get("resume", False),
+        config=parts.get("run_config"),
+    )
+    with building(checkpointer) as closing:
+        place = _place(agent, make_env, parts.get("make_evaluator"), config, data, closing)
+        buffer = _load(place, config, checkpoint, agent)
+        learner = build_agent(agent, place.spec, config.context(place.n_envs))
+        source = DataSource(buffer, batch_size=config.trainer.batch_size)
+        return Trainer(
+            learner,
+            source,
+            evaluation=InlineEvaluation(place.evaluator, learner) if place.evaluator else None,
+            checkpointer=checkpointer,
+            interrupter=parts.get("interrupter"),
+            checkpoint=checkpoint,
+            make_policy=PolicyOf(agent, place.spec),
+            evaluate_apart=place.evaluate_apart,
+            adaptive_threads=are_adaptive(agent, learner),
+            closing=closing,
+            stop=parts.get("stop"),
+            services=config,
+            **common_parts(parts),
+        )
+
+
+class _Place(NamedTuple):
+    """What the agent learns from, where it acts, and what evaluates it there, if anything does."""
+
+    data: Checkpoint | ReplayBuffer
+    spec: EnvSpec
+    n_envs: int = 1
+    evaluator: Evaluator | None = None
+    evaluate_apart: EvaluateApart | None = None
+
+
+def _place(
+    agent: AgentConfig,
+    make_env: MakeBatchEnv | EnvSpec,
+    make_evaluator: MakeEvaluator | None,
+    config: RunConfig,
+    data: str | PathLike[str] | ReplayBuffer,
+    closing: ExitStack,
+) -> _Place:
+    refuse_several("train_from_data")
+    if config.replay.once:
+        raise ConfigError(
+            f"{type(config.replay).__name__} samples each transition once, so the saved data would "
+            "soon be used up; set replay to one that keeps it, such as UniformReplayConfig"
+        )
+    own, evaluates = None, config.evaluate.where != "off"
+    if make_evaluator and evaluates:
+        own = make_evaluator()
+        closing.callback(own.close)
+    if isinstance(make_env, EnvSpec):
+        if evaluates and not own:
+            raise ConfigError(
+                "nothing can be evaluated in an EnvSpec; set evaluate to "
+                'EvaluationConfig(where="off"), or pass a function that builds environments'
+            )
+        return _Place(_read(data), make_env, evaluator=own)
+    source_of(make_env)
+    apart = apart_unless(make_evaluator, agent, make_env, config.evaluate)
+    saved = None
+    if custom_evaluator(make_evaluator) or not evaluates:
+        saved = _read(data)
+        if known := saved.meta.get(POLICY) if isinstance(saved, Checkpoint) else {}:
+            return _Place(saved, spec_of(known["spaces"]), evaluator=own, evaluate_apart=apart)
+    env = open_env(make_env, closing)  # before the data is read, which may take long
+    saved = _read(data) if saved is None else saved
+    return _Place(saved, env.spec, env.n_envs, own or _make_evaluator(config, env), apart)
+
+
+def _read(data: str | PathLike[str] | ReplayBuffer) -> Checkpoint | ReplayBuffer:
+    return read_saved(Path(data)) if isinstance(data, str | PathLike) else data
+
+
+def _load(
+    place: _Place, config: RunConfig, checkpoint: Checkpoint | None, agent: AgentConfig
+) -> ReplayBuffer:
+    """Return the data as a buffer that holds the columns this agent needs."""
+    data, spec = place.data, place.spec
+    if isinstance(data, Checkpoint):
+        done = [checkpoint.count("opt_steps")] if checkpoint else []
+        replay = with_start_columns(config.replay, agent.extra_columns(spec))
+        seed = derive_seed(config.seed, Role.REPLAY, *done)
+        data = replay_of(data, replay, seed=seed)
+    schema: SegmentSchema | None = getattr(data, "schema", None)
+    if schema is not None:
+        _check_columns(schema, agent, spec)
+    return data
+
+
+def _make_evaluator(config: RunConfig, env: BatchEnv) -> EpisodeEvaluator | None:
+    if config.evaluate.where == "off":
+        return None
+    seed = derive_seed(config.evaluate.seed, Role.EVALUATION)
+    return EpisodeEvaluator(env, config.evaluate.play, seed)
+
+
+def _check_columns(schema: SegmentSchema, agent: AgentConfig, spec: EnvSpec) -> None:
+    """Raise `ConfigError` if the data lacks a column, or is of another environment."""
+    extras = agent.extra_columns(spec)
+    processor = make_one_step(SegmentConfig(frame_stack=schema.frame_stack), extras)
+    found = {column.name: column for column in schema.columns}
+    for column in processor.columns(spec, extras):
+        here = found.get(column.name)
+        if here is None:
+            raise ConfigError(
+                f"the data has no column {column.name}, which this agent needs; it has "
+                f"{sorted(found)}. Change the agent's settings so that it does not need the "
+                "column, or save data from a run whose agent stores it"
+            )
+        if here != column:
+            raise ConfigError(
+                f"the data is not of this environment: its column {column.name} is {here.dtype} of "
+                f"shape {here.shape}, but the environment's is {column.dtype} of {column.shape}"
+            )

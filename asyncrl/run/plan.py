@@ -1,0 +1,290 @@
+"""Checks the agent, the environment and the config of a run together, and derives its parts.
+
+Starts nothing: settings that contradict each other are rejected before anything starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
+from asyncrl.actor.inference_server import InferenceServerSpec, InferenceThread, check_served, place
+from asyncrl.actor.outbox import segments_per_message
+from asyncrl.actor.process import ActorSpec, EvaluatorSpec, MakeEvaluator
+from asyncrl.actor.step_processor import StepProcessor
+from asyncrl.core.agent import (
+    Agent,
+    AgentConfig,
+    BuildPolicy,
+    PolicyContext,
+    build_agent,
+    require_agent_config,
+)
+from asyncrl.core.env import EnvDescription, MakeBatchEnv, make_batch_env, source_of
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.inference import InferenceAddress
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.messages import EnvChange, Peer
+from asyncrl.core.replay_buffer import (
+    ReplayBuffer,
+    check_agent_and_replay,
+    transitions_per_sample,
+)
+from asyncrl.core.seeding import Role, derive_seed
+from asyncrl.core.segment import SegmentSchema
+from asyncrl.core.transport import Transport
+from asyncrl.core.types import ActorId
+from asyncrl.fleet.actor_manager import MakeSpec
+from asyncrl.fleet.local import pickled
+from asyncrl.learner.rate_limiter import RateLimiter
+from asyncrl.metrics.verdict import Setup
+from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.launchers import EVALUATOR, SERVER
+from asyncrl.run.layout import Layout
+from asyncrl.run.preset_rules import EnvFacts, suggest
+from asyncrl.run.run_config import RunConfig
+
+
+class Admit(Protocol):
+    """Gives an incarnation of an actor, or of the evaluator, its transport."""
+
+    def __call__(self, peer: Peer, *, evaluates: bool = False) -> Transport:
+        """Return it, as a learner's link does."""
+        ...
+
+
+def check_run(
+    agent: AgentConfig,
+    make_env: MakeBatchEnv,
+    make_processor: Callable[[], StepProcessor] | None,
+    config: RunConfig,
+    actor_agents: Sequence[AgentConfig] | None,
+    evaluates: Callable[[], object] | None = None,
+) -> None:
+    """Reject what can be rejected before an environment is built or a process started.
+
+    `evaluates` builds the evaluator, or its environments. Whatever processes are given is pickled
+    here, to see whether that works.
+    """
+    check_agent_and_replay(agent, config.replay)
+    for one in actor_agents or ():
+        require_agent_config(one)
+    if actor_agents is not None and len(actor_agents) != config.actors:
+        raise ConfigError(
+            f"{len(actor_agents)} actor_agents were given for {config.actors} actors; give one for "
+            "each, or None to use the learner's for all"
+        )
+    source_of(make_env)
+    if config.launcher != "thread":
+        apart = evaluates if config.evaluate.where == "background" else None
+        pickled([agent, actor_agents, make_env, make_processor, apart])
+
+
+class RunPlan:
+    """The parts of a run, derived from agent, environment and config and checked together."""
+
+    def __init__(
+        self,
+        agent: AgentConfig,
+        make_env: MakeBatchEnv,
+        make_processor: Callable[[], StepProcessor] | None,
+        config: RunConfig,
+        actor_agents: Sequence[AgentConfig] | None,
+        *,
+        seen: EnvDescription,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        """Derive the plan after `check_run`; raise `ConfigError` if parts do not fit together.
+
+        `seen` holds the facts about the environments. `config` is the share of one of `world`
+        learners.
+        """
+        n_actors = config.actors
+        self._agent = agent
+        self._actor_agents = list(actor_agents or [agent] * n_actors)
+        self._build_policy: list[BuildPolicy] = [one.build_policy for one in self._actor_agents]
+        self._make_env = make_env
+        self.config = config
+        self.seed = config.seed
+        self._rank, self._world = rank, world
+        self.seen = seen
+        self._spec, self._n_envs = seen.spec, seen.n_envs
+        self._layout = Layout(
+            agent,
+            self._spec,
+            config.replay,
+            config.segment,
+            make_processor,
+            goal_reward=lambda: seen.goal_reward,
+            n_frames=seen.n_frames,
+        )
+        self.schema: SegmentSchema = self._layout.schema
+        self.limiter = self._build_limiter()
+        self.setup = Setup(
+            actors=n_actors,
+            envs_per_actor=self._n_envs,
+            samples_per_insert=config.limiter.ratio,
+            elsewhere=config.elsewhere,
+            most_actors=config.most_actors(actor_agents),
+            learners=world,
+            served=config.inference != "actor",
+            if_cheap=suggest(EnvFacts(id="", seen=seen, step_s=0.0)).preset,
+        )
+
+    def build_learner(self) -> Agent:
+        """Build the learner's agent."""
+        context = PolicyContext(
+            seed=derive_seed(self.config.seed, Role.LEARNER),
+            n_actors=self.config.actors * self._world,
+            n_envs=self._n_envs,
+        )
+        return build_agent(self._agent, self._spec, context)
+
+    def build_buffer(self) -> ReplayBuffer:
+        """Allocate the replay buffer."""
+        which = [self._rank] if self._rank else []
+        seed = derive_seed(self.config.seed, Role.REPLAY, *which)
+        return self._layout.replay.build(self.schema, seed)
+
+    def specs(
+        self,
+        admit: Admit,
+        evaluate: MakeEvaluator,
+        inference: InferenceAddress | None,
+        change: Callable[[], EnvChange],
+    ) -> dict[ActorId, MakeSpec]:
+        """Return what makes the spec of each process, by slot: actors first, see `HELPERS`.
+
+        `admit` gives each incarnation of a process its transport, as a learner's link does;
+        `inference` is the address of a server of inference, if there is one. `change` returns the
+        change of environments that is in force.
+        """
+
+        def actor(peer: Peer) -> ActorSpec:
+            return self.actor_spec(admit, inference, change(), peer)
+
+        specs: dict[ActorId, MakeSpec] = {ActorId(i): actor for i in range(self.config.actors)}
+        if self.config.evaluate.where == "background":
+            specs[EVALUATOR] = partial(self._evaluator_spec, admit, evaluate)
+        if inference is not None and self.config.inference == "server":
+            specs[SERVER] = partial(self._server_spec, admit, inference)
+        return specs
+
+    def inference_thread(
+        self, admit: Admit, inference: InferenceAddress, incarnation: int, interrupter: Interrupter
+    ) -> InferenceThread:
+        """Return a server of inference for the learner's process."""
+        peer = Peer(actor_id=SERVER, incarnation=incarnation)
+        return InferenceThread(self._server_spec(admit, inference, peer), peer, interrupter)
+
+    def check_inference(self) -> None:
+        """Raise if no server can compute the networks of the actors' policies.
+
+        Actors then build no networks, if their policies allow it, and so need no torch.
+        """
+        choosers: dict[int, BuildPolicy] = {}
+        for agent in self._actor_agents:
+            if id(agent) not in choosers:
+                policy = agent.build_policy(self._spec, PolicyContext(seed=0))
+                choosers[id(agent)] = check_served(policy, self._spec) or agent.build_policy
+        place(policy, self.config.serving.device)
+        self._build_policy = [choosers[id(agent)] for agent in self._actor_agents]
+
+    def _evaluator_spec(self, admit: Admit, evaluate: MakeEvaluator, peer: Peer) -> EvaluatorSpec:
+        return EvaluatorSpec(
+            env_spec=self._spec,
+            make_evaluator=evaluate,
+            agent=self._agent,
+            transport=admit(peer, evaluates=True),
+            seed=self.config.seed,
+            owns_process=self.config.launcher != "thread",
+        )
+
+    def _server_spec(
+        self, admit: Admit, inference: InferenceAddress, peer: Peer
+    ) -> InferenceServerSpec:
+        return InferenceServerSpec(
+            env_spec=self._spec,
+            agent=self._agent,
+            transport=admit(peer),
+            address=inference,
+            seed=self.config.seed,
+            serving=self.config.serving,
+            owns_process=self.config.launcher != "thread",
+        )
+
+    def actor_spec(
+        self, admit: Admit, inference: InferenceAddress | None, change: EnvChange, peer: Peer
+    ) -> ActorSpec:
+        """Return the spec of one incarnation of an actor; see `specs`.
+
+        Actors beyond those of the config act like the first one.
+        """
+        known = peer.actor_id if peer.actor_id < len(self._build_policy) else 0
+        return ActorSpec(
+            make_env=source_of(self._make_env),
+            build_policy=self._build_policy[known],
+            make_processor=self._layout.make_processor,
+            schema=self.schema,
+            segment=self.config.segment,
+            transport=admit(peer),
+            n_actors=self.config.actors * self._world,
+            first_actor=self.config.actors * self._rank,
+            seed=self._seed_of_actors,
+            restart=self.config.supervision.restart,
+            env_change=change,
+            inference=inference,
+            owns_process=self.config.launcher != "thread",
+        )
+
+    @property
+    def _seed_of_actors(self) -> int:
+        """Seed from which the actors of this learner derive theirs; no other learner has it."""
+        seed = self.config.seed
+        return derive_seed(seed, Role.LEARNER, self._rank) if self._rank else seed
+
+    def _build_limiter(self) -> RateLimiter:
+        """Build the limiter, checking messages and batches against the buffer's size."""
+        config, batch_size = self.config, self.config.trainer.batch_size
+        stride = transitions_per_sample(config.replay)
+        min_size = config.limiter.min_size * stride
+        message = config.segment.length * segments_per_message(
+            config.segment, self.schema, self._n_envs
+        )
+        for name, size in (
+            ("trainer.batch_size", batch_size),
+            ("limiter.min_size" + " * replay.stride" * (stride > 1), min_size),
+            ("one message (segment.length times environments per actor)", message),
+        ):
+            if size > config.replay.capacity:
+                raise ConfigError(
+                    f"{name} of {size} is more than replay.capacity={config.replay.capacity} "
+                    "transitions; raise replay.capacity"
+                )
+        once = config.replay.once
+        if once and batch_size < config.segment.length:
+            learner = f" for each of {self._world} learners" if self._world > 1 else ""
+            raise ConfigError(
+                f"trainer.batch_size of {batch_size}{learner} counts transitions, and is less than "
+                f"segment.length={config.segment.length}, but {type(config.replay).__name__} "
+                "returns whole segments, so that actors and learner would wait for each other; "
+                "raise trainer.batch_size, or lower segment.length"
+            )
+        return config.limiter.build(
+            max_insert=message, batch_size=batch_size, once=once, stride=stride
+        )
+
+
+def episode_evaluator_maker(make_env: MakeBatchEnv, config: EvaluationConfig) -> MakeEvaluator:
+    """Return the function that builds the usual evaluator."""
+    seed = derive_seed(config.seed, Role.EVALUATION)
+    return partial(_episode_evaluator, make_env, config.play, seed)
+
+
+def _episode_evaluator(
+    make_env: MakeBatchEnv, play: EpisodeEvaluatorConfig, seed: int
+) -> EpisodeEvaluator:
+    return EpisodeEvaluator(make_batch_env(make_env, "make_eval_env"), play, seed)

@@ -1,0 +1,111 @@
+"""What this process trains with: the whole run, unless several learners share it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from os import PathLike
+from typing import Unpack
+
+from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.resume import Resume, open_checkpoints
+from asyncrl.core.agent import Agent, AgentConfig
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.ranks import refuse_several
+from asyncrl.core.replay_buffer import REPLAY, ReplayBuffer
+from asyncrl.core.transport import LearnerLink
+from asyncrl.learner.actor_source import ActorSource, SourceParts
+from asyncrl.learner.evaluation import EvaluationSite
+from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
+from asyncrl.replay.files import deal
+from asyncrl.run.parts import Parts
+from asyncrl.run.plan import RunPlan
+from asyncrl.run.run_config import RunConfig
+
+
+class Share:
+    """The share of one learner; here the whole run."""
+
+    rank = 0
+    """Number of this learner."""
+
+    world = 1
+    """Number of learners."""
+
+    evaluation: EvaluationSite | None = None
+    """Where models are evaluated, in place of what the settings say."""
+
+    def __init__(self, config: RunConfig, actor_agents: Sequence[AgentConfig] | None) -> None:
+        """Take these settings, and these agents of actors."""
+        self.config, self.actor_agents = config, actor_agents
+
+    def source(
+        self,
+        link: LearnerLink,
+        proxy: ReplayBufferProxy,
+        agent: Agent,
+        interrupter: Interrupter,
+        checkpointer: Checkpointer | None,
+        **parts: Unpack[SourceParts],
+    ) -> ActorSource:
+        """Return where the batches come from."""
+        return ActorSource(link, proxy, self.config.trainer, **parts)
+
+    def open_checkpoints(
+        self,
+        directory: str | PathLike[str] | None,
+        resume: Resume,
+        run_config: Mapping[str, object] | None,
+        *,
+        buffer: ReplayBuffer,
+        plan: RunPlan,
+        undo: ExitStack,
+    ) -> tuple[Checkpointer | None, Checkpoint | None]:
+        """Return what `open_checkpoints` does, which `undo` unlocks.
+
+        Fill the replay with this learner's share if another number of learners saved it.
+        """
+        checkpointer, checkpoint = open_checkpoints(
+            directory,
+            keep=self.config.save.keep,
+            resume=resume,
+            config=run_config,
+            rank=self.rank,
+            world=self.world,
+        )
+        if checkpointer:
+            undo.callback(checkpointer.unlock)
+        _take_share(checkpoint, buffer, plan, rank=self.rank, world=self.world)
+        return checkpointer, checkpoint
+
+
+@contextmanager
+def whole(
+    config: RunConfig, actor_agents: Sequence[AgentConfig] | None, _: Parts, /
+) -> Iterator[Share]:
+    """Yield the whole run; refuse to be one of several learners."""
+    refuse_several("a run without learners=several_learners")
+    yield Share(config, actor_agents)
+
+
+def _take_share(
+    checkpoint: Checkpoint | None,
+    buffer: ReplayBuffer,
+    plan: RunPlan,
+    *,
+    rank: int,
+    world: int,
+) -> None:
+    """Fill a replay with a learner's share of what another number of learners had saved.
+
+    A replay that returns each transition once stays empty: what it held is of an old model.
+    """
+    if checkpoint is None or buffer.once:
+        return
+    names = sorted(name for name in checkpoint.groups if name.startswith(f"{REPLAY}-"))
+    if not names:
+        return
+    deal([checkpoint.groups[name] for name in names], buffer, plan.schema, rank=rank, world=world)
+    saved = checkpoint.meta["run"]["limiters"]
+    share = {name: sum(one[name] for one in saved) // world for name in saved[0]}
+    plan.limiter.resume_at({**share, "samples_per_insert": saved[0]["samples_per_insert"]})
