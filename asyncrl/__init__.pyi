@@ -73,3 +73,6 @@ from asyncrl.run.train import train_sync as train_sync
 
 __version__: str
 from asyncrl.extensions.ranks.share import several_learners as several_learners
+from asyncrl.learner.observer import Observer as Observer
+from asyncrl.learner.source import DataSource as DataSource
+from asyncrl.learner.source import Source as Source

@@ -264,6 +264,8 @@ class ActorSource(Source):
         """Return the metrics of replay, ledger, link, actors and lag."""
         record = {**self.proxy.record(), **self.proxy.actors.take(self._away())}
         record |= hosts_record(self.hosts())
+        for one in self.proxy.observers:
+            record |= one.record()
         return {"actors": float(self.manager.size), **record, **self._staleness.take()}
 
     def _away(self) -> set[ActorId]:

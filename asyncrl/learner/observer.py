@@ -13,7 +13,9 @@ from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.core.env import EnvDescription
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import Experience, ModelInfo
+from asyncrl.core.recorder import Record
 from asyncrl.core.segment import SegmentSchema
+from asyncrl.core.types import Columns
 
 
 class Observer:
@@ -31,8 +33,8 @@ class Observer:
     def pushed(self, segments: int) -> None:
         """See that this number of its segments was pushed, under the lock of the replay."""
 
-    def sampled(self, count: int) -> None:
-        """See that this number of transitions was sampled, under the lock of the replay."""
+    def sampled(self, batch: Columns, count: int) -> None:
+        """See what was sampled for this number of transitions, under the lock of the replay."""
 
     def reprioritised(self) -> None:
         """See that the TD errors of the newest batch were set in the replay."""
@@ -48,6 +50,10 @@ class Observer:
 
     def published(self, model: ModelInfo) -> None:
         """See a model that is published to actors."""
+
+    def record(self) -> Record:
+        """Return numbers for the next record, by names with a separate prefix."""
+        return {}
 
     def state(self) -> Mapping[str, Any]:
         """Return plain values for a checkpoint, under a separate name; the state is copied now."""

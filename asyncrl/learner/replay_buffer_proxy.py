@@ -158,7 +158,7 @@ class ReplayBufferProxy:
             batch = self.buffer.sample(batch_size)
             self.limiter.on_sample(batch_size)
             for one in self.observers:
-                one.sampled(batch_size)
+                one.sampled(batch, batch_size)
             wake = (
                 self._room_for_next <= self.limiter.room() < float("inf")
                 or self.limiter.stock() < self._stock_for_next

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -20,11 +21,13 @@ from asyncrl.core.errors import (
     TransportError,
 )
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.messages import EnvChange, Hello
+from asyncrl.core.messages import EnvChange, Experience, Hello, ModelInfo
+from asyncrl.core.recorder import Record
 from asyncrl.core.types import Array, Columns, IntArray
 from asyncrl.fleet.actor_manager import ActorStatus
 from asyncrl.learner.actor_source import ActorSource, AsyncTrainerConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
+from asyncrl.learner.observer import Observer
 from asyncrl.learner.progress import Counts
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
@@ -133,6 +136,7 @@ class Stage:
             limiter.build(max_insert=LENGTH, batch_size=BATCH_SIZE),
             self.interrupter,
             lag=Lag(0.0, parts.pop("max_lag_opt_steps", 0)),
+            observers=parts.pop("observers", ()),
         )
         log = self.log
         log.of(self.link, publish="publish {0.version}", stop_actors="stop actors")
@@ -565,3 +569,44 @@ def test_arguments_of_environments_reach_those_that_run_and_those_that_start() -
         assert stage.actor_link.env_change(0) == trainer.env_change
         assert trainer.env_change == EnvChange(number=2, kwargs={"level": 2})
         trainer.interrupter.stop("enough")
+
+
+# --- observers -----------------------------------------------------------------------------------
+
+
+class Counting(Observer):
+    """Counts what it sees, and records how many transitions were sampled."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+
+    def begin(self) -> None:
+        self.seen["begun"] += 1
+
+    def message(self, message: Experience) -> None:
+        self.seen["transitions"] += message.transitions
+
+    def sampled(self, batch: Columns, count: int) -> None:
+        assert len(batch["obs"]) == count
+        self.seen["sampled"] += count
+
+    def learns(self, env_steps: int) -> None:
+        self.seen["learned"] += 1
+
+    def published(self, model: ModelInfo) -> None:
+        self.seen["published"] += 1
+
+    def record(self) -> Record:
+        return {"mine/sampled": float(self.seen["sampled"])}
+
+    def close(self) -> None:
+        self.seen["closed"] += 1
+
+
+def test_observers_see_what_is_stored_sampled_learned_and_published() -> None:
+    one = Counting()
+    stage = Stage(strategy=Steps(1), observers=[one])
+    stage.train()
+    seen = {"begun": 1, "transitions": FED, "sampled": BATCH_SIZE, "learned": 1}
+    assert one.seen == {**seen, "published": 1, "closed": 1}
+    assert stage.recorder.records[-1]["mine/sampled"] == BATCH_SIZE

@@ -43,6 +43,7 @@ from asyncrl.core.messages import Experience, ModelInfo
 from asyncrl.core.replay_buffer import REPLAY
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.torch_threads import torch_threads
+from asyncrl.core.types import Columns
 from asyncrl.extensions.order.log import (
     CODES,
     FORMAT,
@@ -197,7 +198,7 @@ class RecordedOrder(Observer):
         """Note a push."""
         self._pending.append(CODES[Pushed] + packed(segments))
 
-    def sampled(self, count: int) -> None:
+    def sampled(self, batch: Columns, count: int) -> None:
         """Note a sample."""
         self._pending.append(CODES[Sampled] + packed(count))
 
