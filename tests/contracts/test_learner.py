@@ -433,10 +433,7 @@ NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
 
 @pytest.mark.parametrize(
     ("make", "enough", "settings", "spec"),
-    [
-        (AWACConfig, 0.7, NORMALIZED, cloning.CONTINUOUS),
-        (IQLConfig, 0.85, {}, cloning.CHOICES),
-    ],
+    [(AWACConfig, 0.7, NORMALIZED, cloning.CONTINUOUS), (IQLConfig, 0.85, {}, cloning.CHOICES)],
 )
 def test_offline_agent_beats_the_policy_behind_its_data(
     make: type[AWACConfig | IQLConfig], enough: float, settings: dict[str, Any], spec: EnvSpec

@@ -168,8 +168,7 @@ def test_forbidden_actions_of_the_data_are_not_imitated(case: AgentCase) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "file"),
-    [("iqn", "a.npz"), ("r2d2", "a.npz"), ("ppo", "a.npz"), ("dqn", "a.onnx")],
+    ("name", "file"), [("iqn", "a.npz"), ("r2d2", "a.npz"), ("ppo", "a.npz"), ("dqn", "a.onnx")]
 )
 def test_exported_policies_choose_allowed_actions(name: str, file: str, tmp_path: Path) -> None:
     policy: Any = MASKED[name].build_policy()

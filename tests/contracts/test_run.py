@@ -12,13 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl import (
-    EvaluationConfig,
-    RunConfig,
-    train_async,
-    train_from_data,
-    train_sync,
-)
+from asyncrl import EvaluationConfig, RunConfig, train_async, train_from_data, train_sync
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.callback import Callback, Training

@@ -187,9 +187,7 @@ def test_a_sender_that_waits_continues_when_it_gets_credit(net: Net) -> None:
     assert most_in_flight <= WINDOW
 
 
-def test_draining_waits_for_all_acknowledgements_and_until_reports_have_been_read(
-    net: Net,
-) -> None:
+def test_draining_waits_for_all_acknowledgements_and_until_reports_have_been_read(net: Net) -> None:
     actor = net.join()
     actor.send(make_report(), 0.0)
     assert not actor.drain(SOON_S)

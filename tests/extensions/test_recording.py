@@ -15,12 +15,7 @@ from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.types import Array
 from asyncrl.extensions.order import recording as module
-from asyncrl.extensions.order.log import (
-    Kind,
-    OrderFile,
-    OrderLog,
-    Saved,
-)
+from asyncrl.extensions.order.log import Kind, OrderFile, OrderLog, Saved
 from asyncrl.extensions.order.recording import RecordedOrder
 from tests.support.helpers import wait_until
 from tests.support.sample_messages import SCHEMA, make_experience

@@ -14,12 +14,7 @@ import pytest
 
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import first_incarnation
-from asyncrl.core.errors import (
-    ActorFailed,
-    CheckpointError,
-    ConfigError,
-    TransportError,
-)
+from asyncrl.core.errors import ActorFailed, CheckpointError, ConfigError, TransportError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import EnvChange, Experience, Hello, ModelInfo
 from asyncrl.core.recorder import Record
@@ -149,10 +144,7 @@ class Stage:
         log.of(self.site, request="evaluate {0.version}")
         services = {"record_interval_s": 0.0, "evaluate_interval_opt_steps": 0}
         services |= parts.pop("services", {})
-        config = AsyncTrainerConfig(
-            batch_size=BATCH_SIZE,
-            sync_interval_opt_steps=5,
-        )
+        config = AsyncTrainerConfig(batch_size=BATCH_SIZE, sync_interval_opt_steps=5)
         closing = ExitStack()
         closing.callback(log.append, "close the rest")
         manager: Any = self.manager

@@ -450,10 +450,7 @@ def test_run_without_an_optimisation_step_was_all_start_up(
     [((4,), 7.0, [4]), ((4, 1), 7.0, [4, 5]), ((3,), 0.0, []), ((0,), 7.0, [])],
 )
 def test_last_model_is_evaluated_once_and_the_wait_is_logged(
-    turns: tuple[int, ...],
-    timeout_s: float,
-    requested: list[int],
-    caplog: pytest.LogCaptureFixture,
+    turns: tuple[int, ...], timeout_s: float, requested: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     """It may be off, or have nothing to do."""
     caplog.set_level(logging.INFO)

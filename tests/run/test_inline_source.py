@@ -30,11 +30,7 @@ def build(
     settings = {"batch_size": 4, "warmup_env_steps": 20} | parts.pop("settings", {})
     replay = UniformReplayConfig(capacity=capacity, n_step=2)
     rounds = Rounds(**settings)
-    schema = make_schema(
-        OneStep().columns(COUNTING_SPEC, ()),
-        length=1,
-        lookahead=replay.lookahead,
-    )
+    schema = make_schema(OneStep().columns(COUNTING_SPEC, ()), length=1, lookahead=replay.lookahead)
     agent = agent or ConstantAgent()
     source = InlineSource(
         agent,

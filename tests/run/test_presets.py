@@ -49,8 +49,7 @@ class OwnRainbowConfig(RainbowConfig):
 
 
 @pytest.mark.parametrize(
-    ("made", "base"),
-    [(OwnSACConfig, "sac"), (OwnRainbowConfig, "rainbow"), (DQNConfig, "dqn")],
+    ("made", "base"), [(OwnSACConfig, "sac"), (OwnRainbowConfig, "rainbow"), (DQNConfig, "dqn")]
 )
 def test_custom_config_starts_from_the_preset_of_its_nearest_base(
     made: type[Any], base: str

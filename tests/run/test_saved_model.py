@@ -314,9 +314,7 @@ def test_missing_checkpoint_is_reported(
         load_policy(run_dir / run, checkpoint)
 
 
-def test_model_of_another_agent_is_refused_with_where_its_settings_came_from(
-    run_dir: Path,
-) -> None:
+def test_model_of_another_agent_is_refused_with_where_its_settings_came_from(run_dir: Path) -> None:
     with pytest.raises(CheckpointError, match=r"does not fit.*environment that are given must be"):
         load_policy(run_dir, agent=AGENT, make_env=MAKE_ENV)
     save_yaml(RunConfig(agent=AGENT), run_dir / "config.yaml")

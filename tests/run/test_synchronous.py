@@ -72,11 +72,7 @@ def test_terminal_shows_the_progress_unless_there_is_a_recorder_or_none(
 def test_loop_can_wait_for_what_it_has_recorded() -> None:
     recorder = MemoryRecorder()
     trainer = build_trainer(
-        UNSCORED,
-        agent=AGENT,
-        env=MAKE_ENV,
-        stop=MaxEnvSteps(120),
-        recorder=recorder,
+        UNSCORED, agent=AGENT, env=MAKE_ENV, stop=MaxEnvSteps(120), recorder=recorder
     )
     with trainer:
         for batch in trainer.batches():
@@ -118,11 +114,7 @@ def test_resets_count_as_no_steps_of_the_schedules_either() -> None:
 
 @pytest.mark.parametrize(
     ("changed", "opt_steps"),
-    [
-        ({"samples_per_insert": 4.0}, 40),
-        ({"samples_per_insert": 1.0}, 25),
-        ({"min_size": 80}, 30),
-    ],
+    [({"samples_per_insert": 4.0}, 40), ({"samples_per_insert": 1.0}, 25), ({"min_size": 80}, 30)],
 )
 def test_change_of_how_often_a_run_learns_applies_from_its_resume_on(
     tmp_path: Path, changed: dict[str, Any], opt_steps: int
@@ -213,11 +205,7 @@ def test_checkpoints_stay_where_they_began_if_the_working_directory_changes(
     monkeypatch.chdir(tmp_path)
     config = replace(UNSCORED, save=SaveConfig(interval_opt_steps=10))
     trainer = build_trainer(
-        config,
-        agent=AGENT,
-        env=MAKE_ENV,
-        stop=MaxOptSteps(20),
-        checkpoint_dir=Path("run"),
+        config, agent=AGENT, env=MAKE_ENV, stop=MaxOptSteps(20), checkpoint_dir=Path("run")
     )
     monkeypatch.chdir(elsewhere)
     trainer.train()
