@@ -250,8 +250,8 @@ MAX_CODE_LINES: Mapping[str, int] = {
     "actor": 1870,
     "agents": 5414,
     "checkpoint": 1030,
-    "cli": 2457,
-    "core": 1981,
+    "cli": 2458,
+    "core": 1983,
     "envs": 1632,
     "export": 834,
     "extensions": 2143,
@@ -263,7 +263,7 @@ MAX_CODE_LINES: Mapping[str, int] = {
     "run": 3396,
     "tools": 4362,
     "transport": 2209,
-    "tests": 38_150,  # rounds in one process, turns of ranks
+    "tests": 38_126,  # rounds in one process, turns of ranks
     "benchmarks": 8444,  # the table of commands: its peer, runner, reader and picture
 }
 """Lines of code per room, and in the folders beside the package: without blanks, comments and
@@ -297,7 +297,7 @@ MAX_FILES_THAT_NAME: Mapping[str, int] = {
     "served inference": 31,
     "hosts": 37,
     "several learners": 22,  # the table of what modes use
-    "recorded order": 4,  # the same
+    "recorded order": 5,  # the same
 }
 
 MAX_HOOKS = 13

@@ -233,7 +233,9 @@ def kinds_of(hint: Hint, within: Within | None = None) -> tuple[Kind, ...]:
 
 def words_of(kinds: Sequence[Kind]) -> str:
     """Say what a value may be, as the end of a sentence with "must be"."""
-    return " or ".join(dict.fromkeys(kind.words for kind in kinds))
+    *others, last = dict.fromkeys(kind.words for kind in kinds)
+    first = ", ".join(others).replace(" or ", ", ")
+    return f"{first} or {last}" if first else last
 
 
 def hints_of(called: Hint) -> dict[str, Hint]:

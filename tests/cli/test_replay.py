@@ -70,5 +70,7 @@ def test_run_without_a_recorded_order_is_refused(
 ) -> None:
     assert main(["replay", str(trained.directory)]) == 2
     assert "train with --record-order" in capsys.readouterr().err
+    assert main(["train", "dqn", "--mode", "sync", "--record-order"]) == 2
+    assert "--record-order has no effect with --mode=sync" in capsys.readouterr().err
     assert main(["replay", str(tmp_path)]) == 2
     assert "is not a run directory" in capsys.readouterr().err
