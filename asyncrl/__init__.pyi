@@ -31,6 +31,7 @@ from asyncrl.extensions.order.recording import record_order as record_order
 from asyncrl.extensions.order.replaying import ReplayedTrainer as ReplayedTrainer
 from asyncrl.extensions.order.replaying import build_replay_trainer as build_replay_trainer
 from asyncrl.extensions.order.replaying import replay_run as replay_run
+from asyncrl.extensions.ranks.share import several_learners as several_learners
 from asyncrl.fleet.actor_manager import ActorManager as ActorManager
 from asyncrl.fleet.actor_manager import ActorManagerConfig as ActorManagerConfig
 from asyncrl.fleet.host_launcher import HostsConfig as HostsConfig
@@ -38,10 +39,13 @@ from asyncrl.fleet.ray import RayConfig as RayConfig
 from asyncrl.learner.actor_source import ActorSource as ActorSource
 from asyncrl.learner.actor_source import AsyncTrainerConfig as AsyncTrainerConfig
 from asyncrl.learner.async_trainer import AsyncTrainer as AsyncTrainer
+from asyncrl.learner.observer import Observer as Observer
 from asyncrl.learner.rate_limiter import RateLimiterConfig as RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy as ReplayBufferProxy
 from asyncrl.learner.run_services import RecordConfig as RecordConfig
 from asyncrl.learner.run_services import SaveConfig as SaveConfig
+from asyncrl.learner.source import DataSource as DataSource
+from asyncrl.learner.source import Source as Source
 from asyncrl.learner.stop_conditions import MaxEnvSteps as MaxEnvSteps
 from asyncrl.learner.stop_conditions import MaxOptSteps as MaxOptSteps
 from asyncrl.learner.stop_conditions import MaxSeconds as MaxSeconds
@@ -72,7 +76,3 @@ from asyncrl.run.train import train_from_data as train_from_data
 from asyncrl.run.train import train_sync as train_sync
 
 __version__: str
-from asyncrl.extensions.ranks.share import several_learners as several_learners
-from asyncrl.learner.observer import Observer as Observer
-from asyncrl.learner.source import DataSource as DataSource
-from asyncrl.learner.source import Source as Source

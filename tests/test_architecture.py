@@ -256,14 +256,14 @@ MAX_CODE_LINES: Mapping[str, int] = {
     "export": 834,
     "extensions": 2143,
     "fleet": 3430,
-    "learner": 2738,
+    "learner": 2739,
     "metrics": 1101,
     "recorders": 1634,
     "replay": 1594,
     "run": 3396,
     "tools": 4362,
     "transport": 2209,
-    "tests": 38_126,  # rounds in one process, turns of ranks
+    "tests": 38_133,  # rounds in one process, turns of ranks
     "benchmarks": 8444,  # the table of commands: its peer, runner, reader and picture
 }
 """Lines of code per room, and in the folders beside the package: without blanks, comments and
@@ -297,7 +297,7 @@ MAX_FILES_THAT_NAME: Mapping[str, int] = {
     "served inference": 31,
     "hosts": 37,
     "several learners": 22,  # the table of what modes use
-    "recorded order": 5,  # the same
+    "recorded order": 4,  # the same
 }
 
 MAX_HOOKS = 13

@@ -268,7 +268,7 @@ def parse_run(
 
         auto = SearchSpace(envs="envs_per_actor" not in given, length="segment.length" not in given)
         plain["actors"] = RunConfig().actors  # the search starts from it
-    order = {"record_order": "--record-order"} if own.get("record_order") else {}
+    order = {"observers": "--record-order"} if own.get("record_order") else {}
     with naming_flags(given):
         config = _checked(plain, output.config, {**given, **order}, is_auto=auto is not None)
     return RunArguments(

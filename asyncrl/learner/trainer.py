@@ -125,7 +125,7 @@ def check_parts(parts: CommonParts, taken: Iterable[str], **own: object) -> None
 
     Also refuse a recorder, callbacks or `own` parts of the wrong type, before anything starts.
     """
-    known = sorted({*taken, *TrainerParts.__optional_keys__})
+    known = sorted(taken)
     for name in parts:
         if name not in known:
             raise ConfigError(f"there is no argument {name}{did_you_mean(name, known)}")
@@ -169,7 +169,7 @@ class Trainer:
 
     def __init__(self, agent: Agent, source: Source, **parts: Unpack[TrainerParts]) -> None:
         """Make a trainer; with a `checkpoint`, one that resumes from there."""
-        check_parts(parts, ())  # again, for trainers that no builder has made
+        check_parts(parts, TrainerParts.__optional_keys__)
         check_priorities(agent, source.buffer)
         self.agent = agent
         self.source = source
@@ -339,7 +339,8 @@ class Trainer:
         if self._callbacks:
             self._callbacks.step(self.source.events)
             self.watch.lap("callback")
-        self.source.events.clear()
+        else:
+            self.source.events.clear()
         self.services.turn(self._numbers)
         self.watch.lap("other")
 

@@ -153,8 +153,8 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
             learner,
             source,
             interrupter=interrupter,
-            evaluation=_evaluation_site(config.evaluate, evaluate, learner, link, proxy, closing)
-            or share.evaluation,
+            evaluation=share.evaluation
+            or _evaluation_site(config.evaluate, evaluate, learner, link, proxy, closing),
             checkpointer=checkpointer,
             strategy=strategy,
             setup=plan.setup,

@@ -1,4 +1,4 @@
-"""Wires a synchronous run: `train_async` in one process, reproducible bit by bit."""
+"""Wires a run in one process, reproducible bit by bit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Builds and trains a run of any mode: the only module that knows the modes.
+"""Builds and trains a run of any mode.
 
-config = replace(preset("sac"), mode="sync", max_env_steps=10_000)
-result = train(config)
+    config = replace(preset("sac"), mode="sync", max_env_steps=10_000)
+    result = train(config)
 
 `train_async`, `train_sync` and `train_from_data` are short names for agents, environments and data
 that are objects of Python.

@@ -94,7 +94,7 @@ def test_words_become_settings(words: str, settings: dict[str, Any]) -> None:
         ("x --quiet=maybe", "--quiet: .*true or false.*'maybe'"),
         ("x --widths 3 y", "--widths.1: .*whole number.*'y'"),
         ("x --options a", "--options .*pairs.*got a"),
-        ("x --kind c", "--kind: .*a or b or None.*'c'"),
+        ("x --kind c", "--kind: .*a, b or None.*'c'"),
         ("x --rate 0:x", "--rate: .*points.*'0:x'"),
         ("x --inner.sped 1", r"--inner.sped \(did you mean --inner.speed\?\)"),
     ],

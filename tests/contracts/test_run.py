@@ -365,12 +365,22 @@ def test_callbacks_are_called_in_their_order_and_closed_in_the_opposite_one(make
 
 
 def test_a_callback_may_save_or_end_the_run_when_it_begins(make: Make, tmp_path: Path) -> None:
-    class AtOnce(Callback):
+    at: list[int] = []
+
+    class Saves(Callback):
         def begin(self, trainer: Training) -> None:
             trainer.save()
 
-    saves = make(callbacks=[AtOnce()], checkpointer=Checkpointer(tmp_path), stop=MaxOptSteps(2))
-    assert saves.train().opt_steps == 2
+        def step(self, trainer: Training) -> None:
+            if trainer.opt_steps == 1 and 1 not in at:
+                trainer.save()
+
+        def saved(self, trainer: Training, opt_steps: int) -> None:
+            at.append(opt_steps)
+
+    saves = make(callbacks=[Saves()], checkpointer=Checkpointer(tmp_path), stop=MaxOptSteps(3))
+    assert saves.train().opt_steps == 3
+    assert {0, 1} <= set(at), "what happens in a callback is dispatched in the next turn"
 
     class Ends(Callback):
         def begin(self, trainer: Training) -> None:

@@ -225,7 +225,7 @@ def test_what_people_write_in_yaml_is_understood() -> None:
         ({"pair": ["a"]}, "^pair: expected 2 values, got "),
         ({"kwargs": [1]}, "^kwargs: expected a mapping, got "),
         ({"kwargs": {"a": object()}}, "^kwargs.a: expected a plain value"),
-        ({"other": {"side": 2.0}}, "^other: expected a Square or a Circle or None, and a line"),
+        ({"other": {"side": 2.0}}, "^other: expected a Square, a Circle or None, and a line"),
         ({"shape": {"type": f"{__name__}:make_it"}}, "^shape.type: .*make_it' is not a dataclass"),
         ([], "^the config: expected the settings of Everything, got "),
     ],
