@@ -33,12 +33,12 @@ from asyncrl.extensions.order.replaying import build_replay_trainer as build_rep
 from asyncrl.extensions.order.replaying import replay_run as replay_run
 from asyncrl.extensions.ranks.share import several_learners as several_learners
 from asyncrl.fleet.actor_manager import ActorManager as ActorManager
-from asyncrl.fleet.actor_manager import ActorManagerConfig as ActorManagerConfig
-from asyncrl.fleet.host_launcher import HostsConfig as HostsConfig
+from asyncrl.fleet.config import ActorManagerConfig as ActorManagerConfig
+from asyncrl.fleet.config import HostsConfig as HostsConfig
 from asyncrl.fleet.ray import RayConfig as RayConfig
 from asyncrl.learner.actor_source import ActorSource as ActorSource
-from asyncrl.learner.actor_source import AsyncTrainerConfig as AsyncTrainerConfig
 from asyncrl.learner.async_trainer import AsyncTrainer as AsyncTrainer
+from asyncrl.learner.config import AsyncTrainerConfig as AsyncTrainerConfig
 from asyncrl.learner.observer import Observer as Observer
 from asyncrl.learner.rate_limiter import RateLimiterConfig as RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy as ReplayBufferProxy
@@ -63,10 +63,10 @@ from asyncrl.replay.sequences import (
 from asyncrl.replay.sequences import SequenceReplayConfig as SequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig as TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig as UniformReplayConfig
-from asyncrl.run.common_config import EvaluationConfig as EvaluationConfig
 from asyncrl.run.join import join_run as join_run
 from asyncrl.run.parts import Parts as Parts
 from asyncrl.run.presets import preset as preset
+from asyncrl.run.run_config import EvaluationConfig as EvaluationConfig
 from asyncrl.run.run_config import RunConfig as RunConfig
 from asyncrl.run.saved_model import load_policy as load_policy
 from asyncrl.run.train import build_trainer as build_trainer

@@ -36,13 +36,10 @@ from asyncrl.core.ranks import RanksConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import load_object, to_plain
 from asyncrl.envs.atari import AtariConfig
-from asyncrl.fleet.actor_manager import ActorManagerConfig
-from asyncrl.fleet.host_launcher import HostsConfig
+from asyncrl.fleet.config import ActorManagerConfig, HostsConfig, RestartPolicyConfig
 from asyncrl.fleet.ray import RayConfig
-from asyncrl.fleet.restart_policy import RestartPolicyConfig
-from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.learner.config import AsyncTrainerConfig, ReplayBufferProxyConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
-from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxyConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.metrics.metrics import METRICS
 from asyncrl.replay.hindsight import HindsightReplayConfig
@@ -50,11 +47,10 @@ from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig, SequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.run.common_config import EvaluationConfig
 from asyncrl.run.modes import IN_FILES, is_within, needs_of
 from asyncrl.run.named_parts import NamedParts
 from asyncrl.run.presets import PRESETS
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.transport.zeromq_socket import ZmqTransportConfig
 from benchmarks.learning.runs import DIRECTORY, kept
 from docs.measured import ALGORITHMS, learning, measurements_page

@@ -15,7 +15,7 @@ from asyncrl import (
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.recorders.terminal import TerminalRecorder, render_summary
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.run_config import EvaluationConfig
 
 
 def main(max_opt_steps: int = 20_000) -> TrainResult:

@@ -25,7 +25,7 @@ from asyncrl import (
 from asyncrl.agents.sac import SACConfig
 from asyncrl.recorders.terminal import TerminalRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.run_config import EvaluationConfig
 
 BATCH_SIZE = 256
 

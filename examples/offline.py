@@ -20,7 +20,7 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.iql import IQLConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.run_config import EvaluationConfig
 
 
 def main(env_steps: int = 10_000, opt_steps: int = 4000) -> TrainResult:

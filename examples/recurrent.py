@@ -27,7 +27,7 @@ from asyncrl import (
 )
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
-from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.run_config import EvaluationConfig
 
 BURN_IN = 8
 """Burn-in: the first rows of a sequence, which only warm up the recurrent state."""

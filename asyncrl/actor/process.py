@@ -36,7 +36,7 @@ from asyncrl.core.agent import (
 from asyncrl.core.env import BatchEnv, EnvSource, EnvSpec
 from asyncrl.core.env_checks import checked
 from asyncrl.core.errors import EnvironmentFault, describe_error
-from asyncrl.core.evaluator import EVALUATION_CPU, Evaluator, evaluated
+from asyncrl.core.evaluator import EVALUATION_CPU, Evaluator, MakeEvaluator, evaluated
 from asyncrl.core.inference import (
     HasInference,
     InferenceAddress,
@@ -49,7 +49,8 @@ from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
 from asyncrl.core.transport import ActorLink, Transport
 from asyncrl.core.types import Array, ModelVersion
-from asyncrl.fleet.restart_policy import EnvRestartPolicy, GiveUp, RestartPolicyConfig
+from asyncrl.fleet.config import RestartPolicyConfig
+from asyncrl.fleet.restart_policy import EnvRestartPolicy, GiveUp
 from asyncrl.metrics.system import cpu_s
 
 logger = logging.getLogger(__name__)
@@ -57,9 +58,6 @@ logger = logging.getLogger(__name__)
 _WAIT_S = 0.1
 _SEND_S = 1.0
 _NICENESS = 5
-
-MakeEvaluator = Callable[[], Evaluator]
-"""Builds an evaluator in the process that will run it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

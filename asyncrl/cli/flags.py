@@ -47,8 +47,7 @@ from asyncrl.run.presets import (
     preset_lines,
     with_replay,
 )
-from asyncrl.run.rounds import Rounds
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import Rounds, RunConfig
 from asyncrl.run.yaml_file import ALSO_CALLED
 
 if TYPE_CHECKING:

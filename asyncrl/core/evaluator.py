@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -40,6 +40,10 @@ class Evaluator(Protocol):
     def close(self) -> None:
         """Release environments; may be called again."""
         ...
+
+
+MakeEvaluator = Callable[[], Evaluator]
+"""Builds an evaluator in the process that will run it."""
 
 
 @runtime_checkable

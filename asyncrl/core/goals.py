@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
-from asyncrl.core.env import EnvSpec
+from asyncrl.core.env import BatchEnv, EnvDescription, EnvSpec
 from asyncrl.core.errors import EnvironmentFault
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.settings import load_object
@@ -49,11 +49,11 @@ class ComputesRewards(Protocol):
         ...
 
 
-def with_goals(
-    config: ReplayBufferConfig, spec: EnvSpec, describe: Callable[[], GoalReward | None]
-) -> ReplayBufferConfig:
+def with_goals(config: ReplayBufferConfig, env: BatchEnv | EnvDescription) -> ReplayBufferConfig:
     """Return a replay config that knows the goals of the environment, if it needs them."""
-    return config.for_goals(spec, describe()) if isinstance(config, RelabelsGoals) else config
+    if not isinstance(config, RelabelsGoals):
+        return config
+    return config.for_goals(env.spec, getattr(env, "goal_reward", None))
 
 
 def without_env(goal_reward: GoalReward) -> ComputeReward:

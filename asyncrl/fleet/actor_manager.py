@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from asyncrl.core.declared import CountOrOff, Positive, PositiveOrOff, check_declared
 from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.core.interrupter import CrashForwardingThread, Interrupter, start_thread, waited
 from asyncrl.core.launcher import ActorExit, Launcher, Place, Spec
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import MOST_ACTORS, ActorId
+from asyncrl.fleet.config import ActorManagerConfig
 from asyncrl.fleet.restart_policy import (
     RAISE_LIMIT,
     Cause,
@@ -26,7 +26,6 @@ from asyncrl.fleet.restart_policy import (
     GiveUp,
     MemoryWatch,
     RestartPolicy,
-    RestartPolicyConfig,
     at_limit,
     cause_of,
     hung,
@@ -54,35 +53,6 @@ send, and one that plays a long evaluation sees no request to exit before its en
 _LONGEST_LOOK_S = 1.0
 """Maximum time between two checks that counts towards an actor's timeout. After a longer gap this
 process did not run either: it was stopped or the machine was asleep, and so were the actors."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActorManagerConfig:
-    """Timeouts, limits and restarts of actors."""
-
-    step_timeout_s: PositiveOrOff = 300.0
-    """Timeout for one actor step in seconds. After it the actor is killed and restarted. 0
-    disables."""
-
-    start_timeout_s: Positive = 300.0
-    """Timeout for the start of an actor in seconds: imports and environments. After it the actor is
-    killed and restarted. No effect if `step_timeout_s` is 0."""
-
-    memory_limit_bytes: CountOrOff = 0
-    """Memory limit of one actor process in bytes. Above it the actor sends its experience, exits
-    and is restarted, before the system's OOM killer chooses a process. Nothing is lost, and it does
-    not count as a failure. If the actor spends most of its time on restarts, the run ends. Shared
-    memory such as loaded modules counts. 0 disables."""
-
-    stop_timeout_s: Positive = 15.0
-    """Seconds for actors to send their remaining experience and exit before they are killed. At the
-    memory limit: seconds without a heartbeat."""
-
-    restart: RestartPolicyConfig = field(default_factory=RestartPolicyConfig)
-    """When a failed actor is restarted."""
-
-    def __post_init__(self) -> None:
-        check_declared(self, "supervision")
 
 
 ActorState = Literal[

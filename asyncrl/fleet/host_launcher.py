@@ -17,12 +17,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from asyncrl.core.declared import Natural, Positive, check_declared
 from asyncrl.core.errors import ConfigError, Refused, WireError
 from asyncrl.core.host_link import HostPort
 from asyncrl.core.launcher import ActorExit, Launcher, Place, ProgressReport, Spec
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import MOST_ACTORS, ActorId
+from asyncrl.fleet.config import HostsConfig
 from asyncrl.fleet.host_messages import (
     Conversation,
     Plain,
@@ -58,25 +58,6 @@ _MOST_ROOM = 4096
 def _one_line(text: str, most: int | None = None) -> str:
     """Return what may be logged and shown of a host's words."""
     return " ".join(CONTROLS.sub("", text).split())[:most]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostsConfig:
-    """Actors on hosts that join, with `launcher=hosts`."""
-
-    min_actors: Natural | None = None
-    """Number of actors that hosts must have room for before the first actor starts. None waits for
-    all that the run has then. 0 does not wait."""
-
-    host_timeout_s: Positive = 10.0
-    """Seconds without a message after which a host is given up. Its actors start again on other
-    hosts, and what they still send is ignored."""
-
-    learner_timeout_s: Positive = 30.0
-    """Seconds without a message from the learner after which a host ends its actors and itself."""
-
-    def __post_init__(self) -> None:
-        check_declared(self, "hosts")
 
 
 @dataclass(slots=True)

@@ -20,18 +20,12 @@ import random
 import signal
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from asyncrl.core.declared import (
-    Count,
-    Natural,
-    NotNegative,
-    Positive,
-    check_declared,
-)
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import ActorExit
 from asyncrl.core.types import ActorId
+from asyncrl.fleet.config import RestartPolicyConfig
 
 _MEND = "Fix what raised it."
 SEE_STACKS = "look at the stacks of its threads below, if it could still write them."
@@ -46,40 +40,6 @@ _MAKE_ROOM = (
 
 _JITTER = 0.1
 """Random share of a backoff, so that many actors do not restart at the same moment."""
-
-OnException = Literal["raise", "restart", "restart_env", "drop_actor"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestartPolicyConfig:
-    """How often failed actors are restarted, and how soon."""
-
-    max_restarts: Natural = 10
-    """Maximum restarts of one actor, or of the evaluator, within `window_s`. 0 allows none. Rebuilt
-    environments are counted separately."""
-
-    window_s: Positive = 600.0
-    """Seconds after which a failure no longer counts. Time in which the actor hung is excluded."""
-
-    backoff_s: NotNegative = 0.1
-    """Seconds before the first restart of an actor. Each further failure within `window_s` doubles
-    it."""
-
-    backoff_max_s: NotNegative = 30.0
-    """Maximum backoff in seconds."""
-
-    on_exception: OnException = "raise"
-    """What to do after an exception in an actor. `raise` ends the run, since it is a defect. For
-    environments known to fail at times: `restart` restarts the actor's process, as after a crash;
-    `restart_env` rebuilds all environments of the actor in the same process; `drop_actor` continues
-    without the actor. The evaluator's process is restarted in every case but `raise`."""
-
-    min_actors: Count = 1
-    """Minimum number of actors for `drop_actor`. An exception that would leave fewer ends the
-    run."""
-
-    def __post_init__(self) -> None:
-        check_declared(self, "supervision.restart")
 
 
 class Cause(NamedTuple):

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Protocol, Required, TypedDict, Unpack
+from dataclasses import asdict, replace
+from typing import Protocol, Required, TypedDict, Unpack
 
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.saver import RunState
-from asyncrl.core.declared import COMMON, Count, CountOrOff, PositiveOrOff, Within, check_declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import EnvChange
 from asyncrl.core.recorder import Record
@@ -24,6 +23,7 @@ from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import ActorId, Columns
 from asyncrl.fleet.actor_manager import ActorManager
 from asyncrl.fleet.actor_table import hosts_record
+from asyncrl.learner.config import AsyncTrainerConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.source import Learning, Source
 from asyncrl.learner.train_result import TrainResult
@@ -35,45 +35,8 @@ _PUBLISH_SHARE = 0.02
 """Maximum share of the learner's time for models that are published between intervals. It is less
 if many actors share few cores, since actors spend as much time on loading them."""
 
-_DRAW_BYTES = 512 << 10
-"""Maximum size of the batches sampled at once: half of a core's private cache."""
-
 
 Hosts = Mapping[str, Mapping[str, float]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AsyncTrainerConfig:
-    """Settings of the learner."""
-
-    batch_size: Annotated[Count, COMMON] = 128
-    """Transitions per batch."""
-
-    batches_per_draw: Count = 32
-    """Maximum number of batches sampled from replay at once, as far as the rate limiter allows and
-    a processor's cache holds them. Sampling a single batch takes a third of the time of an
-    optimisation step of a small network. Prioritized batches are sampled one by one, since each one
-    changes the priorities; so are trajectories, which are handed out whole."""
-
-    sync_interval_opt_steps: Annotated[
-        int, Within("[1, inf)", why="actors would never get a new model")
-    ] = 50
-    """Optimisation steps between two published models."""
-
-    max_lag_s: PositiveOrOff = 0.0
-    """Maximum age of the model behind arriving experience, in seconds since it was replaced. Beyond
-    it a warning names the actor, and actors are granted fewer messages ahead. 0 disables."""
-
-    max_lag_opt_steps: CountOrOff = 0
-    """The same limit in optimisation steps behind the newest model. 0 disables."""
-
-    def __post_init__(self) -> None:
-        check_declared(self, "trainer")
-
-    def draw_at_once(self, batch: Columns) -> int:
-        """Return how many batches like this one are sampled at once, if the limiter allows it."""
-        batch_bytes = sum(column.nbytes for column in batch.values())
-        return max(1, min(self.batches_per_draw, _DRAW_BYTES // batch_bytes))
 
 
 class BackgroundPart(Protocol):

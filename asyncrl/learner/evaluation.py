@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from asyncrl.core.agent import Policy
 from asyncrl.core.errors import ConfigError
@@ -13,7 +13,9 @@ from asyncrl.core.evaluator import Evaluator, evaluated
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.recorder import Record
 from asyncrl.core.transport import LearnerLink
-from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
+
+if TYPE_CHECKING:  # it loads all that receives
+    from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 
 
 class Scored(NamedTuple):

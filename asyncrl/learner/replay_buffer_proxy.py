@@ -13,12 +13,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from asyncrl.checkpoint.checkpoint import Checkpoint
-from asyncrl.core.declared import check_declared
 from asyncrl.core.errors import CheckpointError, TransportError
 from asyncrl.core.interrupter import CrashForwardingThread, Interrupter, start_thread
 from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, Hello, Message, Peer
@@ -36,6 +35,7 @@ from asyncrl.core.types import Array, Arrays, Columns, IntArray
 from asyncrl.fleet.actor_table import ActorTable
 from asyncrl.fleet.grants import Grants, PeakRate
 from asyncrl.fleet.ledger import Balance, Ledger
+from asyncrl.learner.config import ReplayBufferProxyConfig
 from asyncrl.learner.observer import Observer
 from asyncrl.learner.rate_limiter import RateLimiter
 from asyncrl.learner.staleness import NO_LIMIT, Lag, Staleness
@@ -53,19 +53,6 @@ _MOMENT_S = 0.25
 
 _HELD_S = 5.0
 """Seconds that a checkpoint waits for the buffer while the thread is stuck."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayBufferProxyConfig:
-    """How experience is received."""
-
-    overflow: Literal["block", "drop"] = "block"
-    """What happens to a message that the rate limiter does not accept. `block` keeps it and its
-    actor waits (backpressure). `drop` discards it and counts it in `ledger/dropped`; no actor
-    waits."""
-
-    def __post_init__(self) -> None:
-        check_declared(self, "proxy")
 
 
 class ReplayBufferProxy:

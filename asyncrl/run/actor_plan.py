@@ -21,7 +21,7 @@ from asyncrl.core.segment import ColumnSpec, SegmentConfig, SegmentSchema
 from asyncrl.core.settings import to_plain
 from asyncrl.core.transport import Transport
 from asyncrl.export.acting import Acting
-from asyncrl.fleet.restart_policy import RestartPolicyConfig
+from asyncrl.fleet.config import RestartPolicyConfig
 from asyncrl.run.run_config import RunConfig
 from asyncrl.transport.zeromq import ZmqTransportConfig
 

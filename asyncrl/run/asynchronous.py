@@ -10,30 +10,28 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from asyncrl.actor.process import MakeEvaluator
 from asyncrl.checkpoint.resume import first_incarnation
-from asyncrl.core.agent import Agent
 from asyncrl.core.env import EnvDescription, MakeBatchEnv, source_of
-from asyncrl.core.errors import ActorFailed
+from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.core.goals import ComputesRewards, RelabelsGoals
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorExit, Launcher
 from asyncrl.core.replay_buffer import ReplayBuffer
-from asyncrl.core.torch_threads import are_adaptive
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import ActorId
 from asyncrl.fleet.actor_manager import ActorManager, MakeSpec
+from asyncrl.fleet.config import HostsConfig
 from asyncrl.fleet.host_launcher import HostLauncher
+from asyncrl.fleet.ray import RayConfig
 from asyncrl.fleet.threads import ThreadLauncher
 from asyncrl.learner.async_trainer import AsyncTrainer
-from asyncrl.learner.evaluation import BackgroundEvaluation, EvaluationSite, InlineEvaluation
+from asyncrl.learner.evaluation import BackgroundEvaluation
 from asyncrl.learner.observer import Observed, Observer
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.staleness import Lag
 from asyncrl.run.actor_plan import plan_actor
-from asyncrl.run.common_config import EvaluationConfig
 from asyncrl.run.describe_env import describe_in_child, plain_spec
-from asyncrl.run.evaluate_apart import apart_unless
+from asyncrl.run.evaluators import episode_evaluator_maker, evaluation_here
 from asyncrl.run.hosted import (
     admission,
     admit_hosts,
@@ -45,11 +43,10 @@ from asyncrl.run.hosted import (
 )
 from asyncrl.run.join import serve_run
 from asyncrl.run.launchers import HELPERS, RunLauncher, launcher_of
-from asyncrl.run.parts import Parts, common_parts, local_launcher
-from asyncrl.run.plan import RunPlan, check_run, episode_evaluator_maker
+from asyncrl.run.parts import Parts, of_trainer
+from asyncrl.run.plan import RunPlan, check_run
 from asyncrl.run.run_config import RunConfig
 from asyncrl.run.share import whole
-from asyncrl.run.trained_policy import PolicyOf
 from asyncrl.transport.zeromq import ZmqTransport
 
 
@@ -60,6 +57,7 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
     make_evaluator, make_processor = parts.get("make_evaluator"), parts.get("make_processor")
     make_eval_env = parts.get("make_eval_env") or make_env
     evaluates = make_evaluator or make_eval_env
+    launcher = _local(parts)
     check_run(agent, make_env, make_processor, config, actor_agents, evaluates)
     shared = parts.get("learners") or whole
     with shared(config, actor_agents, parts) as share, ExitStack() as undo:
@@ -68,7 +66,7 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
         key_file = checked_key_file(config, parts.get("join_key"))
         places, config = places_on_ray(share.config, undo)
         # Started first: it loads modules for the actors while the learner's side is built.
-        starts = launcher_of(config, local_launcher(parts))
+        starts = launcher_of(config, launcher)
         undo.callback(starts.close)
         seen = _describe(make_env, config, starts)
         plan = RunPlan(
@@ -97,7 +95,7 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
         transport = ZmqTransport.of(starts.directory, schema=plan.schema, config=config.transport)
         link = transport.listen()
         undo.callback(link.close)
-        interrupter = parts.get("interrupter") or Interrupter()
+        parts["interrupter"] = interrupter = parts.get("interrupter") or Interrupter()
         address = None if config.inference == "actor" else transport.inference(starts.directory)
         fleet: Launcher = starts
         facts = facts_of(agent, actor_agents, config, plan.schema.hash())
@@ -149,26 +147,31 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
             publishes=strategy is None,
             hosts=fleet.hosts if isinstance(fleet, HostLauncher) else dict,
         )
-        trainer = AsyncTrainer(
+        given = of_trainer(
+            config,
+            parts,
             learner,
-            source,
-            interrupter=interrupter,
+            seen.spec,
+            {
+                "checkpointer": checkpointer,
+                "checkpoint": checkpoint,
+                "closing": closing,
+                "setup": plan.setup,
+                "before_env_change": partial(
+                    _follow_goals, proxy, make_env, config, starts, interrupter
+                ),
+            },
             evaluation=share.evaluation
-            or _evaluation_site(config.evaluate, evaluate, learner, link, proxy, closing),
-            checkpointer=checkpointer,
-            strategy=strategy,
-            setup=plan.setup,
-            checkpoint=checkpoint,
-            make_policy=PolicyOf(agent, seen.spec),
-            before_env_change=partial(_follow_goals, proxy, make_env, config, starts, interrupter),
-            evaluate_apart=apart_unless(make_evaluator, agent, make_eval_env, config.evaluate),
-            # The number of threads may change the last bit of a sum, which must be equal in all.
-            adaptive_threads=share.world == 1 and are_adaptive(agent, learner),
-            closing=closing,
-            stop=parts.get("stop"),
-            services=config,
-            **common_parts(parts),
+            or (
+                BackgroundEvaluation(link, proxy)
+                if config.evaluate.where == "background"
+                else evaluation_here(config.evaluate, evaluate, learner, closing)
+            ),
+            make_eval_env=make_eval_env,
         )
+        if share.world > 1:  # another number of threads may change the last bit of a sum
+            given["adaptive_threads"] = False
+        trainer = AsyncTrainer(learner, source, **given)
         if isinstance(fleet, HostLauncher):
             # Last: hosts wait a minute for answers, and a checkpoint may take longer to load.
             usual = not (actor_agents or make_processor)
@@ -184,6 +187,20 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
             start_on_ray(places, fleet, host, interrupter, closing)
         undo.pop_all()
     return trainer
+
+
+def _local(parts: Parts) -> RunLauncher | None:
+    """Return the launcher that was given; `train.py` has seen to settings in its place."""
+    match parts.get("launcher"):
+        case RunLauncher() as launcher:
+            return launcher
+        case HostsConfig() | RayConfig() | None:
+            return None
+        case other:
+            raise ConfigError(
+                f"launcher must be HostsConfig(...) or RayConfig(...), got {other!r:.80}; the "
+                "config's own `launcher` takes names"
+            )
 
 
 def _proxy(
@@ -247,25 +264,6 @@ def _follow_goals(
     proxy.buffer.compute_as(seen.goal_reward)
     for one in proxy.observers:
         one.rewards(seen.goal_reward)
-
-
-def _evaluation_site(
-    config: EvaluationConfig,
-    evaluate: MakeEvaluator,
-    learner: Agent,
-    link: LearnerLink,
-    proxy: ReplayBufferProxy,
-    closing: ExitStack,
-) -> EvaluationSite | None:
-    match config.where:
-        case "background":
-            return BackgroundEvaluation(link, proxy)
-        case "inline":
-            evaluator = evaluate()
-            closing.callback(evaluator.close)
-            return InlineEvaluation(evaluator, learner)
-        case "off":
-            return None
 
 
 def _manager(

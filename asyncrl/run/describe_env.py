@@ -25,10 +25,9 @@ from asyncrl.core.env import (
 )
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.types import Array
-from asyncrl.fleet.in_child import run_in_child
-from asyncrl.fleet.local import LocalLauncher
 
-if TYPE_CHECKING:  # it imports torch, which the child does not need
+if TYPE_CHECKING:  # torch, which the child does not need, and what starts children
+    from asyncrl.fleet.local import LocalLauncher
     from asyncrl.run.run_config import RunConfig
 
 Plain = dict[str, Any]
@@ -51,6 +50,8 @@ def describe_in_child(
     Makes one environment if a config or `make_batch` gives their number. Raises what `run_in_child`
     does, also when `interrupter` ends the run; `timeout_s` is `supervision.start_timeout_s`.
     """
+    from asyncrl.fleet.in_child import run_in_child  # noqa: PLC0415  # who reads facts starts none
+
     seen = run_in_child(
         partial(_describe, source_of(make_env), goals=goals),
         what="building the environment",

@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
-from asyncrl.actor.process import MakeEvaluator
 from asyncrl.core.agent import Policy
 from asyncrl.core.errors import ConfigError, describe_error
-from asyncrl.core.evaluator import Evaluation, Evaluator, evaluated, film_path
+from asyncrl.core.evaluator import Evaluation, Evaluator, MakeEvaluator, evaluated, film_path
 from asyncrl.core.seeding import Role, derive_seed
-from asyncrl.fleet.in_child import run_in_child
 from asyncrl.learner.progress import Every
-from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.run_config import EvaluationConfig
 
 if TYPE_CHECKING:
     from asyncrl.envs.gym import EnvConfig  # imports gymnasium
@@ -50,6 +48,7 @@ class MakeFilming:
             check_video_package,
             try_picture,
         )
+        from asyncrl.fleet.in_child import run_in_child  # noqa: PLC0415  # few runs film
 
         name = "video_interval_opt_steps"
         if self.config.where == "off" or not self.config.interval_opt_steps:

@@ -18,7 +18,7 @@ from asyncrl.core.replay_buffer import ReplayBuffer, replay_groups, restore_repl
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
 from asyncrl.core.types import Columns, ModelVersion
 from asyncrl.learner.source import Learning, Source
-from asyncrl.run.rounds import Rounds
+from asyncrl.run.run_config import Rounds
 
 
 class InlineSource(Source):

@@ -8,8 +8,8 @@ from functools import partial
 
 from asyncrl.actor.step_processor import StepProcessor, made_for, make_one_step, schema_of
 from asyncrl.core.agent import AgentConfig
-from asyncrl.core.env import EnvSpec
-from asyncrl.core.goals import GoalReward, with_goals
+from asyncrl.core.env import BatchEnv, EnvDescription
+from asyncrl.core.goals import with_goals
 from asyncrl.core.replay_buffer import ReplayBufferConfig, with_start_columns
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
 
@@ -22,19 +22,16 @@ class Layout:
     def __init__(
         self,
         agent: AgentConfig,
-        spec: EnvSpec,
+        env: BatchEnv | EnvDescription,
         replay: ReplayBufferConfig,
         segment: SegmentConfig,
         make_processor: Callable[[], StepProcessor] | None = None,
-        *,
-        goal_reward: Callable[[], GoalReward | None] = lambda: None,
-        n_frames: int = 1,
     ) -> None:
         """Derive the layout; raise `ConfigError` if the parts do not fit together.
 
-        `goal_reward` is called if the replay relabels goals. `n_frames` is the number of frames
-        that an environment stacks.
+        `env` are the environments, or what is known of them.
         """
+        spec, n_frames = env.spec, getattr(env, "n_frames", 1)
         if n_frames > segment.frame_stack == 1 and make_processor is None:
             logger.warning(
                 "observations are stacks of %d frames, each of which is sent and stored %d times; "
@@ -43,7 +40,7 @@ class Layout:
             )
         extras = agent.extra_columns(spec)
         make_processor = make_processor or partial(make_one_step, segment, extras)
-        self.replay = with_goals(with_start_columns(replay, extras), spec, goal_reward)
+        self.replay = with_goals(with_start_columns(replay, extras), env)
         self.make_processor: Callable[[], StepProcessor] = partial(
             made_for, make_processor, spec, extras
         )

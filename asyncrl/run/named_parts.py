@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from asyncrl.actor.process import MakeEvaluator
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.callback import Callback
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.evaluator import MakeEvaluator
 from asyncrl.core.named import Named
 from asyncrl.core.recorder import Recorder
 from asyncrl.core.settings import has_methods

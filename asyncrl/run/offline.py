@@ -22,31 +22,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 from asyncrl.actor.evaluator import EpisodeEvaluator
-from asyncrl.actor.process import MakeEvaluator
 from asyncrl.actor.step_processor import make_one_step
 from asyncrl.checkpoint.checkpoint import Checkpoint
-from asyncrl.checkpoint.resume import open_checkpoints
 from asyncrl.core.agent import AgentConfig, build_agent
-from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv, source_of
+from asyncrl.core.env import EnvSpec, MakeBatchEnv, source_of
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.evaluator import Evaluator
-from asyncrl.core.ranks import refuse_several
+from asyncrl.core.evaluator import Evaluator, MakeEvaluator
 from asyncrl.core.replay_buffer import ReplayBuffer, with_start_columns
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
-from asyncrl.core.torch_threads import are_adaptive
 from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.run_services import POLICY
 from asyncrl.learner.source import DataSource
 from asyncrl.learner.trainer import Trainer
 from asyncrl.replay.files import read_saved, replay_of
-from asyncrl.run.common_config import building, open_env
 from asyncrl.run.describe_env import spec_of
-from asyncrl.run.evaluate_apart import EvaluateApart, apart_unless
 from asyncrl.run.filming import custom_evaluator
-from asyncrl.run.parts import Parts, common_parts
+from asyncrl.run.parts import Parts, in_one_process, of_trainer, open_env
 from asyncrl.run.run_config import RunConfig
-from asyncrl.run.trained_policy import PolicyOf
 
 
 def build_offline_trainer(
@@ -61,33 +54,21 @@ def build_offline_trainer(
     else batches are sampled with another seed. Raises `ConfigError` for data that does not fit,
     `CheckpointError` for a damaged file.
     """
-    agent = config.agent
-    checkpointer, checkpoint = open_checkpoints(
-        parts.get("checkpoint_dir"),
-        keep=config.save.keep,
-        resume=parts.get("resume", False),
-        config=parts.get("run_config"),
-    )
-    with building(checkpointer) as closing:
-        place = _place(agent, make_env, parts.get("make_evaluator"), config, data, closing)
-        buffer = _load(place, config, checkpoint, agent)
-        learner = build_agent(agent, place.spec, config.context(place.n_envs))
-        source = DataSource(buffer, batch_size=config.trainer.batch_size)
-        return Trainer(
+    with in_one_process("train_from_data", config, parts) as opened:
+        place = _place(make_env, parts.get("make_evaluator"), config, data, opened["closing"])
+        buffer = _load(place, config, opened["checkpoint"])
+        learner = build_agent(config.agent, place.spec, config.context(place.n_envs))
+        given = of_trainer(
+            config,
+            parts,
             learner,
-            source,
+            place.spec,
+            opened,
             evaluation=InlineEvaluation(place.evaluator, learner) if place.evaluator else None,
-            checkpointer=checkpointer,
-            interrupter=parts.get("interrupter"),
-            checkpoint=checkpoint,
-            make_policy=PolicyOf(agent, place.spec),
-            evaluate_apart=place.evaluate_apart,
-            adaptive_threads=are_adaptive(agent, learner),
-            closing=closing,
-            stop=parts.get("stop"),
-            services=config,
-            **common_parts(parts),
+            make_eval_env=None if isinstance(make_env, EnvSpec) else make_env,
         )
+        source = DataSource(buffer, batch_size=config.trainer.batch_size)
+        return Trainer(learner, source, **given)
 
 
 class _Place(NamedTuple):
@@ -97,18 +78,15 @@ class _Place(NamedTuple):
     spec: EnvSpec
     n_envs: int = 1
     evaluator: Evaluator | None = None
-    evaluate_apart: EvaluateApart | None = None
 
 
 def _place(
-    agent: AgentConfig,
     make_env: MakeBatchEnv | EnvSpec,
     make_evaluator: MakeEvaluator | None,
     config: RunConfig,
     data: str | PathLike[str] | ReplayBuffer,
     closing: ExitStack,
 ) -> _Place:
-    refuse_several("train_from_data")
     if config.replay.once:
         raise ConfigError(
             f"{type(config.replay).__name__} samples each transition once, so the saved data would "
@@ -126,26 +104,26 @@ def _place(
             )
         return _Place(_read(data), make_env, evaluator=own)
     source_of(make_env)
-    apart = apart_unless(make_evaluator, agent, make_env, config.evaluate)
     saved = None
     if custom_evaluator(make_evaluator) or not evaluates:
         saved = _read(data)
         if known := saved.meta.get(POLICY) if isinstance(saved, Checkpoint) else {}:
-            return _Place(saved, spec_of(known["spaces"]), evaluator=own, evaluate_apart=apart)
+            return _Place(saved, spec_of(known["spaces"]), evaluator=own)
     env = open_env(make_env, closing)  # before the data is read, which may take long
     saved = _read(data) if saved is None else saved
-    return _Place(saved, env.spec, env.n_envs, own or _make_evaluator(config, env), apart)
+    if own is None and evaluates:
+        seed = derive_seed(config.evaluate.seed, Role.EVALUATION)
+        own = EpisodeEvaluator(env, config.evaluate.play, seed)
+    return _Place(saved, env.spec, env.n_envs, own)
 
 
 def _read(data: str | PathLike[str] | ReplayBuffer) -> Checkpoint | ReplayBuffer:
     return read_saved(Path(data)) if isinstance(data, str | PathLike) else data
 
 
-def _load(
-    place: _Place, config: RunConfig, checkpoint: Checkpoint | None, agent: AgentConfig
-) -> ReplayBuffer:
+def _load(place: _Place, config: RunConfig, checkpoint: Checkpoint | None) -> ReplayBuffer:
     """Return the data as a buffer that holds the columns this agent needs."""
-    data, spec = place.data, place.spec
+    agent, data, spec = config.agent, place.data, place.spec
     if isinstance(data, Checkpoint):
         done = [checkpoint.count("opt_steps")] if checkpoint else []
         replay = with_start_columns(config.replay, agent.extra_columns(spec))
@@ -155,13 +133,6 @@ def _load(
     if schema is not None:
         _check_columns(schema, agent, spec)
     return data
-
-
-def _make_evaluator(config: RunConfig, env: BatchEnv) -> EpisodeEvaluator | None:
-    if config.evaluate.where == "off":
-        return None
-    seed = derive_seed(config.evaluate.seed, Role.EVALUATION)
-    return EpisodeEvaluator(env, config.evaluate.play, seed)
 
 
 def _check_columns(schema: SegmentSchema, agent: AgentConfig, spec: EnvSpec) -> None:

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from importlib import import_module
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from asyncrl.actor.process import MakeEvaluator
 from asyncrl.actor.step_processor import StepProcessor
-from asyncrl.checkpoint.resume import Resume
-from asyncrl.core.agent import AgentConfig
-from asyncrl.core.env import EnvSource, MakeBatchEnv
-from asyncrl.core.errors import ConfigError
+from asyncrl.checkpoint.resume import Resume, open_checkpoints
+from asyncrl.core.agent import Agent, AgentConfig
+from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv, make_batch_env
+from asyncrl.core.evaluator import MakeEvaluator
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.recorder import Recorder
-from asyncrl.core.settings import to_parameters
-from asyncrl.fleet.host_launcher import HostsConfig
+from asyncrl.core.ranks import refuse_several
+from asyncrl.core.torch_threads import are_adaptive
+from asyncrl.fleet.config import HostsConfig
 from asyncrl.fleet.ray import RayConfig
+from asyncrl.learner.evaluation import EvaluationSite
 from asyncrl.learner.observer import MakeObserver
-from asyncrl.learner.stop_conditions import StopCondition, StopFunction, as_condition
-from asyncrl.learner.trainer import CommonParts, Strategy
-from asyncrl.recorders.background import BackgroundRecorder
-from asyncrl.run.launchers import RunLauncher
+from asyncrl.learner.stop_conditions import StopCondition, StopFunction
+from asyncrl.learner.trainer import CommonParts, Strategy, TrainerParts
+from asyncrl.run.evaluators import apart_unless
 from asyncrl.run.run_config import RunConfig
+from asyncrl.run.trained_policy import PolicyOf
 
 if TYPE_CHECKING:
+    from asyncrl.run.launchers import RunLauncher  # actors
     from asyncrl.run.share import Share  # which needs these
-
-Elsewhere = HostsConfig | RayConfig
-"""Settings of what starts actors on other machines."""
 
 
 class Learners(Protocol):
@@ -81,7 +78,7 @@ class Parts(CommonParts, total=False):
     interrupter: Interrupter | None
     """Stops the run from outside, with a reason."""
 
-    launcher: RunLauncher | Elsewhere | None
+    launcher: RunLauncher | HostsConfig | RayConfig | None
     """`HostsConfig(...)` or `RayConfig(...)`: hosts that join, or that Ray starts, run the actors,
     in place of the config's `launcher`. One from `start_launcher` is closed with the run. None: as
     the config says."""
@@ -99,67 +96,71 @@ class Parts(CommonParts, total=False):
     """Directory of films of the environment that the config names. None makes no films."""
 
 
-def placed(
-    config: RunConfig, launcher: RunLauncher | Elsewhere | None
-) -> tuple[RunConfig, RunLauncher | None]:
-    """Return the config and the launcher of a call, whose `launcher` may be settings instead."""
+def placed(config: RunConfig, launcher: object) -> RunConfig:
+    """Return the config of a call, whose `launcher` may be settings."""
     match launcher:
         case HostsConfig():
-            return replace(config, launcher="hosts", hosts=launcher), None
+            return replace(config, launcher="hosts", hosts=launcher)
         case RayConfig():
-            return replace(config, launcher="ray", ray=launcher), None
-        case RunLauncher() | None:
-            return config, launcher
-    raise ConfigError(
-        f"launcher must be HostsConfig(...) or RayConfig(...), got {launcher!r:.80}; the config's "
-        "own `launcher` takes names"
+            return replace(config, launcher="ray", ray=launcher)
+    return config
+
+
+@contextmanager
+def in_one_process(what: str, config: RunConfig, parts: Parts) -> Iterator[TrainerParts]:
+    """Open the checkpoints of a run without actors; close and unlock all if it cannot be built.
+
+    Refuses to be one of several learners, in the name of `what`.
+    """
+    refuse_several(what)
+    checkpointer, checkpoint = open_checkpoints(
+        parts.get("checkpoint_dir"),
+        keep=config.save.keep,
+        resume=parts.get("resume", False),
+        config=parts.get("run_config"),
     )
+    with ExitStack() as undo:
+        if checkpointer:
+            undo.callback(checkpointer.unlock)
+        closing = undo.enter_context(ExitStack())
+        yield {"checkpointer": checkpointer, "checkpoint": checkpoint, "closing": closing}
+        undo.pop_all()
 
 
-def local_launcher(parts: Parts) -> RunLauncher | None:
-    """Return the launcher that was given, once `placed` has seen to settings in its place."""
-    launcher = parts.get("launcher")
-    return launcher if isinstance(launcher, RunLauncher) else None
+def open_env(make_env: MakeBatchEnv, closing: ExitStack) -> BatchEnv:
+    """Build the environments of a run in this process, for `closing` to close."""
+    env = make_batch_env(make_env)
+    closing.callback(env.close)
+    return env
 
 
-def common_parts(parts: Parts) -> CommonParts:
-    """Return the parts that go to any trainer as they are."""
+def of_trainer(
+    config: RunConfig,
+    parts: Parts,
+    learner: Agent,
+    spec: EnvSpec,
+    opened: TrainerParts,
+    *,
+    evaluation: EvaluationSite | None,
+    make_eval_env: MakeBatchEnv | None,
+) -> TrainerParts:
+    """Return what a run gives its trainer, with what it has opened.
+
+    Without `make_eval_env` nothing can be evaluated otherwise than the run does.
+    """
+    agent, own = config.agent, parts.get("make_evaluator")
     return {
+        **opened,
+        "evaluation": evaluation,
         "recorder": parts.get("recorder"),
         "callbacks": parts.get("callbacks", ()),
         "run_config": parts.get("run_config"),
+        "interrupter": parts.get("interrupter"),
+        "strategy": parts.get("strategy"),
+        "stop": parts.get("stop"),
+        "services": config,
+        "make_policy": PolicyOf(agent, spec),
+        "evaluate_apart": make_eval_env
+        and apart_unless(own, agent, make_eval_env, config.evaluate),
+        "adaptive_threads": are_adaptive(agent, learner),
     }
-
-
-def recorder_of(parts: Parts) -> Recorder | None:
-    """Return a recorder that writes in a thread, so that one that is slow or fails harms nothing.
-
-    Unless the caller does, choose one that shows the progress.
-    """
-    if "recorder" in parts:
-        recorder = parts["recorder"]
-    else:
-        stop = parts.get("stop")
-        limits = {} if stop is None else as_condition(stop).limits()
-        # It loads rich.
-        recorder = import_module("asyncrl.recorders.terminal").TerminalRecorder(limits=limits)
-    if recorder is None or isinstance(recorder, BackgroundRecorder):
-        return recorder
-    return BackgroundRecorder([recorder])
-
-
-_OF_NAMED_ENV = (
-    *("env", "env_kwargs", "eval_env_kwargs", "env_info", "env_wrappers"),
-    *("envs_per_actor", "vectorization"),
-)
-"""Settings of an environment that is given by name, not as an argument."""
-
-
-def described(config: RunConfig, make_env: object) -> dict[str, Any]:
-    """Return plain values that describe a run; with `make_env`, if that replaces what they name."""
-    settings = {n: v for n, v in to_parameters(config).items() if n != "type"}
-    if make_env is None:
-        return settings
-    env = make_env.of if isinstance(make_env, EnvSource) else make_env
-    own = {n: v for n, v in settings.items() if n not in _OF_NAMED_ENV}
-    return own | {"env": to_parameters(env)}

@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.actor.inference_server import InferenceServerSpec, InferenceThread, check_served, place
 from asyncrl.actor.outbox import segments_per_message
-from asyncrl.actor.process import ActorSpec, EvaluatorSpec, MakeEvaluator
+from asyncrl.actor.process import ActorSpec, EvaluatorSpec
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.core.agent import (
     Agent,
@@ -22,8 +21,9 @@ from asyncrl.core.agent import (
     build_agent,
     require_agent_config,
 )
-from asyncrl.core.env import EnvDescription, MakeBatchEnv, make_batch_env, source_of
+from asyncrl.core.env import EnvDescription, MakeBatchEnv, source_of
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.evaluator import MakeEvaluator
 from asyncrl.core.inference import InferenceAddress
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import EnvChange, Peer
@@ -40,7 +40,6 @@ from asyncrl.fleet.actor_manager import MakeSpec
 from asyncrl.fleet.local import pickled
 from asyncrl.learner.rate_limiter import RateLimiter
 from asyncrl.metrics.verdict import Setup
-from asyncrl.run.common_config import EvaluationConfig
 from asyncrl.run.launchers import EVALUATOR, SERVER
 from asyncrl.run.layout import Layout
 from asyncrl.run.preset_rules import EnvFacts, suggest
@@ -112,15 +111,7 @@ class RunPlan:
         self._rank, self._world = rank, world
         self.seen = seen
         self._spec, self._n_envs = seen.spec, seen.n_envs
-        self._layout = Layout(
-            agent,
-            self._spec,
-            config.replay,
-            config.segment,
-            make_processor,
-            goal_reward=lambda: seen.goal_reward,
-            n_frames=seen.n_frames,
-        )
+        self._layout = Layout(agent, seen, config.replay, config.segment, make_processor)
         self.schema: SegmentSchema = self._layout.schema
         self.limiter = self._build_limiter()
         self.setup = Setup(
@@ -276,15 +267,3 @@ class RunPlan:
         return config.limiter.build(
             max_insert=message, batch_size=batch_size, once=once, stride=stride
         )
-
-
-def episode_evaluator_maker(make_env: MakeBatchEnv, config: EvaluationConfig) -> MakeEvaluator:
-    """Return the function that builds the usual evaluator."""
-    seed = derive_seed(config.seed, Role.EVALUATION)
-    return partial(_episode_evaluator, make_env, config.play, seed)
-
-
-def _episode_evaluator(
-    make_env: MakeBatchEnv, play: EpisodeEvaluatorConfig, seed: int
-) -> EpisodeEvaluator:
-    return EpisodeEvaluator(make_batch_env(make_env, "make_eval_env"), play, seed)

@@ -15,15 +15,14 @@ from asyncrl.core.declared import settings_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import did_you_mean, from_plain, load_object, object_path, to_plain
-from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.learner.config import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.hindsight import HindsightReplayConfig
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.run.common_config import EvaluationConfig
-from asyncrl.run.run_config import RunConfig, offline_defaults
+from asyncrl.run.run_config import EvaluationConfig, RunConfig, offline_defaults
 from asyncrl.run.yaml_file import check_names, read_yaml
 from asyncrl.transport.zeromq_socket import ZmqTransportConfig
 

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from asyncrl.actor.batcher import ServingConfig
+from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.core.agent import AgentConfig, PolicyContext, require_agent_config
 from asyncrl.core.declared import COMMON, Count, CountOrOff, Finite, Natural, PositiveOrOff
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.ranks import RanksConfig
 from asyncrl.core.replay_buffer import (
     ReplayBufferConfig,
+    transitions_per_sample,
     usual_samples_per_insert,
 )
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import MOST_ACTORS
-from asyncrl.fleet.actor_manager import ActorManagerConfig
-from asyncrl.fleet.host_launcher import HostsConfig
+from asyncrl.fleet.config import ActorManagerConfig, HostsConfig
 from asyncrl.fleet.ray import RayConfig
-from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.learner.config import AsyncTrainerConfig, ReplayBufferProxyConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
-from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxyConfig
-from asyncrl.learner.run_services import RecordConfig, RunServicesConfig, SaveConfig
+from asyncrl.learner.run_services import (
+    EvaluationTimingConfig,
+    RecordConfig,
+    RunServicesConfig,
+    SaveConfig,
+)
 from asyncrl.learner.stop_conditions import (
     AnyOf,
     MaxEnvSteps,
@@ -36,8 +42,6 @@ from asyncrl.learner.stop_conditions import (
     StopFunction,
     check_can_hold,
 )
-from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.run.common_config import BY_STEPS, EvaluationConfig
 from asyncrl.run.modes import Mode
 from asyncrl.run.named_parts import NamedParts
 from asyncrl.transport.zeromq_socket import ZmqTransportConfig
@@ -46,10 +50,36 @@ if TYPE_CHECKING:
     from asyncrl.envs.gym import EnvConfig  # loads Gymnasium
 
 
+BY_STEPS = RecordConfig(interval_s=0.0, interval_opt_steps=500)
+"""Records that do not depend on the clock, so that two runs record the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationConfig(EvaluationTimingConfig):
+    """When, where and how the agent is evaluated."""
+
+    where: Literal["background", "inline", "off"] = "background"
+    """Evaluate in a separate process of low priority, in the learner's process between its steps,
+    or never. Without actors there is no separate process; evaluation then runs in the learner's."""
+
+    play: EpisodeEvaluatorConfig = field(default_factory=EpisodeEvaluatorConfig)
+    """How evaluation episodes are played."""
+
+    seed: Natural = 13
+    """Seed of the evaluation episodes. Independent of the run's seed: runs with different seeds are
+    scored on the same episodes, and none gets harder ones by chance."""
+
+
 def _dqn() -> AgentConfig:
     from asyncrl.agents.dqn import DQNConfig  # noqa: PLC0415  # loads torch
 
     return DQNConfig()
+
+
+def _uniform() -> ReplayBufferConfig:
+    from asyncrl.replay.uniform import UniformReplayConfig  # noqa: PLC0415  # one of several
+
+    return UniformReplayConfig()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +126,7 @@ class RunConfig(RunServicesConfig):
     transport: ZmqTransportConfig = field(default_factory=ZmqTransportConfig)
     """How experience and models are sent."""
 
-    replay: ReplayBufferConfig = field(default_factory=UniformReplayConfig)
+    replay: ReplayBufferConfig = field(default_factory=_uniform)
     """How experience is stored."""
 
     proxy: ReplayBufferProxyConfig = field(default_factory=ReplayBufferProxyConfig)
@@ -309,6 +339,61 @@ class RunConfig(RunServicesConfig):
             check_can_hold(own, self.evaluations_off, "parts.stop")
             conditions.append(own)
         return AnyOf(*conditions) if conditions else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounds:
+    """How many environment steps and how many optimisation steps take turns.
+
+    Derived from the settings of a run, so that each transition is sampled as often as with actors.
+    """
+
+    batch_size: int
+    """Transitions per batch."""
+
+    opt_interval_env_steps: int = 1
+    """Environment steps between two rounds of optimisation."""
+
+    opt_steps_per_interval: int = 1
+    """Optimisation steps per round."""
+
+    warmup_env_steps: int = 0
+    """Environment steps before the first round. Until then nothing is optimised or evaluated."""
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Self:
+        """Return the rounds of a run; one of each batch where transitions are sampled once."""
+        batch_size, replay = config.trainer.batch_size, config.replay
+        if replay.once:
+            return cls(batch_size=batch_size, opt_interval_env_steps=batch_size)
+        samples = config.with_usual_ratio().limiter.ratio
+        if not samples:
+            raise ConfigError(
+                "limiter.samples_per_insert is off, which does not define how often mode=sync "
+                "learns; set it"
+            )
+        stride = transitions_per_sample(replay)
+        per_env_step = Fraction(samples / batch_size).limit_denominator(100_000) / stride
+        return cls(
+            batch_size=batch_size,
+            opt_interval_env_steps=per_env_step.denominator,
+            opt_steps_per_interval=per_env_step.numerator,
+            warmup_env_steps=config.limiter.min_size * stride,
+        )
+
+
+def inline_segment(config: RunConfig, n_envs: int) -> SegmentConfig:
+    """Return the segments in which environments of this process store their steps.
+
+    Those of one row store each step as soon as its successor is known, but a segment repeats all
+    rows that it looks ahead to. Where each transition is sampled once, all segments are cut before
+    each round, which so learns from all that the newest model collected.
+    """
+    segment, replay = config.segment, config.replay
+    if replay.once:
+        # A quarter more rows than transitions, for the ends of episodes.
+        return replace(segment, length=-(-config.trainer.batch_size * 5 // (4 * n_envs)) + 1)
+    return replace(segment, length=1) if replay.lookahead == segment.frame_stack == 1 else segment
 
 
 def config_or_default(

@@ -10,23 +10,27 @@ that are objects of Python.
 from __future__ import annotations
 
 from contextlib import closing, nullcontext
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
 
-from asyncrl.actor.process import MakeEvaluator
 from asyncrl.core.agent import AgentConfig
-from asyncrl.core.env import EnvSpec, MakeBatchEnv, source_of
+from asyncrl.core.env import EnvSource, EnvSpec, MakeBatchEnv, source_of
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.evaluator import MakeEvaluator
+from asyncrl.core.recorder import Recorder
 from asyncrl.core.replay_buffer import ReplayBuffer
-from asyncrl.learner.stop_conditions import check_can_hold
+from asyncrl.core.settings import to_parameters
+from asyncrl.learner.stop_conditions import as_condition, check_can_hold
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import Trainer, check_parts
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.run.env_schedule import EnvSchedule
+from asyncrl.run.evaluators import episode_evaluator_maker
 from asyncrl.run.filming import MakeFilming
 from asyncrl.run.modes import check_mode
-from asyncrl.run.parts import Parts, described, placed, recorder_of
+from asyncrl.run.parts import Parts, placed
 from asyncrl.run.run_config import (
     RunConfig,
     config_or_default,
@@ -130,12 +134,12 @@ def build_trainer(
     given = {**parts, "data": data}
     check_mode(config, [name for name, part in given.items() if part is not None])
     config.parts.check()
-    config, launcher = placed(config, parts.get("launcher"))
-    parts = {**parts, **_named_parts(config, parts), "launcher": launcher}
+    config = placed(config, parts.get("launcher"))
+    parts = {**parts, **_named_parts(config, parts)}
     if parts.get("run_config") is None:
-        parts["run_config"] = described(config, env)
+        parts["run_config"] = _described(config, env)
     env = _with_named_env(config, parts) if env is None else _with_env(config, parts, env)
-    parts["recorder"] = recorder_of(parts)
+    parts["recorder"] = _recorder_of(parts)
     check_can_hold(parts.get("stop"), config.evaluations_off)
     match config.mode:  # which loads what it needs
         case "async":
@@ -175,6 +179,40 @@ def _named_parts(config: RunConfig, given: Parts) -> Parts:
     return mine
 
 
+def _recorder_of(parts: Parts) -> Recorder | None:
+    """Return a recorder that writes in a thread, so that one that is slow or fails harms nothing.
+
+    Unless the caller does, choose one that shows the progress.
+    """
+    if "recorder" in parts:
+        recorder = parts["recorder"]
+    else:
+        stop = parts.get("stop")
+        limits = {} if stop is None else as_condition(stop).limits()
+        # It loads rich.
+        recorder = import_module("asyncrl.recorders.terminal").TerminalRecorder(limits=limits)
+    if recorder is None or isinstance(recorder, BackgroundRecorder):
+        return recorder
+    return BackgroundRecorder([recorder])
+
+
+_OF_NAMED_ENV = (
+    *("env", "env_kwargs", "eval_env_kwargs", "env_info", "env_wrappers"),
+    *("envs_per_actor", "vectorization"),
+)
+"""Settings of an environment that is given by name, not as an argument."""
+
+
+def _described(config: RunConfig, make_env: object) -> dict[str, Any]:
+    """Return plain values that describe a run; with `make_env`, if that replaces what they name."""
+    settings = {n: v for n, v in to_parameters(config).items() if n != "type"}
+    if make_env is None:
+        return settings
+    env = make_env.of if isinstance(make_env, EnvSource) else make_env
+    own = {n: v for n, v in settings.items() if n not in _OF_NAMED_ENV}
+    return own | {"env": to_parameters(env)}
+
+
 def _with_env(config: RunConfig, parts: Parts, env: Any) -> Any:  # noqa: ANN401
     """Return the environments that are given, and add those for evaluations."""
     if parts.get("video_dir") is not None:
@@ -197,8 +235,6 @@ def _with_named_env(config: RunConfig, parts: Parts) -> MakeBatchEnv:
 
 def _filming(config: RunConfig, own: MakeEvaluator | None, directory: Path) -> MakeFilming:
     """Return what makes an evaluator that films, if the environment can be filmed."""
-    from asyncrl.run.plan import episode_evaluator_maker  # noqa: PLC0415
-
     evaluate, environments = config.evaluate, config.eval_env_config()
     make_eval_env = environments.build_for(evaluate.play.episodes)
     films = MakeFilming(

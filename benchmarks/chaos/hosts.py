@@ -25,7 +25,7 @@ import zmq
 
 from asyncrl.core.errors import ConfigError, Refused
 from asyncrl.core.messages import SOFTWARE
-from asyncrl.fleet.host_launcher import HostsConfig
+from asyncrl.fleet.config import HostsConfig
 from asyncrl.run import hosted
 from asyncrl.run.join import join_run
 from asyncrl.run.run_config import RunConfig

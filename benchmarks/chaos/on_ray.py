@@ -17,7 +17,7 @@ import psutil
 
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import AsyncRLError
-from asyncrl.fleet.host_launcher import HostsConfig
+from asyncrl.fleet.config import HostsConfig
 from asyncrl.fleet.ray import RayConfig
 from benchmarks.chaos.finding import Finding, Size, not_run
 from benchmarks.chaos.hosts import is_running

@@ -24,14 +24,12 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.segment import SegmentConfig
-from asyncrl.fleet.actor_manager import ActorManagerConfig
-from asyncrl.fleet.restart_policy import RestartPolicyConfig
-from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.fleet.config import ActorManagerConfig, RestartPolicyConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
+from asyncrl.learner.config import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.run.common_config import EvaluationConfig
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.train import build_trainer
 from benchmarks.chaos.audit import Audit, AuditedReplayConfig
 from benchmarks.chaos.finding import Finding

@@ -28,8 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.run.common_config import EvaluationConfig
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.tools.bench.result import title
 from benchmarks.common import PAGE, RESULTS, is_clean, note, publish, write_json
 from benchmarks.learning.runs import of_same_settings, origin

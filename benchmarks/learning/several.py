@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 
 from asyncrl.core.settings import to_plain
-from asyncrl.run.common_config import EvaluationConfig
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.yaml_file import save_yaml
 from benchmarks.common import ASYNCRL, PAGE, RESULTS, is_clean, note, publish, write_json
 from benchmarks.learning.freshness import iqm, machines, normalised, scores_of

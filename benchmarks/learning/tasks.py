@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from asyncrl.agents.parts.exploration import EpsilonLadder
-from asyncrl.run.common_config import EvaluationConfig
 from asyncrl.run.presets import preset, preset_lines
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from benchmarks.learning.networks import shallow
 from benchmarks.peers.apart import python_of
 

@@ -36,9 +36,8 @@ from asyncrl.envs.gym import make_batch
 from asyncrl.fleet.ray import RayConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.rate_limiter import RateLimiterConfig
-from asyncrl.run.common_config import EvaluationConfig
 from asyncrl.run.join import join_run
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.train import build_trainer
 from asyncrl.tools.bench.measure import growth_rate
 from asyncrl.transport.zeromq import ZmqTransportConfig

@@ -40,12 +40,11 @@ from asyncrl.core.env import BatchEnv, BoxSpec, EnvSpec, EnvStep
 from asyncrl.core.segment import ColumnSpec, SegmentConfig, make_schema
 from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.actor_source import AsyncTrainerConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
+from asyncrl.learner.config import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.run.common_config import EvaluationConfig
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.train import build_trainer
 from asyncrl.tools.bench.load import synthetic_experience
 from asyncrl.tools.bench.measure import Repeating

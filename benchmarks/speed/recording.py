@@ -22,9 +22,8 @@ from asyncrl.core.messages import Experience
 from asyncrl.extensions.order.recording import record_order
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.metrics.machine import machine
-from asyncrl.run.common_config import EvaluationConfig
 from asyncrl.run.presets import preset
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.train import build_trainer
 
 How = Literal["order", "all"]

@@ -26,13 +26,12 @@ from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array, ModelVersion
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.learner.config import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.run.common_config import EvaluationConfig
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.train import train_sync
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, NoProgress
 from tests.support.helpers import same

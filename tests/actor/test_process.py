@@ -18,7 +18,7 @@ from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.messages import ActorReport, EvaluationReport, ModelInfo, Peer
 from asyncrl.core.segment import SegmentConfig, make_schema
 from asyncrl.core.types import ActorId, Array
-from asyncrl.fleet.restart_policy import OnException, RestartPolicyConfig
+from asyncrl.fleet.config import OnException, RestartPolicyConfig
 from tests.support.fakes import (
     COUNTING_SPEC,
     ConstantAgent,

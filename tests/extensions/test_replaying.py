@@ -27,8 +27,8 @@ from asyncrl.core.types import Params
 from asyncrl.extensions.order.log import Kind
 from asyncrl.extensions.order.recording import record_order
 from asyncrl.extensions.order.replaying import build_replay_trainer, replay_run
-from asyncrl.learner.actor_source import AsyncTrainerConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
+from asyncrl.learner.config import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.replay.hindsight import HindsightReplayConfig
@@ -36,9 +36,8 @@ from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.run.common_config import EvaluationConfig
 from asyncrl.run.named_parts import NamedParts
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.train import build_trainer
 
 DQN = DQNConfig(hidden=(8,), device="cpu")

@@ -15,12 +15,11 @@ from asyncrl.checkpoint.resume import open_checkpoints
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.replay_buffer import REPLAY
 from asyncrl.extensions.ranks.share import check_strategy, share_of
-from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.learner.config import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.files import deal
 from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
-from asyncrl.run.common_config import EvaluationConfig
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from tests.support.streams import make_outbox, play, schema
 
 SCHEMA = schema(4, 1)

@@ -6,11 +6,9 @@ from collections.abc import Callable
 from typing import Literal
 
 from asyncrl.core.types import ActorId
-from asyncrl.fleet.actor_manager import ActorManagerConfig
-from asyncrl.fleet.restart_policy import OnException, RestartPolicyConfig
+from asyncrl.fleet.config import ActorManagerConfig, OnException, RestartPolicyConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
-from asyncrl.run.common_config import EvaluationConfig
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from tests.integration.test_train_async import Loop, config
 
 

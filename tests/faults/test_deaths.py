@@ -13,12 +13,11 @@ import psutil
 import pytest
 
 from asyncrl.core.launcher import ActorExit, Progress
-from asyncrl.fleet.actor_manager import ActorManagerConfig
+from asyncrl.fleet.config import ActorManagerConfig, RestartPolicyConfig
 from asyncrl.fleet.local import LocalLauncher
-from asyncrl.fleet.restart_policy import RestartPolicyConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.stop_conditions import MaxSeconds
-from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.run_config import EvaluationConfig
 from tests.faults.runs import CameBack, adds_up, until, with_restarts
 from tests.faults.worlds import DEADLINE_S, FALLS, Falling, FallsInActors, Leaking, SlowInOne
 from tests.fleet.bodies import Runs

@@ -17,8 +17,8 @@ from asyncrl.core.launcher import ActorExit, Place, ProgressReport, Spec
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
 from asyncrl.fleet import restart_policy
-from asyncrl.fleet.actor_manager import ActorManager, ActorManagerConfig
-from asyncrl.fleet.restart_policy import RestartPolicyConfig
+from asyncrl.fleet.actor_manager import ActorManager
+from asyncrl.fleet.config import ActorManagerConfig, RestartPolicyConfig
 from tests.fleet.bodies import Runs
 from tests.support.fakes import NoProgress
 from tests.support.helpers import wait_until

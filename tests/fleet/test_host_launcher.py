@@ -13,7 +13,8 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import ActorExit, Launcher, Place, Spec
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import MOST_ACTORS, ActorId
-from asyncrl.fleet.host_launcher import HostLauncher, HostsConfig
+from asyncrl.fleet.config import HostsConfig
+from asyncrl.fleet.host_launcher import HostLauncher
 from asyncrl.fleet.host_messages import Conversation, decode, encode, plain_exit
 from tests.support.sample_messages import make_peer as peer
 

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from asyncrl.core.errors import ConfigError, TransportError
-from asyncrl.fleet.host_launcher import HostsConfig
+from asyncrl.fleet.config import HostsConfig
 from asyncrl.fleet.ray import RayConfig, RayHosts
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds

@@ -8,15 +8,13 @@ import pytest
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import ActorExit, ProgressReport
 from asyncrl.fleet import restart_policy
-from asyncrl.fleet.actor_manager import ActorManagerConfig
+from asyncrl.fleet.config import ActorManagerConfig, OnException, RestartPolicyConfig
 from asyncrl.fleet.restart_policy import (
     Drop,
     EnvRestartPolicy,
     GiveUp,
-    OnException,
     Restart,
     RestartPolicy,
-    RestartPolicyConfig,
     cause_of,
     hung,
 )

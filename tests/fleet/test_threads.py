@@ -17,8 +17,7 @@ from asyncrl.core.env import EnvStep
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import Progress
 from asyncrl.core.types import Array
-from asyncrl.fleet.actor_manager import ActorManagerConfig
-from asyncrl.fleet.restart_policy import RestartPolicyConfig
+from asyncrl.fleet.config import ActorManagerConfig, RestartPolicyConfig
 from asyncrl.fleet.threads import ThreadLauncher
 from asyncrl.learner.stop_conditions import MaxSeconds
 from tests.fleet.bodies import Runs

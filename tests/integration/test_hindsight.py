@@ -16,15 +16,14 @@ from asyncrl.agents.sac import SACConfig
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.envs.gym import EnvConfig, make_batch
-from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.learner.config import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps, MaxSeconds, ReachesUpperBound
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.replay.hindsight import HindsightReplayConfig
 from asyncrl.replay.ring_config import RingConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.run.common_config import EvaluationConfig
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.train import build_trainer, train_sync
 from tests.support.bit_flip import BitFlip
 from tests.support.reach import Reach

@@ -19,14 +19,13 @@ from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.errors import ConfigError, Refused
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.fleet.host_launcher import HostsConfig
+from asyncrl.fleet.config import HostsConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.run.common_config import EvaluationConfig
 from asyncrl.run.join import join_run
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.train import build_trainer
 from asyncrl.transport.zeromq import Curve, ZmqHostLine, ZmqTransportConfig
 from asyncrl.transport.zeromq_hosts import HostMailbox

@@ -10,12 +10,11 @@ import pytest
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
-from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.learner.config import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.replay.prioritized import PrioritizedReplay, PrioritizedReplayConfig
-from asyncrl.run.common_config import EvaluationConfig
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.train import build_trainer
 from tests.support.fakes import CountingBatch
 from tests.support.leftovers import children

@@ -14,14 +14,13 @@ from asyncrl.agents.sac import SACConfig
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.types import Params
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.learner.config import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.run.common_config import EvaluationConfig
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.train import build_trainer
 
 CLOCK_METRICS = (

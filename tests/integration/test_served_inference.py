@@ -13,7 +13,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxSeconds
-from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.run.run_config import EvaluationConfig
 from asyncrl.run.train import build_trainer
 from asyncrl.transport.zeromq import ZmqTransportConfig
 from tests.faults.runs import adds_up, with_restarts

@@ -22,9 +22,9 @@ from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array
-from asyncrl.fleet.restart_policy import RestartPolicyConfig
-from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.fleet.config import RestartPolicyConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
+from asyncrl.learner.config import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
@@ -32,8 +32,7 @@ from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.metrics import describe
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.run.common_config import EvaluationConfig
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.train import build_trainer
 from tests.support.fakes import ConstantConfig, CountingBatch
 from tests.support.helpers import in_actor, wait_until

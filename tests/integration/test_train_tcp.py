@@ -18,16 +18,15 @@ from zmq.utils import z85
 
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.core.segment import SegmentConfig
-from asyncrl.fleet.restart_policy import RestartPolicyConfig
-from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.fleet.config import RestartPolicyConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
+from asyncrl.learner.config import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.run.common_config import EvaluationConfig
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.train import build_trainer
 from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransportConfig
 from asyncrl.transport.zeromq_socket import Curve

@@ -20,8 +20,9 @@ from asyncrl.core.messages import EnvChange, Experience, Hello, ModelInfo
 from asyncrl.core.recorder import Record
 from asyncrl.core.types import Array, Columns, IntArray
 from asyncrl.fleet.actor_manager import ActorStatus
-from asyncrl.learner.actor_source import ActorSource, AsyncTrainerConfig
+from asyncrl.learner.actor_source import ActorSource
 from asyncrl.learner.async_trainer import AsyncTrainer
+from asyncrl.learner.config import AsyncTrainerConfig
 from asyncrl.learner.observer import Observer
 from asyncrl.learner.progress import Counts
 from asyncrl.learner.rate_limiter import RateLimiterConfig

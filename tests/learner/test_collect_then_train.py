@@ -10,16 +10,15 @@ from asyncrl.actor.trajectory_processor import ReturnToGo, Trajectories, Traject
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Columns
-from asyncrl.learner.actor_source import AsyncTrainerConfig
 from asyncrl.learner.async_trainer import AsyncTrainer, CollectThenTrain
+from asyncrl.learner.config import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.learner.trainer import Trainer
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.run.common_config import EvaluationConfig
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.train import build_trainer
 from tests.support.fakes import ConstantConfig, CountingBatch
 

@@ -19,8 +19,9 @@ from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import EnvChange, EvaluationReport, Message, ModelInfo, Peer
 from asyncrl.core.transport import Topic
 from asyncrl.core.types import Columns, IntArray, ModelVersion, Params
+from asyncrl.learner.config import ReplayBufferProxyConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
-from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy, ReplayBufferProxyConfig
+from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.metrics.metrics import describe
 from tests.support.helpers import wait_until
 from tests.support.sample_messages import (

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from asyncrl.agents.dqn import DQNConfig
+from asyncrl.core.env import EnvDescription
 from asyncrl.core.messages import EnvChange
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import from_plain
-from asyncrl.fleet.actor_manager import ActorManagerConfig
-from asyncrl.fleet.host_launcher import HostsConfig
-from asyncrl.fleet.restart_policy import RestartPolicyConfig
+from asyncrl.fleet.config import ActorManagerConfig, HostsConfig, RestartPolicyConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.run.actor_plan import ActorPlan, plan_actor
 from asyncrl.run.hosted import facts_of
@@ -45,7 +44,7 @@ def planned(agent: Any, *, usual: bool = True) -> dict[str, Any] | None:
 def test_a_plan_says_all_that_an_actor_is_built_from() -> None:
     agent = DQNConfig(actor_priorities=True)
     plan = from_plain(ActorPlan, json.loads(json.dumps(planned(agent))))
-    layout = Layout(agent, CHOICES, CONFIG.replay, CONFIG.segment)
+    layout = Layout(agent, EnvDescription(CHOICES, 1), CONFIG.replay, CONFIG.segment)
     assert plan.schema(CHOICES) == layout.schema
     change = EnvChange(number=2, kwargs={"gravity": 1.0})
     spec = plan.actor(CHOICES, object, object(), change)  # type: ignore[arg-type]

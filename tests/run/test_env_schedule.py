@@ -11,12 +11,11 @@ import pytest
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array
-from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.learner.config import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
-from asyncrl.run.common_config import EvaluationConfig
 from asyncrl.run.env_schedule import EnvSchedule
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.train import build_trainer
 from tests.support.fakes import ConstantConfig, CountingBatch
 

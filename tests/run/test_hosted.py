@@ -11,7 +11,7 @@ import pytest
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import SOFTWARE
 from asyncrl.core.settings import from_plain
-from asyncrl.fleet.host_launcher import HostsConfig
+from asyncrl.fleet.config import HostsConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.run.hosted import facts_of, objection_to
 from asyncrl.run.join_key import JoinKey

@@ -18,7 +18,7 @@ from asyncrl.learner.trainer import Trainer
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.run.inline_source import InlineSource
-from asyncrl.run.rounds import Rounds
+from asyncrl.run.run_config import Rounds
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 from tests.support.services import services_config
 from tests.support.streams import make_outbox

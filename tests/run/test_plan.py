@@ -20,15 +20,13 @@ from asyncrl.core.messages import EnvChange
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import ColumnSpec, SegmentConfig
 from asyncrl.core.types import MOST_ACTORS, ActorId
-from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.learner.config import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.run.common_config import EvaluationConfig
 from asyncrl.run.plan import RunPlan, check_run
-from asyncrl.run.rounds import Rounds
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, Rounds, RunConfig
 from asyncrl.run.train import build_trainer, train_async, train_sync
 from tests.support.fakes import ConstantConfig, CountingBatch
 from tests.support.sample_messages import make_peer

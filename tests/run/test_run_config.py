@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from asyncrl.core.errors import ConfigError
-from asyncrl.run.common_config import EvaluationConfig
 from asyncrl.run.modes import NEEDS, check_mode
 from asyncrl.run.parts import Parts
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.train import build_trainer
 
 

@@ -29,13 +29,12 @@ from asyncrl.core.types import Array, ModelVersion
 from asyncrl.envs.gym import EnvConfig, make_batch
 from asyncrl.export import policy_numpy as exported
 from asyncrl.export.export import export_policy
-from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.learner.config import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import POLICY
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.run.common_config import EvaluationConfig
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.saved_model import SavedModel
 from asyncrl.run.train import train_sync
 from asyncrl.run.trained_policy import PolicyOf

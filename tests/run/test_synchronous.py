@@ -27,7 +27,7 @@ from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.segment import DISCOUNTED_RETURN
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner import run_services, trainer
-from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.learner.config import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
@@ -36,9 +36,7 @@ from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.run.common_config import EvaluationConfig
-from asyncrl.run.rounds import Rounds, inline_segment
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, Rounds, RunConfig, inline_segment
 from asyncrl.run.train import build_trainer, train_sync
 from tests.run.test_inline_source import ScriptedEvaluator
 from tests.support.fakes import AskingConfig, ConstantAgent, CountingBatch

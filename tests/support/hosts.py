@@ -13,8 +13,9 @@ import cloudpickle
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import Launcher
 from asyncrl.core.messages import Peer
+from asyncrl.fleet.config import HostsConfig
 from asyncrl.fleet.host import Host, HostTimeouts
-from asyncrl.fleet.host_launcher import HostLauncher, HostsConfig
+from asyncrl.fleet.host_launcher import HostLauncher
 from asyncrl.fleet.local import LocalLauncher
 from asyncrl.fleet.threads import ThreadLauncher
 from asyncrl.run.join import ActorKeys

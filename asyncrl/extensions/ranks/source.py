@@ -22,7 +22,8 @@ from asyncrl.core.recorder import Record
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import Columns
 from asyncrl.extensions.ranks.lockstep import Group, Lockstep, Totals, check_alike
-from asyncrl.learner.actor_source import ActorSource, AsyncTrainerConfig, SourceParts
+from asyncrl.learner.actor_source import ActorSource, SourceParts
+from asyncrl.learner.config import AsyncTrainerConfig
 from asyncrl.learner.evaluation import Scored
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.source import Learning

@@ -17,15 +17,14 @@ from asyncrl.core.segment import SegmentConfig, SegmentSchema, make_schema
 from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import frame_skip
 from asyncrl.envs.spaces import random_actions
-from asyncrl.fleet.actor_manager import ActorManagerConfig
+from asyncrl.fleet.config import ActorManagerConfig
 from asyncrl.fleet.in_child import CHILD_ID, run_in_child
 from asyncrl.fleet.local import LocalLauncher
-from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.learner.config import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.run.common_config import EvaluationConfig
 from asyncrl.run.describe_env import PRELOAD, describe_in_child
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.tools.bench.workload import Workload
 
 _MEMORY_SHARE = 0.4

@@ -13,7 +13,7 @@ from asyncrl.core.replay_buffer import ReplayBuffer, ReplayBufferConfig, in_batc
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.torch_threads import torch_threads
 from asyncrl.core.types import Columns
-from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.learner.config import AsyncTrainerConfig
 from asyncrl.tools.bench.load import Load, synthetic_experience
 from asyncrl.tools.bench.measure import Stage, side_by_side
 from asyncrl.tools.bench.result import Quantity

@@ -14,9 +14,8 @@ from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.errors import AsyncRLError
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
-from asyncrl.run.common_config import EvaluationConfig
 from asyncrl.run.named_parts import NamedParts
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.train import build_trainer
 
 _START_DEADLINE_S = 120.0

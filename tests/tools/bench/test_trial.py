@@ -9,7 +9,7 @@ import pytest
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.learner.config import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.run.presets import preset, preset_lines
 from asyncrl.run.run_config import RunConfig

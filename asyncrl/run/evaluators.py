@@ -1,21 +1,45 @@
-"""Evaluates a model otherwise than a run's own evaluations do, in this process."""
+"""What evaluates the models of a run: as its settings say, or otherwise, when it is asked to."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from asyncrl.actor.evaluator import EpisodeEvaluator
-from asyncrl.actor.process import MakeEvaluator
-from asyncrl.core.agent import AgentConfig, CountsEnvSteps, PolicyContext
+from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
+from asyncrl.core.agent import Agent, AgentConfig, CountsEnvSteps, PolicyContext
 from asyncrl.core.env import MakeBatchEnv, make_batch_env, source_of
-from asyncrl.core.evaluator import Evaluation
+from asyncrl.core.evaluator import Evaluation, MakeEvaluator
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.seeding import Role, derive_seed
-from asyncrl.run.common_config import EvaluationConfig
+from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.run.filming import custom_evaluator
+from asyncrl.run.run_config import EvaluationConfig
+
+
+def episode_evaluator_maker(make_env: MakeBatchEnv, config: EvaluationConfig) -> MakeEvaluator:
+    """Return the function that builds the usual evaluator."""
+    seed = derive_seed(config.seed, Role.EVALUATION)
+    return partial(_episode_evaluator, make_env, config.play, seed)
+
+
+def _episode_evaluator(
+    make_env: MakeBatchEnv, play: EpisodeEvaluatorConfig, seed: int
+) -> EpisodeEvaluator:
+    return EpisodeEvaluator(make_batch_env(make_env, "make_eval_env"), play, seed)
+
+
+def evaluation_here(
+    config: EvaluationConfig, make_evaluator: MakeEvaluator, learner: Agent, closing: ExitStack
+) -> InlineEvaluation | None:
+    """Return what evaluates in this process and thread, unless evaluations are off."""
+    if config.where == "off":
+        return None
+    evaluator = make_evaluator()
+    closing.callback(evaluator.close)
+    return InlineEvaluation(evaluator, learner)
 
 
 @dataclass(frozen=True, slots=True)

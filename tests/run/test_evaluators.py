@@ -12,11 +12,10 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.env import EnvStep
 from asyncrl.core.types import Array, Params
 from asyncrl.envs.gym import EnvConfig, make_batch
-from asyncrl.learner.actor_source import AsyncTrainerConfig
+from asyncrl.learner.config import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
-from asyncrl.run.common_config import EvaluationConfig
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.train import build_trainer
 from tests.support.fake_envs import TellingEnv
 from tests.support.fakes import ConstantConfig, CountingBatch
