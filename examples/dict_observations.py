@@ -12,14 +12,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
-from asyncrl import (
-    MaxOptSteps,
-    ReachesUpperBound,
-    RunConfig,
-    TrainResult,
-    make_batch,
-    train_async,
-)
+from asyncrl import MaxOptSteps, ReachesUpperBound, RunConfig, TrainResult, make_batch, train_async
 from asyncrl.agents.dqn import DQNConfig
 
 LENGTH = 9

@@ -8,14 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from asyncrl import (
-    EnvConfig,
-    EvaluationConfig,
-    MaxOptSteps,
-    RunConfig,
-    TrainResult,
-    build_trainer,
-)
+from asyncrl import EnvConfig, EvaluationConfig, MaxOptSteps, RunConfig, TrainResult, build_trainer
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.types import Array
 

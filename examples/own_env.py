@@ -17,14 +17,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from asyncrl import (
-    EnvConfig,
-    MaxOptSteps,
-    ReachesUpperBound,
-    RunConfig,
-    TrainResult,
-    train_async,
-)
+from asyncrl import EnvConfig, MaxOptSteps, ReachesUpperBound, RunConfig, TrainResult, train_async
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.types import Array
 

@@ -26,15 +26,7 @@ from asyncrl.cli.parser import (
     matched,
     read,
 )
-from asyncrl.core.declared import (
-    COMMON,
-    Count,
-    CountOrOff,
-    Kind,
-    NotNegative,
-    Port,
-    settings_of,
-)
+from asyncrl.core.declared import COMMON, Count, CountOrOff, Kind, NotNegative, Port, settings_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import from_plain, to_plain
 from asyncrl.run.modes import IN_FILES, NEEDS, check_mode, is_within, missing

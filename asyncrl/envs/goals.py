@@ -13,13 +13,7 @@ from gymnasium.spaces import Dict
 
 from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.goals import (
-    ACHIEVED_GOAL,
-    DESIRED_GOAL,
-    GoalReward,
-    rewards_of,
-    without_env,
-)
+from asyncrl.core.goals import ACHIEVED_GOAL, DESIRED_GOAL, GoalReward, rewards_of, without_env
 from asyncrl.core.types import Array
 
 _STEPS = 8

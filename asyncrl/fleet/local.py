@@ -35,11 +35,12 @@ from asyncrl.core.errors import ActorFailed, ConfigError, describe_error
 from asyncrl.core.launcher import ActorExit, Place, ProgressReport, Spec
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
-from asyncrl.fleet.local_child import UNREPORTED_ERROR
 from asyncrl.fleet.local_files import (
+    UNREPORTED_ERROR,
     IncarnationFiles,
     LogReader,
     ProgressBoard,
+    command,
     identity,
     kill_marked,
     make_body,
@@ -47,7 +48,6 @@ from asyncrl.fleet.local_files import (
     marked,
     uninterrupted,
 )
-from asyncrl.fleet.local_helper import command
 
 StartMethod = Literal["auto", "forkserver", "spawn"]
 

@@ -17,15 +17,17 @@ from pathlib import Path
 import cloudpickle
 
 from asyncrl.core.errors import describe_error
-from asyncrl.fleet.local_files import IncarnationFiles, LogFile, ProgressBoard, take_body
+from asyncrl.fleet.local_files import (
+    UNREPORTED_ERROR,
+    IncarnationFiles,
+    LogFile,
+    ProgressBoard,
+    take_body,
+)
 from asyncrl.fleet.process_name import set_title
 
 STACKS_SIGNAL = signal.SIGUSR2
 """Asks an actor to write the stacks of its threads."""
-
-UNREPORTED_ERROR = (113, 114)
-"""Exit codes of an actor that could not write its error into its file: before it began, and
-after."""
 
 
 def main(arguments: Sequence[str]) -> None:

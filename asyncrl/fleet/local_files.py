@@ -34,6 +34,15 @@ _BYTES = 8 * _CELLS
 _ENDINGS = ("progress", "error", "stacks", "log")
 _MOST_LOG_BYTES = 1 << 20
 
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from asyncrl.fleet.{module} import main; main(sys.argv[2:])"
+)
+
+UNREPORTED_ERROR = (113, 114)
+"""Exit codes of an actor that could not write its error into its file: before it began, and
+after."""
+
 
 @dataclass(frozen=True, slots=True)
 class IncarnationFiles:
@@ -383,3 +392,12 @@ def _remove_if_abandoned(alive: Path) -> None:
             shutil.rmtree(alive.parent, ignore_errors=True)
     finally:
         os.close(descriptor)
+
+
+def command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs an asyncrl module in a new interpreter, with this one's path.
+
+    The current directory, where others may have put files, is searched only if it is on that path.
+    """
+    search_path = json.dumps([os.fspath(path) for path in sys.path])
+    return [sys.executable, "-P", "-c", _BOOT.format(module=module), search_path, *arguments]

@@ -36,17 +36,13 @@ from asyncrl.fleet import local_child
 from asyncrl.fleet.local_files import (
     WAITING,
     IncarnationFiles,
+    command,
     identity,
     incarnation_mark,
     incarnation_of,
 )
 from asyncrl.fleet.local_output import Outputs
 from asyncrl.fleet.process_name import set_title
-
-_BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from asyncrl.fleet.{module} import main; main(sys.argv[2:])"
-)
 
 _LOOK_S = 0.5
 """Seconds between two checks whether the learner still runs, in case a process that it has forked
@@ -63,15 +59,6 @@ _PR_SET_CHILD_SUBREAPER = 36
 _CHILDREN = Path("/proc/thread-self/children")
 _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 """Unit in which the system reports the peak memory of a process."""
-
-
-def command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs an asyncrl module in a new interpreter, with this one's path.
-
-    The current directory, where others may have put files, is searched only if it is on that path.
-    """
-    search_path = json.dumps([os.fspath(path) for path in sys.path])
-    return [sys.executable, "-P", "-c", _BOOT.format(module=module), search_path, *arguments]
 
 
 def main(arguments: Sequence[str]) -> None:

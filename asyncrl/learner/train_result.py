@@ -10,7 +10,6 @@ from typing import Any, Protocol
 from asyncrl.core.agent import Policy
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import ModelInfo
-from asyncrl.metrics.curves import draw
 from asyncrl.metrics.verdict import Facts, Setup, Verdict, judge
 
 
@@ -190,6 +189,8 @@ class TrainResult:
         By default over `env_steps`, or `opt_steps` of an offline run.
         Returns the figure, which a notebook shows. Needs matplotlib.
         """
+        from asyncrl.metrics.curves import draw  # noqa: PLC0415  # few results are drawn
+
         if not self.evaluations:
             raise ConfigError(
                 "the run was not evaluated, so there is no curve: set evaluate.interval_opt_steps, "

@@ -23,7 +23,6 @@ from asyncrl.fleet.actor_manager import ActorManager, MakeSpec
 from asyncrl.fleet.config import HostsConfig
 from asyncrl.fleet.host_launcher import HostLauncher
 from asyncrl.fleet.ray import RayConfig
-from asyncrl.fleet.threads import ThreadLauncher
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.evaluation import BackgroundEvaluation
 from asyncrl.learner.observer import Observed, Observer
@@ -68,7 +67,7 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
         # Started first: it loads modules for the actors while the learner's side is built.
         starts = launcher_of(config, launcher)
         undo.callback(starts.close)
-        seen = _describe(make_env, config, starts)
+        seen = _describe(make_env, config, starts if isinstance(starts, RunLauncher) else None)
         plan = RunPlan(
             agent,
             make_env,
@@ -157,9 +156,7 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
                 "checkpoint": checkpoint,
                 "closing": closing,
                 "setup": plan.setup,
-                "before_env_change": partial(
-                    _follow_goals, proxy, make_env, config, starts, interrupter
-                ),
+                "before_env_change": partial(_follow_goals, proxy, make_env, config, interrupter),
             },
             evaluation=share.evaluation
             or (
@@ -229,12 +226,12 @@ def _proxy(
 def _describe(
     make_env: MakeBatchEnv,
     config: RunConfig,
-    launcher: RunLauncher | ThreadLauncher | None,
+    launcher: RunLauncher | None = None,
     interrupter: Interrupter | None = None,
 ) -> EnvDescription:
     """Inspect the environments: in a child process, or here if actors are threads."""
     goals = isinstance(config.replay, RelabelsGoals)
-    if isinstance(launcher, ThreadLauncher):
+    if config.launcher == "thread":
         return source_of(make_env).describe(goals=goals)
     timeout_s = config.supervision.start_timeout_s
     return describe_in_child(
@@ -246,17 +243,15 @@ def _follow_goals(
     proxy: ReplayBufferProxy,
     make_env: MakeBatchEnv,
     config: RunConfig,
-    starts: RunLauncher | ThreadLauncher,
     interrupter: Interrupter,
     kwargs: Mapping[str, Any],
 ) -> None:
     """Let a replay compute rewards as environments with other keyword arguments do."""
     if not isinstance(proxy.buffer, ComputesRewards):
         return
-    # A launcher of processes serves the manager's thread only.
-    shared = starts if isinstance(starts, ThreadLauncher) else None
-    try:
-        seen = _describe(source_of(make_env).with_kwargs(kwargs), config, shared, interrupter)
+    changed = source_of(make_env).with_kwargs(kwargs)
+    try:  # by another launcher: that of the actors serves the manager's thread only
+        seen = _describe(changed, config, interrupter=interrupter)
     except ActorFailed:
         if interrupter.is_set:  # it samples no more; a resumed run inspects them again
             return

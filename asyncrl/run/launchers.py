@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from asyncrl.core.types import MOST_ACTORS, ActorId
 from asyncrl.fleet.in_child import CHILD_ID
 from asyncrl.fleet.local import LocalLauncher
-from asyncrl.fleet.threads import ThreadLauncher
 from asyncrl.run.describe_env import PRELOAD
 
 if TYPE_CHECKING:
+    from asyncrl.fleet.threads import ThreadLauncher
     from asyncrl.run.run_config import RunConfig
 
-_PRELOAD = (*PRELOAD, "asyncrl.run.plan")
+_TRANSPORT = ("asyncrl.transport.zeromq", "asyncrl.transport.zeromq_actor")
+_PRELOAD = (*PRELOAD, "asyncrl.run.plan", *_TRANSPORT)
 """Modules that every actor and evaluator loads, with or without a network."""
 
 _NETWORKS, _CHOICE = "asyncrl.run.presets", "asyncrl.agents.parts.bounded"
@@ -50,7 +51,11 @@ def launcher_of(config: RunConfig, launcher: RunLauncher | None) -> RunLauncher 
     else:
         if launcher is not None:
             launcher.close()
-        threads = config.launcher == "thread"
-        chosen = ThreadLauncher() if threads else start_launcher(networks=False)
+        if config.launcher == "thread":
+            from asyncrl.fleet.threads import ThreadLauncher  # noqa: PLC0415  # few runs
+
+            chosen = ThreadLauncher()
+        else:
+            chosen = start_launcher(networks=False)
     chosen.names = {CHILD_ID: "environment", **HELPERS}
     return chosen

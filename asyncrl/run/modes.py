@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from asyncrl.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from asyncrl.run.run_config import RunConfig
-
-Mode = Literal["async", "sync", "offline"]
 
 
 class Need(NamedTuple):

@@ -19,7 +19,6 @@ from asyncrl.core.torch_threads import are_adaptive
 from asyncrl.fleet.config import HostsConfig
 from asyncrl.fleet.ray import RayConfig
 from asyncrl.learner.evaluation import EvaluationSite
-from asyncrl.learner.observer import MakeObserver
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction
 from asyncrl.learner.trainer import CommonParts, Strategy, TrainerParts
 from asyncrl.run.evaluators import apart_unless
@@ -27,6 +26,7 @@ from asyncrl.run.run_config import RunConfig
 from asyncrl.run.trained_policy import PolicyOf
 
 if TYPE_CHECKING:
+    from asyncrl.learner.observer import MakeObserver
     from asyncrl.run.launchers import RunLauncher  # actors
     from asyncrl.run.share import Share  # which needs these
 

@@ -27,11 +27,7 @@ from asyncrl.core.evaluator import MakeEvaluator
 from asyncrl.core.inference import InferenceAddress
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import EnvChange, Peer
-from asyncrl.core.replay_buffer import (
-    ReplayBuffer,
-    check_agent_and_replay,
-    transitions_per_sample,
-)
+from asyncrl.core.replay_buffer import ReplayBuffer, check_agent_and_replay, transitions_per_sample
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.transport import Transport

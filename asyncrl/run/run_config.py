@@ -42,13 +42,15 @@ from asyncrl.learner.stop_conditions import (
     StopFunction,
     check_can_hold,
 )
-from asyncrl.run.modes import Mode
 from asyncrl.run.named_parts import NamedParts
 from asyncrl.transport.zeromq_socket import ZmqTransportConfig
 
 if TYPE_CHECKING:
     from asyncrl.envs.gym import EnvConfig  # loads Gymnasium
 
+
+Mode = Literal["async", "sync", "offline"]
+"""How a run gets its batches."""
 
 BY_STEPS = RecordConfig(interval_s=0.0, interval_opt_steps=500)
 """Records that do not depend on the clock, so that two runs record the same."""

@@ -17,7 +17,6 @@ from asyncrl.core.transport import LearnerLink
 from asyncrl.learner.actor_source import ActorSource, SourceParts
 from asyncrl.learner.evaluation import EvaluationSite
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
-from asyncrl.replay.files import deal
 from asyncrl.run.parts import Parts
 from asyncrl.run.plan import RunPlan
 from asyncrl.run.run_config import RunConfig
@@ -105,6 +104,8 @@ def _take_share(
     names = sorted(name for name in checkpoint.groups if name.startswith(f"{REPLAY}-"))
     if not names:
         return
+    from asyncrl.replay.files import deal  # noqa: PLC0415  # another number of learners
+
     deal([checkpoint.groups[name] for name in names], buffer, plan.schema, rank=rank, world=world)
     saved = checkpoint.meta["run"]["limiters"]
     share = {name: sum(one[name] for one in saved) // world for name in saved[0]}

@@ -31,12 +31,7 @@ from asyncrl.run.evaluators import episode_evaluator_maker
 from asyncrl.run.filming import MakeFilming
 from asyncrl.run.modes import check_mode
 from asyncrl.run.parts import Parts, placed
-from asyncrl.run.run_config import (
-    RunConfig,
-    config_or_default,
-    offline_defaults,
-    recorded_by_steps,
-)
+from asyncrl.run.run_config import RunConfig, config_or_default, offline_defaults, recorded_by_steps
 from asyncrl.run.signals import interrupting
 
 

@@ -14,7 +14,7 @@ import secrets
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import zmq
 
@@ -22,14 +22,15 @@ from asyncrl.core.errors import ConfigError, TransportError
 from asyncrl.core.inference import InferenceAddress
 from asyncrl.core.messages import Peer
 from asyncrl.core.segment import SegmentSchema
-from asyncrl.transport.unix_inference import UnixInferenceAddress
 from asyncrl.transport.wire import WireFormat
-from asyncrl.transport.zeromq_actor import ZmqActorLink as ZmqActorLink
 from asyncrl.transport.zeromq_hosts import ZmqHostLine as ZmqHostLine
 from asyncrl.transport.zeromq_learner import ZmqLearnerLink as ZmqLearnerLink
 from asyncrl.transport.zeromq_socket import Curve as Curve
 from asyncrl.transport.zeromq_socket import ZmqTransportConfig as ZmqTransportConfig
 from asyncrl.transport.zeromq_socket import advertised, tcp_endpoint
+
+if TYPE_CHECKING:
+    from asyncrl.transport.zeromq_actor import ZmqActorLink
 
 _LOOPBACK = "tcp://127.0.0.1:"
 
@@ -99,6 +100,8 @@ class ZmqTransport:
 
     def connect(self, peer: Peer) -> ZmqActorLink:
         """Open an actor's end."""
+        from asyncrl.transport.zeromq_actor import ZmqActorLink  # noqa: PLC0415  # not a learner
+
         if self.endpoint.endswith("*"):
             raise TransportError("connect to the address of a learner's link: this one has no port")
         if self.curve is not None and not self.curve.secret:
@@ -118,6 +121,8 @@ class ZmqTransport:
 
         Its actors are on this host, also if others connect to the learner by TCP.
         """
+        from asyncrl.transport.unix_inference import UnixInferenceAddress  # noqa: PLC0415  # few runs
+
         return UnixInferenceAddress(path=directory / "server", wire=self._wire())
 
     def _address_at(self, endpoint: str, curve: Curve | None) -> Self:

@@ -29,8 +29,7 @@ from asyncrl.learner.run_services import RecordConfig
 from asyncrl.learner.stop_conditions import AnyOf, StopCondition
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.run.modes import Mode
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import Mode, RunConfig
 from asyncrl.run.saved_model import policy_of
 from asyncrl.run.train import train as train_run
 from benchmarks.learning.runs import Point

@@ -21,7 +21,8 @@ from asyncrl.core.errors import ConfigError, Refused, TransportError, WireError
 from asyncrl.core.messages import Experience, Peer
 from asyncrl.transport.protocol import Finish
 from asyncrl.transport.wire import WireFormat
-from asyncrl.transport.zeromq import ZmqActorLink, ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq_actor import ZmqActorLink
 from asyncrl.transport.zeromq_socket import MAX_FRAMES, routing_id, routing_prefix
 from tests.support import scale
 from tests.support.intruders import until

@@ -19,7 +19,8 @@ from asyncrl.core.messages import (
     Peer,
 )
 from asyncrl.fleet.ledger import Ledger
-from asyncrl.transport.zeromq import ZmqActorLink, ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq import ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq_actor import ZmqActorLink
 from benchmarks.proxy import Proxy
 from tests.support.helpers import wait_until
 from tests.support.sample_messages import (

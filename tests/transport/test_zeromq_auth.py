@@ -16,7 +16,8 @@ import zmq
 from asyncrl.core.errors import ConfigError, Refused, TransportError
 from asyncrl.core.messages import Experience
 from asyncrl.transport import zeromq_actor
-from asyncrl.transport.zeromq import ZmqActorLink, ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq_actor import ZmqActorLink
 from tests.support import scale
 from tests.support.attack import address_of, greeting
 from tests.support.helpers import wait_until

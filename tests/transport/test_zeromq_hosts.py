@@ -12,7 +12,8 @@ import zmq
 
 from asyncrl.core.errors import ConfigError, Refused, TransportError
 from asyncrl.core.messages import Experience, Hello, Peer
-from asyncrl.transport.zeromq import ZmqActorLink, ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq_actor import ZmqActorLink
 from asyncrl.transport.zeromq_hosts import MAX_BYTES, ZmqHostLine
 from asyncrl.transport.zeromq_socket import Curve, advertised
 from tests.support.helpers import wait_until

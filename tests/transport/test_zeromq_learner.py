@@ -16,7 +16,8 @@ import pytest
 from asyncrl.core.errors import Refused
 from asyncrl.core.messages import Experience
 from asyncrl.transport.wire import PROTOCOL
-from asyncrl.transport.zeromq import ZmqActorLink, ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq_actor import ZmqActorLink
 from tests.support.attack import Address, address_of, attack, greeting, is_cut, ready
 from tests.support.canaries import canaries
 from tests.support.helpers import wait_until

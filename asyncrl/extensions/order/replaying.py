@@ -30,12 +30,7 @@ from asyncrl.core.goals import ComputesRewards
 from asyncrl.core.measured import assume
 from asyncrl.core.messages import EnvChange
 from asyncrl.core.recorder import Record
-from asyncrl.core.replay_buffer import (
-    AcceptsPriorities,
-    ReplayBuffer,
-    in_batches,
-    restore_replay,
-)
+from asyncrl.core.replay_buffer import AcceptsPriorities, ReplayBuffer, in_batches, restore_replay
 from asyncrl.core.settings import from_plain
 from asyncrl.core.torch_threads import set_torch_threads
 from asyncrl.core.types import Array, Columns, IntArray
