@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.actor.outbox import Outbox
 from asyncrl.actor.step_processor import OneStep, Step
 from asyncrl.agents.dqn import DQNConfig
@@ -29,15 +28,12 @@ from asyncrl.core.types import ModelVersion
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import make_batch
 from asyncrl.envs.spaces import Parts
-from asyncrl.learner.config import AsyncTrainerConfig
-from asyncrl.learner.rate_limiter import RateLimiterConfig
-from asyncrl.learner.run_services import RecordConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
-from asyncrl.run.run_config import EvaluationConfig, RunConfig
-from asyncrl.run.train import build_trainer
+from asyncrl.run.run_config import EvaluationConfig
 from asyncrl.transport.wire import WireFormat
 from tests.envs.strategies import array_spaces, nested_spaces
+from tests.integration.test_train_async import config, run
 from tests.support.sample_messages import PEER
 
 pytestmark = pytest.mark.processes
@@ -105,18 +101,6 @@ class TellingNetwork(nn.Module):
         return answer
 
 
-def config() -> RunConfig:
-    return RunConfig(
-        actors=2,
-        segment=SegmentConfig(length=4),
-        replay=UniformReplayConfig(capacity=500, n_step=2),
-        limiter=RateLimiterConfig(samples_per_insert=8.0, min_size=32),
-        trainer=AsyncTrainerConfig(batch_size=16, sync_interval_opt_steps=5),
-        record=RecordConfig(interval_s=0.2),
-        evaluate=EvaluationConfig(play=EpisodeEvaluatorConfig(episodes=2), interval_opt_steps=20),
-    )
-
-
 @pytest.mark.parametrize(
     ("agent", "make_env"),
     [
@@ -135,9 +119,9 @@ def config() -> RunConfig:
 def test_actors_and_learner_train_on_several_fields(
     agent: AgentConfig, make_env: Callable[[], BatchEnv]
 ) -> None:
+    cfg = config(evaluate=EvaluationConfig(interval_opt_steps=20))
     stop = MaxOptSteps(40) | MaxSeconds(60)
-    trainer = build_trainer(config(), agent=agent, env=make_env, stop=stop)
-    result = trainer.train()
+    result, trainer = run(cfg, agent=agent, make_env=make_env, stop=stop)
     assert result.opt_steps == 40
     assert result.ledger["lost"] == result.ledger["dropped"] == 0
     assert result.best_score is not None

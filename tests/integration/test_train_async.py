@@ -36,7 +36,6 @@ from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.train import build_trainer
 from tests.support.fakes import ConstantConfig, CountingBatch
 from tests.support.helpers import in_actor, wait_until
-from tests.support.leftovers import children
 
 pytestmark = pytest.mark.processes
 
@@ -61,12 +60,6 @@ def run(cfg: RunConfig | None = None, **parts: Any) -> tuple[TrainResult, AsyncT
     agent = parts.pop("agent", ConstantConfig())
     trainer = build_trainer(cfg or config(), agent=agent, env=make_env, **parts)
     return trainer.train(), trainer
-
-
-def actor_pids() -> list[int]:
-    """Processes below the launcher's helper: actors and the evaluator."""
-    helpers = children()
-    return [child.pid for helper in helpers for child in helper.children()]
 
 
 class Loop:

@@ -8,7 +8,6 @@ import random
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,60 +15,19 @@ import psutil
 import pytest
 from zmq.utils import z85
 
-from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
-from asyncrl.core.segment import SegmentConfig
-from asyncrl.fleet.config import RestartPolicyConfig
+from asyncrl.fleet.config import ActorManagerConfig, RestartPolicyConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
-from asyncrl.learner.config import AsyncTrainerConfig
-from asyncrl.learner.rate_limiter import RateLimiterConfig
-from asyncrl.learner.run_services import RecordConfig, SaveConfig
-from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.recorders.jsonl import JsonlRecorder
-from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.run.run_config import EvaluationConfig, RunConfig
-from asyncrl.run.train import build_trainer
+from asyncrl.run.run_config import RunConfig
 from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransportConfig
 from asyncrl.transport.zeromq_socket import Curve
+from tests.faults.runs import adds_up
 from tests.fleet.bodies import descriptors
-from tests.support.fakes import ConstantConfig, CountingBatch
+from tests.integration.test_train_async import Loop, config, run
 from tests.support.helpers import wait_until
 from tests.support.leftovers import children
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("fresh_helpers")]
-
-CONFIG = RunConfig(
-    actors=2,
-    segment=SegmentConfig(length=4),
-    replay=UniformReplayConfig(capacity=2000),
-    limiter=RateLimiterConfig(samples_per_insert=4.0, min_size=50),
-    trainer=AsyncTrainerConfig(batch_size=16, sync_interval_opt_steps=5),
-    record=RecordConfig(interval_s=0.2),
-    save=SaveConfig(interval_opt_steps=50),
-    evaluate=EvaluationConfig(play=EpisodeEvaluatorConfig(episodes=2), interval_opt_steps=50),
-    transport=ZmqTransportConfig(bind="tcp://127.0.0.1"),
-)
-
-RESTARTS = replace(
-    CONFIG,
-    supervision=replace(
-        CONFIG.supervision, restart=RestartPolicyConfig(backoff_s=0.01, backoff_max_s=0.05)
-    ),
-)
-
-
-class Watching:
-    """A training loop that looks around once, in the middle."""
-
-    def __init__(self, look: Callable[[], None]) -> None:
-        self.look = look
-
-    def run(self, trainer: AsyncTrainer) -> None:
-        looked = False
-        while not trainer.should_stop:
-            if trainer.services.counts.opt_steps == 100 and not looked:
-                looked = True
-                self.look()
-            trainer.run_step()
 
 
 @pytest.fixture
@@ -122,22 +80,18 @@ def internet_sockets() -> list[Any]:
     return [c for process in family() for c in process.net_connections(kind="inet")]
 
 
-def run(config: RunConfig, look: Callable[[], None], **parts: Any) -> AsyncTrainer:
-    stop = MaxOptSteps(300) | MaxSeconds(60)
-    trainer = build_trainer(
-        config,
-        agent=ConstantConfig(),
-        env=CountingBatch,
-        stop=stop,
-        strategy=Watching(look),
-        **parts,
-    )
-    result = trainer.train()
-    assert result.opt_steps == 300
-    ledger = result.ledger
-    assert ledger["in_flight"] == 0
-    assert ledger["produced"] == ledger["stored"] + ledger["dropped"] + ledger["lost"]
-    return trainer
+def run_and_look(cfg: RunConfig, look: Callable[[], None], **parts: Any) -> None:
+    """Train, and look around once, in the middle."""
+    looks = [look]
+
+    def before(trainer: AsyncTrainer) -> None:
+        if trainer.opt_steps == 100 and looks:
+            looks.pop()()
+
+    result, trainer = run(cfg, strategy=Loop(before), **parts)
+    assert result.opt_steps == 200
+    assert adds_up(trainer)
+    assert not looks
 
 
 def run_directories() -> list[Path]:
@@ -151,17 +105,13 @@ def files_below(directory: Path) -> Iterator[Path]:
 
 
 def test_by_default_a_run_opens_nothing_to_other_hosts_or_users() -> None:
-    looks: list[int] = []
-
     def look() -> None:
         assert internet_sockets() == []
         (directory,) = run_directories()
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
         assert directory.stat().st_uid == os.getuid()
-        looks.append(1)
 
-    run(replace(CONFIG, transport=ZmqTransportConfig()), look)
-    assert looks
+    run_and_look(config(), look)
 
 
 @pytest.mark.fault("F1")
@@ -202,7 +152,11 @@ def test_a_run_over_tcp_listens_on_its_address_alone_and_shows_no_secret(
 
     monkeypatch.setattr(ZmqLearnerLink, "close", count_and_close)
     recorder = JsonlRecorder(tmp_path / "metrics.jsonl")
-    run(RESTARTS, look_at_two_lives, recorder=recorder, checkpoint_dir=tmp_path / "checkpoints")
+    restart = RestartPolicyConfig(backoff_s=0.01, backoff_max_s=0.05)
+    over_tcp = ZmqTransportConfig(bind="tcp://127.0.0.1")
+    cfg = config(transport=over_tcp, supervision=ActorManagerConfig(restart=restart))
+    parts: Any = {"recorder": recorder, "checkpoint_dir": tmp_path / "checkpoints"}
+    run_and_look(cfg, look_at_two_lives, **parts)
     assert keys[0] == 0, "every process has ended, and its key is void"
     seen.extend(contents(files_below(tmp_path)))
     seen.append("".join(capfd.readouterr()).encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,6 @@ from asyncrl.learner.config import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
-from asyncrl.learner.trainer import Trainer
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.run.run_config import EvaluationConfig, RunConfig
@@ -54,17 +54,22 @@ class Watched:
         self.note(trainer)
 
 
+class Counted(Watched):
+    def note(self, trainer: Any) -> None:
+        self.seen.append((trainer.env_steps, trainer.opt_steps, 0))
+
+
+def built(strategy: object, stop: int, settings: RunConfig = SETTINGS, **parts: Any) -> Any:
+    ends = MaxOptSteps(stop) | MaxSeconds(60)
+    parts |= {"agent": ConstantConfig(), "env": CountingBatch, "strategy": strategy, "stop": ends}
+    return build_trainer(settings, **parts)
+
+
 @pytest.mark.behaviour(number=5)
 @pytest.mark.processes
 def test_rounds_alternate_and_models_are_handed_out_after_each() -> None:
     watched = Watched(CollectThenTrain(env_steps=300, opt_steps=7))
-    trainer = build_trainer(
-        SETTINGS,
-        agent=ConstantConfig(),
-        env=CountingBatch,
-        strategy=watched,
-        stop=MaxOptSteps(21) | MaxSeconds(60),
-    )
+    trainer = built(watched, 21)
     published: list[int] = []
     publish = trainer.source.publish
 
@@ -72,7 +77,7 @@ def test_rounds_alternate_and_models_are_handed_out_after_each() -> None:
         published.append(trainer.services.counts.opt_steps)
         publish()
 
-    trainer.source.publish = watched_publish  # type: ignore[method-assign]
+    trainer.source.publish = watched_publish
     result = trainer.train()
     assert result.opt_steps == 21
     env_steps, opt_steps, sampled = zip(*watched.seen, strict=True)
@@ -87,21 +92,15 @@ def test_rounds_alternate_and_models_are_handed_out_after_each() -> None:
 @pytest.mark.processes
 def test_returns_of_whole_trajectories_are_in_the_batches() -> None:
     seen: list[Columns] = []
-    trainer = build_trainer(
-        SETTINGS,
-        agent=ConstantConfig(),
-        env=CountingBatch,
-        strategy=CollectThenTrain(env_steps=100, opt_steps=5),
-        make_processor=make_trajectories,
-        stop=MaxOptSteps(10) | MaxSeconds(60),
-    )
+    strategy = CollectThenTrain(env_steps=100, opt_steps=5)
+    trainer = built(strategy, 10, make_processor=make_trajectories)
     opt = trainer.agent.opt
 
     def watched_opt(batch: Columns) -> object:
         seen.append(batch)
         return opt(batch)
 
-    trainer.agent.opt = watched_opt  # type: ignore[method-assign, assignment]
+    trainer.agent.opt = watched_opt
     result = trainer.train()
     assert result.opt_steps == 10
     terminal = [batch["return_to_go"][batch["discount"] == 0] for batch in seen]
@@ -119,43 +118,16 @@ def make_trajectories() -> Trajectories:
 @pytest.mark.processes
 def test_a_limiter_that_stops_actors_ends_collecting_and_nothing_hangs() -> None:
     limiter = RateLimiterConfig(samples_per_insert=2.0, min_size=40)
-    trainer = build_trainer(
-        replace(SETTINGS, actors=1, limiter=limiter),
-        agent=ConstantConfig(),
-        env=CountingBatch,
-        strategy=CollectThenTrain(env_steps=10**9, opt_steps=10),
-        stop=MaxOptSteps(50) | MaxSeconds(60),
-    )
+    strategy = CollectThenTrain(env_steps=10**9, opt_steps=10)
+    trainer = built(strategy, 50, replace(SETTINGS, actors=1, limiter=limiter))
     assert trainer.train().opt_steps == 50
-
-
-LIMITER = RateLimiterConfig(samples_per_insert=1.0, min_size=20)
 
 
 @pytest.mark.parametrize("replay", [UniformReplayConfig(capacity=4000), TrajectoryQueueConfig()])
 def test_rounds_in_one_process_are_exact(replay: ReplayBufferConfig) -> None:
     watched = Counted(CollectThenTrain(env_steps=30, opt_steps=2))
-    trainer = build_trainer(
-        replace(SETTINGS, mode="sync", replay=replay, limiter=LIMITER),
-        agent=ConstantConfig(),
-        env=CountingBatch,
-        strategy=watched,
-        stop=MaxOptSteps(6),
-    )
-    result = trainer.train()
-    assert watched.rounds == [(30, 0), (60, 2), (90, 4)]
+    limiter = RateLimiterConfig(samples_per_insert=1.0, min_size=20)
+    settings = replace(SETTINGS, mode="sync", replay=replay, limiter=limiter)
+    result = built(watched, 6, settings).train()
+    assert watched.seen[1::2] == [(30, 0, 0), (60, 2, 0), (90, 4, 0)]
     assert (result.env_steps, result.opt_steps) == (90, 6)
-
-
-class Counted:
-    """`CollectThenTrain`, and the steps of environments and learner before it learned."""
-
-    def __init__(self, inner: CollectThenTrain) -> None:
-        self.inner = inner
-        self.rounds: list[tuple[int, int]] = []
-
-    def run(self, trainer: Trainer) -> None:
-        while not trainer.should_stop:
-            self.inner.collect(trainer)
-            self.rounds.append((trainer.env_steps, trainer.opt_steps))
-            self.inner.train(trainer)
