@@ -55,12 +55,14 @@ class Comparison:
     ratios: list[float | None]
 
 
-def make_parser(description: str | None, *, repeats: int = 3) -> argparse.ArgumentParser:
+def make_parser(
+    description: str | None, *, repeats: int = 0, results: Path = RESULTS
+) -> argparse.ArgumentParser:
     """Return a parser of the options of all benchmarks; 0 repeats omits that option."""
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     if repeats:
         parser.add_argument("--repeats", type=positive, default=repeats, help="of each measurement")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="directory of JSON files")
+    parser.add_argument("--results", type=Path, default=results, help="directory of JSON files")
     return parser
 
 

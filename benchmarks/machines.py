@@ -69,6 +69,7 @@ def _read_only(*places: str) -> str:
     return "".join(each.replace("{0}", place) for place in places)
 
 
+_SMALL_MEMORY = "mount -t tmpfs -o size=64m,mode=1777 tmpfs /dev/shm"
 _LONG = "{place}/" + "/".join("t" * 40 for _ in range(3))
 
 TRAITS: Mapping[str, Trait] = MappingProxyType(
@@ -92,12 +93,9 @@ TRAITS: Mapping[str, Trait] = MappingProxyType(
         "long TMPDIR": Trait(setup=f"mkdir -p -m 777 {_LONG}", environ={"TMPDIR": _LONG}),
         "read-only /tmp": Trait(setup=_read_only("/tmp", "/var/tmp", "/usr/tmp")),  # noqa: S108
         "full shared memory": Trait(
-            setup="mount -t tmpfs -o size=64m,mode=1777 tmpfs /dev/shm\n"
-            "head -c 64M /dev/zero > /dev/shm/filler"
+            setup=f"{_SMALL_MEMORY}; head -c 64M /dev/zero > /dev/shm/filler"
         ),
-        "64 MB of shared memory": Trait(
-            setup="mount -t tmpfs -o size=64m,mode=1777 tmpfs /dev/shm"
-        ),
+        "64 MB of shared memory": Trait(setup=_SMALL_MEMORY),
         "read-only shared memory": Trait(setup="mount -t tmpfs -o ro tmpfs /dev/shm"),
         "own shared memory": Trait(setup="mount --bind {place}/shm /dev/shm"),
         "full disk": Trait(

@@ -8,13 +8,12 @@ python -m benchmarks.make_table
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import PAGE, RESULTS, ROOT, is_clean, publish
+from benchmarks.common import PAGE, ROOT, is_clean, make_parser, publish
 
 MARKS = "<!-- results: written by make_table.py -->", "<!-- end of results -->"
 
@@ -178,8 +177,7 @@ def _read(directory: Path) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Read all results and rewrite the pages."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser = make_parser(__doc__)
     parser.add_argument("--page", type=Path, default=PAGE)
     args = parser.parse_args()
     results = load(args.results)

@@ -33,7 +33,7 @@ def end_on_sigterm() -> None:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = make_parser(__doc__, repeats=0)
+    parser = make_parser(__doc__)
     parser.set_defaults(results=RESULTS / "chaos")
     names = list(ENTRIES)
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME")

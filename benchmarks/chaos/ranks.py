@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -33,11 +32,10 @@ from benchmarks.common import ASYNCRL, ROOT, note
 from benchmarks.machines import MARK, marked
 
 _RANKS = 3
-_TIMEOUT_S = 15.0
-"""As in `ranks.yaml`."""
 _SPARE_S = 5.0
-"""Seconds beyond the timeout after which a frozen rank must be named, and in which ranks must end
-after what started them."""
+"""Seconds in which ranks must end after what started them."""
+_WITHIN_S = 15.0 + _SPARE_S
+"""Seconds in which a frozen rank must be named: the timeout of `ranks.yaml`, and some more."""
 
 _DEADLINE_S = 180.0
 _PAUSE_S = 2.0
@@ -50,6 +48,7 @@ _SETTINGS = f"""--actors 6 --envs-per-actor 1 --evaluate.where off --limiter.min
     --trainer.batch-size 48 --replay.capacity 60000 --record.interval-s 0.2
     --save.interval-opt-steps 20 --agent.device cpu --agent.hidden 16 --quiet
     --config {Path(__file__).with_suffix(".yaml")}""".split()
+_TRAIN = ("train", "dqn", *_SETTINGS, "--run-dir", "run")
 
 
 class Faults(Callback):
@@ -149,30 +148,6 @@ def _rank_of(process: psutil.Process) -> int | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
-    """How a run with a fault has ended."""
-
-    what: str
-    named: bool
-    code: int
-    seconds: float
-    saved: int
-    left: int
-
-    def finding(self, promised_s: float) -> Finding:
-        """Return whether the fault was named, a checkpoint saved, and nothing left."""
-        return Finding(
-            target=_FAILS,
-            what=self.what,
-            measured=f"{'' if self.named else 'not '}named; exit {self.code} after "
-            f"{self.seconds:.1f} s, checkpoint of step {self.saved}, {self.left} processes left",
-            promised=f"named; exit 1 <= {promised_s:g} s, a checkpoint; 0",
-            passed=self.named and self.code == 1 and self.saved > 0 and not self.left,
-            numbers={"seconds": self.seconds, "saved": self.saved, "left": self.left},
-        )
-
-
 def measure(size: Size, directory: Path) -> list[Finding]:
     """Let ranks have all faults, and look."""
     found: list[Finding] = []
@@ -186,19 +161,22 @@ def measure(size: Size, directory: Path) -> list[Finding]:
 
 
 def _learners(directory: Path) -> Command:
-    words = ["train", "dqn", *_SETTINGS, "--run-dir", "run", "--learners", _RANKS]
-    return Command([*ASYNCRL, *words], directory)
+    return Command([*ASYNCRL, *_TRAIN, "--learners", _RANKS], directory)
 
 
-def _end(what: str, command: Command, says: str) -> End:
+def _end(what: str, command: Command, says: str) -> Finding:
+    """Return whether the fault was named, a checkpoint saved, and nothing left."""
     seconds = command.wait()
-    return End(
+    named = re.search(says, command.said) is not None
+    code, saved, left = command.process.returncode, command.saved, len(marked(command.mark))
+    return Finding(
+        target=_FAILS,
         what=what,
-        named=re.search(says, command.said) is not None,
-        code=command.process.returncode,
-        seconds=seconds,
-        saved=command.saved,
-        left=len(marked(command.mark)),
+        measured=f"{'' if named else 'not '}named; exit {code} after {seconds:.1f} s, "
+        f"checkpoint of step {saved}, {left} processes left",
+        promised=f"named; exit 1 <= {_WITHIN_S:g} s, a checkpoint; 0",
+        passed=named and code == 1 and saved > 0 and not left,
+        numbers={"seconds": seconds, "saved": saved, "left": left},
     )
 
 
@@ -206,8 +184,7 @@ def _killed(directory: Path) -> list[Finding]:
     with _learners(directory) as command:
         command.wait_for_steps()
         command.rank(1).kill()
-        end = _end("a rank of three is killed", command, "rank 1 ended without an error")
-    return [end.finding(_TIMEOUT_S + _SPARE_S)]
+        return [_end("a rank of three is killed", command, "rank 1 ended without an error")]
 
 
 def _frozen(directory: Path) -> list[Finding]:
@@ -227,16 +204,15 @@ def _frozen(directory: Path) -> list[Finding]:
         named_s = time.monotonic() - began
         end = _end("a rank of three is frozen", command, says)
         blamed = re.search("(ranks [0-9, ]+|rank [01]) (is stopped|did not)", command.said)
-    within = _TIMEOUT_S + _SPARE_S
     return [
-        end.finding(within),
+        end,
         Finding(
             target=_FAILS,
             what=f"slow three times for {_PAUSE_S:g} s before, then frozen",
             measured=f"continued each time; named after {named_s:.1f} s"
             f"{', with another one' if blamed else ''}",
-            promised=f"continues; named <= {within:g} s, alone",
-            passed=named_s <= within and not blamed,
+            promised=f"continues; named <= {_WITHIN_S:g} s, alone",
+            passed=named_s <= _WITHIN_S and not blamed,
             timed=not blamed,
             numbers={"named_s": named_s},
         ),
@@ -257,15 +233,14 @@ def _ended_by(directory: Path, fault: str, what: str, says: str) -> list[Finding
     with _learners(directory) as command:
         command.wait_for_steps()
         command.fault(1, fault)
-        end = _end(what, command, says)
-    return [end.finding(_TIMEOUT_S + _SPARE_S)]
+        return [_end(what, command, says)]
 
 
 def _restarted(directory: Path) -> list[Finding]:
     """A rank gets NaN; torchrun restarts all, which resume; then torchrun is killed."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", _RANKS]
     torchrun += ["--max-restarts", 1, "-m", "asyncrl"]
-    with Command([*torchrun, "train", "dqn", *_SETTINGS, "--run-dir", "run"], directory) as command:
+    with Command([*torchrun, *_TRAIN], directory) as command:
         command.wait_for_steps()
         before = command.saved
         command.fault(2, "nan")
@@ -297,12 +272,10 @@ def _resumed(directory: Path) -> list[Finding]:
     codes: list[int] = []
     steps: list[tuple[int, int, int]] = []
     for i, world in enumerate(_WORLDS):
-        words: list[object] = (
-            ["resume", "run"] if i else ["train", "dqn", *_SETTINGS, "--run-dir", "run"]
-        )
+        words = ("resume", "run") if i else _TRAIN
         limit = 0 if i == len(_WORLDS) - 1 else 60 * (i + 1)
-        words += ["--learners", world, "--max-opt-steps", limit]
-        with Command([*ASYNCRL, *words], directory) as command:
+        limits = ["--learners", world, "--max-opt-steps", limit]
+        with Command([*ASYNCRL, *words, *limits], directory) as command:
             if not limit:
                 command.wait_for_steps()
                 command.process.send_signal(signal.SIGTERM)

@@ -12,7 +12,6 @@ the task's bar. Time is not measured. Without a case, the table is written into 
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import json
 import os
@@ -30,7 +29,7 @@ import numpy.typing as npt
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.tools.bench.result import title
-from benchmarks.common import PAGE, RESULTS, is_clean, note, publish, write_json
+from benchmarks.common import PAGE, is_clean, make_parser, note, publish, write_json
 from benchmarks.learning.runs import of_same_settings, origin
 from benchmarks.learning.tasks import TASKS, Case, case_of
 from benchmarks.learning.training import MODES, settings_of
@@ -59,11 +58,10 @@ Row = dict[str, Any]
 Numbers = npt.NDArray[np.float64]
 
 
-def config_of(case: str, seed: int, actors: int, settings: Mapping[str, Any]) -> RunConfig:
+def config_of(case: str, seed: int, actors: int) -> RunConfig:
     """Return the settings of a run; the total number of environments does not depend on actors."""
     cases = {one.name: one for one in _CASES}
-    one = cases.get(case) or case_of(case)
-    config = replace(one, settings={**one.settings, **settings}).config(seed)
+    config = (cases.get(case) or case_of(case)).config(seed)
     opt_steps = OPT_STEPS[case]
     return replace(
         config,
@@ -187,7 +185,7 @@ def _compared(sync: Numbers, asynchronous: Numbers) -> list[str]:
 
 
 @contextmanager
-def _kept(path: Path) -> Iterator[list[Row]]:
+def kept(path: Path, question: str | None = __doc__) -> Iterator[list[Row]]:
     """Yield the saved rows and save them afterwards; one process at a time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     directory = os.open(path.parent, os.O_RDONLY)
@@ -197,8 +195,8 @@ def _kept(path: Path) -> Iterator[list[Row]]:
         before = len(rows)
         yield rows
         if len(rows) != before:
-            question = (__doc__ or "").partition("\n")[0]
-            write_json(path, {"name": "freshness", "question": question, "runs": rows})
+            asked = (question or "").partition("\n")[0]
+            write_json(path, {"name": path.stem, "question": asked, "runs": rows})
     finally:
         os.close(directory)
 
@@ -214,32 +212,28 @@ def _is_done(rows: Sequence[Row], case: str, mode: str, config: RunConfig) -> bo
 
 def main() -> None:
     """Do the missing runs, and print the table of all saved runs."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = make_parser(__doc__)
     parser.add_argument("case", choices=[*OPT_STEPS], nargs="?", help="without it: write the table")
     parser.add_argument("--modes", choices=_MODES, nargs="+", default=_MODES)
     parser.add_argument("--seeds", type=int, nargs="+", default=[100])
     parser.add_argument("--actors", type=int, default=2)
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=JSON", help="to try things")
-    parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--page", type=Path, default=PAGE)
     args = parser.parse_args()
     path = args.results / "freshness.json"
-    pairs = (one.partition("=") for one in args.set)
-    settings = {name: json.loads(value) for name, _, value in pairs}
     for seed in args.seeds if args.case else ():
-        config = config_of(args.case, seed, args.actors, settings)
+        config = config_of(args.case, seed, args.actors)
         for mode in args.modes:
-            with _kept(path) as rows:
+            with kept(path) as rows:
                 done = _is_done(rows, args.case, mode, config)
             if done:
                 continue
             row = train(args.case, mode, config)
-            with _kept(path) as rows:
+            with kept(path) as rows:
                 rows.append(row)
             note(
                 f"{args.case} {mode} seed {seed}: {row['returns']}, lag {row['lag_at_insert_mean']}"
             )
-    with _kept(path) as rows:
+    with kept(path) as rows:
         print(render(rows))
     if not args.case:
         publish(args.page, render(load(path)), MARKS)

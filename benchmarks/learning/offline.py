@@ -24,7 +24,7 @@ import numpy as np
 from asyncrl.agents.awac import AWACConfig
 from asyncrl.agents.bc import BCConfig
 from asyncrl.agents.iql import IQLConfig
-from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.core.agent import AgentConfig, Policy, PolicyContext
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.settings import to_plain
@@ -37,7 +37,7 @@ from asyncrl.run.train import train_from_data
 from asyncrl.tools.datasets.minari import find_minari, load_minari, minari_spec
 from benchmarks.learning.tasks import TASKS, case_of
 from benchmarks.learning.tasks import missing as missing_player
-from benchmarks.learning.training import MODES, ConsecutiveEvaluations, evaluated
+from benchmarks.learning.training import MODES, ConsecutiveEvaluations, best, scored
 
 _DATASET = "pendulum/asyncrl-v0"
 
@@ -114,7 +114,7 @@ def learn(case: OfflineCase, seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         MODES["sync"](config, MemoryRecorder(), directory / "player")
-        returns = _record(config, _best(directory / "player"), case.episodes, directory, seed)
+        returns = _record(config, best(directory / "player"), case.episodes, directory, seed)
         extras = case.agent.extra_columns(minari_spec(find_minari(_DATASET)))
         replay = UniformReplayConfig(capacity=200_000)
         buffer, _ = load_minari(_DATASET, replay, extras=extras, seed=seed)
@@ -128,25 +128,10 @@ def learn(case: OfflineCase, seed: int) -> dict[str, Any]:
             recorder=recorder,
             checkpoint_dir=directory / "learner",
         )
-        model = _best(directory / "learner")
-    score, record = evaluated(replace(config, agent=case.agent), model, task.episodes)
-    bar_s = result.seconds_to_stop_bar
-    return {
-        "score": score,
-        "score_std": record["eval/return_std"],
-        "reached": bar_s is not None,
-        "wall_s": result.wall_s if bar_s is None else bar_s,
-        "env_steps": len(buffer),
-        "opt_steps": result.opt_steps,
-        "stop_reason": result.stop_reason,
-        "details": {"recorded_score": float(np.mean(returns))},
-    }
-
-
-def _best(directory: Path) -> Checkpoint:
-    checkpointer = Checkpointer(directory)
-    found = "best" in checkpointer.names()
-    return checkpointer.load("best") if found else checkpointer.load_latest()
+        played = replace(config, agent=case.agent)
+        scores = scored(played, result, directory / "learner", task.episodes)
+    details = {"recorded_score": float(np.mean(returns))}
+    return {**scores, "env_steps": len(buffer), "details": details}
 
 
 def _record(

@@ -8,7 +8,6 @@ keeps its last return. It writes an SVG for light pages, one for dark ones, and 
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.common import make_parser
 from benchmarks.learning.commands import DIRECTORY
 from benchmarks.learning.commands_table import PICTURE, Side, name_of, sides
 from benchmarks.learning.rows import Row
@@ -160,9 +160,8 @@ def _write_png(figure: Any, path: Path) -> None:  # noqa: ANN401
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the pictures."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = make_parser(__doc__, results=DIRECTORY)
     parser.add_argument("--tasks", nargs="+", default=[*TASKS])
-    parser.add_argument("--results", type=Path, default=DIRECTORY)
     parser.add_argument("--to", type=Path, default=PICTURE.parent)
     args = parser.parse_args(argv)
     runs = kept(args.results)

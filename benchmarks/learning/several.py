@@ -10,7 +10,6 @@ again. Time is not measured. Without a case, the table is written into the page.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import tempfile
@@ -25,10 +24,10 @@ import numpy as np
 from asyncrl.core.settings import to_plain
 from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.yaml_file import save_yaml
-from benchmarks.common import ASYNCRL, PAGE, RESULTS, is_clean, note, publish, write_json
-from benchmarks.learning.freshness import iqm, machines, normalised, scores_of
+from benchmarks.common import ASYNCRL, PAGE, make_parser, note, publish
+from benchmarks.learning import freshness
+from benchmarks.learning.freshness import iqm, kept, load, machines, normalised, scores_of
 from benchmarks.learning.runs import origin
-from benchmarks.learning.tasks import case_of
 
 Row = dict[str, Any]
 
@@ -40,7 +39,6 @@ _ACTORS = 6
 _POINTS = 5
 """Evaluations of a run, at equal distances; the last is at its end."""
 
-_NAME = "several_learners"
 _RESAMPLES = 5000
 _TIMEOUT_S = 900.0
 MARKS = "<!-- several: written by learning/several.py -->", "<!-- end of several -->"
@@ -48,33 +46,22 @@ MARKS = "<!-- several: written by learning/several.py -->", "<!-- end of several
 
 def config_of(case: str, seed: int) -> RunConfig:
     """Return the settings of a run, whatever the number of learners."""
-    config = case_of(case).config(seed)
-    opt_steps = OPT_STEPS[case]
+    config = freshness.config_of(case, seed, _ACTORS)
     replay: Any = config.replay
     agent: Any = config.agent
     if case == "sac/halfcheetah":
         # Steps of the preset's networks take too long; so few of them need a higher rate.
         agent = replace(agent, hidden=(64, 64), actor_learning_rate=1e-3)
     capacity = min(replay.capacity, 120_000)  # more than a run makes
+    play, every = config.evaluate.play, OPT_STEPS[case] // _POINTS
     return replace(
         config,
         agent=agent,
-        actors=_ACTORS,
-        envs_per_actor=max(1, config.envs_per_actor * config.actors // _ACTORS),
-        max_env_steps=0,
-        max_opt_steps=opt_steps,
-        max_seconds=0.0,
-        stop_at_return=None,
+        max_opt_steps=OPT_STEPS[case],
         trainer=replace(config.trainer, batch_size=_BATCH_SIZES[case]),
         replay=replace(replay, capacity=capacity - capacity % _ACTORS),
         save=replace(config.save, interval_opt_steps=0, interval_s=0.0, replay=False),
-        record=replace(config.record, interval_s=1.0),
-        evaluate=EvaluationConfig(
-            interval_opt_steps=opt_steps // _POINTS,
-            final_timeout_s=120.0,
-            where="background",
-            play=config.evaluate.play,
-        ),
+        evaluate=EvaluationConfig(interval_opt_steps=every, final_timeout_s=120.0, play=play),
     )
 
 
@@ -129,34 +116,30 @@ def _interval(scores: Any) -> str:  # noqa: ANN401  # an array
     return f"{iqm(scores):.2f} ({low:.2f} to {high:.2f})"
 
 
-def load(path: Path) -> list[Row]:
-    """Return the saved rows."""
-    return json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
-
-
 def main() -> None:
     """Do the missing runs, and print the table of all saved runs."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = make_parser(__doc__)
     parser.add_argument("case", choices=[*OPT_STEPS], nargs="?", help="without it: write the table")
     parser.add_argument("--learners", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--seeds", type=int, nargs="+", default=[100])
-    parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--page", type=Path, default=PAGE)
     args = parser.parse_args()
-    path = args.results / f"{_NAME}.json"
+    path = args.results / "several_learners.json"
     for seed in args.seeds if args.case else ():
         for learners in args.learners:
             key = (args.case, learners, seed)
-            if any((row["case"], row["learners"], row["seed"]) == key for row in load(path)):
+            with kept(path, __doc__) as rows:
+                done = any((row["case"], row["learners"], row["seed"]) == key for row in rows)
+            if done:
                 continue
             row = train(*key)
-            question = (__doc__ or "").partition("\n")[0]
-            write_json(path, {"name": _NAME, "question": question, "runs": [*load(path), row]})
+            with kept(path, __doc__) as rows:
+                rows.append(row)
             note(f"{args.case} learners {learners} seed {seed}: {row['returns']}")
-    rows = load(path)
-    print(render(rows))
+    with kept(path) as rows:
+        print(render(rows))
     if not args.case:
-        publish(args.page, render([row for row in rows if is_clean(row["origin"])]), MARKS)
+        publish(args.page, render(load(path)), MARKS)
 
 
 if __name__ == "__main__":

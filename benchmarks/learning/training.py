@@ -51,10 +51,20 @@ def train(case: Case, mode: str, seed: int, max_env_steps: int = 0) -> dict[str,
     config, recorder = case.config(seed, max_env_steps), MemoryRecorder()
     with tempfile.TemporaryDirectory() as directory:
         result = MODES[mode](config, recorder, Path(directory))
-        checkpointer = Checkpointer(Path(directory))
-        best = "best" in checkpointer.names()
-        model = checkpointer.load("best") if best else checkpointer.load_latest()
-    score, record = evaluated(config, model, TASKS[case.task].episodes)
+        scores = scored(config, result, Path(directory), TASKS[case.task].episodes)
+    return {
+        **scores,
+        "lag_opt_steps": _median(recorder, "lag/versions_mean"),
+        "lag_s": _median(recorder, "lag/seconds_mean"),
+        "curve": _curve(recorder),
+    }
+
+
+def scored(
+    config: RunConfig, result: TrainResult, directory: Path, episodes: int
+) -> dict[str, Any]:
+    """Score the best model of a run on episodes that training has not seen."""
+    score, record = _evaluated(config, best(directory), episodes)
     bar_s = result.seconds_to_stop_bar
     return {
         "score": score,
@@ -64,10 +74,14 @@ def train(case: Case, mode: str, seed: int, max_env_steps: int = 0) -> dict[str,
         "env_steps": result.env_steps,
         "opt_steps": result.opt_steps,
         "stop_reason": result.stop_reason,
-        "lag_opt_steps": _median(recorder, "lag/versions_mean"),
-        "lag_s": _median(recorder, "lag/seconds_mean"),
-        "curve": _curve(recorder),
     }
+
+
+def best(directory: Path) -> Checkpoint:
+    """Load the best model of a run; the last one if none was evaluated."""
+    checkpointer = Checkpointer(directory)
+    found = "best" in checkpointer.names()
+    return checkpointer.load("best") if found else checkpointer.load_latest()
 
 
 def settings_of(config: RunConfig, mode: str) -> dict[str, Any]:
@@ -76,8 +90,7 @@ def settings_of(config: RunConfig, mode: str) -> dict[str, Any]:
     return settings
 
 
-def evaluated(config: RunConfig, checkpoint: Checkpoint, episodes: int) -> Evaluation:
-    """Score a saved model on episodes that training has not seen."""
+def _evaluated(config: RunConfig, checkpoint: Checkpoint, episodes: int) -> Evaluation:
     env = config.env_config().build_for(episodes)()
     try:
         source = "of this case"

@@ -329,7 +329,7 @@ CASES = ("join", "ray", "busy", "busy-ray")
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure the chosen cases."""
-    parser = make_parser(__doc__)
+    parser = make_parser(__doc__, repeats=3)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=["join", "busy"])
     parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
     args = parser.parse_args(argv)

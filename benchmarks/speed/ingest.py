@@ -375,7 +375,7 @@ def compare_all(kind: str, rounds: Rounds, batch_size: int) -> list[Comparison]:
 
 def arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = make_parser(__doc__)
+    parser = make_parser(__doc__, repeats=3)
     parser.add_argument("--kind", choices=[*STREAMS, "sac", "dqn"], default="cartpole")
     parser.add_argument("--capacity", type=int, default=20_000, help="of the agents' replay")
     parser.add_argument("--threads", type=int, default=1, help="of torch, where actors are real")

@@ -228,7 +228,7 @@ def compare_pushing(what: str, rows: int, args: argparse.Namespace) -> Compariso
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    parser = make_parser(__doc__)
+    parser = make_parser(__doc__, repeats=3)
     parser.add_argument("--rows", type=positive, default=1_000_000, help="transitions in replay")
     parser.add_argument("--frames", type=positive, default=50_000, help="frames in replay")
     parser.add_argument("--batch-size", type=positive, default=256)

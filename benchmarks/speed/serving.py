@@ -89,7 +89,7 @@ def acting(where: Where, actors: int, seconds: float, widths: tuple[int, ...]) -
 
 def main() -> None:
     """Measure steps in turns, and keep them."""
-    parser = make_parser(__doc__)
+    parser = make_parser(__doc__, repeats=3)
     parser.add_argument("--actors", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement")
     parser.add_argument("--widths", type=int, nargs="+", default=[1024] * 4)
