@@ -32,10 +32,11 @@ from asyncrl.extensions.order.replaying import ReplayedTrainer as ReplayedTraine
 from asyncrl.extensions.order.replaying import build_replay_trainer as build_replay_trainer
 from asyncrl.extensions.order.replaying import replay_run as replay_run
 from asyncrl.extensions.ranks.share import several_learners as several_learners
+from asyncrl.extensions.ray.hosts import on_ray as on_ray
 from asyncrl.fleet.actor_manager import ActorManager as ActorManager
 from asyncrl.fleet.config import ActorManagerConfig as ActorManagerConfig
 from asyncrl.fleet.config import HostsConfig as HostsConfig
-from asyncrl.fleet.ray import RayConfig as RayConfig
+from asyncrl.fleet.config import RayConfig as RayConfig
 from asyncrl.learner.actor_source import ActorSource as ActorSource
 from asyncrl.learner.async_trainer import AsyncTrainer as AsyncTrainer
 from asyncrl.learner.config import AsyncTrainerConfig as AsyncTrainerConfig

@@ -36,8 +36,7 @@ from asyncrl.core.ranks import RanksConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import load_object, to_plain
 from asyncrl.envs.atari import AtariConfig
-from asyncrl.fleet.config import ActorManagerConfig, HostsConfig, RestartPolicyConfig
-from asyncrl.fleet.ray import RayConfig
+from asyncrl.fleet.config import ActorManagerConfig, HostsConfig, RayConfig, RestartPolicyConfig
 from asyncrl.learner.config import AsyncTrainerConfig, ReplayBufferProxyConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig

@@ -46,6 +46,7 @@ from asyncrl.run.run_config import RunConfig
 from asyncrl.run.train import build_trainer
 
 if TYPE_CHECKING:
+    from asyncrl.core.host_link import StartedHosts
     from asyncrl.run.launchers import RunLauncher
     from asyncrl.tools.report.live import LiveReport
 from asyncrl.run.signals import interrupting
@@ -317,6 +318,7 @@ def _build(
         learners=several_learners if place_in(os.environ) else None,
         observers=_observers(arguments, run_dir),
         join_key=_key_file(config, run_dir),
+        start_hosts=_on_ray if (config.mode, config.launcher) == ("async", "ray") else None,
         video_dir=run_dir / VIDEOS,
     )
 
@@ -330,6 +332,12 @@ def _observers(arguments: TrainArguments, run_dir: Path) -> list[MakeObserver] |
     path = run_dir / ORDER_FILE
     wanted = arguments.output.record_order or path.exists()
     return [record_order(path)] if wanted else None
+
+
+def _on_ray(config: RunConfig) -> StartedHosts:
+    from asyncrl.extensions.ray.hosts import on_ray
+
+    return on_ray(config)
 
 
 def _key_file(config: RunConfig, run_dir: Path) -> Path | None:

@@ -6,7 +6,26 @@ what they say, `transport/` how they are sent. Any message may be lost.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
+
+
+class StartedHosts(Protocol):
+    """Places for hosts on other machines, and later the hosts there."""
+
+    address: str
+    """This machine's address, as those machines reach it."""
+
+    def start(self, run: Callable[[int], object], fail: Callable[[Exception], object]) -> None:
+        """Start the hosts, each of which runs this with its number of actors.
+
+        `fail` may be called by another thread, once, if they cannot run any more.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the hosts that still run, and give their places back; may be called again."""
+        ...
 
 
 class HostPort(Protocol):

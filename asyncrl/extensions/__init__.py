@@ -1,4 +1,4 @@
-"""What attaches at a seam: several learners, a recorded order, programs with their own loop.
+"""What attaches at a seam: several learners, a recorded order, own loops, Ray.
 
 The engine must not know them. Open first: `order/recording.py`, an observer.
 """

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from asyncrl.core.declared import (
     Count,
@@ -12,8 +13,10 @@ from asyncrl.core.declared import (
     NotNegative,
     Positive,
     PositiveOrOff,
+    Within,
     check_declared,
 )
+from asyncrl.core.errors import ConfigError
 
 OnException = Literal["raise", "restart", "restart_env", "drop_actor"]
 
@@ -96,3 +99,37 @@ class HostsConfig:
 
     def __post_init__(self) -> None:
         check_declared(self, "hosts")
+
+
+_ADDRESS = re.compile(r"auto|[^\s/]+:\d{1,5}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayConfig:
+    """Hosts on a Ray cluster, with `launcher=ray`."""
+
+    address: str = "auto"
+    """`HOST:PORT` of the cluster's head. `auto` takes RAY_ADDRESS, or the cluster that this machine
+    is a node of. No cluster is started."""
+
+    hosts: Annotated[int, Within("[0, inf)", zero="one per node")] = 0
+    """Number of hosts, which share the actors equally. 0: one per node of the cluster."""
+
+    cpus_per_actor: Positive = 1.0
+    """Logical CPUs of Ray that a host reserves for each of its actors."""
+
+    placement: Literal["spread", "pack"] = "spread"
+    """Whether Ray spreads hosts over many nodes or packs them into few, as far as it can."""
+
+    timeout_s: Positive = 30.0
+    """Seconds for Ray to find places for all hosts. Where a cluster grows on demand, allow the time
+    that a new node needs."""
+
+    def __post_init__(self) -> None:
+        check_declared(self, "ray")
+        if not _ADDRESS.fullmatch(self.address):
+            raise ConfigError(
+                f"ray.address must be auto or HOST:PORT, got {self.address!r}; the learner runs on "
+                "a node of a cluster that is there: `ray start --address=HOST:PORT` makes this "
+                "machine one, and `ray job submit` starts the learner on one"
+            )

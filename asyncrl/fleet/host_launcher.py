@@ -136,9 +136,6 @@ class HostLauncher:
         self._where: dict[Peer, _Host] = {}
         self._lost: dict[bytes, str] = {}
         self._ended: dict[Peer, ActorExit] = {}
-        self.given_up: deque[tuple[str, str]] = deque()
-        """Hosts that are known to have ended, before their silence says so: name, and why. Any
-        thread appends to it."""
         self._begun = config.min_actors == 0
         self._closed = False
         self._summary: dict[str, dict[str, float]] = {}
@@ -190,7 +187,6 @@ class HostLauncher:
             left_s = deadline - self._clock()
             self._hear(0.0 if ended else max(0.0, min(left_s, _POLL_S)))
             self._check_silence()
-            self._lose_given_up()
             self._speak()
             for one in self._ended.values():
                 host = self._where.pop(one.peer)
@@ -395,13 +391,6 @@ class HostLauncher:
             host.silent_s += passed_s
             if host.silent_s > self._config.host_timeout_s:
                 self._lose(who, host, f"was not heard for {host.silent_s:.0f} s")
-
-    def _lose_given_up(self) -> None:
-        while self.given_up:
-            name, why = self.given_up.popleft()
-            for who, host in list(self._hosts.items()):
-                if host.name == name:
-                    self._lose(who, host, f"has ended: {why}")
 
     def _lose(self, who: bytes, host: _Host, why: str) -> None:
         if not host.leaves or host.actors:

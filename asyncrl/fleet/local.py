@@ -23,7 +23,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -346,6 +346,19 @@ def pickled(body: object) -> bytes:
             "process, instead of such objects"
         ) from error
     return data
+
+
+def packed(run: Callable[[int], object]) -> bytes:
+    """Return what a host runs, on its way to a machine that has the same modules."""
+    return pickled((sys.path, pickled(run)))
+
+
+def unpacked(body: bytes) -> Callable[[int], object]:
+    """Return there what was packed; modules are found as where that was done."""
+    paths, run = cloudpickle.loads(body)
+    sys.path += [path for path in paths if path not in sys.path]
+    found: Callable[[int], object] = cloudpickle.loads(run)
+    return found
 
 
 def _exit_of(child: _Child, code: int, peak_bytes: int, why: str) -> ActorExit:

@@ -22,7 +22,6 @@ from asyncrl.core.types import ActorId
 from asyncrl.fleet.actor_manager import ActorManager, MakeSpec
 from asyncrl.fleet.config import HostsConfig
 from asyncrl.fleet.host_launcher import HostLauncher
-from asyncrl.fleet.ray import RayConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.evaluation import BackgroundEvaluation
 from asyncrl.learner.observer import Observed, Observer
@@ -36,9 +35,8 @@ from asyncrl.run.hosted import (
     admit_hosts,
     checked_key_file,
     facts_of,
-    places_on_ray,
+    places_for,
     publish,
-    start_on_ray,
 )
 from asyncrl.run.join import serve_run
 from asyncrl.run.launchers import HELPERS, RunLauncher, launcher_of
@@ -63,7 +61,8 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
         play = share.config.evaluate
         evaluate = make_evaluator or episode_evaluator_maker(make_eval_env, play)
         key_file = checked_key_file(config, parts.get("join_key"))
-        places, config = places_on_ray(share.config, undo)
+        closing = undo.enter_context(ExitStack())  # the trainer closes it, once there is one
+        places, config = places_for(share.config, parts.get("start_hosts"), closing)
         # Started first: it loads modules for the actors while the learner's side is built.
         starts = launcher_of(config, launcher)
         undo.callback(starts.close)
@@ -89,7 +88,6 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
             plan=plan,
             undo=undo,
         )
-        closing = undo.enter_context(ExitStack())  # the trainer closes it, once there is one
         learner = plan.build_learner()
         transport = ZmqTransport.of(starts.directory, schema=plan.schema, config=config.transport)
         link = transport.listen()
@@ -171,17 +169,24 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
         trainer = AsyncTrainer(learner, source, **given)
         if isinstance(fleet, HostLauncher):
             # Last: hosts wait a minute for answers, and a checkpoint may take longer to load.
-            usual = not (actor_agents or make_processor)
             publish(
                 key,
                 key_file,
                 closing,
-                partial(plan_actor, agent, config, seen.spec, facts, usual=usual),
+                partial(
+                    plan_actor,
+                    agent,
+                    config,
+                    seen.spec,
+                    facts,
+                    usual=not (actor_agents or make_processor),
+                ),
             )
             host = partial(
                 serve_run, key, agent, make_env, config, actor_agents, make_processor=make_processor
             )
-            start_on_ray(places, fleet, host, interrupter, closing)
+            if places:
+                places.start(host, interrupter.fail)
         undo.pop_all()
     return trainer
 
@@ -191,12 +196,12 @@ def _local(parts: Parts) -> RunLauncher | None:
     match parts.get("launcher"):
         case RunLauncher() as launcher:
             return launcher
-        case HostsConfig() | RayConfig() | None:
+        case HostsConfig() | None:
             return None
         case other:
             raise ConfigError(
-                f"launcher must be HostsConfig(...) or RayConfig(...), got {other!r:.80}; the "
-                "config's own `launcher` takes names"
+                f"launcher must be HostsConfig(...), got {other!r:.80}; the config's own "
+                "`launcher` takes names, and for Ray there is start_hosts=on_ray"
             )
 
 

@@ -19,15 +19,15 @@ from typing import Any, cast
 
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.host_link import StartedHosts
 from asyncrl.core.launcher import Launcher
 from asyncrl.core.messages import SOFTWARE, Peer, fits
 from asyncrl.core.settings import to_parameters
 from asyncrl.core.transport import Transport
 from asyncrl.fleet.host_launcher import HostLauncher
-from asyncrl.fleet.ray import RayHosts
 from asyncrl.run.join_key import JoinKey
 from asyncrl.run.launchers import HELPERS
+from asyncrl.run.parts import StartHosts
 from asyncrl.run.plan import Admit
 from asyncrl.run.run_config import RunConfig
 from asyncrl.transport.zeromq import Curve, ZmqLearnerLink, ZmqTransport
@@ -160,32 +160,20 @@ def publish(
     )
 
 
-def places_on_ray(config: RunConfig, undo: ExitStack) -> tuple[RayHosts | None, RunConfig]:
-    """Reserve places for hosts with launcher=ray, and listen where they can reach the learner."""
+def places_for(
+    config: RunConfig, start_hosts: StartHosts | None, closing: ExitStack
+) -> tuple[StartedHosts | None, RunConfig]:
+    """Take places for hosts that do not start themselves, and listen where they can connect."""
     if config.launcher != "ray":
         return None, config
-    places = RayHosts(config.ray, actors=config.actors)
-    undo.callback(places.close)
+    if start_hosts is None:
+        raise ConfigError(
+            "launcher=ray needs what starts the hosts there: pass start_hosts=on_ray (from asyncrl "
+            "import on_ray), as `asyncrl train` does"
+        )
+    places = start_hosts(config)
+    closing.callback(places.close)
     if config.transport.bind != "ipc":
         return places, config
     transport = replace(config.transport, bind=f"tcp://{places.address}")
     return places, replace(config, transport=transport)
-
-
-def start_on_ray(
-    places: RayHosts | None,
-    launcher: HostLauncher,
-    run: Callable[[int], object],
-    interrupter: Interrupter,
-    closing: ExitStack,
-) -> None:
-    """Start the hosts on Ray, if it has places; the run fails when none can start any more."""
-    if places is None:
-        return
-    closing.callback(places.close)
-    lost = launcher.given_up
-    places.serve(
-        run,
-        on_lost=lambda name, why: lost.append((name, why)),
-        on_failed=interrupter.fail,
-    )

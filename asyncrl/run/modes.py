@@ -34,7 +34,7 @@ NEEDS = (
     Need("mode", _ENVS, ("parts.processor", "parts.strategy", "make_processor", "make_eval_env")),
     Need("mode", _ACTORS, ("launcher", "supervision", "inference", "transport", "proxy")),
     Need("mode", _ACTORS, ("hosts", "ray", "serving", "ranks", "learners")),
-    Need("mode", _ACTORS, ("observers", "join_key")),
+    Need("mode", _ACTORS, ("observers", "join_key", "start_hosts")),
     Need("mode", _ACTORS, ("parts.actor_agents", "actor_agents", "trainer.batches_per_draw")),
     Need("mode", _ACTORS, ("trainer.max_lag_s", "trainer.max_lag_opt_steps")),
     Need("mode", _ACTORS, ("trainer.sync_interval_opt_steps", "limiter.band_transitions")),

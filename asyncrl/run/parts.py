@@ -13,11 +13,11 @@ from asyncrl.checkpoint.resume import Resume, open_checkpoints
 from asyncrl.core.agent import Agent, AgentConfig
 from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv, make_batch_env
 from asyncrl.core.evaluator import MakeEvaluator
+from asyncrl.core.host_link import StartedHosts
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.ranks import refuse_several
 from asyncrl.core.torch_threads import are_adaptive
 from asyncrl.fleet.config import HostsConfig
-from asyncrl.fleet.ray import RayConfig
 from asyncrl.learner.evaluation import EvaluationSite
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction
 from asyncrl.learner.trainer import CommonParts, Strategy, TrainerParts
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from asyncrl.learner.observer import MakeObserver
     from asyncrl.run.launchers import RunLauncher  # actors
     from asyncrl.run.share import Share  # which needs these
+
+
+StartHosts = Callable[[RunConfig], StartedHosts]
+"""Takes places for the hosts of a run on other machines."""
 
 
 class Learners(Protocol):
@@ -78,10 +82,13 @@ class Parts(CommonParts, total=False):
     interrupter: Interrupter | None
     """Stops the run from outside, with a reason."""
 
-    launcher: RunLauncher | HostsConfig | RayConfig | None
-    """`HostsConfig(...)` or `RayConfig(...)`: hosts that join, or that Ray starts, run the actors,
-    in place of the config's `launcher`. One from `start_launcher` is closed with the run. None: as
-    the config says."""
+    launcher: RunLauncher | HostsConfig | None
+    """`HostsConfig(...)`: hosts that join run the actors, in place of the config's `launcher`. One
+    from `start_launcher` is closed with the run. None: as the config says."""
+
+    start_hosts: StartHosts | None
+    """`on_ray`: Ray starts hosts that run the actors, with the config's `ray`, in place of its
+    `launcher`."""
 
     observers: Sequence[MakeObserver] | None
     """What makes those who watch the experience on its way, such as `record_order(path)`."""
@@ -96,13 +103,12 @@ class Parts(CommonParts, total=False):
     """Directory of films of the environment that the config names. None makes no films."""
 
 
-def placed(config: RunConfig, launcher: object) -> RunConfig:
-    """Return the config of a call, whose `launcher` may be settings."""
-    match launcher:
-        case HostsConfig():
-            return replace(config, launcher="hosts", hosts=launcher)
-        case RayConfig():
-            return replace(config, launcher="ray", ray=launcher)
+def placed(config: RunConfig, parts: Parts) -> RunConfig:
+    """Return the config of a call, whose parts may say where actors run."""
+    if parts.get("start_hosts"):
+        config = replace(config, launcher="ray")
+    if isinstance(hosts := parts.get("launcher"), HostsConfig):
+        config = replace(config, launcher="hosts", hosts=hosts)
     return config
 
 

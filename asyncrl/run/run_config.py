@@ -22,8 +22,7 @@ from asyncrl.core.replay_buffer import (
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import MOST_ACTORS
-from asyncrl.fleet.config import ActorManagerConfig, HostsConfig
-from asyncrl.fleet.ray import RayConfig
+from asyncrl.fleet.config import ActorManagerConfig, HostsConfig, RayConfig
 from asyncrl.learner.config import AsyncTrainerConfig, ReplayBufferProxyConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import (

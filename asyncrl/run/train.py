@@ -129,7 +129,7 @@ def build_trainer(
     given = {**parts, "data": data}
     check_mode(config, [name for name, part in given.items() if part is not None])
     config.parts.check()
-    config = placed(config, parts.get("launcher"))
+    config = placed(config, parts)
     parts = {**parts, **_named_parts(config, parts)}
     if parts.get("run_config") is None:
         parts["run_config"] = _described(config, env)

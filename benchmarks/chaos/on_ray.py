@@ -17,8 +17,8 @@ import psutil
 
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import AsyncRLError
-from asyncrl.fleet.config import HostsConfig
-from asyncrl.fleet.ray import RayConfig
+from asyncrl.extensions.ray.hosts import on_ray
+from asyncrl.fleet.config import HostsConfig, RayConfig
 from benchmarks.chaos.finding import Finding, Size, not_run
 from benchmarks.chaos.hosts import is_running
 from benchmarks.chaos.stage import Stage
@@ -28,7 +28,7 @@ from benchmarks.speed.hosts import cluster
 _TARGET = 30
 _ACTORS = 3
 _TIMEOUT_S = 2.0
-_ACTOR_S, _HOST_S, _BACK_S = 0.2, 1.0, 15.0
+_ACTOR_S, _GONE_S, _BACK_S = 0.2, 1.0, 15.0
 _CALM_S = 0.5
 _DEADLINE_S = 90.0
 _RAY = {
@@ -147,27 +147,28 @@ def measure(size: Size, directory: Path) -> list[Finding]:
     os.environ |= _RAY
     faults = Faults()
     with cluster() as address:
-        stage = _stage(directory / "faults")
-        stage.play(faults, launcher=RayConfig(address=address, hosts=_ACTORS))
+        stage = _stage(directory / "faults", address)
+        stage.play(faults, start_hosts=on_ray)
         return [
             *_in_time(faults),
             stage.balance(_TARGET, "hosts on Ray", loses_reports=True),
-            _without_head(_stage(directory / "head"), directory / "checkpoints", address),
+            _without_head(_stage(directory / "head", address), directory / "checkpoints"),
         ]
 
 
-def _stage(directory: Path) -> Stage:
+def _stage(directory: Path, address: str) -> Stage:
     directory.mkdir()
-    hosts = HostsConfig(host_timeout_s=_TIMEOUT_S)
-    return Stage(directory, configure=lambda config: replace(config, actors=_ACTORS, hosts=hosts))
+    hosts, ray = HostsConfig(host_timeout_s=_TIMEOUT_S), RayConfig(address=address, hosts=_ACTORS)
+    return Stage(
+        directory, configure=lambda config: replace(config, actors=_ACTORS, hosts=hosts, ray=ray)
+    )
 
 
-def _without_head(stage: Stage, checkpoints: Path, address: str) -> Finding:
+def _without_head(stage: Stage, checkpoints: Path) -> Finding:
     """Lose the cluster during a run; it must save and say so."""
     error = ""
     try:
-        places = RayConfig(address=address, hosts=_ACTORS)
-        stage.play(lose_head, launcher=places, checkpoint_dir=checkpoints)
+        stage.play(lose_head, start_hosts=on_ray, checkpoint_dir=checkpoints)
     except AsyncRLError as failed:
         error = str(failed)
     saved = Checkpointer(checkpoints).names()
@@ -181,7 +182,7 @@ def _without_head(stage: Stage, checkpoints: Path, address: str) -> Finding:
 
 
 def _in_time(faults: Faults) -> Iterator[Finding]:
-    limits = {"an actor": (_ACTOR_S, _ACTOR_S), "a host": (_HOST_S, _HOST_S)}
+    limits = {"an actor": (_ACTOR_S, _ACTOR_S), "a host": (_GONE_S, _TIMEOUT_S + 1.0)}
     for what, fault in faults.seen.items():
         gone_s, known_s = limits.get(what, (_BACK_S, _BACK_S))
         yield Finding(

@@ -33,7 +33,8 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.envs.gym import make_batch
-from asyncrl.fleet.ray import RayConfig
+from asyncrl.extensions.ray.hosts import on_ray
+from asyncrl.fleet.config import RayConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.run.join import join_run
@@ -181,6 +182,7 @@ def measure(case: Case, seconds: float, address: str = "") -> dict[str, float]:
             env=case.make_env,
             strategy=probe,
             join_key=directory / "join.key" if case.where == "join" else None,
+            start_hosts=on_ray if case.where == "ray" else None,
             recorder=None,
         )
         if proxy:

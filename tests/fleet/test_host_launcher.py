@@ -377,20 +377,3 @@ def test_round_trip_of_the_network_is_without_waits_in_the_learner() -> None:
     assert trip(0.25, 0.0) == 0.25
     assert [trip(1.0, 0.25) for _ in range(16)][-1] == 0.75, "what was long ago is forgotten"
     assert stage.launcher.network_s(peer(1)) == 0.0, "on no host"
-
-
-def test_a_host_that_is_known_to_have_ended_is_given_up_at_once() -> None:
-    stage = Stage()
-    host, other = HostSide(stage), HostSide(stage, "n2")
-    for actor_id in range(2):
-        stage.launcher.launch(peer(actor_id), body)
-    stage.launcher.given_up.append(("n1", "its node has died"))
-    stage.launcher.given_up.append(("n3", "it never joined"))
-    (ended,) = stage.look()
-    assert ended.gone == "host n1 has ended: its node has died"
-    assert stage.launcher.hosts()["n1"]["lost"] == 1
-    assert stage.launcher.hosts()["n2"]["lost"] == 0
-    host.say()
-    assert host.words == [{"lost": "this host has ended: its node has died"}], "if it still lives"
-    other.say()
-    assert not other.words

@@ -94,7 +94,7 @@ def test_a_run_that_no_host_can_join_is_refused(
 
 @pytest.mark.parametrize("launcher", ["ray", RunConfig()])
 def test_what_is_no_launcher_is_refused(launcher: Any) -> None:
-    with pytest.raises(ConfigError, match=r"must be HostsConfig\(...\) or RayConfig\(...\), got"):
+    with pytest.raises(ConfigError, match=r"must be HostsConfig\(...\), got"):
         build_trainer(CONFIG, agent=ConstantConfig(), env=CountingBatch, launcher=launcher)
 
 

@@ -1,45 +1,29 @@
-"""Stands for Ray where it is not installed: actors are threads, and it is as rude as Ray is.
+"""Stands for Ray where it is not installed: tasks are threads, and it is as rude as Ray is.
 
 It replaces the handler of SIGTERM, and prints to standard output.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
-from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor
+from concurrent.futures import ALL_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
-from types import SimpleNamespace
 from typing import Any
 
 from ray import util as util
 
 
-class _Method:
-    def __init__(self, pool: ThreadPoolExecutor, method: Any) -> None:
-        self._pool, self._method = pool, method
+class _Task:
+    def __init__(self, function: Any, options: dict[str, Any] | None = None) -> None:
+        self._function, self._options = function, options or {}
+
+    def options(self, **options: Any) -> _Task:
+        return _Task(self._function, options)
 
     def remote(self, *args: Any) -> Future[Any]:
-        return self._pool.submit(self._method, *args)
-
-
-class _Handle:
-    def __init__(self, kind: type, options: dict[str, Any]) -> None:
-        pool = ThreadPoolExecutor(options["max_concurrency"])
-        actor = kind()
-        self.name, self.serve = _Method(pool, actor.name), _Method(pool, actor.serve)
-
-
-class _Remote:
-    def __init__(self, kind: type, options: dict[str, Any] | None = None) -> None:
-        self._kind, self._options = kind, options or {}
-
-    def options(self, **options: Any) -> _Remote:
-        return _Remote(self._kind, options)
-
-    def remote(self) -> _Handle:
-        return _Handle(self._kind, self._options)
+        assert self._options["max_retries"]
+        return ThreadPoolExecutor(1).submit(self._function, *args)
 
 
 def _say(line: str) -> None:
@@ -47,13 +31,9 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-_AUTH_MODE = os.environ.get("RAY_AUTH_MODE")  # read at import, as by Ray
-
-
-def init(**_: Any) -> None:
-    if "TOKEN_OF_CLUSTER" in os.environ and _AUTH_MODE != "token":
-        sys.stderr.write("gcs_client.cc:210: Unauthenticated: RPC error: InvalidAuthToken: no\n")
-        raise ConnectionError("Failed to connect")
+def init(*, address: str, log_to_driver: bool, logging_level: str) -> None:
+    assert ":" in address, "any other may start a cluster"
+    assert (log_to_driver, logging_level) == (False, "CRITICAL")
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _say("(raylet) A worker died or was killed while executing a task\n")
 
@@ -62,26 +42,22 @@ def nodes() -> list[dict[str, Any]]:
     return [{"NodeID": "", "Alive": True, "Resources": {"CPU": 2.0}}] * 2
 
 
-def get_runtime_context() -> Any:
-    return SimpleNamespace(get_node_id=lambda: "0")
+def available_resources() -> dict[str, float]:
+    return {"CPU": 3.0}
 
 
-def remote(kind: type) -> _Remote:
-    return _Remote(kind)
+def remote(function: Any) -> _Task:
+    return _Task(function)
 
 
-def wait(refs: list[Future[Any]], *, num_returns: int = 1, timeout: float) -> Any:
-    when = FIRST_COMPLETED if num_returns == 1 else ALL_COMPLETED
-    done, late = wait_for(refs, timeout, when)
+def wait(refs: list[Future[Any]], *, num_returns: int, timeout: float) -> Any:
+    assert num_returns == len(refs)
+    done, late = wait_for(refs, timeout, ALL_COMPLETED)
     return [*done], [*late]
 
 
-def get(ref: Future[Any]) -> Any:
-    return ref.result()
-
-
-def kill(_: object) -> None:
-    """Threads cannot be killed."""
+def get(refs: list[Future[Any]]) -> Any:
+    return [ref.result() for ref in refs]
 
 
 def shutdown() -> None:

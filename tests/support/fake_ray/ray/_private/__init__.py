@@ -1,1 +1,0 @@
-"""What is used of Ray that is private."""

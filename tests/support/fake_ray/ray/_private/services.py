@@ -1,1 +1,0 @@
-"""Finds no cluster on this machine."""
