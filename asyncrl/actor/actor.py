@@ -187,8 +187,7 @@ class Actor:
         """Wait for the first model, then reset the environments, unless it must finish."""
         self._watch.start()
         self._policy.train()
-        while self._model.version < 0 and not self._must_finish():
-            self._progress.waiting(True)
+        while self._model.version < 0 and self.may_wait():
             self._model.sync(timeout_s=_WAIT_S)
         self._progress.waiting(False)
         self._watch.lap("wait")
@@ -210,7 +209,7 @@ class Actor:
         busy_s = processor_s()
         try:
             outcome = self._env.step(act.action)
-        except NoAnswer:  # as above, where a user's own loop steps
+        except NoAnswer:  # as above, where a program's own loop steps
             return
         except BaseException as error:
             # BaseException includes `sys.exit` in an environment.
@@ -335,6 +334,11 @@ class Actor:
         """Whether the run ends, or this actor will be replaced."""
         return self._link.stopping() or self._progress.finishing()
 
+    def may_wait(self) -> bool:
+        """Report a wait, and return whether it may go on: False if this actor must finish."""
+        self._progress.waiting(True)
+        return not self._must_finish()
+
     def _rebuild_env(self, rebuilder: EnvRebuilder, error: BaseException) -> None:
         """Continue in new environments, unless the actor must finish before they are built."""
         self._watch.lap("env")
@@ -374,8 +378,7 @@ class Actor:
         """Wait for this time, and meanwhile receive models and send what is ready."""
         self._watch.lap("env")
         until = self._clock() + seconds
-        while (left_s := until - self._clock()) > 0 and not self._must_finish():
-            self._progress.waiting(True)
+        while (left_s := until - self._clock()) > 0 and self.may_wait():
             self._model.sync(timeout_s=min(_WAIT_S, left_s))
         self._progress.waiting(False)
         self._watch.lap("wait")
@@ -395,11 +398,7 @@ class Actor:
 
         Waiting is the normal state of an actor whose learner is the slower side.
         """
-        self._progress.waiting(True)
-        while not self._must_finish():
-            if self._link.may_begin(self._outbox.next_seq, _WAIT_S):
-                break
-            self._progress.waiting(True)
+        while self.may_wait() and not self._link.may_begin(self._outbox.next_seq, _WAIT_S):
             self._model.sync()
             self._send_ready()
         self._progress.waiting(False)

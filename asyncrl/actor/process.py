@@ -94,6 +94,9 @@ class ActorSpec(Spec):
     """Whether its process runs nothing else, limited to one thread: it may set up logging and the
     global random generators."""
 
+    runs: Callable[[Actor, Hello, int], None] = Actor.run
+    """Runs the actor, given what it says first and its environments' seed."""
+
     def run(self, peer: Peer, progress: Progress) -> None:
         """Run the actor, from its first model to its final report."""
         incarnation = (peer.actor_id, peer.incarnation)
@@ -136,7 +139,7 @@ class ActorSpec(Spec):
                 changes=home if self.changes_env else None,
             )
             hello = Hello(peer=peer, schema_hash=self.schema.hash())
-            actor.run(hello, derive_seed(self.seed, Role.ENVIRONMENT, *incarnation))
+            self.runs(actor, hello, derive_seed(self.seed, Role.ENVIRONMENT, *incarnation))
 
     def instructions(self) -> dict[str, Any]:
         """Return the change of environments, which a host does not know."""

@@ -52,7 +52,7 @@ had given it up."""
 class HostTimeouts:
     """How long a host waits, in seconds."""
 
-    first_answer_s: float
+    first_answer_s: float = 60.0
     """For the learner's first answer."""
 
     learner_s: float

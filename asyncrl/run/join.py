@@ -10,11 +10,12 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from asyncrl.actor.process import ActorSpec
 from asyncrl.actor.step_processor import StepProcessor
@@ -23,11 +24,11 @@ from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.errors import ConfigError, WireError
 from asyncrl.core.goals import RelabelsGoals
 from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.launcher import Launcher
 from asyncrl.core.messages import EnvChange, Peer
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.transport import Transport
-from asyncrl.fleet.host import Host, HostTimeouts
-from asyncrl.fleet.local import LocalLauncher
+from asyncrl.fleet.host import Host, HostTimeouts, Outcome
 from asyncrl.run.describe_env import describe_in_child
 from asyncrl.run.hosted import Plain, facts_of
 from asyncrl.run.join_key import JoinKey
@@ -38,7 +39,7 @@ from asyncrl.transport.zeromq import Curve, ZmqHostLine, ZmqTransport, ZmqTransp
 
 _log = logging.getLogger(__name__)
 
-_FIRST_ANSWER_S = 60.0
+_JOINED = "joined %s with room for %d actors"
 
 
 def join_run(
@@ -97,54 +98,96 @@ def serve_run(
     check_run(agent, make_env, make_processor, config, actor_agents)
     interrupter = interrupter or Interrupter()
     while not interrupter.is_set:
-        with ExitStack() as undo:
-            launcher = start_launcher()
-            undo.callback(launcher.close)
-            plan = _plan(agent, make_env, make_processor, config, actor_agents, launcher)
+        with closing(start_launcher()) as launcher:
+            timeout_s = config.supervision.start_timeout_s
+            goals = isinstance(config.replay, RelabelsGoals)
+            seen = describe_in_child(make_env, timeout_s=timeout_s, launcher=launcher, goals=goals)
+            plan = RunPlan(agent, make_env, make_processor, config, actor_agents, seen=seen)
             facts = facts_of(agent, actor_agents, config, plan.schema.hash())
             _log.info("connecting to %s", key.address)
-            line = ZmqHostLine(key.address, key.curve, config.transport)
-            undo.callback(line.close)
-            specs = OrderedSpecs(key, config, plan, ActorKeys(key.curve.server))
-            host = _host(specs, launcher, line, facts, actors)
-            outcome = host.run(interrupter)
+            outcome = HostPlan.of_run(key, plan, facts).serve(
+                launcher,
+                interrupter,
+                room=actors,
+                on_welcome=partial(_log.info, _JOINED, key.address, actors),
+            )
             if outcome != "lost":
                 return outcome
         _log.warning("the learner had given up this host, whose actors were ended; it joins again")
     return "left"
 
 
-def _plan(
-    agent: AgentConfig,
-    make_env: MakeBatchEnv,
-    make_processor: Callable[[], StepProcessor] | None,
-    config: RunConfig,
-    actor_agents: Sequence[AgentConfig] | None,
-    launcher: LocalLauncher,
-) -> RunPlan:
-    timeout_s = config.supervision.start_timeout_s
-    goals = isinstance(config.replay, RelabelsGoals)
-    seen = describe_in_child(make_env, timeout_s=timeout_s, launcher=launcher, goals=goals)
-    return RunPlan(agent, make_env, make_processor, config, actor_agents, seen=seen)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPlan:
+    """How to be a host of a run: what it says, and how it builds the actors that are ordered."""
 
+    key: JoinKey
+    facts: Plain
+    """What the learner compares with its own."""
 
-def _host(
-    specs: OrderedSpecs, launcher: LocalLauncher, line: ZmqHostLine, facts: Plain, actors: int
-) -> Host:
-    config, address = specs.config, specs.key.address
-    return Host(
-        launcher,
-        line,
-        {**facts, "host": f"{socket.gethostname()}/{os.getpid()}", "room": actors},
-        specs.make,
-        HostTimeouts(
-            first_answer_s=_FIRST_ANSWER_S,
-            learner_s=config.hosts.learner_timeout_s,
-            stop_s=config.supervision.stop_timeout_s,
-        ),
-        offer_key=specs.keys.offer,
-        on_welcome=lambda: _log.info("joined %s with room for %d actors", address, actors),
-    )
+    schema: SegmentSchema
+    transport: ZmqTransportConfig
+    timeouts: HostTimeouts
+    build: Callable[[Peer, Transport, EnvChange], ActorSpec]
+    """Returns an actor, of its connection and the change of environments in force."""
+
+    @classmethod
+    def of_run(cls, key: JoinKey, plan: RunPlan, facts: Plain) -> Self:
+        """Return how to be a host that has the settings of the run."""
+        config = plan.config
+        learner_s, stop_s = config.hosts.learner_timeout_s, config.supervision.stop_timeout_s
+        return cls(
+            key=key,
+            facts=facts,
+            schema=plan.schema,
+            transport=config.transport,
+            timeouts=HostTimeouts(learner_s=learner_s, stop_s=stop_s),
+            build=lambda peer, transport, change: plan.actor_spec(
+                lambda *_, **__: transport, None, change, peer
+            ),
+        )
+
+    def serve(
+        self,
+        launcher: Launcher,
+        interrupter: Interrupter,
+        *,
+        room: int,
+        on_welcome: Callable[[], object],
+        program: bool = False,
+    ) -> Outcome:
+        """Be a host until it ends; what still runs is the caller's to end. See `Host.run`.
+
+        `program` says that it acts in its own loop, and may leave at any time.
+        """
+        keys = ActorKeys(self.key.curve.server)
+        name = f"{socket.gethostname()}/{os.getpid()}"
+        with closing(ZmqHostLine(self.key.address, self.key.curve, self.transport)) as line:
+            host = Host(
+                launcher,
+                line,
+                {**self.facts, "host": name, "room": room, "program": program},
+                partial(self._ordered, keys),
+                self.timeouts,
+                offer_key=keys.offer,
+                on_welcome=on_welcome,
+            )
+            return host.run(interrupter)
+
+    def _ordered(self, keys: ActorKeys, peer: Peer, welcome: Plain, order: Plain) -> ActorSpec:
+        """Return the actor that the learner orders, which adds what only the learner knows."""
+        match welcome, order:
+            case (
+                {"run": str(run_id)},
+                {"key": str(public), "change": [int(number), dict(kwargs)]},
+            ):
+                curve = keys.take(public)
+            case _:
+                raise WireError("the learner's order for an actor cannot be read")
+        transport = ZmqTransport(
+            self.key.address, schema=self.schema, run_id=run_id, config=self.transport, curve=curve
+        )
+        return self.build(peer, transport, EnvChange(number=number, kwargs=kwargs))
 
 
 class ActorKeys:
@@ -167,50 +210,3 @@ class ActorKeys:
         if curve is None:
             raise WireError(f"the learner names the key {public!r:.60}, which is not offered here")
         return curve
-
-
-@dataclass(frozen=True, slots=True)
-class OrderedSpecs:
-    """Makes the specs of actors, of the plan made here and the learner's orders."""
-
-    key: JoinKey
-    config: RunConfig
-    plan: RunPlan
-    keys: ActorKeys
-
-    def make(self, peer: Peer, welcome: Plain, order: Plain) -> ActorSpec:
-        """Return the spec of an actor."""
-        transport, change = ordered(
-            self.key, self.keys, self.plan.schema, self.config.transport, welcome, order
-        )
-        return self.plan.actor_spec(_Admit(transport), None, change, peer)
-
-
-def ordered(
-    key: JoinKey,
-    keys: ActorKeys,
-    schema: SegmentSchema,
-    config: ZmqTransportConfig,
-    welcome: Plain,
-    order: Plain,
-) -> tuple[ZmqTransport, EnvChange]:
-    """Return what the learner's order says: an actor's connection, and the change in force."""
-    match welcome, order:
-        case (
-            {"run": str(run_id)},
-            {"key": str(public), "change": [int(number), dict(kwargs)]},
-        ):
-            curve = keys.take(public)
-        case _:
-            raise WireError("the learner's order for an actor cannot be read")
-    transport = ZmqTransport(key.address, schema=schema, run_id=run_id, config=config, curve=curve)
-    return transport, EnvChange(number=number, kwargs=kwargs)
-
-
-@dataclass(frozen=True, slots=True)
-class _Admit:
-    transport: ZmqTransport
-
-    def __call__(self, peer: Peer, *, evaluates: bool = False) -> Transport:
-        """Return the transport that the learner's order is for."""
-        return self.transport

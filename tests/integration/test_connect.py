@@ -217,8 +217,7 @@ def test_a_program_needs_no_torch(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 
 
 def test_an_agent_that_stores_more_of_its_actions_takes_no_others() -> None:
-    session = SimpleNamespace(columns_of_actions=["log_prob"], agent="PPOConfig")
     actor = Connection.__new__(Connection)
-    actor._session = session  # type: ignore[assignment]
+    actor._session = SimpleNamespace(columns_of_actions=["log_prob"], agent="PPOConfig")
     with pytest.raises(ConfigError, match="PPOConfig stores log_prob of each action"):
         actor.override(0)

@@ -1,100 +1,102 @@
 """Turns a loop that steps its own environment into the environment of an actor.
 
-Two threads meet here. The user's calls `act` and `observe`; the actor's calls `reset` and `step`,
-which wait for them. An actor that must finish gets `NoAnswer` instead. Knows nothing about networks
-and learners.
+Two threads meet here. The user's calls `act` and `observe`; the actor's resets and steps its
+environment, and waits for them there. An actor that must finish gets `NoAnswer` instead. Knows
+nothing about networks and learners.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from asyncrl.actor.acting_model import NoAnswer
-from asyncrl.core.env import SUCCESS, BoxSpec, DiscreteSpec, EnvSpec, EnvStep
+from asyncrl.actor.actor import Actor
+from asyncrl.actor.process import ActorSpec
+from asyncrl.core.env import SUCCESS, BoxSpec, DiscreteSpec, EnvSpec, EnvStep, PackedSpec
 from asyncrl.core.errors import ConfigError, TransportError
+from asyncrl.core.messages import Hello
 from asyncrl.core.types import Array
 
 _POLL_S = 0.1
 _SUCCESS_KEYS = ("is_success", "success")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Outcome:
-    reward: float
-    terminated: bool
-    truncated: bool
-    success: Mapping[str, Array] | None
-    last_obs: Array | None
-    action: Array
-    """What was done."""
+_NO_PLACE = "the learner has no place for this actor yet"
+_HAS_PLACE = "the learner wants no more experience now, or is out of reach"
 
 
 class UserLoop:
-    """One environment, stepped by the user's thread. `begin` starts each actor's use of it."""
+    """One environment, stepped by the user's thread. It serves one actor at a time."""
 
-    checks_itself = True
-    n_envs = 1
-
-    def __init__(self, spec: EnvSpec) -> None:
+    def __init__(self, spec: EnvSpec, timeout_s: float) -> None:
         self.spec = spec
-        self.why_waiting = ""
+        """Observation and action spaces of the run."""
+        self.why_waiting = _NO_PLACE
         """Why there is no action now; part of the error of a call that has waited for too long."""
+        self._timeout_s = timeout_s
         self._changed = threading.Condition()
+        self._actor: Actor | None = None
         self._obs: Array | None = None  # an action is wanted for it
-        self._taken = False  # the actor has it
+        self._taken: Array | None = None  # the one that the actor has
         self._action: Array | None = None  # the answer
+        self._before: Array | None = None  # the observation that the last action was for
         self._done: Array | None = None  # the action whose outcome is due
         self._counts = False  # the actor that chose it still runs
-        self._outcome: _Outcome | None = None
+        self._outcome: EnvStep | None = None
         self._end: Exception | None = None
-        self._must_finish: Callable[[], bool] = lambda: False
 
     # --- the user's thread ------------------------------------------------------------------------
 
-    def act(self, obs: object, timeout_s: float) -> Array:
-        """Return the action for an observation."""
-        row = self._as_obs(obs)
+    @property
+    def ended(self) -> bool:
+        """Whether the run has ended, or this connection was closed."""
+        return self._end is not None
+
+    def act(self, obs: object, *, timeout_s: float | None = None) -> Array:
+        """Return the action for one observation, an array of the observation space.
+
+        Waits while the learner does not want more experience, or is out of reach; after the timeout
+        it raises `TransportError`, and may be called again. Raises `TransportClosed` when the run
+        has ended.
+        """
+        row = _row(obs, self.spec.observation, "an observation")
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
         with self._changed:
             if self._done is not None:
                 raise ConfigError("call observe with what the last action has led to, then act")
-            if self._obs is None or not self._taken:
-                self._obs, self._taken = row, False
-            elif not np.array_equal(self._obs, row):  # else the same call again, after a timeout
+            if self._taken is not None and not np.array_equal(self._taken, row):
                 raise ConfigError(
                     "an action for another observation is still awaited, after a timeout; call act "
-                    f"with that one, {self._obs!r:.80}, until there is an action"
+                    f"with that one, {self._taken!r:.80}, until there is an action"
                 )
+            self._obs = row
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._action is not None or self._end, timeout_s)
+            self._changed.wait_for(lambda: self._action is not None or self._end, limit_s)
             if self._action is None:
                 raise self._end or TransportError(
-                    f"no action within {timeout_s:g} s: {self.why_waiting}; call act again to wait "
+                    f"no action within {limit_s:g} s: {self.why_waiting}; call act again to wait "
                     "on with the same observation"
                 )
-            self._done, self._action, self._obs = self._action, None, None
+            self._before, self._done = row, self._action
+            self._obs = self._taken = self._action = None
             return self._done.copy()
 
     def override(self, action: object) -> None:
-        """Replace the action whose outcome is due by the one that was done."""
+        """Replace the last action by what was done instead, as by a person who takes over.
+
+        Call it between `act` and `observe`. The replaced action is stored and learned from. Not for
+        agents that store more about an action than itself, as on-policy ones do.
+        """
         spec = self.spec.action
-        given = np.asarray(action)
-        row = given.astype(spec.dtype)
-        # Floats may be rounded, integers must be exact.
-        fits = np.isfinite(row).all() if row.dtype.kind == "f" else np.array_equal(row, given)
-        if given.shape != spec.shape or given.dtype.kind not in "biuf" or not fits:
-            raise ConfigError(
-                f"an action must be {spec.dtype} of shape {spec.shape}, got {given.dtype} of shape "
-                f"{given.shape}: {action!r:.80}"
-            )
-        if choices := _choices(spec):
-            low, high = choices
-            if (row < low).any() or (row > high).any():
-                raise ConfigError(f"an action must be from {low} to {high}, got {action!r:.80}")
+        row = _row(action, spec, "an action")
+        low, high = (0, spec.n - 1) if isinstance(spec, DiscreteSpec) else (spec.low, spec.high)
+        is_choice = isinstance(spec, DiscreteSpec) or spec.categorical
+        if is_choice and ((row < low) | (row > high)).any():
+            raise ConfigError(f"an action must be from {low} to {high}, got {action!r:.80}")
         with self._changed:
             if self._done is None:
                 raise ConfigError("call override between act and observe")
@@ -103,14 +105,19 @@ class UserLoop:
     def observe(
         self,
         reward: float,
+        terminated: bool = False,
+        truncated: bool = False,
+        info: Mapping[str, Any] | None = None,
         *,
-        terminated: bool,
-        truncated: bool,
-        info: Mapping[str, Any],
-        obs: object,
+        obs: object = None,
     ) -> None:
-        """Take the outcome of the last action."""
-        last = None if obs is None else self._as_obs(obs)
+        """Report what the last action has led to; does not wait.
+
+        The next `act` has the observation that followed, or the first one of the next episode.
+        `obs` is the last one of an episode; it is required if the episode was truncated.
+        `info["is_success"]` is recorded as in any environment.
+        """
+        last = None if obs is None else _row(obs, self.spec.observation, "an observation")
         if truncated and not terminated and last is None:
             raise ConfigError(
                 "an episode that is truncated needs its last observation: observe(..., "
@@ -118,23 +125,20 @@ class UserLoop:
             )
         if not np.isfinite(reward):
             raise ConfigError(f"reward must be finite, got {reward!r}")
-        try:
-            success = _success(info)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(
-                f"is_success of an info must be a number or a bool: {error}"
-            ) from error
+        success = _success(info or {})
         with self._changed:
-            if self._done is None:
+            if self._done is None or self._before is None:
                 raise ConfigError("call act before observe")
+            final = (self._before if last is None else last)[None]
             if self._counts:
-                self._outcome = _Outcome(
-                    reward=float(reward),
-                    terminated=bool(terminated),
-                    truncated=bool(truncated),
-                    success=success,
-                    last_obs=last,
-                    action=self._done,
+                self._outcome = EnvStep(
+                    final,
+                    np.array([reward], np.float32),
+                    np.array([bool(terminated)]),
+                    np.array([bool(truncated)]),
+                    final,
+                    info=success if terminated or truncated else None,
+                    action=self._done[None],
                 )
             self._done = None
             self._changed.notify_all()
@@ -147,106 +151,103 @@ class UserLoop:
 
     # --- the actor's thread -----------------------------------------------------------------------
 
-    def begin(self, must_finish: Callable[[], bool]) -> None:
-        """Serve another actor, which asks `must_finish` while it waits."""
+    def make_env(self) -> _Env:
+        """Return this loop as an actor sees it."""
+        return _Env(self.spec, self._reset, self._step)
+
+    def here(self, spec: ActorSpec) -> ActorSpec:
+        """Return an actor of `make_env` that runs in a thread of this process."""
+        return replace(spec, changes_env=False, owns_process=False, runs=self._run)
+
+    def _run(self, actor: Actor, hello: Hello, seed: int) -> None:
+        """Run an actor here: the user's thread answers it, until it ends."""
+        self._serve(actor, _HAS_PLACE)
+        try:
+            with suppress(NoAnswer):  # it had to finish before the first observation came
+                actor.run(hello, seed)
+        finally:
+            with self._changed:
+                if self._actor is actor:  # else it was killed, and another one has begun
+                    self._serve(None, _NO_PLACE)
+
+    def _serve(self, actor: Actor | None, why_waiting: str) -> None:
+        """Forget the actor before: what its last action leads to is ignored."""
         with self._changed:
-            self._must_finish = must_finish
-            self.leave(must_finish)
+            self._actor, self.why_waiting = actor, why_waiting
+            self._taken = self._action = self._outcome = None
+            self._counts = False
 
-    def leave(self, must_finish: Callable[[], bool]) -> bool:
-        """Forget an actor that has ended: what its last action leads to is ignored.
-
-        Returns False, and does nothing, if another one has begun: the thread of one that was killed
-        may end later.
-        """
-        with self._changed:
-            if self._must_finish is not must_finish:
-                return False
-            self._taken = self._counts = False
-            self._action = self._outcome = None
-            return True
-
-    def reset(self, seed: int) -> Array:
+    def _reset(self, _: int) -> Array:
         """Wait for an observation."""
-        if not self._wait(self._has_obs):
-            raise NoAnswer("no observation came")
-        return self._take_obs()
+        self._wait(lambda: self._obs is not None, "an observation")
+        with self._changed:
+            assert self._obs is not None  # noqa: S101  # only an action for it ends it
+            self._taken = self._obs
+            return self._obs[None].copy()
 
-    def step(self, action: Array) -> EnvStep:
+    def _step(self, action: Array) -> EnvStep:
         """Hand an action over; wait for its outcome, and for the next observation."""
         with self._changed:
-            before = self._obs
-            assert before is not None  # noqa: S101  # `reset` or the last `step` has returned it
             self._action, self._counts = action[0], True
             self._changed.notify_all()
-        if not self._wait(lambda: self._outcome is not None):
-            raise NoAnswer("the outcome of an action did not come")
+        self._wait(lambda: self._outcome is not None, "the outcome of an action")
         out = self._outcome
-        assert out is not None  # noqa: S101  # `_wait` has seen it
-        ended, last = out.terminated or out.truncated, out.last_obs
+        assert out is not None  # noqa: S101  # it has waited for it
         self._outcome, self._counts = None, False
-        if self._wait(self._has_obs):
-            obs = self._take_obs()
-        elif ended:
-            obs = (before if last is None else last)[None]
-        else:
-            raise NoAnswer("the observation after an action did not come")
-        final = obs
-        if ended:
-            final = (before if last is None else last)[None]
-        return EnvStep(
-            obs,
-            np.array([out.reward], np.float32),
-            np.array([out.terminated]),
-            np.array([out.truncated]),
-            final,
-            info=out.success if ended else None,
-            action=out.action[None],
-        )
+        ended = bool(out.terminated[0] or out.truncated[0])
+        try:
+            obs = self._reset(0)
+        except NoAnswer:
+            if not ended:
+                raise
+            obs = out.obs
+        return out._replace(obs=obs, final_obs=out.final_obs if ended else obs)
+
+    def _wait(self, ready: Callable[[], bool], what: str) -> None:
+        """Wait, or raise `NoAnswer` if the actor must finish first."""
+        while True:
+            with self._changed:
+                if self._changed.wait_for(ready, _POLL_S):
+                    return
+            if self._actor is None or not self._actor.may_wait():
+                raise NoAnswer(f"{what} did not come")
+
+
+@dataclass(frozen=True, slots=True)
+class _Env:
+    """The loop as an actor sees it."""
+
+    checks_itself = True
+    n_envs = 1
+
+    spec: EnvSpec
+    reset: Callable[[int], Array]
+    step: Callable[[Array], EnvStep]
 
     def close(self) -> None:
         """Do nothing: the environment is the user's."""
 
-    def _has_obs(self) -> bool:
-        return self._obs is not None and not self._taken
 
-    def _take_obs(self) -> Array:
-        with self._changed:
-            assert self._obs is not None  # noqa: S101  # `_has_obs` was true, and only `act` ends it
-            self._taken = True
-            return self._obs[None].copy()
-
-    def _wait(self, ready: Callable[[], bool]) -> bool:
-        """Wait; return False if the actor must finish first."""
-        while True:
-            with self._changed:
-                if self._changed.wait_for(ready, _POLL_S):
-                    return True
-            if self._must_finish():
-                return False
-
-    def _as_obs(self, obs: object) -> Array:
-        spec = self.spec.observation
-        shape, dtype = spec.shape, np.dtype(spec.dtype)
-        given = np.asarray(obs)
-        if given.shape != shape or given.dtype.kind not in "biuf":
-            raise ConfigError(
-                f"an observation must be {dtype} of shape {shape}, got {given.dtype} of shape "
-                f"{given.shape}"
-            )
-        row = given.astype(dtype)
-        if dtype.kind == "f" and not np.isfinite(row).all():
-            raise ConfigError(f"an observation must be finite, got {obs!r:.200}")
-        return row
-
-
-def _choices(action: BoxSpec | DiscreteSpec) -> tuple[Array | int, Array | int] | None:
-    """Return the first and last choices of an action; None if it is a quantity."""
-    if isinstance(action, DiscreteSpec):
-        return 0, action.n - 1
-    return (action.low, action.high) if action.categorical else None
+def _row(given: object, spec: BoxSpec | PackedSpec | DiscreteSpec, what: str) -> Array:
+    """Return a copy of what the user gave, in the dtype of its space."""
+    found = np.asarray(given)
+    row = found.astype(spec.dtype) if found.dtype.kind in "biuf" else None
+    # Floats may be rounded, integers must be exact.
+    exact = row is None or row.dtype.kind == "f" or np.array_equal(row, found)
+    if row is None or not exact or found.shape != spec.shape:
+        raise ConfigError(
+            f"{what} must be {spec.dtype} of shape {spec.shape}, got {found.dtype} of shape "
+            f"{found.shape}: {given!r:.80}"
+        )
+    if row.dtype.kind == "f" and not np.isfinite(row).all():
+        raise ConfigError(f"{what} must be finite, got {given!r:.200}")
+    return row
 
 
 def _success(info: Mapping[str, Any]) -> Mapping[str, Array] | None:
+    """Return the number of an episode that says whether it was a success, if its info has one."""
     found = next((info[key] for key in _SUCCESS_KEYS if key in info), None)
-    return None if found is None else {SUCCESS: np.array([float(found)], np.float32)}
+    try:
+        return None if found is None else {SUCCESS: np.array([float(found)], np.float32)}
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"is_success of an info must be a number or a bool: {error}") from error
