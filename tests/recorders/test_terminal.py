@@ -38,7 +38,7 @@ SUMMARY = {
     "env_steps_per_s": 647.3,
     "opt_steps_per_s": 16.2,
     "best_score": 482.1,
-    "seconds_to_stop_bar": 700.2,
+    "seconds_to_stop_bar": 120.2,
     "learner_shares": {"opt": 0.3, "wait": 0.6, "other": 0.1, "save": 0.0},
     "actor_shares": {"env": 0.7, "policy": 0.3},
     "verdict": {"kind": "learner-bound", "sentence": "learner-bound: actors wait 60 %"},
@@ -167,7 +167,7 @@ def test_summary_says_how_it_went_and_where_the_results_are() -> None:
     assert render_summary(SUMMARY).splitlines() == [
         "run ended: an evaluation reached 475 (482.1)",
         "  score      482.1",
-        "  time       12 m 23 s, score reached after 11 m 40 s",
+        "  time       12 m 23 s, score reached after 2 m 00 s",
         "  env steps  481.2 k (647/s)",
         "  opt steps  12.0 k (16.2/s)",
         "  learner    wait 60 %, opt 30 %, other 10 %",
