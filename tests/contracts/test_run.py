@@ -278,13 +278,9 @@ def test_model_that_is_not_finite_is_neither_published_nor_evaluated_nor_saved(
     make: Make, services: dict[str, Any], last: int, tmp_path: Path
 ) -> None:
     checkpointer, recorder = Checkpointer(tmp_path), MemoryRecorder()
-    trainer = make(
-        agent=Diverging(),
-        services=SERVICES | {"save_interval_opt_steps": 0} | services,
-        stop=MaxOptSteps(last),
-        checkpointer=checkpointer,
-        recorder=recorder,
-    )
+    services = SERVICES | {"save_interval_opt_steps": 0} | services
+    parts: dict[str, Any] = {"checkpointer": checkpointer, "recorder": recorder}
+    trainer = make(agent=Diverging(), services=services, stop=MaxOptSteps(last), **parts)
     words = f"'weights' is not finite after {min(last, 5)} optim"
     with pytest.raises(NonFiniteModel, match=words) as raised:
         trainer.train()
@@ -394,13 +390,9 @@ def test_numbers_of_a_callback_are_recorded_and_may_end_the_run_and_choose_the_b
     make: Make,
 ) -> None:
     recorder = MemoryRecorder()
-    trainer = make(
-        services=SERVICES | {"save_best_by": "mine/steps"},
-        recorder=recorder,
-        callbacks=[Noting([], "mine")],
-        stop=ReachesUpperBound("mine/steps", 5),
-    )
-    result = trainer.train()
+    services, stop = SERVICES | {"save_best_by": "mine/steps"}, ReachesUpperBound("mine/steps", 5)
+    parts: dict[str, Any] = {"recorder": recorder, "callbacks": [Noting([], "mine")]}
+    result = make(services=services, stop=stop, **parts).train()
     assert result.stop_reason == "mine/steps reached 5 (6)"
     assert (result.best_by, result.best_score, result.best_opt_steps) == ("mine/steps", 6.0, 6)
     assert recorder.last("mine/steps") == 6.0
@@ -423,13 +415,9 @@ def test_callbacks_are_called_for_evaluations_checkpoints_models_and_episodes(
     make: Make, tmp_path: Path
 ) -> None:
     events = Events()
-    services = SERVICES | {"save_interval_opt_steps": 2}
-    trainer = make(
-        services=services,
-        callbacks=[events],
-        checkpointer=Checkpointer(tmp_path),
-        stop=MaxOptSteps(7),
-    )
+    services, checkpointer = SERVICES | {"save_interval_opt_steps": 2}, Checkpointer(tmp_path)
+    parts: dict[str, Any] = {"checkpointer": checkpointer, "stop": MaxOptSteps(7)}
+    trainer = make(services=services, callbacks=[events], **parts)
     with trainer:
         for batch in trainer.batches():
             trainer.learn(batch)

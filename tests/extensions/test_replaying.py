@@ -31,6 +31,7 @@ from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.config import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
+from asyncrl.learner.trainer import Trainer
 from asyncrl.replay.hindsight import HindsightReplayConfig
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
@@ -71,9 +72,9 @@ def config_of(
     )
 
 
-def recorded(config: RunConfig, path: Path) -> AsyncTrainer:
+def recorded(config: RunConfig, path: Path, **parts: Any) -> AsyncTrainer:
     """Train with two actors; return the trainer."""
-    trainer = build_trainer(config, observers=[record_order(path)])
+    trainer = build_trainer(config, observers=[record_order(path)], **parts)
     assert isinstance(trainer, AsyncTrainer)
     assert trainer.train().opt_steps == config.max_opt_steps
     return trainer
@@ -83,6 +84,14 @@ def assert_same_bits(state: Params, again: Params) -> None:
     assert state.keys() == again.keys()
     for name, value in state.items():
         assert value.tobytes() == again[name].tobytes(), name
+
+
+def replays(directory: Path, trainer: Trainer, **parts: Any) -> Any:
+    """Replay a run to its end, without a difference; return the trainer of the replay."""
+    replayed = replay_run(directory, **parts)
+    assert (replayed.opt_steps, replayed.source.differs) == (trainer.opt_steps, None)
+    assert_same_bits(trainer.agent.state(), replayed.agent.state())
+    return replayed
 
 
 @pytest.fixture(scope="module")
@@ -127,13 +136,10 @@ CASES = [
 @pytest.mark.parametrize("config", CASES)
 def test_replay_computes_the_same_bits(config: RunConfig, tmp_path: Path) -> None:
     trainer = recorded(config, tmp_path / "order")
-    replayed = replay_run(tmp_path)
-    assert replayed.opt_steps == config.max_opt_steps
+    replayed = replays(tmp_path, trainer)
     assert replayed.interrupter.reason == "the run ended here"
-    assert replayed.source.differs is None
     assert replayed.source.compared >= 1
     assert replayed.source.stored == trainer.proxy.ledger.balance().stored
-    assert_same_bits(trainer.agent.state(), replayed.agent.state())
     state: Any = trainer.proxy.buffer
     if config.agent is DQN:  # what is sampled next is the same, too
         again: Any = replayed.source.buffer
@@ -185,10 +191,8 @@ class Asking(Callback):
 def test_callbacks_may_ask_for_environments_checkpoints_and_scores(tmp_path: Path) -> None:
     parts = NamedParts(callbacks=(Named(f"{__name__}:Asking"),))
     trainer = build_trainer(config_of(parts=parts), **places(tmp_path))
-    trainer.train()
-    replayed = replay_run(tmp_path)
-    assert (replayed.opt_steps, replayed.source.differs) == (STEPS, None)
-    assert_same_bits(trainer.agent.state(), replayed.agent.state())
+    assert trainer.train().opt_steps == STEPS
+    replays(tmp_path, trainer)
 
 
 class Nearer(Callback):
@@ -215,20 +219,15 @@ def test_rewards_of_hindsight_are_those_of_changed_environments(
     build_trainer(config, **where).train()
     longer = replace(config, max_opt_steps=STEPS + 11, env_kwargs={"near": 1.0})
     trainer = build_trainer(longer, **where, resume=resume)
-    trainer.train()
-    replayed = replay_run(tmp_path)
-    assert (replayed.opt_steps, replayed.source.differs) == (STEPS + 11, None)
-    assert_same_bits(trainer.agent.state(), replayed.agent.state())
+    assert trainer.train().opt_steps == STEPS + 11
+    replays(tmp_path, trainer)
 
 
 def test_replay_takes_the_callbacks_of_the_run_and_names_the_model_that_differs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    trainer = build_trainer(
-        config_of(), observers=[record_order(tmp_path / "order")], callbacks=[Noisy()]
-    )
-    trainer.train()
-    assert_same_bits(trainer.agent.state(), replay_run(tmp_path, callbacks=[Noisy()]).agent.state())
+    trainer = recorded(config_of(), tmp_path / "order", callbacks=[Noisy()])
+    replays(tmp_path, trainer, callbacks=[Noisy()])
     assert not caplog.text
     replayed = replay_run(tmp_path)
     assert (replayed.opt_steps, replayed.source.differs is None) == (STEPS, False)
@@ -246,10 +245,7 @@ def test_threads_of_the_run_are_used_again(tmp_path: Path) -> None:
 
     before = torch.get_num_threads()
     try:
-        config = config_of()
-        build_trainer(
-            config, observers=[record_order(tmp_path / "order")], callbacks=[Doubles()]
-        ).train()
+        recorded(config_of(), tmp_path / "order", callbacks=[Doubles()])
         used = []
         for until in (10, 11):
             torch.set_num_threads(1)
@@ -264,10 +260,7 @@ def test_agent_with_objects_that_no_file_holds_is_given_again(tmp_path: Path) ->
     agent = replace(DQN, network=lambda _: torch.nn.Linear(4, 2))
     config, order = config_of(), tmp_path / "order"
     make_env, stop = config.env_config().build, config.stop_condition()
-    trainer = build_trainer(
-        config, agent=agent, env=make_env, stop=stop, observers=[record_order(order)]
-    )
-    trainer.train()
+    trainer = recorded(config, order, agent=agent, env=make_env, stop=stop)
     with pytest.raises(ConfigError, match=r"agent\.network.*; pass agent= and config="):
         build_replay_trainer(order)
     with pytest.raises(ConfigError, match="another seed"):
@@ -350,28 +343,22 @@ def test_resumed_run_is_replayed_from_its_beginning(tmp_path: Path, resume: Any)
             for newer in {*Checkpointer(tmp_path / "checkpoints").names()} - {str(STEPS)}:
                 (tmp_path / "checkpoints" / newer).unlink()  # a link
     assert len([*tmp_path.glob("order*")]) == 3
-    replayed = replay_run(tmp_path)
-    assert (replayed.opt_steps, replayed.source.differs) == (STEPS + 11, None)
-    assert len(replayed.source.order.parts) == 2
-    assert_same_bits(trainer.agent.state(), replayed.agent.state())
+    assert trainer.opt_steps == STEPS + 11
+    assert len(replays(tmp_path, trainer).source.order.parts) == 2
 
 
 def test_run_that_branches_off_or_was_not_recorded_before_is_not_recorded(tmp_path: Path) -> None:
     plain, first, branch = (tmp_path / name for name in ("plain", "first", "branch"))
     config = config_of(max_opt_steps=3)
     build_trainer(config, checkpoint_dir=plain).train()
-    build_trainer(
-        config, observers=[record_order(tmp_path / "order")], checkpoint_dir=first
-    ).train()
+    recorded(config, tmp_path / "order", checkpoint_dir=first)
     for where, resume, names in (
         (plain, True, "whose order was not recorded"),
         (branch, first / "3", "branches off into another directory"),
     ):
         order = tmp_path / f"{where.name}-order"
         with pytest.raises(ConfigError, match=names):
-            build_trainer(
-                config, observers=[record_order(order)], checkpoint_dir=where, resume=resume
-            )
+            recorded(config, order, checkpoint_dir=where, resume=resume)
 
 
 def test_settings_changed_by_a_resume_are_reported_and_its_checkpoint_is_needed(

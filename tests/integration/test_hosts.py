@@ -130,6 +130,11 @@ def lose_the_silent(trainer: AsyncTrainer, log: pytest.LogCaptureFixture) -> Non
     wait_until(lost, DEADLINE_S, "the loss")
 
 
+def wait_for_restarts(trainer: AsyncTrainer, count: int) -> None:
+    rows = trainer.proxy.actors.rows
+    wait_until(lambda: sum(r.restarts for r in rows().values()) == count, DEADLINE_S, "restarts")
+
+
 def restarts(result: TrainResult) -> float:
     return sum(row["restarts"] for row in result.actors.values())
 
@@ -167,12 +172,7 @@ def test_the_secret_of_an_actor_never_leaves_the_machine_where_it_runs(
         if once(trainer, 100, done):
             (first,) = (p for p in children(recursive=True) if p.name() == "asyncrl-actor-0")
             first.kill()
-            rows = trainer.proxy.actors.rows
-            wait_until(
-                lambda: sum(row.restarts for row in rows().values()) == 1,
-                DEADLINE_S,
-                "another in its place",
-            )
+            wait_for_restarts(trainer, 1)
 
     trainer = built(key, before=before)
     with hosts_of(key) as hosts:
@@ -214,12 +214,7 @@ def test_a_host_may_leave_during_the_run(tmp_path: Path) -> None:
             first.stop("the test asks it to leave")
             wait_until(lambda: hosts.ended, DEADLINE_S, "the first host to have left")
             hosts.join(unlimited)
-            rows = trainer.proxy.actors.rows
-            wait_until(
-                lambda: sum(row.restarts for row in rows().values()) == 2,
-                DEADLINE_S,
-                "its actors on the second host",
-            )
+            wait_for_restarts(trainer, 2)  # on the second host
 
     # Without a limiter, what the leaving actors send is stored while the learner waits above.
     unlimited = replace(CONFIG, limiter=replace(CONFIG.limiter, samples_per_insert=0.0))

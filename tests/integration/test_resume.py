@@ -121,12 +121,7 @@ def test_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
         evaluate=EvaluationConfig(interval_opt_steps=50),
         save=SaveConfig(interval_opt_steps=10, keep=2),
     )
-    train_sync(
-        agent,
-        EnvConfig(id=env, n_envs=2).build,
-        config,
-        stop=MaxOptSteps(95),
-        checkpoint_dir=tmp_path,
-        callbacks=[WaitsForSaves(tmp_path)],
-    )
+    make_env, waits = EnvConfig(id=env, n_envs=2).build, WaitsForSaves(tmp_path)
+    parts: Any = {"checkpoint_dir": tmp_path, "callbacks": [waits]}
+    train_sync(agent, make_env, config, stop=MaxOptSteps(95), **parts)
     assert Checkpointer(tmp_path).names() == ["90", "95", "best"]

@@ -41,14 +41,8 @@ def train(limit: int, *callbacks: EnvSchedule, **parts: Any) -> list[tuple[int, 
             self.steps += 1
             return super().step(action)
 
-    trainer = build_trainer(
-        CONFIG,
-        agent=ConstantConfig(),
-        env=Leveled,
-        stop=MaxEnvSteps(limit),
-        callbacks=callbacks,
-        **parts,
-    )
+    parts |= {"stop": MaxEnvSteps(limit), "callbacks": callbacks}
+    trainer = build_trainer(CONFIG, agent=ConstantConfig(), env=Leveled, **parts)
     trainer.train()
     assert all(env.closed for env in made)
     return [(env.level, env.steps) for env in made]

@@ -12,20 +12,14 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.env import EnvStep
 from asyncrl.core.types import Array, Params
 from asyncrl.envs.gym import EnvConfig, make_batch
-from asyncrl.learner.config import AsyncTrainerConfig
-from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.train import build_trainer
+from tests.run import test_env_schedule
 from tests.support.fake_envs import TellingEnv
 from tests.support.fakes import ConstantConfig, CountingBatch
 
-CONFIG = RunConfig(
-    mode="sync",
-    trainer=AsyncTrainerConfig(batch_size=4),
-    limiter=RateLimiterConfig(samples_per_insert=1.0, min_size=8),
-    evaluate=EvaluationConfig(interval_opt_steps=0),
-)
+CONFIG = replace(test_env_schedule.CONFIG, evaluate=EvaluationConfig(interval_opt_steps=0))
 
 
 class Paying(CountingBatch):
@@ -45,10 +39,8 @@ def test_plain_one_counts_for_the_best_model_and_one_elsewhere_is_only_returned(
     def score(**how: Any) -> float:
         evaluation = trainer.evaluate(**how)
         assert evaluation is not None
-        least, most, deviation = (
-            evaluation.record[f"eval/return_{n}"] for n in ("min", "max", "std")
-        )
-        assert (least, most, deviation) == (evaluation.score, evaluation.score, 0.0)
+        numbers = [evaluation.record[f"eval/return_{name}"] for name in ("min", "max", "std")]
+        assert numbers == [evaluation.score, evaluation.score, 0.0]
         return evaluation.score
 
     assert score() == 3.0, "before the run begins"
@@ -65,22 +57,17 @@ def test_plain_one_counts_for_the_best_model_and_one_elsewhere_is_only_returned(
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_run_steps_all_episodes_of_an_evaluation_together(mode: str) -> None:
+def test_run_steps_all_episodes_of_an_evaluation_together(mode: Any) -> None:
     made: list[TellingEnv] = []
 
     def make() -> TellingEnv:
         made.append(TellingEnv())
         return made[-1]
 
-    config: dict[str, Any] = {"evaluate": EvaluationConfig(where="inline")}
-    if mode == "sync":
-        build_trainer(
-            RunConfig(mode="sync", **config), agent=ConstantConfig(), env=make_batch(make, 2)
-        ).close()
-    else:
-        config["launcher"] = "thread"
-        build_trainer(RunConfig(**config), agent=ConstantConfig(), env=make_batch(make, 1)).close()
-    assert len(made) == {"sync": 2, "async": 1}[mode] + 10, "one for each, beside those of training"
+    n_envs = {"sync": 2, "async": 1}[mode]
+    config = RunConfig(mode=mode, launcher="thread", evaluate=EvaluationConfig(where="inline"))
+    build_trainer(config, agent=ConstantConfig(), env=make_batch(make, n_envs)).close()
+    assert len(made) == n_envs + 10, "one for each, beside those of training"
 
 
 def test_run_is_the_same_whatever_is_evaluated_meanwhile_and_exploring_differs() -> None:

@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -70,6 +70,12 @@ def done_by(policy: Policy) -> Array:
     return policy.act(FEW).action
 
 
+def trained(evaluate: EvaluationConfig, **parts: Any) -> TrainResult:
+    trainer, limiter = AsyncTrainerConfig(batch_size=8), RateLimiterConfig(min_size=20)
+    config = RunConfig(trainer=trainer, limiter=limiter, evaluate=evaluate)
+    return train_sync(AGENT, MAKE_ENV, config, stop=MaxOptSteps(20), **parts)
+
+
 @pytest.mark.parametrize("obs", [FEW[0], FEW[:, :1], FEW[0, 0]])
 def test_observation_that_is_no_row_is_refused(run_dir: Path, obs: Array) -> None:
     with pytest.raises(ConfigError, match=rf"\(n, 4\), got {re.escape(str(obs.shape))}"):
@@ -107,17 +113,8 @@ def test_newest_model_that_is_whole_is_taken(
 
 def test_run_from_python_acts_and_is_saved_and_exported_by_what_it_knows(tmp_path: Path) -> None:
     models = tmp_path / "mine"
-    result = train_sync(
-        AGENT,
-        MAKE_ENV,
-        RunConfig(
-            trainer=AsyncTrainerConfig(batch_size=8),
-            limiter=RateLimiterConfig(min_size=20),
-            evaluate=EvaluationConfig(play=EpisodeEvaluatorConfig(episodes=1)),
-        ),
-        stop=MaxOptSteps(20),
-        checkpoint_dir=models,
-    )
+    evaluate = EvaluationConfig(play=EpisodeEvaluatorConfig(episodes=1))
+    result = trained(evaluate, checkpoint_dir=models)
     policy = load_policy(models)
     same = AGENT.build_policy(source_of(MAKE_ENV).describe().spec, PolicyContext(seed=5))
     params = Checkpointer(models).load("best").group("model")
@@ -158,15 +155,8 @@ def test_result_without_a_directory_has_its_best_model_or_else_its_last_one() ->
 
         def close(self) -> None: ...
 
-    def trained(where: Literal["inline", "off"]) -> TrainResult:
-        config = RunConfig(
-            trainer=AsyncTrainerConfig(batch_size=8),
-            limiter=RateLimiterConfig(min_size=20),
-            evaluate=EvaluationConfig(where=where, interval_opt_steps=5),
-        )
-        return train_sync(AGENT, MAKE_ENV, config, stop=MaxOptSteps(20), make_evaluator=Falls)
-
-    best, last = trained("inline"), trained("off")
+    often = EvaluationConfig(where="inline", interval_opt_steps=5)
+    best, last = trained(often, make_evaluator=Falls), trained(EvaluationConfig(where="off"))
     assert best.policy.info.version == best.best_opt_steps == 5
     assert last.policy.info.version == 20
     assert "make_policy" not in last.summary()
