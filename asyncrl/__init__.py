@@ -47,7 +47,7 @@ _HOMES = {
     "PolicyContext": "asyncrl.core.agent",
     "PrioritizedReplayConfig": "asyncrl.replay.prioritized",
     "PrioritizedSequenceReplayConfig": "asyncrl.replay.sequences",
-    "RateLimiterConfig": "asyncrl.learner.rate_limiter",
+    "RateLimiterConfig": "asyncrl.learner.config",
     "RayConfig": "asyncrl.fleet.config",
     "ReachesUpperBound": "asyncrl.learner.stop_conditions",
     "RecordConfig": "asyncrl.learner.run_services",

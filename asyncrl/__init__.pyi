@@ -40,8 +40,8 @@ from asyncrl.fleet.config import RayConfig as RayConfig
 from asyncrl.learner.actor_source import ActorSource as ActorSource
 from asyncrl.learner.async_trainer import AsyncTrainer as AsyncTrainer
 from asyncrl.learner.config import AsyncTrainerConfig as AsyncTrainerConfig
+from asyncrl.learner.config import RateLimiterConfig as RateLimiterConfig
 from asyncrl.learner.observer import Observer as Observer
-from asyncrl.learner.rate_limiter import RateLimiterConfig as RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy as ReplayBufferProxy
 from asyncrl.learner.run_services import RecordConfig as RecordConfig
 from asyncrl.learner.run_services import SaveConfig as SaveConfig

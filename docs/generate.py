@@ -23,7 +23,6 @@ from types import NoneType
 import yaml
 
 import asyncrl
-from asyncrl.actor.batcher import ServingConfig
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents.parts.exploration import EpsilonGreedy, EpsilonLadder, Softmax
 from asyncrl.agents.parts.schedules import Schedule
@@ -31,14 +30,14 @@ from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.cli.flags import Output
 from asyncrl.cli.main import main as command_line
 from asyncrl.core.declared import Hint, Kind, Setting, origin_of, settings_of
+from asyncrl.core.inference import ServingConfig
 from asyncrl.core.named import Named
 from asyncrl.core.ranks import RanksConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import load_object, to_plain
 from asyncrl.envs.atari import AtariConfig
 from asyncrl.fleet.config import ActorManagerConfig, HostsConfig, RayConfig, RestartPolicyConfig
-from asyncrl.learner.config import AsyncTrainerConfig, ReplayBufferProxyConfig
-from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.config import AsyncTrainerConfig, RateLimiterConfig, ReplayBufferProxyConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.metrics.metrics import METRICS
 from asyncrl.replay.hindsight import HindsightReplayConfig

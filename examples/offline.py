@@ -18,7 +18,7 @@ from asyncrl import (
 )
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.iql import IQLConfig
-from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.config import RateLimiterConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.run.run_config import EvaluationConfig
 

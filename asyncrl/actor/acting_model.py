@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from asyncrl.core.agent import CountsEnvSteps, HasPlaceOnLadder, Policy
 from asyncrl.core.errors import ConfigError, TransportError
 from asyncrl.core.inference import InferenceAnswer, InferenceClient, InferenceRequest
-from asyncrl.core.launcher import Progress
 from asyncrl.core.messages import Peer
 from asyncrl.core.transport import ActorLink
 from asyncrl.core.types import Columns, ModelVersion
+
+if TYPE_CHECKING:
+    from asyncrl.core.launcher import Progress
 
 _WAIT_S = 0.1
 _REPEAT_S = 1.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -29,11 +29,13 @@ from asyncrl.core.agent import (
 )
 from asyncrl.core.env import BatchEnv, EnvStep
 from asyncrl.core.env_checks import checked
-from asyncrl.core.launcher import Progress
 from asyncrl.core.messages import ActorReport, EnvChange, Experience, Hello, Peer
 from asyncrl.core.transport import ActorLink
 from asyncrl.core.types import Array, IntArray
 from asyncrl.metrics.stopwatch import Stopwatch, processor_s, waited_for_cores_s
+
+if TYPE_CHECKING:
+    from asyncrl.core.launcher import Progress
 
 _WAIT_S = 0.1
 """Length of one wait; between two waits the actor checks whether it must finish."""

@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from asyncrl.actor.batcher import Batcher, ServingConfig
+from asyncrl.actor.batcher import Batcher
 from asyncrl.actor.process import set_up_process
 from asyncrl.core.agent import AgentConfig, BuildPolicy, HasChooser, Policy, PolicyContext, acted
 from asyncrl.core.env import EnvSpec
@@ -29,6 +29,7 @@ from asyncrl.core.inference import (
     InferenceListener,
     InferenceRequest,
     Movable,
+    ServingConfig,
     fastest_inference,
 )
 from asyncrl.core.interrupter import CrashForwardingThread, Interrupter, start_thread

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from asyncrl.core.agent import Act
-from asyncrl.core.env import EnvSpec, EnvStep
+from asyncrl.core.agent import Act, AgentConfig
+from asyncrl.core.env import BatchEnv, EnvDescription, EnvSpec, EnvStep
 from asyncrl.core.errors import ConfigError, EnvironmentFault
+from asyncrl.core.goals import with_goals
 from asyncrl.core.recorder import Record
+from asyncrl.core.replay_buffer import ReplayBufferConfig, with_start_columns
 from asyncrl.core.segment import (
     DISCOUNTED_RETURN,
     END,
@@ -21,6 +25,8 @@ from asyncrl.core.segment import (
     make_schema,
 )
 from asyncrl.core.types import Array, BoolArray, Columns, IntArray, ModelVersion
+
+logger = logging.getLogger(__name__)
 
 _RETURN_GAMMA = 0.99
 """Discount of the returns that define the scale of reward normalisation."""
@@ -244,6 +250,39 @@ def schema_of(
         lookahead=lookahead,
         frame_stack=segment.frame_stack,
     )
+
+
+class Layout:
+    """How the steps of a run become rows of its replay, and the replay's settings."""
+
+    def __init__(
+        self,
+        agent: AgentConfig,
+        env: BatchEnv | EnvDescription,
+        replay: ReplayBufferConfig,
+        segment: SegmentConfig,
+        make_processor: Callable[[], StepProcessor] | None = None,
+    ) -> None:
+        """Derive the layout; raise `ConfigError` if the parts do not fit together.
+
+        `env` are the environments, or what is known of them.
+        """
+        spec, n_frames = env.spec, getattr(env, "n_frames", 1)
+        if n_frames > segment.frame_stack == 1 and make_processor is None:
+            logger.warning(
+                "observations are stacks of %d frames, each of which is sent and stored %d times; "
+                "set segment.frame_stack=%d to send and store it once",
+                *[n_frames] * 3,
+            )
+        extras = agent.extra_columns(spec)
+        make_processor = make_processor or partial(make_one_step, segment, extras)
+        self.replay = with_goals(with_start_columns(replay, extras), env)
+        self.make_processor: Callable[[], StepProcessor] = partial(
+            made_for, make_processor, spec, extras
+        )
+        self.schema: SegmentSchema = schema_of(
+            self.make_processor(), spec, extras, segment, lookahead=replay.lookahead
+        )
 
 
 class _Stacks:

@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from asyncrl.core.declared import Count, Natural, PositiveOrOff, check_declared
 from asyncrl.core.env import EnvSpec
+from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import Peer
 from asyncrl.core.segment import ColumnSpec
 from asyncrl.core.types import Columns, ModelVersion
@@ -150,3 +152,33 @@ class InferenceAddress(Protocol):
     def connect(self) -> InferenceClient:
         """Open an actor's end; the server need not listen yet."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingConfig:
+    """When a server of inference computes a batch. No effect if `inference` is `actor`."""
+
+    min_batch: Natural = 0
+    """Rows, that is, observations, to wait for before a batch is computed. 0 takes half of the rows
+    of all actors alive, or three quarters if the last batch took longer than `max_wait_s`."""
+
+    max_batch: Count = 4096
+    """Maximum number of rows of a batch. One actor's rows are never split: more environments per
+    actor make a larger batch."""
+
+    max_wait_s: PositiveOrOff = 0.002
+    """Seconds after which a request is computed even if fewer rows wait. If `min_batch` is 0, and
+    the last batch took longer, its duration counts instead, up to 0.05 s. 0 computes at once
+    whatever there is."""
+
+    device: str = "cpu"
+    """Where batches are computed: `cpu`, `cuda`, `cuda:N`, or `auto`, a GPU if there is one. The
+    learner may use the same GPU."""
+
+    def __post_init__(self) -> None:
+        check_declared(self, "serving")
+        if self.min_batch > self.max_batch:
+            raise ConfigError(
+                f"serving.min_batch is {self.min_batch}, more than serving.max_batch, which is "
+                f"{self.max_batch}; lower it, or raise serving.max_batch"
+            )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from asyncrl.core.declared import COMMON, Count, CountOrOff, PositiveOrOff, Within, check_declared
+from asyncrl.core.replay_buffer import SAMPLES_PER_INSERT
 from asyncrl.core.types import Columns
 
 _DRAW_BYTES = 512 << 10
@@ -57,3 +58,31 @@ class ReplayBufferProxyConfig:
 
     def __post_init__(self) -> None:
         check_declared(self, "proxy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateLimiterConfig:
+    """How often each stored transition is sampled, on average."""
+
+    samples_per_insert: Annotated[PositiveOrOff | None, COMMON] = None
+    """Samples per inserted transition. 0 disables the limiter: both sides run as fast as they can.
+    Divided by `trainer.batch_size`, it is the number of updates per environment step. With a replay
+    of sequences, samples per sequence: `replay.stride` transitions. None: 1 where each transition
+    is sampled once; one update per environment step for agents of continuous actions such as SAC,
+    and for AWAC and IQL; else 8."""
+
+    min_size: Annotated[Count, COMMON] = 1000
+    """Warm-up: transitions in replay, or sequences, before the first sample. No effect where each
+    transition is sampled once."""
+
+    band_transitions: Annotated[int, Within("[0, inf)", zero="automatic")] = 0
+    """Transitions that inserts may run ahead or behind. 0 chooses the smallest band that runs
+    smoothly."""
+
+    def __post_init__(self) -> None:
+        check_declared(self, "limiter")
+
+    @property
+    def ratio(self) -> float:
+        """Samples per insert; the usual ones if the agent was not asked."""
+        return SAMPLES_PER_INSERT if self.samples_per_insert is None else self.samples_per_insert

@@ -16,95 +16,10 @@ the newer the model that acted.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Annotated
+from dataclasses import replace
 
-from asyncrl.core.declared import COMMON, Count, PositiveOrOff, Within, check_declared
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.replay_buffer import SAMPLES_PER_INSERT
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RateLimiterConfig:
-    """How often each stored transition is sampled, on average."""
-
-    samples_per_insert: Annotated[PositiveOrOff | None, COMMON] = None
-    """Samples per inserted transition. 0 disables the limiter: both sides run as fast as they can.
-    Divided by `trainer.batch_size`, it is the number of updates per environment step. With a replay
-    of sequences, samples per sequence: `replay.stride` transitions. None: 1 where each transition
-    is sampled once; one update per environment step for agents of continuous actions such as SAC,
-    and for AWAC and IQL; else 8."""
-
-    min_size: Annotated[Count, COMMON] = 1000
-    """Warm-up: transitions in replay, or sequences, before the first sample. No effect where each
-    transition is sampled once."""
-
-    band_transitions: Annotated[int, Within("[0, inf)", zero="automatic")] = 0
-    """Transitions that inserts may run ahead or behind. 0 chooses the smallest band that runs
-    smoothly."""
-
-    def __post_init__(self) -> None:
-        check_declared(self, "limiter")
-
-    @property
-    def ratio(self) -> float:
-        """Samples per insert; the usual ones if the agent was not asked."""
-        return SAMPLES_PER_INSERT if self.samples_per_insert is None else self.samples_per_insert
-
-    def build(
-        self, *, max_insert: int, batch_size: int, once: bool = False, stride: int = 1
-    ) -> RateLimiter:
-        """Build the limiter for messages of up to `max_insert` transitions and for a batch size.
-
-        `once` is for a replay that returns each transition once, `stride` for one of sequences: the
-        transitions for each. Only the replay knows how many sequences a message brings, and only
-        when it is stored. So all counts are in transitions.
-        """
-        if once:
-            return self._build_once(max_insert, batch_size)
-        ratio, min_size = self.ratio / stride, self.min_size * stride
-        needed = max_insert * ratio + batch_size
-        if not self.band_transitions:
-            # Twice the minimum lets one side work while the other side's message is in flight.
-            band = max(needed, 0.1 * ratio * min_size)
-        else:
-            band = self.band_transitions * ratio
-            if ratio and 2 * band < needed:
-                least = -(-needed // (2 * ratio))
-                raise ConfigError(
-                    f"limiter.band_transitions={self.band_transitions} would deadlock: with "
-                    f"messages of up to {max_insert} transitions, batches of {batch_size} and "
-                    f"samples_per_insert={self.ratio:g} actors and learner could wait "
-                    f"for each other; set it to at least {least:.0f}, or to 0 for automatic"
-                )
-        return RateLimiter(
-            replace(self, samples_per_insert=ratio, min_size=min_size),
-            max_insert=max_insert,
-            lowest=ratio * min_size - band,
-            highest=ratio * min_size + band,
-            stride=stride,
-        )
-
-    def _build_once(self, max_insert: int, batch_size: int) -> RateLimiter:
-        """Build a limiter that never allows more samples than inserts."""
-        needed = max_insert + batch_size
-        if self.samples_per_insert not in {None, 1.0}:
-            raise ConfigError(
-                "limiter.samples_per_insert must be 1 with a replay that returns each transition "
-                f"once, got {self.samples_per_insert:g}"
-            )
-        ahead = self.band_transitions or needed
-        if ahead < needed:
-            raise ConfigError(
-                f"limiter.band_transitions={ahead} would deadlock: a message and a batch together "
-                f"are {needed} transitions; set it to at least this number, or to 0 for automatic"
-            )
-        return RateLimiter(
-            replace(self, samples_per_insert=1.0, min_size=1),
-            max_insert=max_insert,
-            lowest=0.0,
-            highest=float(ahead),
-        )
+from asyncrl.learner.config import RateLimiterConfig
 
 
 class RateLimiter:
@@ -202,3 +117,65 @@ class RateLimiter:
         """Return the difference after further inserts and samples."""
         ahead = self._ratio * (self.inserted + inserts) - (self.sampled + samples)
         return ahead - self._offset
+
+
+def build_limiter(
+    config: RateLimiterConfig,
+    *,
+    max_insert: int,
+    batch_size: int,
+    once: bool = False,
+    stride: int = 1,
+) -> RateLimiter:
+    """Build the limiter for messages of up to `max_insert` transitions and for a batch size.
+
+    `once` is for a replay that returns each transition once, `stride` for one of sequences: the
+    transitions for each. Only the replay knows how many sequences a message brings, and only
+    when it is stored. So all counts are in transitions.
+    """
+    if once:
+        return _build_once(config, max_insert, batch_size)
+    ratio, min_size = config.ratio / stride, config.min_size * stride
+    needed = max_insert * ratio + batch_size
+    if not config.band_transitions:
+        # Twice the minimum lets one side work while the other side's message is in flight.
+        band = max(needed, 0.1 * ratio * min_size)
+    else:
+        band = config.band_transitions * ratio
+        if ratio and 2 * band < needed:
+            least = -(-needed // (2 * ratio))
+            raise ConfigError(
+                f"limiter.band_transitions={config.band_transitions} would deadlock: with "
+                f"messages of up to {max_insert} transitions, batches of {batch_size} and "
+                f"samples_per_insert={config.ratio:g} actors and learner could wait "
+                f"for each other; set it to at least {least:.0f}, or to 0 for automatic"
+            )
+    return RateLimiter(
+        replace(config, samples_per_insert=ratio, min_size=min_size),
+        max_insert=max_insert,
+        lowest=ratio * min_size - band,
+        highest=ratio * min_size + band,
+        stride=stride,
+    )
+
+
+def _build_once(config: RateLimiterConfig, max_insert: int, batch_size: int) -> RateLimiter:
+    """Build a limiter that never allows more samples than inserts."""
+    needed = max_insert + batch_size
+    if config.samples_per_insert not in {None, 1.0}:
+        raise ConfigError(
+            "limiter.samples_per_insert must be 1 with a replay that returns each transition "
+            f"once, got {config.samples_per_insert:g}"
+        )
+    ahead = config.band_transitions or needed
+    if ahead < needed:
+        raise ConfigError(
+            f"limiter.band_transitions={ahead} would deadlock: a message and a batch together "
+            f"are {needed} transitions; set it to at least this number, or to 0 for automatic"
+        )
+    return RateLimiter(
+        replace(config, samples_per_insert=1.0, min_size=1),
+        max_insert=max_insert,
+        lowest=0.0,
+        highest=float(ahead),
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncrl.checkpoint.resume import first_incarnation
 from asyncrl.core.env import EnvDescription, MakeBatchEnv, source_of
@@ -46,6 +46,9 @@ from asyncrl.run.run_config import RunConfig
 from asyncrl.run.share import whole
 from asyncrl.transport.zeromq import ZmqTransport
 
+if TYPE_CHECKING:
+    from asyncrl.run.inference import ServedInference
+
 
 def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts) -> AsyncTrainer:
     """Build an asynchronous run, for `build_trainer`."""
@@ -77,8 +80,7 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
             rank=share.rank,
             world=share.world,
         )
-        if config.inference != "actor":
-            plan.check_inference()
+        served = _served(plan)
         buffer = plan.build_buffer()  # raises if memory cannot hold it
         checkpointer, checkpoint = share.open_checkpoints(
             parts.get("checkpoint_dir"),
@@ -93,7 +95,9 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
         link = transport.listen()
         undo.callback(link.close)
         parts["interrupter"] = interrupter = parts.get("interrupter") or Interrupter()
-        address = None if config.inference == "actor" else transport.inference(starts.directory)
+        address = (
+            served.listen_at(transport.inference(starts.directory), link.admit) if served else None
+        )
         fleet: Launcher = starts
         facts = facts_of(agent, actor_agents, config, plan.schema.hash())
         if config.elsewhere:
@@ -118,6 +122,7 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
         proxy = _proxy(link, buffer, plan, interrupter, observers, fleet)
         first = first_incarnation(checkpoint)
         specs = plan.specs(admission(link, config), evaluate, address, lambda: link.newest_change)
+        specs |= served.specs() if served else {}
         manager = _manager(
             fleet,
             specs,
@@ -135,11 +140,7 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
             interrupter,
             checkpointer,
             manager=manager,
-            inference=(
-                plan.inference_thread(link.admit, address, first, interrupter)
-                if address is not None and config.inference == "learner"
-                else None
-            ),
+            inference=served.thread(first, interrupter) if served else None,
             setup=plan.setup,
             publishes=strategy is None,
             hosts=fleet.hosts if isinstance(fleet, HostLauncher) else dict,
@@ -203,6 +204,15 @@ def _local(parts: Parts) -> RunLauncher | None:
                 f"launcher must be HostsConfig(...), got {other!r:.80}; the config's own "
                 "`launcher` takes names, and for Ray there is start_hosts=on_ray"
             )
+
+
+def _served(plan: RunPlan) -> ServedInference | None:
+    """Return what computes the networks of actors, if they do not themselves."""
+    if plan.config.inference == "actor":
+        return None
+    from asyncrl.run.inference import ServedInference  # noqa: PLC0415  # few runs
+
+    return ServedInference(plan)
 
 
 def _proxy(

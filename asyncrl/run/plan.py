@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from asyncrl.actor.inference_server import InferenceServerSpec, InferenceThread, check_served, place
 from asyncrl.actor.outbox import segments_per_message
 from asyncrl.actor.process import ActorSpec, EvaluatorSpec
-from asyncrl.actor.step_processor import StepProcessor
+from asyncrl.actor.step_processor import Layout, StepProcessor
 from asyncrl.core.agent import (
     Agent,
     AgentConfig,
@@ -25,7 +24,6 @@ from asyncrl.core.env import EnvDescription, MakeBatchEnv, source_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import MakeEvaluator
 from asyncrl.core.inference import InferenceAddress
-from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import EnvChange, Peer
 from asyncrl.core.replay_buffer import ReplayBuffer, check_agent_and_replay, transitions_per_sample
 from asyncrl.core.seeding import Role, derive_seed
@@ -34,10 +32,9 @@ from asyncrl.core.transport import Transport
 from asyncrl.core.types import ActorId
 from asyncrl.fleet.actor_manager import MakeSpec
 from asyncrl.fleet.local import pickled
-from asyncrl.learner.rate_limiter import RateLimiter
+from asyncrl.learner.rate_limiter import RateLimiter, build_limiter
 from asyncrl.metrics.verdict import Setup
-from asyncrl.run.launchers import EVALUATOR, SERVER
-from asyncrl.run.layout import Layout
+from asyncrl.run.launchers import EVALUATOR
 from asyncrl.run.preset_rules import EnvFacts, suggest
 from asyncrl.run.run_config import RunConfig
 
@@ -98,9 +95,9 @@ class RunPlan:
         learners.
         """
         n_actors = config.actors
-        self._agent = agent
-        self._actor_agents = list(actor_agents or [agent] * n_actors)
-        self._build_policy: list[BuildPolicy] = [one.build_policy for one in self._actor_agents]
+        self.agent = agent
+        self.actor_agents = list(actor_agents or [agent] * n_actors)
+        self.build_policy: list[BuildPolicy] = [one.build_policy for one in self.actor_agents]
         self._make_env = make_env
         self.config = config
         self.seed = config.seed
@@ -128,7 +125,7 @@ class RunPlan:
             n_actors=self.config.actors * self._world,
             n_envs=self._n_envs,
         )
-        return build_agent(self._agent, self._spec, context)
+        return build_agent(self.agent, self._spec, context)
 
     def build_buffer(self) -> ReplayBuffer:
         """Allocate the replay buffer."""
@@ -156,50 +153,15 @@ class RunPlan:
         specs: dict[ActorId, MakeSpec] = {ActorId(i): actor for i in range(self.config.actors)}
         if self.config.evaluate.where == "background":
             specs[EVALUATOR] = partial(self._evaluator_spec, admit, evaluate)
-        if inference is not None and self.config.inference == "server":
-            specs[SERVER] = partial(self._server_spec, admit, inference)
         return specs
-
-    def inference_thread(
-        self, admit: Admit, inference: InferenceAddress, incarnation: int, interrupter: Interrupter
-    ) -> InferenceThread:
-        """Return a server of inference for the learner's process."""
-        peer = Peer(actor_id=SERVER, incarnation=incarnation)
-        return InferenceThread(self._server_spec(admit, inference, peer), peer, interrupter)
-
-    def check_inference(self) -> None:
-        """Raise if no server can compute the networks of the actors' policies.
-
-        Actors then build no networks, if their policies allow it, and so need no torch.
-        """
-        choosers: dict[int, BuildPolicy] = {}
-        for agent in self._actor_agents:
-            if id(agent) not in choosers:
-                policy = agent.build_policy(self._spec, PolicyContext(seed=0))
-                choosers[id(agent)] = check_served(policy, self._spec) or agent.build_policy
-        place(policy, self.config.serving.device)
-        self._build_policy = [choosers[id(agent)] for agent in self._actor_agents]
 
     def _evaluator_spec(self, admit: Admit, evaluate: MakeEvaluator, peer: Peer) -> EvaluatorSpec:
         return EvaluatorSpec(
             env_spec=self._spec,
             make_evaluator=evaluate,
-            agent=self._agent,
+            agent=self.agent,
             transport=admit(peer, evaluates=True),
             seed=self.config.seed,
-            owns_process=self.config.launcher != "thread",
-        )
-
-    def _server_spec(
-        self, admit: Admit, inference: InferenceAddress, peer: Peer
-    ) -> InferenceServerSpec:
-        return InferenceServerSpec(
-            env_spec=self._spec,
-            agent=self._agent,
-            transport=admit(peer),
-            address=inference,
-            seed=self.config.seed,
-            serving=self.config.serving,
             owns_process=self.config.launcher != "thread",
         )
 
@@ -210,10 +172,10 @@ class RunPlan:
 
         Actors beyond those of the config act like the first one.
         """
-        known = peer.actor_id if peer.actor_id < len(self._build_policy) else 0
+        known = peer.actor_id if peer.actor_id < len(self.build_policy) else 0
         return ActorSpec(
             make_env=source_of(self._make_env),
-            build_policy=self._build_policy[known],
+            build_policy=self.build_policy[known],
             make_processor=self._layout.make_processor,
             schema=self.schema,
             segment=self.config.segment,
@@ -260,6 +222,6 @@ class RunPlan:
                 "returns whole segments, so that actors and learner would wait for each other; "
                 "raise trainer.batch_size, or lower segment.length"
             )
-        return config.limiter.build(
-            max_insert=message, batch_size=batch_size, once=once, stride=stride
+        return build_limiter(
+            config.limiter, max_insert=message, batch_size=batch_size, once=once, stride=stride
         )

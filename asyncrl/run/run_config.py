@@ -8,11 +8,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from asyncrl.actor.batcher import ServingConfig
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.core.agent import AgentConfig, PolicyContext, require_agent_config
 from asyncrl.core.declared import COMMON, Count, CountOrOff, Finite, Natural, PositiveOrOff
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.inference import ServingConfig
 from asyncrl.core.ranks import RanksConfig
 from asyncrl.core.replay_buffer import (
     ReplayBufferConfig,
@@ -23,8 +23,7 @@ from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import MOST_ACTORS
 from asyncrl.fleet.config import ActorManagerConfig, HostsConfig, RayConfig
-from asyncrl.learner.config import AsyncTrainerConfig, ReplayBufferProxyConfig
-from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.config import AsyncTrainerConfig, RateLimiterConfig, ReplayBufferProxyConfig
 from asyncrl.learner.run_services import (
     EvaluationTimingConfig,
     RecordConfig,

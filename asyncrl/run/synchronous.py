@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncrl.actor.step_processor import Layout
 from asyncrl.core.agent import build_agent
 from asyncrl.core.env import MakeBatchEnv, source_of
 from asyncrl.core.replay_buffer import check_agent_and_replay
@@ -9,7 +10,6 @@ from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.learner.trainer import Trainer
 from asyncrl.run.evaluators import episode_evaluator_maker, evaluation_here
 from asyncrl.run.inline_source import InlineSource
-from asyncrl.run.layout import Layout
 from asyncrl.run.parts import Parts, in_one_process, of_trainer, open_env
 from asyncrl.run.run_config import Rounds, RunConfig, inline_segment
 

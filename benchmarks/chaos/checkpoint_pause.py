@@ -17,7 +17,7 @@ from pathlib import Path
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
-from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.config import RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.run.run_config import RunConfig

@@ -26,8 +26,7 @@ from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.fleet.config import ActorManagerConfig, RestartPolicyConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
-from asyncrl.learner.config import AsyncTrainerConfig
-from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.config import AsyncTrainerConfig, RateLimiterConfig
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.train import build_trainer

@@ -36,7 +36,7 @@ from asyncrl.envs.gym import make_batch
 from asyncrl.extensions.ray.hosts import on_ray
 from asyncrl.fleet.config import RayConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
-from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.config import RateLimiterConfig
 from asyncrl.run.join import join_run
 from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.train import build_trainer

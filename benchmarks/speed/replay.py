@@ -29,7 +29,8 @@ from asyncrl.core.named import Named
 from asyncrl.core.replay_buffer import ReplayBuffer
 from asyncrl.core.segment import ColumnSpec, SegmentSchema, make_schema
 from asyncrl.core.types import ActorId, Array, Columns, ModelVersion
-from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.config import RateLimiterConfig
+from asyncrl.learner.rate_limiter import build_limiter
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.replay.hindsight import HindsightReplayConfig
 from asyncrl.replay.uniform import UniformReplayConfig
@@ -211,7 +212,9 @@ def compare_pushing(what: str, rows: int, args: argparse.Namespace) -> Compariso
     interrupter = Interrupter()
     replay, schema = full_replay(what, rows)  # new memory is slower to write to
     link: Any = Flood(schema)
-    limiter = RateLimiterConfig(samples_per_insert=0.0).build(max_insert=rows, batch_size=1)
+    limiter = build_limiter(
+        RateLimiterConfig(samples_per_insert=0.0), max_insert=rows, batch_size=1
+    )
     proxy = ReplayBufferProxy(link, replay, limiter, interrupter)
     proxy.start()
     rounds: Rounds = {"pushing": [], "at rest": []}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from asyncrl.actor.batcher import Batcher, ServingConfig
+from asyncrl.actor.batcher import Batcher
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.inference import InferenceRequest
+from asyncrl.core.inference import InferenceRequest, ServingConfig
 from tests.support.sample_messages import make_peer
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from asyncrl.actor.acting_model import NoAnswer, ServedModel
-from asyncrl.actor.batcher import Batcher, ServingConfig
+from asyncrl.actor.batcher import Batcher
 from asyncrl.actor.inference_server import InferenceServer, check_served, place, served
 from asyncrl.agents.dqn import DQNAgent, DQNConfig
 from asyncrl.agents.r2d2 import R2D2Config
@@ -20,14 +20,13 @@ from asyncrl.agents.sac import SACConfig
 from asyncrl.core.agent import Agent, AgentConfig, PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.inference import InferenceAnswer, InferenceRequest
+from asyncrl.core.inference import InferenceAnswer, InferenceRequest, ServingConfig
 from asyncrl.core.messages import ModelInfo, Peer
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array, ModelVersion
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.config import AsyncTrainerConfig
-from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.config import AsyncTrainerConfig, RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.replay.uniform import UniformReplayConfig

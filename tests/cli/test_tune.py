@@ -15,7 +15,7 @@ from asyncrl.cli import tune as tune_command
 from asyncrl.cli.tune import parse, run, tune
 from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.core.named import Named
-from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.config import RateLimiterConfig
 from asyncrl.metrics import limits
 from asyncrl.run.named_parts import NamedParts
 from asyncrl.run.presets import preset

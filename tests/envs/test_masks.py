@@ -14,8 +14,7 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.errors import ConfigError, EnvironmentFault
 from asyncrl.envs.gym import make_batch
 from asyncrl.envs.masks import ActionMasks
-from asyncrl.learner.config import AsyncTrainerConfig
-from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.config import AsyncTrainerConfig, RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.run.run_config import RunConfig
 from asyncrl.run.train import train_sync

@@ -28,8 +28,7 @@ from asyncrl.extensions.order.log import Kind
 from asyncrl.extensions.order.recording import record_order
 from asyncrl.extensions.order.replaying import build_replay_trainer, replay_run
 from asyncrl.learner.async_trainer import AsyncTrainer
-from asyncrl.learner.config import AsyncTrainerConfig
-from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.config import AsyncTrainerConfig, RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.trainer import Trainer
 from asyncrl.replay.hindsight import HindsightReplayConfig

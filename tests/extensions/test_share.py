@@ -15,8 +15,7 @@ from asyncrl.checkpoint.resume import open_checkpoints
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.replay_buffer import REPLAY
 from asyncrl.extensions.ranks.share import check_strategy, share_of
-from asyncrl.learner.config import AsyncTrainerConfig
-from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.config import AsyncTrainerConfig, RateLimiterConfig
 from asyncrl.replay.files import deal
 from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
 from asyncrl.run.run_config import EvaluationConfig, RunConfig

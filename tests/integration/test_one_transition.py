@@ -11,7 +11,8 @@ from asyncrl.actor.step_processor import OneStep
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import Experience, Hello
 from asyncrl.core.segment import SegmentConfig, make_schema
-from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.config import RateLimiterConfig
+from asyncrl.learner.rate_limiter import build_limiter
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.replay.uniform import UniformReplayConfig
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch, NoProgress
@@ -31,8 +32,8 @@ def test_one_transition_from_the_environment_to_the_update_and_back() -> None:
     learner = ConstantAgent(action=7)
     learner.opt_steps = 1234  # actors start on any version
     buffer = replay.build(schema, seed=0)
-    limiter = RateLimiterConfig(samples_per_insert=0.0, min_size=4).build(
-        max_insert=4, batch_size=8
+    limiter = build_limiter(
+        RateLimiterConfig(samples_per_insert=0.0, min_size=4), max_insert=4, batch_size=8
     )
     interrupter = Interrupter()
     proxy = ReplayBufferProxy(learner_link, buffer, limiter, interrupter)

@@ -9,7 +9,7 @@ import pytest
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.errors import ConfigError
-from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.config import RateLimiterConfig
 from asyncrl.replay.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.train import build_trainer

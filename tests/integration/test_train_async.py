@@ -24,8 +24,7 @@ from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array
 from asyncrl.fleet.config import RestartPolicyConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
-from asyncrl.learner.config import AsyncTrainerConfig
-from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.config import AsyncTrainerConfig, RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.learner.train_result import TrainResult

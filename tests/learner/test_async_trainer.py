@@ -22,10 +22,10 @@ from asyncrl.core.types import Array, Columns, IntArray
 from asyncrl.fleet.actor_manager import ActorStatus
 from asyncrl.learner.actor_source import ActorSource
 from asyncrl.learner.async_trainer import AsyncTrainer
-from asyncrl.learner.config import AsyncTrainerConfig
+from asyncrl.learner.config import AsyncTrainerConfig, RateLimiterConfig
 from asyncrl.learner.observer import Observer
 from asyncrl.learner.progress import Counts
-from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.rate_limiter import build_limiter
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.staleness import Lag
 from asyncrl.learner.stop_conditions import MaxOptSteps
@@ -129,7 +129,7 @@ class Stage:
         self.proxy = ReplayBufferProxy(
             self.link,
             replay.build(SCHEMA, seed=0),
-            limiter.build(max_insert=LENGTH, batch_size=BATCH_SIZE),
+            build_limiter(limiter, max_insert=LENGTH, batch_size=BATCH_SIZE),
             self.interrupter,
             lag=Lag(0.0, parts.pop("max_lag_opt_steps", 0)),
             observers=parts.pop("observers", ()),

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.core.errors import ConfigError
-from asyncrl.learner.rate_limiter import RateLimiter, RateLimiterConfig
+from asyncrl.learner.config import RateLimiterConfig
+from asyncrl.learner.rate_limiter import RateLimiter, build_limiter
 
 
 def take_turn(limiter: RateLimiter, message: int, batch: int, *, insert_first: bool) -> None:
@@ -34,9 +35,9 @@ def test_one_side_may_always_continue_and_the_ratio_is_kept(
     config = RateLimiterConfig(samples_per_insert=ratio, min_size=min_size, band_transitions=wide)
     if wide and 2 * wide * ratio < message * ratio + batch:
         with pytest.raises(ConfigError, match="deadlock"):
-            config.build(max_insert=message, batch_size=batch)
+            build_limiter(config, max_insert=message, batch_size=batch)
         return
-    limiter = config.build(max_insert=message, batch_size=batch)
+    limiter = build_limiter(config, max_insert=message, batch_size=batch)
     band = wide * ratio or max(message * ratio + batch, 0.1 * ratio * min_size)
     for insert_first in order:
         take_turn(limiter, message, batch, insert_first=insert_first)
@@ -58,7 +59,7 @@ def test_neither_side_waits_for_what_went_by_with_other_settings(
 ) -> None:
     def build(ratio: float, min_size: int) -> RateLimiter:
         config = RateLimiterConfig(samples_per_insert=ratio, min_size=min_size)
-        return config.build(max_insert=message, batch_size=batch)
+        return build_limiter(config, max_insert=message, batch_size=batch)
 
     old, limiter, again = build(*before), build(*after), build(*after)
     old.on_insert(inserted)
@@ -78,8 +79,8 @@ def test_neither_side_waits_for_what_went_by_with_other_settings(
 
 @pytest.mark.behaviour(number=13)
 def test_room_is_what_may_be_inserted_and_stock_what_may_be_sampled() -> None:
-    limiter = RateLimiterConfig(samples_per_insert=2.0, min_size=100).build(
-        max_insert=20, batch_size=10
+    limiter = build_limiter(
+        RateLimiterConfig(samples_per_insert=2.0, min_size=100), max_insert=20, batch_size=10
     )
     full = limiter.room()
     while limiter.may_insert(1):
@@ -98,8 +99,8 @@ def test_room_is_what_may_be_inserted_and_stock_what_may_be_sampled() -> None:
 
 
 def test_zero_lets_both_sides_run() -> None:
-    limiter = RateLimiterConfig(samples_per_insert=0.0, min_size=1).build(
-        max_insert=1, batch_size=1
+    limiter = build_limiter(
+        RateLimiterConfig(samples_per_insert=0.0, min_size=1), max_insert=1, batch_size=1
     )
     limiter.on_insert(1)
     limiter.on_sample(10**6)
@@ -121,7 +122,7 @@ def test_refusal_names_what_works(ratio: float, band: int, once: bool, names: st
     size = 10 if once else 100
     config = RateLimiterConfig(samples_per_insert=ratio, band_transitions=band)
     with pytest.raises(ConfigError, match=names):
-        config.build(max_insert=size, batch_size=size, once=once)
+        build_limiter(config, max_insert=size, batch_size=size, once=once)
 
 
 @given(
@@ -135,7 +136,7 @@ def test_what_is_sampled_once_was_inserted_before(
 ) -> None:
     ahead = band and band + message + batch
     config = RateLimiterConfig(samples_per_insert=1.0, band_transitions=ahead)
-    limiter = config.build(max_insert=message, batch_size=batch, once=True)
+    limiter = build_limiter(config, max_insert=message, batch_size=batch, once=True)
     for insert_first in order:
         take_turn(limiter, message, batch, insert_first=insert_first)
         assert 0 <= limiter.inserted - limiter.sampled <= (ahead or message + batch)

@@ -19,8 +19,8 @@ from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import EnvChange, EvaluationReport, Message, ModelInfo, Peer
 from asyncrl.core.transport import Topic
 from asyncrl.core.types import Columns, IntArray, ModelVersion, Params
-from asyncrl.learner.config import ReplayBufferProxyConfig
-from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.config import RateLimiterConfig, ReplayBufferProxyConfig
+from asyncrl.learner.rate_limiter import build_limiter
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.metrics.metrics import describe
 from tests.support.helpers import wait_until
@@ -112,7 +112,7 @@ class Station:
         self.buffer = ListBuffer() if buffer is None else buffer
         self.interrupter = Interrupter()
         config = RateLimiterConfig(samples_per_insert=samples_per_insert, min_size=min_size)
-        limiter = config.build(max_insert=PER_MESSAGE, batch_size=4)
+        limiter = build_limiter(config, max_insert=PER_MESSAGE, batch_size=4)
         self.proxy = ReplayBufferProxy(
             self.link,
             self.buffer,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from asyncrl.actor.step_processor import Layout
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.env import EnvDescription
 from asyncrl.core.messages import EnvChange
@@ -17,7 +18,6 @@ from asyncrl.fleet.config import ActorManagerConfig, HostsConfig, RestartPolicyC
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.run.actor_plan import ActorPlan, plan_actor
 from asyncrl.run.hosted import facts_of
-from asyncrl.run.layout import Layout
 from asyncrl.run.run_config import RunConfig
 from asyncrl.transport.zeromq import ZmqTransportConfig
 from tests.export.test_acting import CHOICES

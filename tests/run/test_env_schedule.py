@@ -11,8 +11,7 @@ import pytest
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array
-from asyncrl.learner.config import AsyncTrainerConfig
-from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.config import AsyncTrainerConfig, RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.run.env_schedule import EnvSchedule
 from asyncrl.run.run_config import EvaluationConfig, RunConfig

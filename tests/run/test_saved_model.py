@@ -29,8 +29,7 @@ from asyncrl.core.types import Array, ModelVersion
 from asyncrl.envs.gym import EnvConfig, make_batch
 from asyncrl.export import policy_numpy as exported
 from asyncrl.export.export import export_policy
-from asyncrl.learner.config import AsyncTrainerConfig
-from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.config import AsyncTrainerConfig, RateLimiterConfig
 from asyncrl.learner.run_services import POLICY
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.learner.train_result import TrainResult

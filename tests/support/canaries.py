@@ -28,7 +28,7 @@ from asyncrl.checkpoint.array_file import read_arrays
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.export import policy_numpy
-from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.config import RateLimiterConfig
 from asyncrl.run.yaml_file import load_yaml
 from tests.support.hostile_messages import MESSAGES
 from tests.support.traced_saves import groups

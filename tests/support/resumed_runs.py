@@ -30,8 +30,7 @@ from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.config import AsyncTrainerConfig
-from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.config import AsyncTrainerConfig, RateLimiterConfig
 from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.replay.prioritized import PrioritizedReplayConfig

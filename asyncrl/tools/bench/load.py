@@ -20,8 +20,7 @@ from asyncrl.envs.spaces import random_actions
 from asyncrl.fleet.config import ActorManagerConfig
 from asyncrl.fleet.in_child import CHILD_ID, run_in_child
 from asyncrl.fleet.local import LocalLauncher
-from asyncrl.learner.config import AsyncTrainerConfig
-from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.config import AsyncTrainerConfig, RateLimiterConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.run.describe_env import PRELOAD, describe_in_child
 from asyncrl.run.run_config import EvaluationConfig, RunConfig

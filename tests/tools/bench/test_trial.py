@@ -9,8 +9,8 @@ import pytest
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.config import AsyncTrainerConfig
-from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.config import AsyncTrainerConfig, RateLimiterConfig
+from asyncrl.learner.rate_limiter import build_limiter
 from asyncrl.run.presets import preset, preset_lines
 from asyncrl.run.run_config import RunConfig
 from asyncrl.tools.bench import trial as trial_module
@@ -56,6 +56,6 @@ def test_settings_of_every_preset_can_be_tried(name: str, monkeypatch: pytest.Mo
     (config,) = tried
     message = start.envs_per_actor * start.segment.length
     once, batch_size = config.replay.once, config.trainer.batch_size
-    limiter = config.limiter.build(max_insert=message, batch_size=batch_size, once=once)
+    limiter = build_limiter(config.limiter, max_insert=message, batch_size=batch_size, once=once)
     limiter.on_insert(10 * (message + batch_size))
     assert not limiter.may_insert(message), "it limits, and has not to wait for long to begin"
