@@ -263,7 +263,7 @@ MAX_CODE_LINES: Mapping[str, int] = {
     "run": 3273,
     "tools": 4359,
     "transport": 2211,  # ends of actors are loaded by actors
-    "tests": 37_738,  # rounds in one process, turns of ranks
+    "tests": 37_759,  # rounds in one process, turns of ranks
     "benchmarks": 8488,  # the table of commands, hosts, and wrong lines that tests must see
 }
 """Lines of code per room, and in the folders beside the package: without blanks, comments and

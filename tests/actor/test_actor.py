@@ -394,6 +394,18 @@ def test_steps_that_are_kept_arrive_like_steps_that_are_stored_at_once(**course:
     assert sent_in(OneStep(), **course) == sent_in(EachStep(), **course)
 
 
+def test_first_step_is_stored_at_once_and_those_that_follow_together() -> None:
+    schema = make_schema(OneStep().columns(COUNTING_SPEC, ()), length=20, lookahead=1)
+    actor: Any = Stage(0, length=100).actor
+    stored: list[int] = []
+    actor._outbox, store = Outbox(PEER, schema, SegmentConfig(length=20), 2), actor._store
+    actor._store = lambda: (stored.append(len(actor._kept)), store())
+    actor.start(seed=1)
+    for _ in range(10):
+        actor.run_step()
+    assert stored == [1], "what was declared wrongly is refused now"
+
+
 def test_columns_of_changing_shape_are_refused_by_name() -> None:
     stage = Stage(0, length=100)
     acts = iter([Act(np.zeros(2, np.int64)), Act(np.zeros(2, np.int64), {"value": np.zeros(2)})])

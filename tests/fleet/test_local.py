@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 import socket
 import stat
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import psutil
 import pytest
@@ -23,9 +24,10 @@ import pytest
 from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
-from asyncrl.fleet import local
+from asyncrl.fleet import local, local_helper
 from asyncrl.fleet.local import LocalLauncher, StartMethod
 from asyncrl.fleet.local_files import kill_marked, make_directory, marked
+from asyncrl.fleet.local_output import Outputs
 from tests.contracts.test_launcher import DEADLINE_S, alive, runs
 from tests.fleet import bodies
 from tests.support.helpers import many_descriptors, wait_until
@@ -256,15 +258,27 @@ def test_what_a_learner_and_its_helper_left_is_removed_by_the_next_launcher(tmp_
     foreign.rmdir()
 
 
+def test_process_that_the_system_does_not_start_is_an_end_with_its_reason() -> None:
+    server: Any = object.__new__(local_helper._Server)
+    said: list[dict[str, Any]] = []
+    server._forks, server._send, server._pids = True, said.append, {}
+    server._bodies, server._outputs = {1: os.open(os.devnull, os.O_RDONLY)}, Outputs(select.poll())
+    server._fork = no_room
+    server._launch("actor-0", 1)
+    assert ([one["ended"] for one in said], server._pids) == (["actor-0"], {})
+    assert "Too many open files" in said[0]["error"]
+
+
+def no_room(*_: object, **__: object) -> NoReturn:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
 @pytest.mark.fault("F17", "F35")
 def test_directory_that_cannot_be_made_is_not_left_and_its_place_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def fails(*_: object, **__: object) -> NoReturn:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "open", fails)
+        patch.setattr(os, "open", no_room)
         with pytest.raises(ConfigError, match=r"in /.*: Too many open files; set TMPDIR"):
             make_directory()
         assert not [*Path(tempfile.gettempdir()).glob(".asyncrl-*")]
