@@ -27,7 +27,6 @@ from asyncrl.learner.evaluation import BackgroundEvaluation
 from asyncrl.learner.observer import Observed, Observer
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.staleness import Lag
-from asyncrl.run.actor_plan import plan_actor
 from asyncrl.run.describe_env import describe_in_child, plain_spec
 from asyncrl.run.evaluators import episode_evaluator_maker, evaluation_here
 from asyncrl.run.hosted import (
@@ -38,7 +37,6 @@ from asyncrl.run.hosted import (
     places_for,
     publish,
 )
-from asyncrl.run.join import serve_run
 from asyncrl.run.launchers import HELPERS, RunLauncher, launcher_of
 from asyncrl.run.parts import Parts, of_trainer
 from asyncrl.run.plan import RunPlan, check_run
@@ -53,16 +51,15 @@ if TYPE_CHECKING:
 def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts) -> AsyncTrainer:
     """Build an asynchronous run, for `build_trainer`."""
     agent, config = config.agent, config.with_usual_ratio()
-    actor_agents, strategy = parts.get("actor_agents"), parts.get("strategy")
-    make_evaluator, make_processor = parts.get("make_evaluator"), parts.get("make_processor")
-    make_eval_env = parts.get("make_eval_env") or make_env
-    evaluates = make_evaluator or make_eval_env
-    launcher = _local(parts)
-    check_run(agent, make_env, make_processor, config, actor_agents, evaluates)
+    actor_agents, make_processor = parts.get("actor_agents"), parts.get("make_processor")
+    make_evaluator, make_eval_env = parts.get("make_evaluator"), parts.get("make_eval_env")
+    make_eval_env, launcher = make_eval_env or make_env, _local(parts)
+    check_run(
+        agent, make_env, make_processor, config, actor_agents, make_evaluator or make_eval_env
+    )
     shared = parts.get("learners") or whole
     with shared(config, actor_agents, parts) as share, ExitStack() as undo:
-        play = share.config.evaluate
-        evaluate = make_evaluator or episode_evaluator_maker(make_eval_env, play)
+        evaluate = make_evaluator or episode_evaluator_maker(make_eval_env, config.evaluate)
         key_file = checked_key_file(config, parts.get("join_key"))
         closing = undo.enter_context(ExitStack())  # the trainer closes it, once there is one
         places, config = places_for(share.config, parts.get("start_hosts"), closing)
@@ -122,10 +119,9 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
         proxy = _proxy(link, buffer, plan, interrupter, observers, fleet)
         first = first_incarnation(checkpoint)
         specs = plan.specs(admission(link, config), evaluate, address, lambda: link.newest_change)
-        specs |= served.specs() if served else {}
         manager = _manager(
             fleet,
-            specs,
+            specs | (served.specs() if served else {}),
             config,
             interrupter,
             proxy=proxy,
@@ -142,7 +138,7 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
             manager=manager,
             inference=served.thread(first, interrupter) if served else None,
             setup=plan.setup,
-            publishes=strategy is None,
+            publishes=parts.get("strategy") is None,
             hosts=fleet.hosts if isinstance(fleet, HostLauncher) else dict,
         )
         given = of_trainer(
@@ -170,24 +166,15 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
         trainer = AsyncTrainer(learner, source, **given)
         if isinstance(fleet, HostLauncher):
             # Last: hosts wait a minute for answers, and a checkpoint may take longer to load.
-            publish(
-                key,
-                key_file,
-                closing,
-                partial(
-                    plan_actor,
-                    agent,
-                    config,
-                    seen.spec,
-                    facts,
-                    usual=not (actor_agents or make_processor),
-                ),
-            )
-            host = partial(
-                serve_run, key, agent, make_env, config, actor_agents, make_processor=make_processor
-            )
+            from asyncrl.run.actor_plan import plan_actor  # noqa: PLC0415  # few runs have hosts
+            from asyncrl.run.join import serve_run  # noqa: PLC0415
+
+            usual = not (actor_agents or make_processor)
+            planned = partial(plan_actor, agent, config, seen.spec, facts, usual=usual)
+            publish(key, key_file, closing, planned)
             if places:
-                places.start(host, interrupter.fail)
+                serve = partial(serve_run, key, agent, make_env, config, actor_agents)
+                places.start(partial(serve, make_processor=make_processor), interrupter.fail)
         undo.pop_all()
     return trainer
 

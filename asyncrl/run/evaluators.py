@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -11,11 +12,10 @@ from typing import Any
 from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.core.agent import Agent, AgentConfig, CountsEnvSteps, PolicyContext
 from asyncrl.core.env import MakeBatchEnv, make_batch_env, source_of
-from asyncrl.core.evaluator import Evaluation, MakeEvaluator
+from asyncrl.core.evaluator import Evaluation, Evaluator, MakeEvaluator
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.learner.evaluation import InlineEvaluation
-from asyncrl.run.filming import custom_evaluator
 from asyncrl.run.run_config import EvaluationConfig
 
 
@@ -40,6 +40,24 @@ def evaluation_here(
     evaluator = make_evaluator()
     closing.callback(evaluator.close)
     return InlineEvaluation(evaluator, learner)
+
+
+class MakesAround(ABC):
+    """Makes an evaluator around another one."""
+
+    __slots__ = ()
+
+    own: MakeEvaluator | None
+    """The custom evaluator inside; None if it is the usual one."""
+
+    @abstractmethod
+    def __call__(self) -> Evaluator:
+        """Make the evaluator."""
+
+
+def custom_evaluator(maker: MakeEvaluator | None) -> MakeEvaluator | None:
+    """Return what makes a custom evaluator, filmed or not; None for the usual one."""
+    return maker.own if isinstance(maker, MakesAround) else maker
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from asyncrl.core.errors import ConfigError, describe_error
 from asyncrl.core.evaluator import Evaluation, Evaluator, MakeEvaluator, evaluated, film_path
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.learner.progress import Every
+from asyncrl.run.evaluators import MakesAround
 from asyncrl.run.run_config import EvaluationConfig
 
 if TYPE_CHECKING:
@@ -30,12 +31,11 @@ _MOST_STEPS = 3000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MakeFilming:
+class MakeFilming(MakesAround):
     """Makes an evaluator that also films: called in the process that evaluates."""
 
     make_evaluator: MakeEvaluator
     own: MakeEvaluator | None
-    """The custom evaluator among them, if there is one."""
 
     env: EnvConfig
     config: EvaluationConfig
@@ -128,11 +128,6 @@ class FilmingEvaluator:
             with suppress(OSError):  # there are others
                 films.directory.rmdir()
             raise
-
-
-def custom_evaluator(maker: MakeEvaluator | None) -> MakeEvaluator | None:
-    """Return what makes a custom evaluator, filmed or not; None for the usual one."""
-    return maker.own if isinstance(maker, MakeFilming) else maker
 
 
 def discard_films(directory: Path, opt_steps: int) -> None:

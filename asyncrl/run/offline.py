@@ -37,7 +37,7 @@ from asyncrl.learner.source import DataSource
 from asyncrl.learner.trainer import Trainer
 from asyncrl.replay.files import read_saved, replay_of
 from asyncrl.run.describe_env import spec_of
-from asyncrl.run.filming import custom_evaluator
+from asyncrl.run.evaluators import custom_evaluator
 from asyncrl.run.parts import Parts, in_one_process, of_trainer, open_env
 from asyncrl.run.run_config import RunConfig
 

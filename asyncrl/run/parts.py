@@ -13,7 +13,6 @@ from asyncrl.checkpoint.resume import Resume, open_checkpoints
 from asyncrl.core.agent import Agent, AgentConfig
 from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv, make_batch_env
 from asyncrl.core.evaluator import MakeEvaluator
-from asyncrl.core.host_link import StartedHosts
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.ranks import refuse_several
 from asyncrl.core.torch_threads import are_adaptive
@@ -26,12 +25,13 @@ from asyncrl.run.run_config import RunConfig
 from asyncrl.run.trained_policy import PolicyOf
 
 if TYPE_CHECKING:
+    from asyncrl.core.host_link import StartedHosts
     from asyncrl.learner.observer import MakeObserver
     from asyncrl.run.launchers import RunLauncher  # actors
     from asyncrl.run.share import Share  # which needs these
 
 
-StartHosts = Callable[[RunConfig], StartedHosts]
+StartHosts = Callable[[RunConfig], "StartedHosts"]
 """Takes places for the hosts of a run on other machines."""
 
 
