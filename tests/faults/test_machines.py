@@ -88,7 +88,8 @@ ROWS = {
     "the commands of the README": Row(
         on=("another user", "no home", "no names", "64 MB of shared memory", "LANG=C"),
         runs="root=$PYTHONPATH; unset PYTHONPATH; mkdir clone; tar -C $root --exclude=./.venv"
-        " --exclude=./.git --exclude=__pycache__ --exclude=.*_cache -c . | tar -C clone -x;"
+        " --exclude=./.git --exclude=__pycache__ --exclude=.*_cache --exclude=./.hypothesis -c ."
+        " | tar -C clone -x;"
         f"cd clone; export PYTHON={sys.base_prefix}/bin/python3;"
         "make train ARGS='--max-opt-steps 50';"
         "make test ARGS='-n 0 tests/core tests/cli/test_eval.py'",
@@ -112,7 +113,7 @@ ROWS = {
         on=("1 GiB",),
         runs="exits 1 asyncrl doctor --preset dqn-atari;"
         "exits 2 short --replay.capacity 20000000; asyncrl doctor",
-        says=r"(?s)of 1\.0 GiB available \(limit.* be refused.*capacity=20000000 needs.* is fit",
+        says=r"(?s)of 1\.0 GiB available \(limit.* be rejected.*capacity=20000000 needs.* is ready",
     ),
     "half a core": Row(
         on=("half a core",), runs="short; asyncrl doctor", says="CPU quota of 0.5", leaves=TRAINED
