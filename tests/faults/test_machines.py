@@ -87,9 +87,8 @@ ROWS = {
     ),
     "the commands of the README": Row(
         on=("another user", "no home", "no names", "64 MB of shared memory", "LANG=C"),
-        runs="root=$PYTHONPATH; unset PYTHONPATH; mkdir clone; tar -C $root --exclude=./.venv"
-        " --exclude=./.git --exclude=__pycache__ --exclude=.*_cache --exclude=./.hypothesis -c ."
-        " | tar -C clone -x;"
+        runs="root=$PYTHONPATH; unset PYTHONPATH; mkdir clone; tar -C $root --exclude=./.[a-z]*"
+        " --exclude=__pycache__ -c . | tar -C clone -x;"
         f"cd clone; export PYTHON={sys.base_prefix}/bin/python3;"
         "make train ARGS='--max-opt-steps 50';"
         "make test ARGS='-n 0 tests/core tests/cli/test_eval.py'",
