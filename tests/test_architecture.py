@@ -300,7 +300,7 @@ MAX_FILES_THAT_NAME: Mapping[str, int] = {
     "recorded order": 4,  # the same
 }
 
-MAX_HOOKS = 13
+MAX_HOOKS = 2
 """Functions that are assigned to an object after it was made."""
 
 MAX_SETTINGS_OF_DQN = 89
