@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import asyncrl
+from asyncrl.run import launchers
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "asyncrl").rglob("*.py"))
@@ -220,6 +221,12 @@ def test_wiring_loads_sockets_but_no_torch() -> None:
     assert not (HEAVY - {"msgpack", "zmq"}) & loaded_by("asyncrl.run.asynchronous")
 
 
+@pytest.mark.processes
+def test_helper_that_forks_actors_loads_torch_for_them_and_only_where_they_need_it() -> None:
+    assert "torch" in loaded_by(*launchers._PRELOAD, *launchers._NETWORKS)
+    assert "torch" not in loaded_by(*launchers._PRELOAD, *launchers._CHOICE)
+
+
 def test_nothing_unpickles_what_came_from_outside() -> None:
     """cloudpickle carries a parent's own factories to its own child, in fleet/ only."""
     for path in SOURCES:
@@ -260,10 +267,10 @@ MAX_CODE_LINES: Mapping[str, int] = {
     "metrics": 1101,
     "recorders": 1634,
     "replay": 1594,
-    "run": 3265,
+    "run": 3266,
     "tools": 4359,
     "transport": 2211,  # ends of actors are loaded by actors
-    "tests": 37_759,  # rounds in one process, turns of ranks
+    "tests": 37_764,  # what helpers load for actors
     "benchmarks": 8488,  # the table of commands, hosts, and wrong lines that tests must see
 }
 """Lines of code per room, and in the folders beside the package: without blanks, comments and

@@ -20,8 +20,11 @@ _TRANSPORT = ("asyncrl.transport.zeromq", "asyncrl.transport.zeromq_actor")
 _PRELOAD = (*PRELOAD, "asyncrl.run.plan", *_TRANSPORT)
 """Modules that every actor and evaluator loads, with or without a network."""
 
-_NETWORKS, _CHOICE = "asyncrl.run.presets", "asyncrl.agents.parts.bounded"
-"""What they load with a network, which is torch and all agents, and without one."""
+_NETWORKS = ("asyncrl.agents.dqn", "asyncrl.agents.ppo", "asyncrl.agents.sac")
+"""What they load with a network: torch, and nearly all that any agent is made of."""
+
+_CHOICE = ("asyncrl.agents.parts.bounded",)
+"""What they load without one."""
 
 EVALUATOR, SERVER = ActorId(MOST_ACTORS), ActorId(MOST_ACTORS + 1)
 
@@ -37,7 +40,7 @@ def start_launcher(*, networks: bool = True) -> RunLauncher:
 
     Who calls it before loading torch saves a second: both then load it at the same time.
     """
-    return LocalLauncher(preload=(*_PRELOAD, _NETWORKS if networks else _CHOICE))
+    return LocalLauncher(preload=(*_PRELOAD, *(_NETWORKS if networks else _CHOICE)))
 
 
 def launcher_of(config: RunConfig, launcher: RunLauncher | None) -> RunLauncher | ThreadLauncher:
