@@ -127,7 +127,7 @@ class Shards(Checkpointer):
 
     def expect(self, name: str, *, passing: bool) -> None:
         """Save under this name when asked to; `passing` as in rank 0."""
-        self._wanted = {name: passing}
+        self._wanted[name] = passing  # kept: the saver may write it later, or again
 
     def save(self, name: str, groups: Mapping[str, Arrays], meta: Mapping[str, Any]) -> Path:
         """Save the groups that rank 0 does not have, if it has saved under this name, too."""
