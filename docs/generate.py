@@ -1,9 +1,10 @@
 """Write the reference pages of the site from declarations in the code: `python -m docs.generate`.
 
 Settings come from the dataclasses and the docstrings of their fields, metrics from `METRICS`, help
-from the command line, API pages from `asyncrl/__init__.pyi`, results from `benchmarks/`. Pages go
-to `docs/reference/`, parts of pages to `build/learned/`; git ignores both. No page states anything
-that code and stored results do not.
+from the command line, API pages from docstrings, results from `benchmarks/`. Pages go to
+`docs/reference/`, pictures to `docs/assets/curves/`; other pages hold blocks that are written here,
+between `<!-- kind: name -->` and `<!-- end of kind -->`. All of it is committed, so that pages read
+well where they lie; a test compares them. No page states anything that code and results do not.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ import textwrap
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
+from importlib import import_module
 from pathlib import Path
 from types import NoneType
 
 import yaml
 
-import asyncrl
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents.parts.exploration import EpsilonGreedy, EpsilonLadder, Softmax
 from asyncrl.agents.parts.schedules import Schedule
@@ -51,7 +52,8 @@ from asyncrl.run.presets import PRESETS
 from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.transport.zeromq_socket import ZmqTransportConfig
 from benchmarks.learning.runs import DIRECTORY, kept
-from docs.measured import ALGORITHMS, learning, measurements_page
+from docs.api import api_page
+from docs.measured import learning, measurements_page, pictures
 
 ROOT = Path(__file__).parent.parent
 
@@ -108,7 +110,7 @@ SCHEDULES = """\
 A setting that may be a schedule can follow the environment steps of the whole run. A flag gives it
 as points of environment steps and values: `--agent.learning-rate 0:3e-4,1e6:0` interpolates between
 the points, and `steps,0:1,1e4:0.05` holds each value until the next point. In Python it is
-[`Schedule`][asyncrl.agents.parts.schedules.Schedule]. A plain number is constant."""
+[`Schedule`](api.md#schedule). A plain number is constant."""
 
 IMPORTED = "[import path](../guides/command-line.md#parts-of-your-own)"
 
@@ -129,10 +131,9 @@ def pages() -> dict[str, str]:
     return {**noted, "measurements.md": measurements_page()}
 
 
-def learned() -> dict[str, str]:
-    """Return what the pages of algorithms include, by file name."""
-    runs = kept(DIRECTORY)
-    return {f"{page}.md": learning(page, runs) for page in ALGORITHMS}
+def curves() -> dict[str, str]:
+    """Return the pictures of learning curves, by file name."""
+    return pictures(kept(DIRECTORY))
 
 
 # --- settings ------------------------------------------------------------------------------------
@@ -225,8 +226,9 @@ def fields_of(cls: type, group: str, anchor: str = "", beside: type | None = Non
             marks += f"; needs `{need.setting}` to be {' or '.join(need.values)}"
         place = f"{anchor}.{setting.name}" if anchor else name
         yield (
-            f"#### `{name}` {{ #{place} }}\n\n"
-            f"{words_of(setting)}. Default: {default}{marks}.\n{{ .setting }}\n\n{setting.text}"
+            f"#### `{name}`\n\n"
+            f'<a id="{place}"></a>{words_of(setting)}. Default: {default}{marks}.\n\n'
+            f"{setting.text}"
         )
 
 
@@ -373,45 +375,46 @@ def metrics_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-API_TITLES = {
-    "run": "Training",
-    "envs": "Environments",
-    "agents": "Agents in torch",
-    "learner": "The learner",
-    "actor": "Actors",
-    "extensions": "Several learners, and recorded runs",
-    "fleet": "Actors and hosts",
-    "replay": "Replay",
-    "recorders": "Recorders",
-    "core": "Contracts and errors",
-}
+# --- pages that lie in docs/ already -----------------------------------------------------------
+
+_BLOCK = re.compile(r"^<!-- (\w+): (\S+) -->\n.*?^<!-- end of \1 -->$", re.DOTALL | re.MULTILINE)
+"""What is written into a page: a kind of text, and of what."""
 
 
-def public_names() -> dict[str, str]:
-    """Return the public names of the package, each with the module where it lives."""
-    return {name: getattr(asyncrl, name).__module__ for name in getattr(asyncrl, "__all__")}  # noqa: B009
+def filled() -> dict[Path, str]:
+    """Return the pages that contain code, docstrings or results, with what these are today."""
+    runs = kept(DIRECTORY)
+    kinds: Mapping[str, Callable[[str], str]] = {
+        "code": _code_of,
+        "paper": lambda module: (inspect.getdoc(import_module(module)) or "").partition("\n\n")[2],
+        "learned": lambda page: learning(page, runs),
+        "file": _file_of,
+    }
+
+    def block(found: re.Match[str]) -> str:
+        kind, name = found[1], found[2]
+        text = kinds[kind](name).strip()
+        return f"<!-- {kind}: {name} -->\n{text}\n<!-- end of {kind} -->"
+
+    texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")}
+    return {path: _BLOCK.sub(block, text) for path, text in texts.items() if _BLOCK.search(text)}
 
 
-def api_page() -> str:
-    """Return the page of the public names, in the form that mkdocstrings reads."""
-    parts = [
-        "# API",
-        "`from asyncrl import ...` gives the names on this page. Everything else is imported from "
-        "the module where it lives, for example `from asyncrl.agents.dqn import DQNConfig`.",
-    ]
-    homes = public_names()
-    for room, title in API_TITLES.items():
-        names = [name for name in homes if homes[name].split(".")[1] == room]
-        parts += [f"## {title}", *(f"::: {homes[name]}.{name}" for name in names)]
-    parts += ["## Tests of your own parts", "::: asyncrl.tools.doctor.agent.check_agent"]
-    return "\n\n".join(parts) + "\n"
+def _code_of(name: str) -> str:
+    return f"```python\n{(ROOT / name).read_text(encoding='utf-8')}```"
+
+
+def _file_of(name: str) -> str:
+    """Return a page of the root, whose links lead out of the folder that it is shown in."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return re.sub(r"\]\((?!#|https?:)", "](../../", text)
 
 
 def main() -> None:
     """Write the pages; a page that is as before keeps its time stamp."""
     written = {ROOT / "docs" / "reference" / name: text for name, text in pages().items()}
-    written |= {ROOT / "build" / "learned" / name: text for name, text in learned().items()}
-    for path, text in written.items():
+    written |= {ROOT / "docs" / "assets" / "curves" / name: text for name, text in curves().items()}
+    for path, text in {**written, **filled()}.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")

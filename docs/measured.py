@@ -1,7 +1,7 @@
 """Writes what stored benchmark results say: learning of each algorithm, and all tables.
 
 Rows and curves come from `benchmarks/results/learning`, tables from `benchmarks/README.md`. The
-pages of algorithms include what `learning` returns.
+pages of algorithms contain what `learning` returns.
 """
 
 from __future__ import annotations
@@ -47,6 +47,14 @@ _WIDTH, _HEIGHT = 320, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 24, 30
 """Margins around the axes, for titles and numbers."""
 
+_STYLE = (
+    "text{font:10px sans-serif;fill:#666}.title{font-size:12px;font-weight:600}"
+    ".x{text-anchor:middle}.y{text-anchor:end}path,polyline{fill:none;stroke:#4051b5}"
+    ".axis,.bar{stroke:#888}.bar{stroke-dasharray:4 3}.seed{opacity:.45}"
+    ".one{opacity:.8;stroke-dasharray:2 3}.mean{stroke-width:2}"
+    "@media(prefers-color-scheme:dark){text{fill:#aaa}path,polyline{stroke:#8c9eff}}"
+)
+
 
 # --- learning ------------------------------------------------------------------------------------
 
@@ -58,13 +66,30 @@ def learning(page: str, runs: Iterable[Run]) -> str:
     if not groups:
         return "No run of a committed version is stored yet.\n"
     rows = [_row(group) for group in groups]
-    curves = [_picture(group) for group in _by(groups, "async", "sync") if group[0].curve]
-    parts = ["\n".join([_HEAD, *rows]), _legend(groups, drawn=bool(curves))]
-    if curves:
-        parts.insert(1, '<div class="curves">' + "".join(curves) + "</div>")
+    drawn = _drawn(groups)
+    curves = [f"![Learning curves of {g[0].name}](../assets/curves/{_file(g)})" for g in drawn]
+    parts = ["\n".join([_HEAD, *rows]), *filter(None, ["\n".join(curves)])]
+    parts.append(_legend(groups, drawn=bool(curves)))
     if others := _settings(groups):
         parts.append(others)
     return "\n\n".join(parts) + "\n"
+
+
+def pictures(runs: Sequence[Run]) -> dict[str, str]:
+    """Return the learning curves of all algorithms as SVG, by file name."""
+    files: dict[str, str] = {}
+    for names in ALGORITHMS.values():
+        own = [run for run in runs if run.algorithm in names and is_clean(run.origin)]
+        files |= {_file(group): _picture(group) for group in _drawn(_shown(own))}
+    return files
+
+
+def _drawn(groups: Iterable[list[Run]]) -> list[list[Run]]:
+    return [group for group in _by(groups, "async", "sync") if group[0].curve]
+
+
+def _file(group: Sequence[Run]) -> str:
+    return re.sub(r"[^\w-]+", "-", group[0].name).lower() + ".svg"
 
 
 def _shown(runs: Sequence[Run]) -> list[list[Run]]:
@@ -163,7 +188,7 @@ def _settings(groups: Sequence[Sequence[Run]]) -> str:
 
 
 def _picture(runs: Sequence[Run]) -> str:
-    """Return the curves of an algorithm on a task, as SVG on one line, without colours."""
+    """Return the curves of an algorithm on a task as SVG, for light and dark pages."""
     task = TASKS[runs[0].task]
     curves = [_curve(run, task) for run in runs]
     last = max(curve[-1][0] for curve in curves)
@@ -179,9 +204,10 @@ def _picture(runs: Sequence[Run]) -> str:
         parts.append(axes.line(_mean(several), "mean"))
     title = f"{runs[0].algorithm}, {task.title}"
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="Learning curves of '
-        f'{html.escape(title)}"><text class="title" x="{_LEFT}" y="14">{html.escape(title)}</text>'
-        f"{''.join(parts)}</svg>"
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" '
+        f'viewBox="0 0 {_WIDTH} {_HEIGHT}"><style>{_STYLE}</style>'
+        f'<text class="title" x="{_LEFT}" y="14">{html.escape(title)}</text>'
+        f"{''.join(parts)}</svg>\n"
     )
 
 

@@ -18,6 +18,11 @@ SITE = {
     for path in sorted((ROOT / "docs").rglob("*.md"))
     if path.parent.name != "reference"
 }
+REFERENCE = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in sorted((ROOT / "docs" / "reference").glob("*.md"))
+}
+PAGES = {"README.md": README, **SITE, **REFERENCE}
 SHOWN = "\n".join([README, *SITE.values()])
 PROGRAMS = dict(re.findall(r"<!-- run: (\w+) -->\n```python\n(.*?)```", SHOWN, re.DOTALL))
 READERS = dict(
@@ -40,23 +45,13 @@ def fewer_steps(code: str) -> str:
 
 
 def test_every_program_is_run() -> None:
-    """A marker with a typo in it would be a program that no test runs."""
+    """A marker with a typo in it would be a program that no test runs; examples have own tests."""
     marked = len(re.findall(r"<!-- run\b", SHOWN))
-    assert len(PROGRAMS) + len(READERS) == SHOWN.count("```python\n") == marked >= 2
-
-
-def test_code_of_pages_is_run_or_an_example() -> None:
-    """The one exception is the code of another library."""
-    blocks = re.findall(r"^ *``` \{ \.python.*\}\n(.*)\n", SHOWN, re.MULTILINE)
-    others = [first.strip() for first in blocks if not first.startswith('--8<-- "examples/')]
-    assert others == ["from stable_baselines3 import SAC"]
-
-
-def test_included_programs_are_examples() -> None:
-    """Those have separate tests."""
+    examples = re.findall(r"<!-- code: examples/(\w+)\.py -->\n```python\n", SHOWN)
+    assert len(PROGRAMS) + len(READERS) == SHOWN.count("```python\n") - len(examples) == marked >= 2
     tested = (ROOT / "tests" / "test_examples.py").read_text(encoding="utf-8")
-    names = re.findall(r"``` { .python }\n--8<-- \"(.*?)\"", SHOWN)
-    assert not [name for name in names if Path(name).stem not in tested]
+    assert len(examples) > 5
+    assert not [name for name in examples if name not in tested]
 
 
 @pytest.mark.processes
@@ -92,14 +87,9 @@ def test_readme_is_short() -> None:
 
 
 def named_files() -> set[str]:
-    """Return links into this repository, and what looks like a path or a file of the package.
-
-    Links of the site are checked when it is built.
-    """
-    text, site = (re.sub(r"```.*?```", "", t, flags=re.DOTALL) for t in (README, SHOWN))
-    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
-    quoted = re.findall(r"`([\w./-]+\.(?:py|md|toml))`", site)
-    return {*links, *quoted}
+    """Return what looks like a path or a file of the package, on pages written by hand."""
+    text = re.sub(r"<!-- (\w+): .*?<!-- end of \1 -->|```.*?```", "", SHOWN, flags=re.DOTALL)
+    return set(re.findall(r"`([\w./-]+\.(?:py|md|toml))`", text))
 
 
 def test_named_files_exist() -> None:
@@ -108,15 +98,34 @@ def test_named_files_exist() -> None:
     assert not [n for n in named_files() if not any((place / n).exists() for place in places)]
 
 
-def test_links_to_headings_lead_somewhere() -> None:
-    links = re.findall(r"\]\(([^)#:]*)#([^)]*)\)", README)
-    assert links
-    for page, anchor in links:
-        text = (ROOT / (page or "README.md")).read_text(encoding="utf-8")
-        text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-        titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-        anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
-        assert anchor in anchors, page
+def anchors_of(text: str) -> set[str]:
+    """Return where links into a page can lead, as GitHub and the site name headings."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title) for title in titles]
+    slugs = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in plain}
+    return slugs | set(re.findall(r'<a id="([^"]+)">', text))
+
+
+@pytest.mark.parametrize("page", ["README.md", *SITE, *REFERENCE])
+def test_links_lead_somewhere(page: str) -> None:
+    """Pages are read in the repository, too."""
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", PAGES[page], flags=re.DOTALL)
+    for link, anchor in re.findall(r"\]\((?!https?:|mailto:)([^)#\s]*)#?([^)\s]*)\)", text):
+        target = ((ROOT / page).parent / link).resolve() if link else ROOT / page
+        assert target.exists(), link
+        name = target.relative_to(ROOT).as_posix()
+        if anchor and name in PAGES:
+            assert anchor in anchors_of(PAGES[name]), f"{link}#{anchor}"
+
+
+def test_pages_read_well_where_they_lie() -> None:
+    """Neither GitHub nor an editor knows what only the builder of a site would replace."""
+    raw = re.compile(r"^--8<--|^::: |^=== \"|\{ ?[.#][\w-]+ ?\}", re.MULTILINE)
+    for page, text in PAGES.items():
+        prose = re.sub(r"^```\w.*?^```|`[^`\n]*`", "", text, flags=re.DOTALL | re.MULTILINE)
+        found = raw.search(prose)
+        assert not found, f"{page}: {found[0]}"
 
 
 def test_steps_of_a_transition_are_where_the_page_says() -> None:
