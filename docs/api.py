@@ -94,8 +94,8 @@ def _methods(cls: type) -> Iterator[tuple[str, Any]]:
             found |= vars(base)
     for name, value in found.items():
         function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
-        told = inspect.isfunction(function) or isinstance(function, property)
-        if told and not name.startswith("_") and inspect.getdoc(function):
+        shown = inspect.isfunction(function) or isinstance(function, property)
+        if shown and not name.startswith("_") and inspect.getdoc(function):
             yield name, function
 
 

@@ -270,7 +270,7 @@ MAX_CODE_LINES: Mapping[str, int] = {
     "run": 3266,
     "tools": 4359,
     "transport": 2211,  # ends of actors are loaded by actors
-    "tests": 37_783,  # what helpers load for actors
+    "tests": 37_783,  # the links of all pages
     "benchmarks": 8488,  # the table of commands, hosts, and wrong lines that tests must see
 }
 """Lines of code per room, and in the folders beside the package: without blanks, comments and

@@ -97,7 +97,7 @@ def tokens(source: str, kinds: set[int]) -> list[str]:
 def prose(path: Path) -> str:
     """Return a text without CONTRIBUTING's bad examples, and without tables of kept results."""
     text = path.read_text(encoding="utf-8")
-    if path.name == "CONTRIBUTING.md":
+    if path.name.upper() == "CONTRIBUTING.MD":
         return text.partition("| not | but |")[0]
     if path.is_relative_to(ROOT / "benchmarks"):
         return "\n".join(line for line in text.splitlines() if not line.startswith("| "))
