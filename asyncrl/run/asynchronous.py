@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from asyncrl.checkpoint.resume import first_incarnation
 from asyncrl.core.env import EnvDescription, MakeBatchEnv, source_of
@@ -46,6 +46,7 @@ from asyncrl.transport.zeromq import ZmqTransport
 
 if TYPE_CHECKING:
     from asyncrl.run.inference import ServedInference
+    from asyncrl.transport.zeromq_hosts import ZmqHostsLink
 
 
 def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts) -> AsyncTrainer:
@@ -89,7 +90,7 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
         )
         learner = plan.build_learner()
         transport = ZmqTransport.of(starts.directory, schema=plan.schema, config=config.transport)
-        link = transport.listen()
+        link = transport.listen_to_hosts() if config.elsewhere else transport.listen()
         undo.callback(link.close)
         parts["interrupter"] = interrupter = parts.get("interrupter") or Interrupter()
         address = (
@@ -100,7 +101,7 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
         if config.elsewhere:
             fleet, key = admit_hosts(
                 starts,
-                link,
+                cast("ZmqHostsLink", link),
                 config,
                 facts,
                 plain_spec(seen.spec),

@@ -89,10 +89,3 @@ class EvaluateApart:
             if isinstance(policy, CountsEnvSteps):
                 policy.env_steps = model.env_steps
             return EpisodeEvaluator(env, play, derive_seed(seed, Role.EVALUATION)).evaluate(policy)
-
-
-def apart_unless(
-    own: MakeEvaluator | None, agent: AgentConfig, make_env: MakeBatchEnv, config: EvaluationConfig
-) -> EvaluateApart | None:
-    """Return what evaluates apart; None beside a custom evaluator, which takes no arguments."""
-    return None if custom_evaluator(own) else EvaluateApart(agent, make_env, config)

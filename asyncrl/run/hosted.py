@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.errors import ConfigError
@@ -31,6 +31,9 @@ from asyncrl.run.parts import StartHosts
 from asyncrl.run.plan import Admit
 from asyncrl.run.run_config import RunConfig
 from asyncrl.transport.zeromq import Curve, ZmqLearnerLink, ZmqTransport
+
+if TYPE_CHECKING:
+    from asyncrl.transport.zeromq_hosts import ZmqHostsLink
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +105,7 @@ def _admit_here(link: ZmqLearnerLink, peer: Peer, *, evaluates: bool = False) ->
 
 def admit_hosts(
     local: Launcher,
-    link: ZmqLearnerLink,
+    link: ZmqHostsLink,
     config: RunConfig,
     facts: Plain,
     spaces: Plain,
@@ -111,14 +114,13 @@ def admit_hosts(
     """Return what starts actors on the hosts that join, and the key that they join with."""
     address = cast(ZmqTransport, link.address)
     curve: Curve = link.hosts.open(most_hosts=config.actors)
-    objection: Callable[[Plain], str] = partial(objection_to, facts)
     launcher = HostLauncher(
         local,
         link.hosts,
         config=config.hosts,
         admit=link.admit,
         objection_to_key=link.hosts.objection_to_key,
-        objection=objection,
+        objection=partial(objection_to, facts),
         traffic_bytes=link.traffic_bytes.__getitem__,
         welcome={"run": address.run_id},
     )

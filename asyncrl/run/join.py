@@ -35,7 +35,8 @@ from asyncrl.run.join_key import JoinKey
 from asyncrl.run.launchers import start_launcher
 from asyncrl.run.plan import RunPlan, check_run
 from asyncrl.run.run_config import RunConfig, config_or_default
-from asyncrl.transport.zeromq import Curve, ZmqHostLine, ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq import Curve, ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq_hosts import ZmqHostLine
 
 _log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from asyncrl.fleet.config import HostsConfig
 from asyncrl.learner.evaluation import EvaluationSite
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction
 from asyncrl.learner.trainer import CommonParts, Strategy, TrainerParts
-from asyncrl.run.evaluators import apart_unless
+from asyncrl.run.evaluators import EvaluateApart, custom_evaluator
 from asyncrl.run.run_config import RunConfig
 from asyncrl.run.trained_policy import PolicyOf
 
@@ -154,7 +154,9 @@ def of_trainer(
 
     Without `make_eval_env` nothing can be evaluated otherwise than the run does.
     """
-    agent, own = config.agent, parts.get("make_evaluator")
+    agent, apart = config.agent, None
+    if make_eval_env and not custom_evaluator(parts.get("make_evaluator")):  # which takes nothing
+        apart = EvaluateApart(agent, make_eval_env, config.evaluate)
     return {
         **opened,
         "evaluation": evaluation,
@@ -166,7 +168,6 @@ def of_trainer(
         "stop": parts.get("stop"),
         "services": config,
         "make_policy": PolicyOf(agent, spec),
-        "evaluate_apart": make_eval_env
-        and apart_unless(own, agent, make_eval_env, config.evaluate),
+        "evaluate_apart": apart,
         "adaptive_threads": are_adaptive(agent, learner),
     }

@@ -14,7 +14,7 @@ import secrets
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import zmq
 
@@ -23,7 +23,6 @@ from asyncrl.core.inference import InferenceAddress
 from asyncrl.core.messages import Peer
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.transport.wire import WireFormat
-from asyncrl.transport.zeromq_hosts import ZmqHostLine as ZmqHostLine
 from asyncrl.transport.zeromq_learner import ZmqLearnerLink as ZmqLearnerLink
 from asyncrl.transport.zeromq_socket import Curve as Curve
 from asyncrl.transport.zeromq_socket import ZmqTransportConfig as ZmqTransportConfig
@@ -31,6 +30,9 @@ from asyncrl.transport.zeromq_socket import advertised, tcp_endpoint
 
 if TYPE_CHECKING:
     from asyncrl.transport.zeromq_actor import ZmqActorLink
+    from asyncrl.transport.zeromq_hosts import ZmqHostsLink
+
+Link = TypeVar("Link", bound=ZmqLearnerLink)
 
 _LOOPBACK = "tcp://127.0.0.1:"
 
@@ -92,11 +94,18 @@ class ZmqTransport:
 
     def listen(self) -> ZmqLearnerLink:
         """Open the learner's end. Call it once."""
+        return self._listen(ZmqLearnerLink)
+
+    def listen_to_hosts(self) -> ZmqHostsLink:
+        """Open the learner's end for actors and their hosts, instead."""
+        from asyncrl.transport.zeromq_hosts import ZmqHostsLink  # noqa: PLC0415  # few runs
+
+        return self._listen(ZmqHostsLink)
+
+    def _listen(self, link: type[Link]) -> Link:
         if self.curve is not None and self.curve.public != self.curve.server:
             raise TransportError("these are an actor's keys; a learner listens with its own")
-        return ZmqLearnerLink(
-            self.endpoint, self._wire(), self.config, self._address_at, curve=self.curve
-        )
+        return link(self.endpoint, self._wire(), self.config, self._address_at, curve=self.curve)
 
     def connect(self, peer: Peer) -> ZmqActorLink:
         """Open an actor's end."""

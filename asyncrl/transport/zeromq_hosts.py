@@ -11,15 +11,17 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import cached_property
 from math import ceil
 
 import zmq
 
 from asyncrl.core.errors import Refused, TransportError
 from asyncrl.transport.zeromq_auth import Authenticator, ConnectionLog
+from asyncrl.transport.zeromq_learner import ZmqLearnerLink
 from asyncrl.transport.zeromq_socket import Curve, ZmqTransportConfig, make_actor_socket, receive
 
-JOINING = "joining"
+_JOINING = "joining"
 """The user of the joining key, which all hosts of a run have."""
 
 MAX_BYTES = 1 << 20
@@ -31,7 +33,7 @@ _MOST_WAITING = 4096
 _Clock = Callable[[], float]
 
 
-def is_host(name: bytes) -> bool:
+def _is_host(name: bytes) -> bool:
     """Whether this is the name of a host, not of an actor."""
     return name[:1] == _KIND and len(name) == _NAME_BYTES
 
@@ -61,7 +63,7 @@ class HostMailbox:
         if self._auth is None:
             raise TransportError("hosts can connect over TCP only, where connections need keys")
         self.expected = most_hosts
-        return self._auth.admit(JOINING)
+        return self._auth.admit(_JOINING)
 
     def objection_to_key(self, key: str) -> str:
         """Return why a public key cannot be that of a host's next actor, or an empty string."""
@@ -91,7 +93,7 @@ class HostMailbox:
 
     def put(self, name: bytes, frames: list[memoryview]) -> bool:
         """Keep a message that has arrived; return False if a host does not send such a one."""
-        if not is_host(name) or len(frames) != 1 or frames[0].nbytes > MAX_BYTES:
+        if not _is_host(name) or len(frames) != 1 or frames[0].nbytes > MAX_BYTES:
             return False
         with self._changed:
             if len(self._arrived) < _MOST_WAITING:  # hosts repeat what is not acknowledged
@@ -115,6 +117,34 @@ class HostMailbox:
             # An echo may still be of the message before.
             self._went_s[host] = max(self._clock() - put_at, self._went_s.get(host, 0.0) / 2)
         return departing
+
+
+class ZmqHostsLink(ZmqLearnerLink):
+    """The socket that all actors connect to, and their hosts."""
+
+    @cached_property
+    def hosts(self) -> HostMailbox:
+        """Messages of hosts; open it before the link is polled."""
+        return HostMailbox(self._auth, self.wake, self._clock)
+
+    def _wait(self, timeout_s: float) -> bool:
+        woken = super()._wait(timeout_s)
+        self.hosts.waited()
+        return woken
+
+    def _expected(self) -> int:
+        return super()._expected() + self.hosts.expected
+
+    def _serve(self) -> None:
+        for host, data in self.hosts.departing():
+            self._try_send(host, [data])  # hosts repeat what they need an answer to
+        super()._serve()
+
+    def _is_heard(self, name: bytes, user: str, frames: list[memoryview]) -> bool:
+        """Whether the owner of a key may send this as an actor; keep the message of a host."""
+        if user == _JOINING and self.hosts.put(name, frames):
+            return False
+        return super()._is_heard(name, user, frames)
 
 
 class ZmqHostLine:

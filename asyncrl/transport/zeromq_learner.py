@@ -39,7 +39,6 @@ from asyncrl.transport.protocol import (
 )
 from asyncrl.transport.wire import ForeignProtocol, ForeignRun, Frame, WireFormat
 from asyncrl.transport.zeromq_auth import Authenticator, ConnectionLog, RejectionLog
-from asyncrl.transport.zeromq_hosts import JOINING, HostMailbox, is_host
 from asyncrl.transport.zeromq_socket import (
     Curve,
     ZmqTransportConfig,
@@ -97,7 +96,6 @@ class ZmqLearnerLink:
         self._make_address = partial(make_address, self._endpoint)
         self.address = self._make_address(curve and replace(curve, secret=b""))
         """The learner's address; `admit` adds a key."""
-        self.hosts = HostMailbox(self._auth, self.wake, clock)
         self._prefix = routing_prefix(wire.run_id)
         self._requests: dict[tuple[Peer, Subject], int] = {}
         # A socket pair: every platform can poll it, and any thread may write to it.
@@ -167,7 +165,6 @@ class ZmqLearnerLink:
             if messages or woken or left <= 0:
                 return messages
             woken = self._wait(left)
-            self.hosts.waited()
             waited()
 
     def acknowledge(self, peer: Peer, seq: int, granted: int = 0) -> None:
@@ -254,14 +251,15 @@ class ZmqLearnerLink:
         """Answer waiting connections; count those that failed or are too many."""
         if self._auth:
             self._auth.answer()
-        known = max(len(self._table.peers), len(self._admitted)) + self.hosts.expected
-        for rejection in self._connections.rejections(known):
+        for rejection in self._connections.rejections(self._expected()):
             self._rejections.note(*rejection)
+
+    def _expected(self) -> int:
+        """Return how many connections are no flood."""
+        return max(len(self._table.peers), len(self._admitted))
 
     def _serve(self) -> None:
         """Send what other threads have requested since the last call."""
-        for host, data in self.hosts.departing():
-            self._send_frames(host, [data])
         with self._lock:
             if not self._has_news:
                 return
@@ -283,7 +281,7 @@ class ZmqLearnerLink:
         return messages
 
     def _read(self, first: zmq.Frame, frames: list[memoryview]) -> _FromActor | None:
-        """Decode a message; return None if its sender may not send it, or if it is of a host."""
+        """Decode a message; return None if it is not of an actor that may send it."""
         name = first.bytes
         if self._auth and not self._is_heard(name, sender(first), frames):
             return None
@@ -305,11 +303,9 @@ class ZmqLearnerLink:
         return None
 
     def _is_heard(self, name: bytes, user: str, frames: list[memoryview]) -> bool:
-        """Whether the owner of a key may send this as an actor; keep the message of a host."""
+        """Whether the owner of a key may send this."""
         if user == name.hex() and name not in self._fenced:
             return True
-        if user == JOINING and self.hosts.put(name, frames):
-            return False
         if user == name.hex():
             self._table.counters["fenced"] += 1
             self._send_frames(name, self._wire.encode(Refusal(_FENCED)))
@@ -389,6 +385,10 @@ class ZmqLearnerLink:
         self._send_frames(self._name(peer), self._wire.encode(message))
 
     def _send_frames(self, name: bytes, frames: Sequence[Frame | zmq.Frame]) -> None:
+        if not self._try_send(name, frames) and name not in self._leaving:
+            self._table.counters["undelivered"] += 1
+
+    def _try_send(self, name: bytes, frames: Sequence[Frame | zmq.Frame]) -> bool:
         try:
             self._socket.send_multipart([name, *frames], zmq.NOBLOCK)
         except zmq.ZMQError as error:
@@ -396,8 +396,8 @@ class ZmqLearnerLink:
             # again.
             if error.errno not in {zmq.EHOSTUNREACH, zmq.EAGAIN}:
                 raise
-            if name not in self._leaving and not is_host(name):
-                self._table.counters["undelivered"] += 1
+            return False
+        return True
 
     def _count(self, peer: Peer, frames: Sequence[Frame | zmq.Frame]) -> None:
         if peer in self._admitted:

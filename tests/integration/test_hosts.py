@@ -27,8 +27,8 @@ from asyncrl.learner.train_result import TrainResult
 from asyncrl.run.join import join_run
 from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.train import build_trainer
-from asyncrl.transport.zeromq import Curve, ZmqHostLine, ZmqTransportConfig
-from asyncrl.transport.zeromq_hosts import HostMailbox
+from asyncrl.transport.zeromq import Curve, ZmqTransportConfig
+from asyncrl.transport.zeromq_hosts import HostMailbox, ZmqHostLine
 from benchmarks.proxy import Proxy
 from tests.integration.test_train_async import Loop, config
 from tests.support import warm

@@ -19,13 +19,8 @@ from asyncrl.fleet.host_launcher import HostLauncher
 from asyncrl.fleet.local import LocalLauncher
 from asyncrl.fleet.threads import ThreadLauncher
 from asyncrl.run.join import ActorKeys
-from asyncrl.transport.zeromq import (
-    Curve,
-    ZmqHostLine,
-    ZmqLearnerLink,
-    ZmqTransport,
-    ZmqTransportConfig,
-)
+from asyncrl.transport.zeromq import Curve, ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq_hosts import ZmqHostLine, ZmqHostsLink
 from tests.fleet.bodies import Runs
 from tests.support.helpers import wait_until
 from tests.support.sample_messages import SCHEMA
@@ -44,9 +39,9 @@ class Fleet:
     """A learner's port on the loopback address, and the hosts that a test starts."""
 
     def __init__(self) -> None:
-        self.link: ZmqLearnerLink = ZmqTransport.tcp(
+        self.link: ZmqHostsLink = ZmqTransport.tcp(
             "tcp://127.0.0.1", schema=SCHEMA, config=ZmqTransportConfig()
-        ).listen()
+        ).listen_to_hosts()
         self.curve: Curve = self.link.hosts.open(4)
         self._ends = threading.Event()
         self._reads = threading.Thread(target=self._read)

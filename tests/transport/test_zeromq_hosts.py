@@ -12,9 +12,9 @@ import zmq
 
 from asyncrl.core.errors import ConfigError, Refused, TransportError
 from asyncrl.core.messages import Experience, Hello, Peer
-from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq import ZmqTransport, ZmqTransportConfig
 from asyncrl.transport.zeromq_actor import ZmqActorLink
-from asyncrl.transport.zeromq_hosts import MAX_BYTES, ZmqHostLine
+from asyncrl.transport.zeromq_hosts import MAX_BYTES, ZmqHostLine, ZmqHostsLink
 from asyncrl.transport.zeromq_socket import Curve, advertised
 from tests.support.helpers import wait_until
 from tests.support.intruders import NAME, Intruder, admitted, curve
@@ -38,7 +38,7 @@ class Site:
     def __init__(self, keep: Keep) -> None:
         transport = ZmqTransport.tcp("tcp://127.0.0.1", schema=SCHEMA, config=CONFIG)
         self.keep = keep
-        self.learner: ZmqLearnerLink = keep(transport.listen())
+        self.learner: ZmqHostsLink = keep(transport.listen_to_hosts())
         self.key: Curve = self.learner.hosts.open(2)
         self.address = admitted(self.learner, make_peer(99))
         self.arrived: list[tuple[bytes, bytes]] = []
@@ -220,7 +220,7 @@ def test_many_actors_that_join_at_once_are_no_flood(site: Site) -> None:
 
 
 def test_hosts_need_keys(keep: Keep) -> None:
-    link = keep(ZmqTransport.loopback(schema=SCHEMA, config=CONFIG).listen())
+    link = keep(ZmqTransport.loopback(schema=SCHEMA, config=CONFIG).listen_to_hosts())
     with pytest.raises(TransportError, match="over TCP only"):
         link.hosts.open(1)
 
