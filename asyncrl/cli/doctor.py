@@ -149,8 +149,8 @@ def _planned_run(arguments: DoctorArguments) -> PlannedRun | None:
     path = arguments.config
     config = load_over(agent_in(path) or "dqn", path) if path else preset(arguments.preset)
     make_env = config.env_config().build
-    check_run(config.agent, make_env, None, config, None)
-    plan = RunPlan(config.agent, make_env, None, config, None, seen=describe_env_of_run(config))
+    check_run(config, make_env)
+    plan = RunPlan(config, make_env, seen=describe_env_of_run(config))
     return PlannedRun(
         name=str(path or arguments.preset),
         replay_bytes=memory_bytes(config.replay, plan.schema),

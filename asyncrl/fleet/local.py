@@ -102,8 +102,7 @@ class LocalLauncher:
             )
         if start_method == "auto":
             start_method = "forkserver" if sys.platform == "linux" else "spawn"
-        self.names = names or {}
-        """Names of processes that are not actors; they apply to those that are launched later."""
+        self._names = names or {}
         self._children: dict[str, _Child] = {}
         self._never_begun: list[ActorExit] = []
         self._pending = b""
@@ -294,7 +293,7 @@ class LocalLauncher:
             sys.stderr.write(printed)
 
     def _name(self, actor_id: ActorId) -> str:
-        return self.names.get(actor_id, f"actor {actor_id}")
+        return self._names.get(actor_id, f"actor {actor_id}")
 
     def _on_server_death(self, error: OSError | None) -> NoReturn:
         """Kill the actors, which nothing supervises any more, and raise."""

@@ -79,9 +79,9 @@ class _Running:
 class ThreadLauncher:
     """Starts actors as threads; use it in a `with` block, or close it."""
 
-    def __init__(self) -> None:
-        self.names: Mapping[ActorId, str] = {}
-        """Names of threads that are not actors."""
+    def __init__(self, names: Mapping[ActorId, str] | None = None) -> None:
+        """`names` are those of threads that are not actors."""
+        self._names = names or {}
         self._directory, self._alive = make_directory()
         self._running: dict[Peer, _Running] = {}
         self._exits: Queue[ActorExit] = Queue()
@@ -99,7 +99,7 @@ class ThreadLauncher:
         """Start an actor and return at once."""
         if peer in self._running:
             raise ValueError(f"{peer} is running already")
-        name = f"asyncrl {self.names.get(peer.actor_id, f'actor {peer.actor_id}')}"
+        name = f"asyncrl {self._names.get(peer.actor_id, f'actor {peer.actor_id}')}"
         thread = threading.Thread(target=self._run, args=(peer, spec), name=name, daemon=True)
         self._running[peer] = _Running(thread, _Progress())
         try:

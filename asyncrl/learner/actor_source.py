@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, replace
-from typing import Protocol, Required, TypedDict, Unpack
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
 
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.saver import RunState
@@ -51,28 +51,34 @@ class BackgroundPart(Protocol):
         ...
 
 
-class SourceParts(TypedDict, total=False):
-    """What an `ActorSource` takes beside link, proxy and settings."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actors:
+    """The actors of a run, as its learner meets them."""
 
-    manager: Required[ActorManager]
+    link: LearnerLink
+    proxy: ReplayBufferProxy
+    manager: ActorManager
     """Starts and watches the actors."""
 
-    inference: BackgroundPart | None
+    inference: BackgroundPart | None = None
     """Computes what actors do, in a thread here."""
 
-    setup: Setup | None
-    """What is known of the machine."""
+    setup: Setup | None = None
+    """What the verdict must know of the run."""
 
-    publishes: bool
+    publishes: bool = True
     """Whether actors that are about to continue get the newest model, between those of the
-    interval, too. True by default."""
+    interval, too."""
 
-    actors_beside: int
+    beside: int = 0
     """Number of actors that send their experience to other learners."""
 
-    hosts: Callable[[], Hosts]
+    hosts: Callable[[], Hosts] = dict
     """Returns what is known of hosts that have joined, by name, see `TrainResult.hosts`; any thread
     may call it."""
+
+    before_change: Callable[[Mapping[str, Any]], object] = lambda _: None
+    """Called with the keyword arguments that environments are about to get; may raise."""
 
 
 class ActorSource(Source):
@@ -83,26 +89,20 @@ class ActorSource(Source):
 
     repeats = False
 
-    def __init__(
-        self,
-        link: LearnerLink,
-        proxy: ReplayBufferProxy,
-        config: AsyncTrainerConfig,
-        **parts: Unpack[SourceParts],
-    ) -> None:
+    def __init__(self, actors: Actors, config: AsyncTrainerConfig) -> None:
         """Make a source; nothing has started."""
+        self.proxy = proxy = actors.proxy
         super().__init__(proxy.buffer, proxy.actors.events)
-        self.proxy = proxy
         self.config = config
-        self._link, self.manager = link, parts["manager"]
-        self.hosts = parts.get("hosts", dict)
-        self._inference = parts.get("inference")
+        self._link, self.manager, self.hosts = actors.link, actors.manager, actors.hosts
+        self._inference, self._before_change = actors.inference, actors.before_change
+        self.setup = actors.setup
         self._staleness = proxy.staleness
-        self._publishes, self._publish_share = parts.get("publishes", True), _PUBLISH_SHARE
-        if (setup := parts.get("setup")) is not None and not setup.elsewhere:
-            self._publish_share *= min(1.0, setup.cores / self.manager.size)
+        self._publishes, self._publish_share = actors.publishes, _PUBLISH_SHARE
+        if self.setup is not None and not self.setup.elsewhere:
+            self._publish_share *= min(1.0, self.setup.cores / self.manager.size)
         self._publish_after = 0.0
-        self._declared, self._actors_beside = self.manager.size, parts.get("actors_beside", 0)
+        self._declared, self._actors_beside = self.manager.size, actors.beside
         self._drawn: Iterator[Columns] = iter(())
         self._at_once = 1
         self._singly = drawn_singly(proxy.buffer)
@@ -217,6 +217,7 @@ class ActorSource(Source):
 
     def change_env(self, change: EnvChange) -> None:
         """Publish the change; actors that start later begin with it."""
+        self._before_change(change.kwargs)
         self._link.change_env(change)
 
     def set_actors(self, actors: int) -> None:
@@ -248,7 +249,7 @@ class ActorSource(Source):
         many as before, unless the settings now declare another number.
         """
         if change.number:
-            self._link.change_env(change)
+            self.change_env(change)
         sampled = checkpoint.count("opt_steps") * self.config.batch_size
         self.proxy.restore(checkpoint, sampled=sampled)
         if "fleet" not in checkpoint.meta["run"]:
@@ -286,9 +287,13 @@ class ActorSource(Source):
         yield self._stop_actors
         yield from self._stop_inference()
         yield self.proxy.close
+        yield self.settle
         yield from [] if urgent else saves
         yield from (one.close for one in self.proxy.observers)
         yield lambda: None if self.proxy.hangs else self._link.close()
+
+    def settle(self) -> None:
+        """Do what can be done once all experience has arrived, such as adding it up."""
 
     def _stop_inference(self) -> Iterator[Callable[[], object]]:
         if self._inference is not None:

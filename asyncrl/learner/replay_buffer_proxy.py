@@ -89,7 +89,7 @@ class ReplayBufferProxy:
         self._drops = config is not None and config.overflow == "drop"
         self.limiter = limiter
         """Read-only, and only its counts: while the thread runs, they may change at any time."""
-        self._interrupter = interrupter
+        self.interrupter = interrupter
         self._changed = threading.Condition()
         self._turnstile = threading.Lock()  # held while others use the buffer or wait for it
         self._gave_way = False  # to them, in this part
@@ -129,7 +129,7 @@ class ReplayBufferProxy:
                 self._waits_for = batch_size
                 self._link.wake()
             self._changed.wait_for(
-                lambda: self._may_sample(batch_size) or self._interrupter.is_set, timeout_s
+                lambda: self._may_sample(batch_size) or self.interrupter.is_set, timeout_s
             )
             self._waits_for = 0
             return self._may_sample(batch_size)

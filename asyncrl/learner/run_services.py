@@ -144,10 +144,6 @@ class RunServicesConfig:
 class RunServices:
     """Evaluates, records and saves at intervals, and stops the run when a condition holds."""
 
-    is_passing = False
-    """Whether the checkpoint that is being saved is one by time, which the next one replaces. It
-    must not change what the run computes."""
-
     _saved_at = math.inf
     _evaluated_opt_steps = -1
     _eval_due = _eval_asked = False
@@ -172,7 +168,7 @@ class RunServices:
         stop: StopCondition | StopFunction | None = None,
         setup: Setup | None = None,
         make_policy: PolicyMaker | None = None,
-        state: Callable[[], RunState] | None = None,
+        state: Callable[..., RunState] | None = None,
         note: Callable[..., None] = lambda *_: None,
         warm_up_left: Callable[[], int] = lambda: 0,
         repeats: bool = False,
@@ -180,7 +176,7 @@ class RunServices:
     ) -> None:
         """`note` gets the names of events and their values. With `repeats`, no clock decides.
 
-        `state` returns what a checkpoint holds beside the agent.
+        `state` returns what a checkpoint holds beside the agent, as that of a `Source`.
         """
         self._agent = agent
         self._config = config
@@ -190,7 +186,7 @@ class RunServices:
         """Timeout for the evaluation of the last model; of several learners, one evaluates."""
         self._recorder = recorder
         self._saver = Saver(checkpointer, interrupter, agent) if checkpointer else None
-        self._state = state or (lambda: RunState({}, {}))
+        self._state = state or (lambda **_: RunState({}, {}))
         self._stop = None if stop is None else AnyOf(stop)  # gives reasons in words
         self._setup = setup or Setup()
         self._make_policy = make_policy
@@ -251,9 +247,7 @@ class RunServices:
         elif self._saver:
             passed_s, interval_s = now - self._saved_at, self._config.save.interval_s
             if 0 < interval_s <= passed_s and self._saver.took_s <= _WRITE_SHARE * passed_s:
-                self.is_passing = True
-                self.save()
-                self.is_passing = False
+                self.save(passing=True)
 
     def finish(self) -> None:
         """Evaluate the last model, unless that was done, or the run failed or is interrupted.
@@ -300,11 +294,16 @@ class RunServices:
             self._evaluate(site)
         return self._last
 
-    def save(self) -> bool:
-        """Save a checkpoint to resume from; return False if the run saves no checkpoints."""
+    def save(self, *, passing: bool = False) -> bool:
+        """Save a checkpoint to resume from; return False if the run saves no checkpoints.
+
+        One that is `passing` is by time, and the next one replaces it. It must not change what the
+        run computes.
+        """
         if not self._saver:
             return False
-        counts, state = self.counts, self._state()
+        counts = self.counts
+        state = self._state(save_replay=self._config.save.replay, passing=passing)
         meta = {
             "opt_steps": counts.opt_steps,
             "env_steps": counts.env_steps,
@@ -312,7 +311,7 @@ class RunServices:
             "train_s": self._pace.train_s,
             **self._best.meta(),
             **self._policy_meta,
-            **({PASSING: True} if self.is_passing else {}),
+            **({PASSING: True} if passing else {}),
             "stop_bar": self._stop_bar,
             "config": self._run_config,
             "run": dict(state.numbers),

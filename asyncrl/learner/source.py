@@ -22,6 +22,7 @@ from asyncrl.core.replay_buffer import ReplayBuffer, replay_groups, restore_repl
 from asyncrl.core.types import Columns
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.stopwatch import Stopwatch
+from asyncrl.metrics.verdict import Setup
 
 
 class Learning(Protocol):
@@ -70,6 +71,9 @@ class Source(ABC):
 
     steps_environments: ClassVar[bool] = True
     """Whether schedules count environment steps; optimisation steps otherwise."""
+
+    setup: Setup | None = None
+    """What the verdict must know of the run."""
 
     _learning: Learning | None = None
 
@@ -125,7 +129,7 @@ class Source(ABC):
         raise ConfigError(f"{type(self).__name__} steps no environments, so it collects nothing")
 
     def change_env(self, change: EnvChange) -> None:
-        """Give the environments other keyword arguments."""
+        """Give the environments other keyword arguments; raise if they cannot get them."""
         raise ConfigError(
             f"{type(self).__name__} steps no environments that could get other keyword arguments"
         )

@@ -11,11 +11,11 @@ Does not know where batches come from: that is its `Source`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from types import TracebackType
-from typing import Any, Protocol, Self, SupportsFloat, TypedDict, Unpack
+from typing import Any, Protocol, Self, SupportsFloat
 
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import naming_resumed
@@ -28,7 +28,6 @@ from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import EnvChange, ModelInfo
 from asyncrl.core.recorder import BufferingRecorder, Record, Recorder
 from asyncrl.core.replay_buffer import check_priorities, pass_priorities_on
-from asyncrl.core.settings import did_you_mean, has_methods
 from asyncrl.core.types import Columns
 from asyncrl.learner.callbacks import Callbacks
 from asyncrl.learner.evaluation import EvaluationSite
@@ -39,7 +38,6 @@ from asyncrl.learner.step_metrics import StepMetrics
 from asyncrl.learner.stop_conditions import StopCondition, StopFunction
 from asyncrl.learner.train_result import PolicyMaker, TrainResult
 from asyncrl.metrics.metrics import describe
-from asyncrl.metrics.verdict import Setup
 
 Metrics = Mapping[str, SupportsFloat]
 
@@ -62,164 +60,94 @@ class Strategy(Protocol):
         ...
 
 
-class CommonParts(TypedDict, total=False):
-    """Arguments that every training function passes on to its trainer."""
-
-    recorder: Recorder | None
-    """Where metrics are written. Left out, the terminal shows the progress; None shows nothing."""
-
-    callbacks: Sequence[Callback]
-    """Custom code that runs during training; see `core/callback.py`."""
-
-    run_config: Mapping[str, object] | None
-    """Plain values for the recorder and for checkpoints."""
-
-
-class TrainerParts(CommonParts, total=False):
-    """Arguments that every trainer takes beside its own."""
-
-    interrupter: Interrupter | None
-    """Stops the run from outside, with a reason."""
-
-    evaluation: EvaluationSite | None
-    """Where the model is evaluated. None evaluates none."""
-
-    strategy: Strategy | None
-    """A custom training loop."""
-
-    setup: Setup | None
-    """What the verdict must know of the run."""
-
-    services: RunServicesConfig
-    """When to evaluate, record and save."""
-
-    checkpointer: Checkpointer | None
-    """Where checkpoints go. None saves none."""
-
-    stop: StopCondition | StopFunction | None
-    """When to stop. With None only the interrupter or an error ends the run."""
-
-    checkpoint: Checkpoint | None
-    """What to resume from."""
-
-    evaluate_apart: EvaluateApart | None
-    """Evaluates otherwise than the run does. None: `evaluate` takes no other arguments."""
-
-    make_policy: PolicyMaker
-    """Makes the policy of the result. Its description goes into checkpoints: what acts as they do,
-    or learns from their replay, need not build an environment."""
-
-    before_env_change: Callable[[Mapping[str, Any]], object]
-    """Called with the keyword arguments that actors are about to get by `set_env_kwargs`, and
-    with those of a resumed run."""
-
-    adaptive_threads: bool
-    """Whether torch may compute with more threads than one, as `agent.threads` of `auto` has it."""
-
-    closing: ExitStack
-    """What the trainer closes when its run is over."""
-
-
-def check_parts(parts: CommonParts, taken: Iterable[str], **own: object) -> None:
-    """Refuse unknown arguments, which Python accepts in `**parts`.
-
-    Also refuse a recorder, callbacks or `own` parts of the wrong type, before anything starts.
-    """
-    known = sorted(taken)
-    for name in parts:
-        if name not in known:
-            raise ConfigError(f"there is no argument {name}{did_you_mean(name, known)}")
-    for name, part in own.items():
-        is_loop = name == "strategy"
-        if part is not None and not (has_methods(part, "run") if is_loop else callable(part)):
-            what = "an object with a method run" if is_loop else "a function or a class"
-            raise ConfigError(f"{name} must be {what}, got {part!r:.80}")
-    recorder, callbacks = parts.get("recorder"), parts.get("callbacks", ())
-    if recorder is not None and not has_methods(recorder, "start", "write", "close"):
-        raise ConfigError(
-            f"recorder must be a Recorder, got {recorder!r:.80}; pass for instance "
-            'recorder=JsonlRecorder(Path("metrics.jsonl")) from asyncrl.recorders.jsonl'
-        )
-    if not isinstance(callbacks, Sequence):
-        kind = callbacks if isinstance(callbacks, type) else type(callbacks)
-        name = kind.__name__ if issubclass(kind, Callback) else "MyCallback"
-        raise ConfigError(
-            f"callbacks must be a list, got {callbacks!r:.80}; pass a list: callbacks=[{name}()]"
-        )
-    for callback in callbacks:
-        _check_callback(callback)
-
-
-def _check_callback(callback: Callback) -> None:
-    if not isinstance(callback, Callback):
-        raise ConfigError(
-            "callbacks must be instances of classes derived from asyncrl.Callback, got "
-            f"{callback!r:.80}"
-        )
-    for name in (name for name in vars(Callback) if not name.startswith("_")):
-        if not callable(value := getattr(callback, name)):
-            raise ConfigError(
-                f"the attribute `{name}` = {value!r:.80} of callback {type(callback).__name__} "
-                f"hides the method `{name}` that a run calls; give it another name"
-            )
-
-
 class Trainer:
-    """Optimises an agent on the batches of a source, and runs the services, until the run ends."""
+    """Optimises an agent on the batches of a source, and runs the services, until the run ends.
 
-    def __init__(self, agent: Agent, source: Source, **parts: Unpack[TrainerParts]) -> None:
+    Args:
+        agent: What learns.
+        source: Where the batches come from.
+        services: When to evaluate, record and save.
+        stop: When to stop. With None only the interrupter or an error ends the run.
+        interrupter: Stops the run from outside, with a reason.
+        recorder: Where metrics are written.
+        callbacks: Custom code that runs during training; see `core/callback.py`.
+        strategy: A custom training loop.
+        evaluation: Where the model is evaluated. None evaluates none.
+        evaluate_apart: Evaluates otherwise than the run does. None: `evaluate` takes no other
+            arguments.
+        checkpointer: Where checkpoints go. None saves none.
+        checkpoint: What to resume from.
+        run_config: Plain values for the recorder and for checkpoints.
+        make_policy: Makes the policy of the result. Its description goes into checkpoints: what
+            acts as they do, or learns from their replay, need not build an environment.
+        adaptive_threads: Whether torch may compute with more threads than one, as `agent.threads`
+            of `auto` has it.
+        closing: What the trainer closes when its run is over.
+    """
+
+    env_change = EnvChange()
+    """The keyword arguments that environments have got by `set_env_kwargs`."""
+
+    _has_begun = _runs = _has_learned = False
+
+    def __init__(
+        self,
+        agent: Agent,
+        source: Source,
+        *,
+        services: RunServicesConfig | None = None,
+        stop: StopCondition | StopFunction | None = None,
+        interrupter: Interrupter | None = None,
+        recorder: Recorder | None = None,
+        callbacks: Sequence[Callback] = (),
+        strategy: Strategy | None = None,
+        evaluation: EvaluationSite | None = None,
+        evaluate_apart: EvaluateApart | None = None,
+        checkpointer: Checkpointer | None = None,
+        checkpoint: Checkpoint | None = None,
+        run_config: Mapping[str, object] | None = None,
+        make_policy: PolicyMaker | None = None,
+        adaptive_threads: bool = False,
+        closing: ExitStack | None = None,
+    ) -> None:
         """Make a trainer; with a `checkpoint`, one that resumes from there."""
-        check_parts(parts, TrainerParts.__optional_keys__)
         check_priorities(agent, source.buffer)
-        self.agent = agent
-        self.source = source
-        self.interrupter = parts.get("interrupter") or Interrupter()
-        self._recorder, self._run_config = parts.get("recorder"), parts.get("run_config") or {}
+        self.agent, self.source = agent, source
+        self.interrupter = interrupter or Interrupter()
+        self._recorder, self._run_config = recorder, run_config or {}
+        self._strategy, self._evaluate_apart = strategy, evaluate_apart
         self._scheduled = agent if isinstance(agent, CountsEnvSteps) else None
-        self._step_metrics = StepMetrics()
-        self._has_begun = self._runs = self._has_learned = False
-        self._strategy, self._evaluate_apart = parts.get("strategy"), parts.get("evaluate_apart")
-        self._closing = parts.get("closing") or ExitStack()
-        self._setup = parts.get("setup")
-        config = parts.get("services") or RunServicesConfig()
+        self._step_metrics, self._closing = StepMetrics(), closing or ExitStack()
         self.services = RunServices(
             agent,
-            config,
+            services or RunServicesConfig(),
             self.interrupter,
-            evaluation=parts.get("evaluation"),
-            recorder=self._recorder,
-            checkpointer=parts.get("checkpointer"),
-            stop=parts.get("stop"),
-            setup=self._setup,
-            make_policy=parts.get("make_policy"),
-            state=lambda: self._state(save_replay=config.save.replay),
+            evaluation=evaluation,
+            recorder=recorder,
+            checkpointer=checkpointer,
+            stop=stop,
+            setup=source.setup,
+            make_policy=make_policy,
+            state=self._state,
             note=self._note,
             warm_up_left=lambda: source.warm_up_left,
             repeats=source.repeats,
         )
         self.watch = self.services.watch
-        self._threads = LearnerThreads(
-            most_threads(self._setup.actors if self._setup else 0)
-            if parts.get("adaptive_threads")
-            else 1,
-            RoomMeter(self.watch),
-        )
-        self._callbacks = Callbacks(parts.get("callbacks", ()), self)
+        most = most_threads(source.setup.actors if source.setup else 0) if adaptive_threads else 1
+        self._threads = LearnerThreads(most, RoomMeter(self.watch))
+        self._callbacks = Callbacks(callbacks, self)
         self._logged: dict[str, float] = {}
-        self._before_env_change = parts.get("before_env_change") or _ignored
-        self.env_change = EnvChange()
-        """The keyword arguments that environments have got by `set_env_kwargs`."""
-        if checkpoint := parts.get("checkpoint"):
-            with naming_resumed(checkpoint):
-                self._restore(checkpoint)
+        if checkpoint:
+            self._restore(checkpoint)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        self.services.restore(checkpoint)
-        if changed := checkpoint.meta["run"].get("env_change"):
-            self.env_change = EnvChange(**changed)
-            self._before_env_change(self.env_change.kwargs)
-        self.source.restore(checkpoint, self.env_change)
-        self._callbacks.restore(checkpoint.meta["run"])
+        with naming_resumed(checkpoint):
+            self.services.restore(checkpoint)
+            if changed := checkpoint.meta["run"].get("env_change"):
+                self.env_change = EnvChange(**changed)
+            self.source.restore(checkpoint, self.env_change)
+            self._callbacks.restore(checkpoint.meta["run"])
 
     def _note(self, event: Event, *values: object) -> None:
         self.source.events.append((event, values))
@@ -335,13 +263,13 @@ class Trainer:
 
     def run_services(self) -> None:
         """Call callbacks; evaluate, record, save and stop if due."""
-        self.services.counts.env_steps = self.env_steps
+        services = self._counted()
         if self._callbacks:
             self._callbacks.step(self.source.events)
             self.watch.lap("callback")
         else:
             self.source.events.clear()
-        self.services.turn(self._numbers)
+        services.turn(self._numbers)
         self.watch.lap("other")
 
     def evaluate(
@@ -374,8 +302,7 @@ class Trainer:
                 "your own"
             )
         self.watch.lap("other")
-        self.services.counts.env_steps = self.env_steps
-        model = self.snapshot()
+        model = self._counted().snapshot()
         score = self._evaluate_apart(model, env_kwargs or {}, greedy)
         self.watch.lap("eval")
         return score
@@ -392,8 +319,7 @@ class Trainer:
         """
         self._check_runs()
         self.watch.lap("other")
-        self.services.counts.env_steps = self.env_steps
-        if not self.services.save():
+        if not self._counted().save():
             raise ConfigError(
                 "this run saves no checkpoints; build the trainer with checkpoint_dir"
             )
@@ -429,9 +355,9 @@ class Trainer:
         """
         plain = _plain_kwargs(kwargs)
         if plain != self.env_change.kwargs:
-            self._before_env_change(plain)
-            self.env_change = EnvChange(number=self.env_change.number + 1, kwargs=plain)
-            self.source.change_env(self.env_change)
+            change = EnvChange(number=self.env_change.number + 1, kwargs=plain)
+            self.source.change_env(change)
+            self.env_change = change
 
     def publish(self) -> None:
         """Give the newest model to what acts; refuse a model that is not finite."""
@@ -475,13 +401,17 @@ class Trainer:
                 "begins and ends it, or call trainer.train()"
             )
 
+    def _counted(self) -> RunServices:
+        """Return the services, which count environment steps here and only here."""
+        self.services.counts.env_steps = self.env_steps
+        return self.services
+
     def _numbers(self) -> dict[str, SupportsFloat]:
         logged, self._logged = self._logged, {}
         agent = {f"agent/{name}": value for name, value in self._step_metrics.take().items()}
         return {**agent, **self._callbacks.record(), **logged}
 
-    def _state(self, *, save_replay: bool) -> RunState:
-        passing = self.services.is_passing
+    def _state(self, *, save_replay: bool, passing: bool) -> RunState:
         groups, numbers = self.source.state(save_replay=save_replay, passing=passing)
         change = {"env_change": asdict(self.env_change)} if self.env_change.number else {}
         return RunState(groups, {**numbers, **change, **self._callbacks.state()})
@@ -502,7 +432,7 @@ class Trainer:
         self._runs = False
         self.interrupter.take_steps(
             *self.source.end(self._save_last),
-            self._close_services,
+            lambda: self._counted().close(self._numbers),
             *self._callbacks.closing(),
             self.services.close_saver,
             self._closing.close,
@@ -516,8 +446,7 @@ class Trainer:
     def _finish(self) -> None:
         self._threads.close()
         self.source.finish()
-        self.services.counts.env_steps = self.env_steps
-        self.services.finish()
+        self._counted().finish()
         if not self.interrupter.urgent:
             self._callbacks.end(self.source.events)
         self.interrupter.stop("the loop ended")
@@ -525,17 +454,9 @@ class Trainer:
     def _save_last(self) -> None:
         """Save the last model, unless it is not finite."""
         self.watch.lap("other")  # time so far is not the checkpoint's
-        self.services.counts.env_steps = self.env_steps
+        services = self._counted()
         if not isinstance(self.interrupter.error, NonFiniteModel):
-            self.services.save()
-
-    def _close_services(self) -> None:
-        self.services.counts.env_steps = self.env_steps
-        self.services.close(self._numbers)
-
-
-def _ignored(_: Mapping[str, Any]) -> None:
-    """Do nothing with keyword arguments."""
+            services.save()
 
 
 def _plain_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from typing import Any
 
 from asyncrl.actor.process import ActorSpec
 from asyncrl.actor.step_processor import StepProcessor, made_for, make_one_step, schema_of
-from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import EnvSpec, MakeBatchEnv, source_of
 from asyncrl.core.messages import EnvChange
 from asyncrl.core.segment import ColumnSpec, SegmentConfig, SegmentSchema
@@ -78,22 +77,14 @@ class ActorPlan:
         return made_for(make, spec, self.extras)
 
 
-def plan_actor(
-    agent: AgentConfig,
-    config: RunConfig,
-    spec: EnvSpec,
-    facts: Mapping[str, Any],
-    *,
-    usual: bool,
-) -> dict[str, Any] | None:
+def plan_actor(config: RunConfig, spec: EnvSpec, facts: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return a plan as plain values; None, and log why, if its actors must be built from settings.
 
-    `usual` says that all actors have this agent, and rows that are made as usual.
+    All actors have the learner's agent, and rows that are made as usual.
     """
-    if not usual:
-        return None
     from asyncrl.export.tracing import plan_acting  # noqa: PLC0415  # imports torch
 
+    agent = config.agent
     try:
         plan = ActorPlan(
             agent=type(agent).__name__,

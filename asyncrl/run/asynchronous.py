@@ -5,179 +5,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from asyncrl.actor.step_processor import StepProcessor
+from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.resume import first_incarnation
+from asyncrl.core.agent import Agent
 from asyncrl.core.env import EnvDescription, MakeBatchEnv, source_of
 from asyncrl.core.errors import ActorFailed, ConfigError
+from asyncrl.core.evaluator import MakeEvaluator
 from asyncrl.core.goals import ComputesRewards, RelabelsGoals
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorExit, Launcher
 from asyncrl.core.replay_buffer import ReplayBuffer
-from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import ActorId
 from asyncrl.fleet.actor_manager import ActorManager, MakeSpec
 from asyncrl.fleet.config import HostsConfig
-from asyncrl.fleet.host_launcher import HostLauncher
+from asyncrl.learner.actor_source import Actors
 from asyncrl.learner.async_trainer import AsyncTrainer
-from asyncrl.learner.evaluation import BackgroundEvaluation
+from asyncrl.learner.evaluation import BackgroundEvaluation, EvaluationSite
 from asyncrl.learner.observer import Observed, Observer
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.staleness import Lag
-from asyncrl.run.describe_env import describe_in_child, plain_spec
-from asyncrl.run.evaluators import episode_evaluator_maker, evaluation_here
-from asyncrl.run.hosted import (
-    admission,
-    admit_hosts,
-    checked_key_file,
-    facts_of,
-    places_for,
-    publish,
-)
+from asyncrl.run.describe_env import describe_in_child
+from asyncrl.run.evaluators import evaluation_here, evaluator_maker
 from asyncrl.run.launchers import HELPERS, RunLauncher, launcher_of
-from asyncrl.run.parts import Parts, of_trainer
-from asyncrl.run.plan import RunPlan, check_run
+from asyncrl.run.parts import Parts, trainer_of
+from asyncrl.run.plan import Admit, Fleet, RunPlan, check_run
 from asyncrl.run.run_config import RunConfig
-from asyncrl.run.share import whole
+from asyncrl.run.share import Share, whole
 from asyncrl.transport.zeromq import ZmqTransport
 
 if TYPE_CHECKING:
+    from asyncrl.run.hosted import HostsElsewhere
     from asyncrl.run.inference import ServedInference
-    from asyncrl.transport.zeromq_hosts import ZmqHostsLink
 
 
 def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts) -> AsyncTrainer:
     """Build an asynchronous run, for `build_trainer`."""
-    agent, config = config.agent, config.with_usual_ratio()
-    actor_agents, make_processor = parts.get("actor_agents"), parts.get("make_processor")
-    make_evaluator, make_eval_env = parts.get("make_evaluator"), parts.get("make_eval_env")
-    make_eval_env, launcher = make_eval_env or make_env, _local(parts)
-    check_run(
-        agent, make_env, make_processor, config, actor_agents, make_evaluator or make_eval_env
-    )
-    shared = parts.get("learners") or whole
-    with shared(config, actor_agents, parts) as share, ExitStack() as undo:
-        evaluate = make_evaluator or episode_evaluator_maker(make_eval_env, config.evaluate)
-        key_file = checked_key_file(config, parts.get("join_key"))
+    config, local = config.with_usual_ratio(), _local(parts)
+    agents, make_processor = parts.get("actor_agents"), parts.get("make_processor")
+    make_eval_env = parts.get("make_eval_env") or make_env
+    evaluate = evaluator_maker(parts.get("make_evaluator"), make_eval_env, config.evaluate)
+    check_run(config, make_env, make_processor, agents, evaluate)
+    parts["interrupter"] = interrupter = parts.get("interrupter") or Interrupter()
+    learners = parts.get("learners") or whole
+    with learners(config, agents, parts) as share, ExitStack() as undo:
         closing = undo.enter_context(ExitStack())  # the trainer closes it, once there is one
-        places, config = places_for(share.config, parts.get("start_hosts"), closing)
+        hosts = _hosts(share.config, parts, closing)
+        config = hosts.config
         # Started first: it loads modules for the actors while the learner's side is built.
-        starts = launcher_of(config, launcher)
-        undo.callback(starts.close)
-        seen = _describe(make_env, config, starts if isinstance(starts, RunLauncher) else None)
-        plan = RunPlan(
-            agent,
-            make_env,
-            make_processor,
-            config,
-            share.actor_agents,
-            seen=seen,
-            rank=share.rank,
-            world=share.world,
-        )
-        served = _served(plan)
+        launcher = launcher_of(config, local)
+        undo.callback(launcher.close)
+        plan = _plan(share, config, make_env, make_processor, launcher)
         buffer = plan.build_buffer()  # raises if memory cannot hold it
-        checkpointer, checkpoint = share.open_checkpoints(
-            parts.get("checkpoint_dir"),
-            parts.get("resume", False),
-            parts.get("run_config"),
-            buffer=buffer,
-            plan=plan,
-            undo=undo,
-        )
+        opened = share.open_run(parts, plan, buffer, undo, closing)
         learner = plan.build_learner()
-        transport = ZmqTransport.of(starts.directory, schema=plan.schema, config=config.transport)
-        link = transport.listen_to_hosts() if config.elsewhere else transport.listen()
-        undo.callback(link.close)
-        parts["interrupter"] = interrupter = parts.get("interrupter") or Interrupter()
-        address = (
-            served.listen_at(transport.inference(starts.directory), link.admit) if served else None
-        )
-        fleet: Launcher = starts
-        facts = facts_of(agent, actor_agents, config, plan.schema.hash())
-        if config.elsewhere:
-            fleet, key = admit_hosts(
-                starts,
-                cast("ZmqHostsLink", link),
-                config,
-                facts,
-                plain_spec(seen.spec),
-                parts.get("run_config"),
-            )
-        observed = Observed(
-            seed=plan.seed,
-            schema=plan.schema,
-            env=seen,
-            settings=parts.get("run_config") or {},
-            checkpoint=checkpoint,
-            interrupter=interrupter,
-            learners=share.world,
-        )
-        observers = [make(observed) for make in parts.get("observers") or ()]
-        proxy = _proxy(link, buffer, plan, interrupter, observers, fleet)
-        first = first_incarnation(checkpoint)
-        specs = plan.specs(admission(link, config), evaluate, address, lambda: link.newest_change)
-        manager = _manager(
-            fleet,
-            specs | (served.specs() if served else {}),
-            config,
-            interrupter,
+        where = launcher.directory
+        transport = ZmqTransport.of(where, schema=plan.schema, config=config.transport)
+        fleet = hosts.fleet(launcher, transport, plan, undo)
+        observers = _observers(plan, parts, opened.checkpoint, interrupter)
+        proxy = _proxy(plan, fleet, buffer, observers, interrupter)
+        served = _served(plan, transport, where, fleet.link.admit)
+        first = first_incarnation(opened.checkpoint)
+        specs = plan.specs(fleet.admit, evaluate, served, lambda: fleet.link.newest_change)
+        actors = Actors(
+            link=fleet.link,
             proxy=proxy,
-            link=link,
-            most_actors=plan.setup.most_actors,
-            first_incarnation=first,
-        )
-        source = share.source(
-            link,
-            proxy,
-            learner,
-            interrupter,
-            checkpointer,
-            manager=manager,
+            manager=_manager(plan, fleet, specs, proxy, first),
             inference=served.thread(first, interrupter) if served else None,
             setup=plan.setup,
             publishes=parts.get("strategy") is None,
-            hosts=fleet.hosts if isinstance(fleet, HostLauncher) else dict,
+            hosts=fleet.hosts,
+            before_change=partial(_follow_goals, plan, proxy),
         )
-        given = of_trainer(
-            config,
-            parts,
-            learner,
-            seen.spec,
-            {
-                "checkpointer": checkpointer,
-                "checkpoint": checkpoint,
-                "closing": closing,
-                "setup": plan.setup,
-                "before_env_change": partial(_follow_goals, proxy, make_env, config, interrupter),
-            },
-            evaluation=share.evaluation
-            or (
-                BackgroundEvaluation(link, proxy)
-                if config.evaluate.where == "background"
-                else evaluation_here(config.evaluate, evaluate, learner, closing)
-            ),
-            make_eval_env=make_eval_env,
+        source = share.source(actors, learner, opened.checkpointer)
+        site = share.evaluation or _evaluation(config, actors, evaluate, learner, closing)
+        trainer = trainer_of(
+            AsyncTrainer, config, parts, opened, learner, source, spec=plan.spec, evaluation=site
         )
-        if share.world > 1:  # another number of threads may change the last bit of a sum
-            given["adaptive_threads"] = False
-        trainer = AsyncTrainer(learner, source, **given)
-        if isinstance(fleet, HostLauncher):
-            # Last: hosts wait a minute for answers, and a checkpoint may take longer to load.
-            from asyncrl.run.actor_plan import plan_actor  # noqa: PLC0415  # few runs have hosts
-            from asyncrl.run.join import serve_run  # noqa: PLC0415
-
-            usual = not (actor_agents or make_processor)
-            planned = partial(plan_actor, agent, config, seen.spec, facts, usual=usual)
-            publish(key, key_file, closing, planned)
-            if places:
-                serve = partial(serve_run, key, agent, make_env, config, actor_agents)
-                places.start(partial(serve, make_processor=make_processor), interrupter.fail)
+        # Last: hosts wait a minute for answers, and a checkpoint may take longer to load.
+        fleet.invite(interrupter)
         undo.pop_all()
     return trainer
+
+
+class _NoHosts:
+    """All processes of the run are started on this machine; the counterpart of `HostsElsewhere`."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+
+    def fleet(self, local: Launcher, transport: ZmqTransport, _: RunPlan, undo: ExitStack) -> Fleet:
+        link = transport.listen()
+        undo.callback(link.close)
+        return Fleet(launcher=local, link=link, admit=link.admit)
+
+
+def _hosts(config: RunConfig, parts: Parts, closing: ExitStack) -> _NoHosts | HostsElsewhere:
+    """Return where the actors run."""
+    if not config.elsewhere:
+        return _NoHosts(config)
+    from asyncrl.run.hosted import HostsElsewhere  # noqa: PLC0415  # few runs
+
+    return HostsElsewhere(config, parts, closing)
 
 
 def _local(parts: Parts) -> RunLauncher | None:
@@ -194,36 +129,70 @@ def _local(parts: Parts) -> RunLauncher | None:
             )
 
 
-def _served(plan: RunPlan) -> ServedInference | None:
-    """Return what computes the networks of actors, if they do not themselves."""
-    if plan.config.inference == "actor":
-        return None
-    from asyncrl.run.inference import ServedInference  # noqa: PLC0415  # few runs
+def _plan(
+    share: Share,
+    config: RunConfig,
+    make_env: MakeBatchEnv,
+    make_processor: Callable[[], StepProcessor] | None,
+    launcher: Launcher,
+) -> RunPlan:
+    seen = _describe(make_env, config, launcher if isinstance(launcher, RunLauncher) else None)
+    return RunPlan(
+        config,
+        make_env,
+        make_processor,
+        share.actor_agents,
+        seen=seen,
+        rank=share.rank,
+        world=share.world,
+    )
 
-    return ServedInference(plan)
+
+def _observers(
+    plan: RunPlan, parts: Parts, checkpoint: Checkpoint | None, interrupter: Interrupter
+) -> list[Observer]:
+    observed = Observed(
+        seed=plan.seed,
+        schema=plan.schema,
+        env=plan.seen,
+        settings=parts.get("run_config") or {},
+        checkpoint=checkpoint,
+        interrupter=interrupter,
+        learners=plan.setup.learners,
+    )
+    return [make(observed) for make in parts.get("observers") or ()]
 
 
 def _proxy(
-    link: LearnerLink,
-    buffer: ReplayBuffer,
     plan: RunPlan,
-    interrupter: Interrupter,
+    fleet: Fleet,
+    buffer: ReplayBuffer,
     observers: Sequence[Observer],
-    fleet: Launcher,
+    interrupter: Interrupter,
 ) -> ReplayBufferProxy:
     config = plan.config
-    limits = config.trainer
     return ReplayBufferProxy(
-        link,
+        fleet.link,
         buffer,
         plan.limiter,
         interrupter,
         config.proxy,
         window=config.transport.window,
-        lag=Lag(limits.max_lag_s, limits.max_lag_opt_steps),
+        lag=Lag(config.trainer.max_lag_s, config.trainer.max_lag_opt_steps),
         observers=observers,
-        network_s=fleet.network_s if isinstance(fleet, HostLauncher) else lambda _: 0.0,
+        network_s=fleet.network_s,
     )
+
+
+def _served(
+    plan: RunPlan, transport: ZmqTransport, directory: Path, admit: Admit
+) -> ServedInference | None:
+    """Return what computes the networks of actors, if they do not themselves."""
+    if plan.config.inference == "actor":
+        return None
+    from asyncrl.run.inference import ServedInference  # noqa: PLC0415  # few runs
+
+    return ServedInference(plan, transport.inference(directory), admit)
 
 
 def _describe(
@@ -242,19 +211,13 @@ def _describe(
     )
 
 
-def _follow_goals(
-    proxy: ReplayBufferProxy,
-    make_env: MakeBatchEnv,
-    config: RunConfig,
-    interrupter: Interrupter,
-    kwargs: Mapping[str, Any],
-) -> None:
+def _follow_goals(plan: RunPlan, proxy: ReplayBufferProxy, kwargs: Mapping[str, Any]) -> None:
     """Let a replay compute rewards as environments with other keyword arguments do."""
     if not isinstance(proxy.buffer, ComputesRewards):
         return
-    changed = source_of(make_env).with_kwargs(kwargs)
+    changed, interrupter = source_of(plan.make_env).with_kwargs(kwargs), proxy.interrupter
     try:  # by another launcher: that of the actors serves the manager's thread only
-        seen = _describe(changed, config, interrupter=interrupter)
+        seen = _describe(changed, plan.config, interrupter=interrupter)
     except ActorFailed:
         if interrupter.is_set:  # it samples no more; a resumed run inspects them again
             return
@@ -265,18 +228,14 @@ def _follow_goals(
 
 
 def _manager(
-    launcher: Launcher,
+    plan: RunPlan,
+    fleet: Fleet,
     specs: Mapping[ActorId, MakeSpec],
-    config: RunConfig,
-    interrupter: Interrupter,
-    *,
     proxy: ReplayBufferProxy,
-    link: LearnerLink,
-    most_actors: int,
     first_incarnation: int,
 ) -> ActorManager:
     def on_exit(ended: ActorExit) -> None:
-        link.revoke(ended.peer, fence=bool(ended.gone))
+        fleet.link.revoke(ended.peer, fence=bool(ended.gone))
         if ended.peer.actor_id not in HELPERS:
             proxy.ledger.on_ended(ended.peer, produced=ended.last.produced)
         proxy.ended.append(ended.peer)  # last: its grants are not opened again from here on
@@ -286,14 +245,22 @@ def _manager(
             proxy.actors.on_restart(actor_id, at_memory_limit=at_memory_limit)
 
     return ActorManager(
-        launcher,
+        fleet.launcher,
         specs,
-        config.supervision,
-        interrupter,
+        plan.config.supervision,
+        proxy.interrupter,
         names={slot: f"the {name}" for slot, name in HELPERS.items()},
-        most_actors=most_actors,
+        most_actors=plan.setup.most_actors,
         first_incarnation=first_incarnation,
         on_exit=on_exit,
         on_restart=on_restart,
         on_drop=proxy.actors.on_drop,
     )
+
+
+def _evaluation(
+    config: RunConfig, actors: Actors, evaluate: MakeEvaluator, learner: Agent, closing: ExitStack
+) -> EvaluationSite | None:
+    if config.evaluate.where == "background":
+        return BackgroundEvaluation(actors.link, actors.proxy)
+    return evaluation_here(config.evaluate, evaluate, learner, closing)

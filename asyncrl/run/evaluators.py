@@ -19,10 +19,12 @@ from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.run.run_config import EvaluationConfig
 
 
-def episode_evaluator_maker(make_env: MakeBatchEnv, config: EvaluationConfig) -> MakeEvaluator:
-    """Return the function that builds the usual evaluator."""
+def evaluator_maker(
+    own: MakeEvaluator | None, make_env: MakeBatchEnv, config: EvaluationConfig
+) -> MakeEvaluator:
+    """Return the function that builds a custom evaluator, or else the usual one."""
     seed = derive_seed(config.seed, Role.EVALUATION)
-    return partial(_episode_evaluator, make_env, config.play, seed)
+    return own or partial(_episode_evaluator, make_env, config.play, seed)
 
 
 def _episode_evaluator(

@@ -19,21 +19,20 @@ class ServedInference:
     So they need no torch, if their policies allow it.
     """
 
-    def __init__(self, plan: RunPlan) -> None:
-        """Raise if no server can compute the networks of the actors' policies."""
-        self._plan = plan
+    def __init__(self, plan: RunPlan, address: InferenceAddress, admit: Admit) -> None:
+        """Raise if no server can compute the networks of the actors' policies.
+
+        It listens at this address; `admit` gives it its transport.
+        """
         spec, choosers = plan.seen.spec, dict[int, BuildPolicy]()
         for agent in plan.actor_agents:
             if id(agent) not in choosers:
                 policy = agent.build_policy(spec, PolicyContext(seed=0))
                 choosers[id(agent)] = check_served(policy, spec) or agent.build_policy
         place(policy, plan.config.serving.device)
-        plan.build_policy = [choosers[id(agent)] for agent in plan.actor_agents]
-
-    def listen_at(self, address: InferenceAddress, admit: Admit) -> InferenceAddress:
-        """Return the address where the server will listen; `admit` gives it its transport."""
-        self._address, self._admit = address, admit
-        return address
+        self.build_policy = [choosers[id(agent)] for agent in plan.actor_agents]
+        """What each actor builds: the half of its policy that chooses, if there is such a half."""
+        self.address, self._plan, self._admit = address, plan, admit
 
     def specs(self) -> dict[ActorId, MakeSpec]:
         """Return what makes the spec of the server's process, by slot, if it has its own."""
@@ -52,7 +51,7 @@ class ServedInference:
             env_spec=plan.seen.spec,
             agent=plan.agent,
             transport=self._admit(peer),
-            address=self._address,
+            address=self.address,
             seed=config.seed,
             serving=config.serving,
             owns_process=config.launcher != "thread",

@@ -6,16 +6,17 @@ The host builds its actors from its own settings and environments; the learner s
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self, cast
 
 from asyncrl.actor.process import ActorSpec
 from asyncrl.actor.step_processor import StepProcessor
@@ -25,12 +26,12 @@ from asyncrl.core.errors import ConfigError, WireError
 from asyncrl.core.goals import RelabelsGoals
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import Launcher
-from asyncrl.core.messages import EnvChange, Peer
+from asyncrl.core.messages import SOFTWARE, EnvChange, Peer
 from asyncrl.core.segment import SegmentSchema
+from asyncrl.core.settings import to_parameters
 from asyncrl.core.transport import Transport
 from asyncrl.fleet.host import Host, HostTimeouts, Outcome
 from asyncrl.run.describe_env import describe_in_child
-from asyncrl.run.hosted import Plain, facts_of
 from asyncrl.run.join_key import JoinKey
 from asyncrl.run.launchers import start_launcher
 from asyncrl.run.plan import RunPlan, check_run
@@ -39,6 +40,11 @@ from asyncrl.transport.zeromq import Curve, ZmqTransport, ZmqTransportConfig
 from asyncrl.transport.zeromq_hosts import ZmqHostLine
 
 _log = logging.getLogger(__name__)
+
+Plain = Mapping[str, Any]
+
+_WHERE = ("bind", "advertise", "bind_every_interface")
+"""Settings of the transport that may differ between the two sides."""
 
 _JOINED = "joined %s with room for %d actors"
 
@@ -74,11 +80,10 @@ def join_run(
         raise ConfigError(f"actors must be at least 1, got {actors}")
     return serve_run(
         JoinKey.load(Path(key_file)),
-        agent,
-        make_env,
         config_or_default(agent, config, "async"),
-        actor_agents,
+        make_env,
         actors,
+        actor_agents=actor_agents,
         make_processor=make_processor,
         interrupter=interrupter,
     )
@@ -86,25 +91,24 @@ def join_run(
 
 def serve_run(
     key: JoinKey,
-    agent: AgentConfig,
-    make_env: MakeBatchEnv,
     config: RunConfig,
-    actor_agents: Sequence[AgentConfig] | None,
+    make_env: MakeBatchEnv,
     actors: int,
     *,
+    actor_agents: Sequence[AgentConfig] | None = None,
     make_processor: Callable[[], StepProcessor] | None = None,
     interrupter: Interrupter | None = None,
 ) -> Literal["ended", "left", "not joined"]:
     """Be a host with a key that was read; the arguments are those of `join_run`."""
-    check_run(agent, make_env, make_processor, config, actor_agents)
+    check_run(config, make_env, make_processor, actor_agents)
     interrupter = interrupter or Interrupter()
     while not interrupter.is_set:
         with closing(start_launcher()) as launcher:
             timeout_s = config.supervision.start_timeout_s
             goals = isinstance(config.replay, RelabelsGoals)
             seen = describe_in_child(make_env, timeout_s=timeout_s, launcher=launcher, goals=goals)
-            plan = RunPlan(agent, make_env, make_processor, config, actor_agents, seen=seen)
-            facts = facts_of(agent, actor_agents, config, plan.schema.hash())
+            plan = RunPlan(config, make_env, make_processor, actor_agents, seen=seen)
+            facts = facts_of(config, actor_agents, plan.schema.hash())
             _log.info("connecting to %s", key.address)
             outcome = HostPlan.of_run(key, plan, facts).serve(
                 launcher,
@@ -116,6 +120,24 @@ def serve_run(
                 return outcome
         _log.warning("the learner had given up this host, whose actors were ended; it joins again")
     return "left"
+
+
+def facts_of(
+    config: RunConfig, actor_agents: Sequence[AgentConfig] | None, schema_hash: str
+) -> Plain:
+    """Return what must be equal on both sides, as JSON."""
+    transport = to_parameters(config.transport)
+    settings = {
+        "agent": to_parameters(config.agent),
+        "actor_agents": [to_parameters(one) for one in actor_agents or ()],
+        "actors": config.actors,
+        "seed": config.seed,
+        "segment": to_parameters(config.segment),
+        "supervision.restart": to_parameters(config.supervision.restart),
+        "transport": {name: v for name, v in transport.items() if name not in _WHERE},
+    }
+    facts = {"software": SOFTWARE, "schema": schema_hash, "settings": settings}
+    return cast(Plain, json.loads(json.dumps(facts)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,8 @@ EVALUATOR, SERVER = ActorId(MOST_ACTORS), ActorId(MOST_ACTORS + 1)
 HELPERS = {EVALUATOR: "evaluator", SERVER: "inference server"}
 """The slots and names of the processes that are not actors."""
 
+_NAMES = {CHILD_ID: "environment", **HELPERS}
+
 RunLauncher = LocalLauncher
 """What starts the processes of a run."""
 
@@ -40,7 +42,7 @@ def start_launcher(*, networks: bool = True) -> RunLauncher:
 
     Who calls it before loading torch saves a second: both then load it at the same time.
     """
-    return LocalLauncher(preload=(*_PRELOAD, *(_NETWORKS if networks else _CHOICE)))
+    return LocalLauncher(preload=(*_PRELOAD, *(_NETWORKS if networks else _CHOICE)), names=_NAMES)
 
 
 def launcher_of(config: RunConfig, launcher: RunLauncher | None) -> RunLauncher | ThreadLauncher:
@@ -48,17 +50,12 @@ def launcher_of(config: RunConfig, launcher: RunLauncher | None) -> RunLauncher 
 
     Without networks, actors are a quarter as large if what starts them has not loaded torch.
     """
-    chosen: RunLauncher | ThreadLauncher
     if config.launcher != "thread" and config.inference == "actor":
-        chosen = launcher or start_launcher()
-    else:
-        if launcher is not None:
-            launcher.close()
-        if config.launcher == "thread":
-            from asyncrl.fleet.threads import ThreadLauncher  # noqa: PLC0415  # few runs
+        return launcher or start_launcher()
+    if launcher is not None:
+        launcher.close()
+    if config.launcher != "thread":
+        return start_launcher(networks=False)
+    from asyncrl.fleet.threads import ThreadLauncher  # noqa: PLC0415  # few runs
 
-            chosen = ThreadLauncher()
-        else:
-            chosen = start_launcher(networks=False)
-    chosen.names = {CHILD_ID: "environment", **HELPERS}
-    return chosen
+    return ThreadLauncher(_NAMES)

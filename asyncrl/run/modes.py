@@ -41,6 +41,7 @@ NEEDS = (
     Need("mode", ("offline",), ("data",)),
     Need("launcher", ("hosts", "ray"), ("hosts", "transport.bind_every_interface")),
     Need("launcher", ("ray",), ("ray",)),
+    Need("launcher", ("hosts",), ("join_key",)),
     Need("inference", ("learner", "server"), ("serving",)),
     Need("supervision.restart.on_exception", ("drop_actor",), ("supervision.restart.min_actors",)),
 )

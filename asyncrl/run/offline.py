@@ -38,7 +38,7 @@ from asyncrl.learner.trainer import Trainer
 from asyncrl.replay.files import read_saved, replay_of
 from asyncrl.run.describe_env import spec_of
 from asyncrl.run.evaluators import custom_evaluator
-from asyncrl.run.parts import Parts, in_one_process, of_trainer, open_env
+from asyncrl.run.parts import Parts, in_one_process, open_env, trainer_of
 from asyncrl.run.run_config import RunConfig
 
 
@@ -55,20 +55,14 @@ def build_offline_trainer(
     `CheckpointError` for a damaged file.
     """
     with in_one_process("train_from_data", config, parts) as opened:
-        place = _place(make_env, parts.get("make_evaluator"), config, data, opened["closing"])
-        buffer = _load(place, config, opened["checkpoint"])
+        place = _place(make_env, parts.get("make_evaluator"), config, data, opened.closing)
+        buffer = _load(place, config, opened.checkpoint)
         learner = build_agent(config.agent, place.spec, config.context(place.n_envs))
-        given = of_trainer(
-            config,
-            parts,
-            learner,
-            place.spec,
-            opened,
-            evaluation=InlineEvaluation(place.evaluator, learner) if place.evaluator else None,
-            make_eval_env=None if isinstance(make_env, EnvSpec) else make_env,
-        )
         source = DataSource(buffer, batch_size=config.trainer.batch_size)
-        return Trainer(learner, source, **given)
+        evaluation = InlineEvaluation(place.evaluator, learner) if place.evaluator else None
+        return trainer_of(
+            Trainer, config, parts, opened, learner, source, spec=place.spec, evaluation=evaluation
+        )
 
 
 class _Place(NamedTuple):

@@ -6,8 +6,9 @@ Starts nothing: settings that contradict each other are rejected before anything
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from asyncrl.actor.outbox import segments_per_message
 from asyncrl.actor.process import ActorSpec, EvaluatorSpec
@@ -15,7 +16,6 @@ from asyncrl.actor.step_processor import Layout, StepProcessor
 from asyncrl.core.agent import (
     Agent,
     AgentConfig,
-    BuildPolicy,
     PolicyContext,
     build_agent,
     require_agent_config,
@@ -23,7 +23,8 @@ from asyncrl.core.agent import (
 from asyncrl.core.env import EnvDescription, MakeBatchEnv, source_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import MakeEvaluator
-from asyncrl.core.inference import InferenceAddress
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.launcher import Launcher
 from asyncrl.core.messages import EnvChange, Peer
 from asyncrl.core.replay_buffer import ReplayBuffer, check_agent_and_replay, transitions_per_sample
 from asyncrl.core.seeding import Role, derive_seed
@@ -32,11 +33,16 @@ from asyncrl.core.transport import Transport
 from asyncrl.core.types import ActorId
 from asyncrl.fleet.actor_manager import MakeSpec
 from asyncrl.fleet.local import pickled
+from asyncrl.learner.actor_source import Hosts
 from asyncrl.learner.rate_limiter import RateLimiter, build_limiter
 from asyncrl.metrics.verdict import Setup
 from asyncrl.run.launchers import EVALUATOR
 from asyncrl.run.preset_rules import EnvFacts, suggest
 from asyncrl.run.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from asyncrl.run.inference import ServedInference
+    from asyncrl.transport.zeromq import ZmqLearnerLink
 
 
 class Admit(Protocol):
@@ -47,20 +53,35 @@ class Admit(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """What starts the actors of a run, and what is known of where they run."""
+
+    launcher: Launcher
+    link: ZmqLearnerLink
+    admit: Admit
+    network_s: Callable[[Peer], float] = lambda _: 0.0
+    """Returns the round trip of the network to an actor, without waits; 0 if unknown."""
+
+    hosts: Callable[[], Hosts] = dict
+    """As in `ActorSource`."""
+
+    invite: Callable[[Interrupter], object] = lambda _: None
+    """Lets those join who wait for it, now that the learner listens."""
+
+
 def check_run(
-    agent: AgentConfig,
-    make_env: MakeBatchEnv,
-    make_processor: Callable[[], StepProcessor] | None,
     config: RunConfig,
-    actor_agents: Sequence[AgentConfig] | None,
-    evaluates: Callable[[], object] | None = None,
+    make_env: MakeBatchEnv,
+    make_processor: Callable[[], StepProcessor] | None = None,
+    actor_agents: Sequence[AgentConfig] | None = None,
+    evaluate: MakeEvaluator | None = None,
 ) -> None:
     """Reject what can be rejected before an environment is built or a process started.
 
-    `evaluates` builds the evaluator, or its environments. Whatever processes are given is pickled
-    here, to see whether that works.
+    Whatever processes are given is pickled here, to see whether that works.
     """
-    check_agent_and_replay(agent, config.replay)
+    check_agent_and_replay(config.agent, config.replay)
     for one in actor_agents or ():
         require_agent_config(one)
     if actor_agents is not None and len(actor_agents) != config.actors:
@@ -70,20 +91,19 @@ def check_run(
         )
     source_of(make_env)
     if config.launcher != "thread":
-        apart = evaluates if config.evaluate.where == "background" else None
-        pickled([agent, actor_agents, make_env, make_processor, apart])
+        apart = evaluate if config.evaluate.where == "background" else None
+        pickled([config.agent, actor_agents, make_env, make_processor, apart])
 
 
 class RunPlan:
-    """The parts of a run, derived from agent, environment and config and checked together."""
+    """The parts of a run, derived from its settings and its environments and checked together."""
 
     def __init__(
         self,
-        agent: AgentConfig,
-        make_env: MakeBatchEnv,
-        make_processor: Callable[[], StepProcessor] | None,
         config: RunConfig,
-        actor_agents: Sequence[AgentConfig] | None,
+        make_env: MakeBatchEnv,
+        make_processor: Callable[[], StepProcessor] | None = None,
+        actor_agents: Sequence[AgentConfig] | None = None,
         *,
         seen: EnvDescription,
         rank: int = 0,
@@ -94,21 +114,18 @@ class RunPlan:
         `seen` holds the facts about the environments. `config` is the share of one of `world`
         learners.
         """
-        n_actors = config.actors
-        self.agent = agent
-        self.actor_agents = list(actor_agents or [agent] * n_actors)
-        self.build_policy: list[BuildPolicy] = [one.build_policy for one in self.actor_agents]
-        self._make_env = make_env
-        self.config = config
-        self.seed = config.seed
+        self.config, self.agent, self.seed = config, config.agent, config.seed
+        self.actor_agents = list(actor_agents or [self.agent] * config.actors)
+        self.make_env, self.make_processor = make_env, make_processor
+        self.given_agents = actor_agents
         self._rank, self._world = rank, world
         self.seen = seen
-        self._spec, self._n_envs = seen.spec, seen.n_envs
-        self._layout = Layout(agent, seen, config.replay, config.segment, make_processor)
+        self.spec, self._n_envs = seen.spec, seen.n_envs
+        self._layout = Layout(self.agent, seen, config.replay, config.segment, make_processor)
         self.schema: SegmentSchema = self._layout.schema
         self.limiter = self._build_limiter()
         self.setup = Setup(
-            actors=n_actors,
+            actors=config.actors,
             envs_per_actor=self._n_envs,
             samples_per_insert=config.limiter.ratio,
             elsewhere=config.elsewhere,
@@ -125,7 +142,7 @@ class RunPlan:
             n_actors=self.config.actors * self._world,
             n_envs=self._n_envs,
         )
-        return build_agent(self.agent, self._spec, context)
+        return build_agent(self.agent, self.spec, context)
 
     def build_buffer(self) -> ReplayBuffer:
         """Allocate the replay buffer."""
@@ -137,27 +154,27 @@ class RunPlan:
         self,
         admit: Admit,
         evaluate: MakeEvaluator,
-        inference: InferenceAddress | None,
+        served: ServedInference | None,
         change: Callable[[], EnvChange],
     ) -> dict[ActorId, MakeSpec]:
         """Return what makes the spec of each process, by slot: actors first, see `HELPERS`.
 
         `admit` gives each incarnation of a process its transport, as a learner's link does;
-        `inference` is the address of a server of inference, if there is one. `change` returns the
-        change of environments that is in force.
+        `served` computes the networks of actors, if they do not. `change` returns the change of
+        environments that is in force.
         """
 
         def actor(peer: Peer) -> ActorSpec:
-            return self.actor_spec(admit, inference, change(), peer)
+            return self.actor_spec(admit, served, change(), peer)
 
         specs: dict[ActorId, MakeSpec] = {ActorId(i): actor for i in range(self.config.actors)}
         if self.config.evaluate.where == "background":
             specs[EVALUATOR] = partial(self._evaluator_spec, admit, evaluate)
-        return specs
+        return specs | (served.specs() if served else {})
 
     def _evaluator_spec(self, admit: Admit, evaluate: MakeEvaluator, peer: Peer) -> EvaluatorSpec:
         return EvaluatorSpec(
-            env_spec=self._spec,
+            env_spec=self.spec,
             make_evaluator=evaluate,
             agent=self.agent,
             transport=admit(peer, evaluates=True),
@@ -166,16 +183,17 @@ class RunPlan:
         )
 
     def actor_spec(
-        self, admit: Admit, inference: InferenceAddress | None, change: EnvChange, peer: Peer
+        self, admit: Admit, served: ServedInference | None, change: EnvChange, peer: Peer
     ) -> ActorSpec:
         """Return the spec of one incarnation of an actor; see `specs`.
 
         Actors beyond those of the config act like the first one.
         """
-        known = peer.actor_id if peer.actor_id < len(self.build_policy) else 0
+        known = peer.actor_id if peer.actor_id < len(self.actor_agents) else 0
+        agent = self.actor_agents[known]
         return ActorSpec(
-            make_env=source_of(self._make_env),
-            build_policy=self.build_policy[known],
+            make_env=source_of(self.make_env),
+            build_policy=served.build_policy[known] if served else agent.build_policy,
             make_processor=self._layout.make_processor,
             schema=self.schema,
             segment=self.config.segment,
@@ -185,7 +203,7 @@ class RunPlan:
             seed=self._seed_of_actors,
             restart=self.config.supervision.restart,
             env_change=change,
-            inference=inference,
+            inference=served.address if served else None,
             owns_process=self.config.launcher != "thread",
         )
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from os import PathLike
-from typing import Unpack
 
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
-from asyncrl.checkpoint.resume import Resume, open_checkpoints
 from asyncrl.core.agent import Agent, AgentConfig
-from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.ranks import refuse_several
 from asyncrl.core.replay_buffer import REPLAY, ReplayBuffer
-from asyncrl.core.transport import LearnerLink
-from asyncrl.learner.actor_source import ActorSource, SourceParts
+from asyncrl.learner.actor_source import Actors, ActorSource
 from asyncrl.learner.evaluation import EvaluationSite
-from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
-from asyncrl.run.parts import Parts
+from asyncrl.run.parts import Opened, Parts, open_run
 from asyncrl.run.plan import RunPlan
 from asyncrl.run.run_config import RunConfig
 
@@ -39,43 +33,21 @@ class Share:
         self.config, self.actor_agents = config, actor_agents
 
     def source(
-        self,
-        link: LearnerLink,
-        proxy: ReplayBufferProxy,
-        agent: Agent,
-        interrupter: Interrupter,
-        checkpointer: Checkpointer | None,
-        **parts: Unpack[SourceParts],
+        self, actors: Actors, agent: Agent, checkpointer: Checkpointer | None
     ) -> ActorSource:
         """Return where the batches come from."""
-        return ActorSource(link, proxy, self.config.trainer, **parts)
+        return ActorSource(actors, self.config.trainer)
 
-    def open_checkpoints(
-        self,
-        directory: str | PathLike[str] | None,
-        resume: Resume,
-        run_config: Mapping[str, object] | None,
-        *,
-        buffer: ReplayBuffer,
-        plan: RunPlan,
-        undo: ExitStack,
-    ) -> tuple[Checkpointer | None, Checkpoint | None]:
-        """Return what `open_checkpoints` does, which `undo` unlocks.
+    def open_run(
+        self, parts: Parts, plan: RunPlan, buffer: ReplayBuffer, undo: ExitStack, closing: ExitStack
+    ) -> Opened:
+        """Return what `open_run` does.
 
         Fill the replay with this learner's share if another number of learners saved it.
         """
-        checkpointer, checkpoint = open_checkpoints(
-            directory,
-            keep=self.config.save.keep,
-            resume=resume,
-            config=run_config,
-            rank=self.rank,
-            world=self.world,
-        )
-        if checkpointer:
-            undo.callback(checkpointer.unlock)
-        _take_share(checkpoint, buffer, plan, rank=self.rank, world=self.world)
-        return checkpointer, checkpoint
+        opened = open_run(self.config, parts, undo, closing, rank=self.rank, world=self.world)
+        _take_share(opened.checkpoint, buffer, plan, rank=self.rank, world=self.world)
+        return opened
 
 
 @contextmanager

@@ -24,13 +24,13 @@ from asyncrl.core.replay_buffer import ReplayBuffer
 from asyncrl.core.settings import to_parameters
 from asyncrl.learner.stop_conditions import as_condition, check_can_hold
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.learner.trainer import Trainer, check_parts
+from asyncrl.learner.trainer import Trainer
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.run.env_schedule import EnvSchedule
-from asyncrl.run.evaluators import episode_evaluator_maker
+from asyncrl.run.evaluators import evaluator_maker
 from asyncrl.run.filming import MakeFilming
 from asyncrl.run.modes import check_mode
-from asyncrl.run.parts import Parts, placed
+from asyncrl.run.parts import Parts, check_parts, placed
 from asyncrl.run.run_config import RunConfig, config_or_default, offline_defaults, recorded_by_steps
 from asyncrl.run.signals import interrupting
 
@@ -123,13 +123,11 @@ def build_trainer(
             or of a saved replay; or a filled buffer.
         parts: See `Parts`.
     """
-    own = {name: parts.get(name) for name in ("strategy", "make_evaluator", "make_processor")}
-    check_parts(parts, Parts.__optional_keys__, **own)
-    config = config_or_default(agent, config)
+    check_parts(parts)
+    config = placed(config_or_default(agent, config), parts)
     given = {**parts, "data": data}
     check_mode(config, [name for name, part in given.items() if part is not None])
     config.parts.check()
-    config = placed(config, parts)
     parts = {**parts, **_named_parts(config, parts)}
     if parts.get("run_config") is None:
         parts["run_config"] = _described(config, env)
@@ -212,10 +210,10 @@ def _with_env(config: RunConfig, parts: Parts, env: Any) -> Any:  # noqa: ANN401
     """Return the environments that are given, and add those for evaluations."""
     if parts.get("video_dir") is not None:
         raise ConfigError("video_dir films environments that the config names; leave env out")
-    if config.mode != "offline":
-        episodes = config.evaluate.play.episodes
-        own = parts.get("make_eval_env")
-        parts["make_eval_env"] = own or source_of(env).for_episodes(episodes)
+    if config.mode == "offline":
+        parts["make_eval_env"] = None if isinstance(env, EnvSpec) else env
+    elif parts.get("make_eval_env") is None:
+        parts["make_eval_env"] = source_of(env).for_episodes(config.evaluate.play.episodes)
     return env
 
 
@@ -233,7 +231,7 @@ def _filming(config: RunConfig, own: MakeEvaluator | None, directory: Path) -> M
     evaluate, environments = config.evaluate, config.eval_env_config()
     make_eval_env = environments.build_for(evaluate.play.episodes)
     films = MakeFilming(
-        make_evaluator=own or episode_evaluator_maker(make_eval_env, evaluate),
+        make_evaluator=evaluator_maker(own, make_eval_env, evaluate),
         own=own,
         env=environments,
         config=evaluate,

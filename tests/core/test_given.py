@@ -15,7 +15,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.run.plan import check_run
-from asyncrl.run.run_config import RunConfig
+from asyncrl.run.run_config import RunConfig, config_or_default
 from asyncrl.run.train import build_trainer, train_from_data, train_sync
 from tests.support.fakes import ConstantConfig, CountingBatch
 
@@ -31,7 +31,7 @@ Train = Callable[[Any, Any, Path], object]
 
 
 def asynchronously(agent: Any, make_env: Any, _: Path) -> object:
-    check_run(agent, make_env, None, RunConfig(), None)
+    check_run(config_or_default(agent, None), make_env)
     return source_of(make_env).describe()
 
 

@@ -20,7 +20,7 @@ from asyncrl.core.messages import EnvChange, Experience, Hello, ModelInfo
 from asyncrl.core.recorder import Record
 from asyncrl.core.types import Array, Columns, IntArray
 from asyncrl.fleet.actor_manager import ActorStatus
-from asyncrl.learner.actor_source import ActorSource
+from asyncrl.learner.actor_source import Actors, ActorSource
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.config import AsyncTrainerConfig, RateLimiterConfig
 from asyncrl.learner.observer import Observer
@@ -149,9 +149,9 @@ class Stage:
         closing = ExitStack()
         closing.callback(log.append, "close the rest")
         manager: Any = self.manager
-        source = ActorSource(
-            self.link, self.proxy, config, manager=manager, publishes="strategy" not in parts
-        )
+        publishes = "strategy" not in parts
+        actors = Actors(link=self.link, proxy=self.proxy, manager=manager, publishes=publishes)
+        source = ActorSource(actors, config)
         self.trainer = AsyncTrainer(
             self.agent,
             source,

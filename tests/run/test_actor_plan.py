@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from asyncrl.core.settings import from_plain
 from asyncrl.fleet.config import ActorManagerConfig, HostsConfig, RestartPolicyConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.run.actor_plan import ActorPlan, plan_actor
-from asyncrl.run.hosted import facts_of
+from asyncrl.run.join import facts_of
 from asyncrl.run.run_config import RunConfig
 from asyncrl.transport.zeromq import ZmqTransportConfig
 from tests.export.test_acting import CHOICES
@@ -36,9 +37,9 @@ CONFIG = RunConfig(
 )
 
 
-def planned(agent: Any, *, usual: bool = True) -> dict[str, Any] | None:
-    facts = facts_of(agent, None, CONFIG, "abc")
-    return plan_actor(agent, CONFIG, CHOICES, facts, usual=usual)
+def planned(agent: Any) -> dict[str, Any] | None:
+    config = replace(CONFIG, agent=agent)
+    return plan_actor(config, CHOICES, facts_of(config, None, "abc"))
 
 
 def test_a_plan_says_all_that_an_actor_is_built_from() -> None:
@@ -53,11 +54,7 @@ def test_a_plan_says_all_that_an_actor_is_built_from() -> None:
     assert spec.restart == CONFIG.supervision.restart
     assert plan.transport == CONFIG.transport
     assert (plan.learner_timeout_s, plan.stop_timeout_s) == (11.0, 13.0)
-    assert json.loads(plan.facts) == facts_of(agent, None, CONFIG, "abc")
-
-
-def test_a_run_with_own_parts_has_none() -> None:
-    assert planned(DQNConfig(), usual=False) is None
+    assert json.loads(plan.facts) == facts_of(replace(CONFIG, agent=agent), None, "abc")
 
 
 def test_an_agent_that_cannot_be_traced_has_none(caplog: pytest.LogCaptureFixture) -> None:

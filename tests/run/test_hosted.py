@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from asyncrl.actor.step_processor import OneStep
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import SOFTWARE
 from asyncrl.core.settings import from_plain
 from asyncrl.fleet.config import HostsConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
-from asyncrl.run.hosted import facts_of, objection_to
+from asyncrl.run.hosted import objection_to
+from asyncrl.run.join import facts_of
 from asyncrl.run.join_key import JoinKey
 from asyncrl.run.presets import preset
 from asyncrl.run.run_config import RunConfig
@@ -22,12 +24,12 @@ from asyncrl.transport.zeromq import ZmqTransportConfig
 from tests.support.fakes import ConstantConfig, CountingBatch
 
 CONFIG = RunConfig(launcher="hosts", transport=ZmqTransportConfig(bind="tcp://127.0.0.1"))
-OURS = facts_of(ConstantConfig(), None, CONFIG, "abc")
+OURS = facts_of(CONFIG, None, "abc")
 
 
 def test_equal_sides_agree_wherever_they_are() -> None:
     elsewhere = replace(CONFIG, transport=ZmqTransportConfig(bind="tcp://10.0.0.1", advertise="a"))
-    theirs = {**facts_of(ConstantConfig(), None, elsewhere, "abc"), "host": "n1", "room": 3}
+    theirs = {**facts_of(elsewhere, None, "abc"), "host": "n1", "room": 3}
     assert objection_to(OURS, theirs) == ""
 
 
@@ -66,13 +68,16 @@ def test_settings_of_hosts_stand_for_a_launcher(tmp_path: Path) -> None:
     config = replace(preset("dqn"), transport=CONFIG.transport)
     hosts = HostsConfig(min_actors=0)
     key = tmp_path / "join.key"
-    trainer = build_trainer(config, stop=MaxOptSteps(1), launcher=hosts, join_key=key)
+    trainer = build_trainer(
+        config, stop=MaxOptSteps(1), launcher=hosts, join_key=key, make_processor=OneStep
+    )
     try:
-        settings = JoinKey.load(key).settings
+        saved = JoinKey.load(key)
     finally:
         trainer.close()
-    assert settings is not None
-    assert from_plain(RunConfig, settings) == replace(config, launcher="hosts", hosts=hosts)
+    assert saved.plan is None, "rows may not be made as usual"
+    assert saved.settings is not None
+    assert from_plain(RunConfig, saved.settings) == replace(config, launcher="hosts", hosts=hosts)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +86,6 @@ def test_settings_of_hosts_stand_for_a_launcher(tmp_path: Path) -> None:
         ({"mode": "sync"}, {"launcher": HostsConfig()}, "launcher has no effect with mode=sync"),
         ({"mode": "offline", "data": Path("x")}, {}, "join_key has no effect with mode=offline"),
         ({"launcher": "process"}, {}, "join_key has no effect with launcher=process"),
-        ({"launcher": "ray"}, {}, "join_key has no effect with launcher=ray"),
     ],
 )
 def test_a_run_that_no_host_can_join_is_refused(

@@ -43,14 +43,9 @@ ONCE = replace(
 
 
 def plan(config: RunConfig = CONFIG, **parts: Any) -> RunPlan:
-    values: dict[str, Any] = {
-        "agent": ConstantConfig(action=1),
-        "make_env": CountingBatch,
-        "make_processor": None,
-        "config": config,
-        "actor_agents": None,
-    } | parts
-    world = values.pop("world", 1)
+    values: dict[str, Any] = {"make_env": CountingBatch} | parts
+    agent, world = values.pop("agent", ConstantConfig(action=1)), values.pop("world", 1)
+    values["config"] = replace(values.get("config", config), agent=agent)
     check_run(**values)
     return RunPlan(**values, world=world, seen=source_of(values["make_env"]).describe())
 

@@ -37,8 +37,7 @@ from asyncrl.fleet.host import HostTimeouts, Outcome
 from asyncrl.fleet.threads import ThreadLauncher
 from asyncrl.run.actor_plan import ActorPlan
 from asyncrl.run.describe_env import spec_of
-from asyncrl.run.hosted import facts_of
-from asyncrl.run.join import HostPlan
+from asyncrl.run.join import HostPlan, facts_of
 from asyncrl.run.join_key import JoinKey
 from asyncrl.run.plan import RunPlan
 from asyncrl.run.run_config import RunConfig
@@ -46,7 +45,6 @@ from asyncrl.run.run_config import RunConfig
 _log = logging.getLogger(__name__)
 
 _NAME = "asyncrl-connection"
-_Given = tuple[AgentConfig, RunConfig] | None
 
 _AGAIN_S = 1.0
 """Seconds between two attempts to join."""
@@ -82,7 +80,7 @@ def connect(
             f"connect got {other}=..., but no {missing}: pass {missing}=..., that of the run, as "
             "well, or neither of them to act by what the key holds"
         )
-    given = None if agent is None or config is None else (agent, config)
+    given = None if agent is None or config is None else replace(config, agent=agent)
     connection = Connection(Path(key_file), given, timeout_s)
     try:
         connection.wait_until_joined()
@@ -99,7 +97,7 @@ class Connection(UserLoop):
     When it is back, a new episode begins; the experience since its last message is lost then.
     """
 
-    def __init__(self, key_file: Path, given: _Given, timeout_s: float) -> None:
+    def __init__(self, key_file: Path, given: RunConfig | None, timeout_s: float) -> None:
         """Start to join; `connect` waits for it."""
         super().__init__(spec_of(JoinKey.load(key_file).spaces), timeout_s)
         self._key_file = key_file
@@ -222,7 +220,7 @@ def _planned(key: JoinKey, plan: ActorPlan, loop: UserLoop) -> _Session:
     return _Session(plan.agent, plan.extras, host)
 
 
-def _built(key_file: Path, key: JoinKey, given: _Given, loop: UserLoop) -> _Session:
+def _built(key_file: Path, key: JoinKey, given: RunConfig | None, loop: UserLoop) -> _Session:
     """Build the agent's policy here, from settings."""
     if find_spec("torch") is None:
         raise ConfigError(
@@ -231,11 +229,10 @@ def _built(key_file: Path, key: JoinKey, given: _Given, loop: UserLoop) -> _Sess
         )
     actor_agents = make_processor = None
     if given is not None:
-        agent, config = given
+        config = given
     elif key.settings is not None:
         config = from_plain(RunConfig, key.settings)
-        agent = config.agent
-        actor_agents = config.parts.agents_of_actors(agent, config.actors)
+        actor_agents = config.parts.agents_of_actors(config.agent, config.actors)
         make_processor = config.parts.make_processor
     else:
         raise ConfigError(
@@ -243,7 +240,8 @@ def _built(key_file: Path, key: JoinKey, given: _Given, loop: UserLoop) -> _Sess
             "actors without torch: pass its agent and config to connect"
         )
     seen = EnvDescription(loop.spec, n_envs=1)
-    plan = RunPlan(agent, loop.make_env, make_processor, config, actor_agents, seen=seen)
-    facts = facts_of(agent, actor_agents, config, plan.schema.hash())
+    plan = RunPlan(config, loop.make_env, make_processor, actor_agents, seen=seen)
+    facts = facts_of(config, actor_agents, plan.schema.hash())
     host = HostPlan.of_run(key, plan, facts)
+    agent = config.agent
     return _Session(type(agent).__name__, agent.extra_columns(loop.spec), host)

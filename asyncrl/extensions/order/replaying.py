@@ -15,21 +15,23 @@ for.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent, AgentConfig
+from asyncrl.core.callback import Callback
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.goals import ComputesRewards
 from asyncrl.core.measured import assume
 from asyncrl.core.messages import EnvChange
-from asyncrl.core.recorder import Record
+from asyncrl.core.recorder import Record, Recorder
 from asyncrl.core.replay_buffer import AcceptsPriorities, ReplayBuffer, in_batches, restore_replay
 from asyncrl.core.settings import from_plain
 from asyncrl.core.torch_threads import set_torch_threads
@@ -50,7 +52,7 @@ from asyncrl.extensions.order.log import (
 )
 from asyncrl.extensions.order.recording import ORDER_FILE
 from asyncrl.learner.source import Source
-from asyncrl.learner.trainer import CommonParts, Trainer
+from asyncrl.learner.trainer import Trainer
 from asyncrl.metrics.machine import machine
 from asyncrl.run.describe_env import description_of
 from asyncrl.run.plan import RunPlan
@@ -242,14 +244,19 @@ class ReplayedTrainer(Trainer):
 
 
 def replay_run(
-    run_dir: str | PathLike[str], *, until: int | None = None, **parts: Unpack[CommonParts]
+    run_dir: str | PathLike[str],
+    *,
+    until: int | None = None,
+    recorder: Recorder | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> ReplayedTrainer:
     """Repeat a run of `asyncrl train --record-order`, and return the trainer.
 
     `until` is a number of optimisation steps; by default the whole run is repeated. Takes the
     arguments of `build_replay_trainer`.
     """
-    trainer = build_replay_trainer(Path(run_dir) / ORDER_FILE, **parts)
+    order = Path(run_dir) / ORDER_FILE
+    trainer = build_replay_trainer(order, recorder=recorder, callbacks=callbacks)
     with trainer:
         trainer.run_until(until)
     return trainer
@@ -261,7 +268,8 @@ def build_replay_trainer(
     config: RunConfig | None = None,
     *,
     make_processor: Callable[[], StepProcessor] | None = None,
-    **parts: Unpack[CommonParts],
+    recorder: Recorder | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> ReplayedTrainer:
     """Build the learner's part of a run again.
 
@@ -272,28 +280,33 @@ def build_replay_trainer(
             own, such as networks, are among the settings.
         config: The run's settings; as with `agent`.
         make_processor: The run's, if it had one.
-        parts: `recorder`, `callbacks`: those of the run, if they change its agent. Callbacks that
-            the file names are made again without being passed.
+        recorder: Where numbers are written.
+        callbacks: Those of the run, if they change its agent. Those that the file names are made
+            again without being passed.
     """
     log = OrderLog(Path(order))
     head = log.head
     if agent is None or config is None:
         config = its = _config_in(log)
-        agent, make_processor = its.agent, make_processor or its.parts.make_processor
-        parts["callbacks"] = [*its.parts.make_callbacks(), *parts.get("callbacks", ())]
+        make_processor = make_processor or its.parts.make_processor
+        callbacks = [*its.parts.make_callbacks(), *callbacks]
+    else:
+        config = replace(config, agent=agent)
     _warn_of_machine(head["machine"])
     assume(head["choices"])
     seen = description_of(head["env"])
-    plan = RunPlan(agent, _no_env, make_processor, config, None, seen=seen)
+    plan = RunPlan(config, _no_env, make_processor, seen=seen)
     if (plan.seed, plan.schema.hash()) != (head["seed"], head["schema"]):
         raise ConfigError(
             f"{order} is of a run with another seed, or other columns of experience, than "
             "these settings give; pass the agent and the config of that run"
         )
     learner, batch_size = plan.build_learner(), config.trainer.batch_size
-    make_policy = PolicyOf(agent, seen.spec)
+    make_policy = PolicyOf(config.agent, seen.spec)
     source = ReplayedSource(learner, plan.build_buffer, log, batch_size=batch_size)
-    return ReplayedTrainer(learner, source, make_policy=make_policy, **parts)
+    return ReplayedTrainer(
+        learner, source, make_policy=make_policy, recorder=recorder, callbacks=callbacks
+    )
 
 
 def _no_env() -> Any:  # noqa: ANN401  # for a plan, which builds none itself

@@ -11,18 +11,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar
 
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.agent import Agent, AgentConfig
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.ranks import RanksConfig, place_in
-from asyncrl.core.transport import LearnerLink
 from asyncrl.extensions.ranks.lockstep import Group
 from asyncrl.extensions.ranks.source import OnRank0, RankedSource
-from asyncrl.learner.actor_source import ActorSource, SourceParts
-from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
+from asyncrl.learner.actor_source import Actors, ActorSource
 from asyncrl.run.parts import Parts
 from asyncrl.run.run_config import RunConfig
 from asyncrl.run.share import Share
@@ -64,27 +61,11 @@ class RankedShare(Share):
             self.evaluation = OnRank0()
 
     def source(
-        self,
-        link: LearnerLink,
-        proxy: ReplayBufferProxy,
-        agent: Agent,
-        interrupter: Interrupter,
-        checkpointer: Checkpointer | None,
-        **parts: Unpack[SourceParts],
+        self, actors: Actors, agent: Agent, checkpointer: Checkpointer | None
     ) -> ActorSource:
         """Return a source that takes each step together with the others."""
-        config = self.config
         return RankedSource(
-            link,
-            proxy,
-            config.trainer,
-            agent=agent,
-            group=self._group,
-            ranks=config.ranks,
-            interrupter=interrupter,
-            checkpointer=checkpointer,
-            final_evaluation_s=config.evaluate.final_timeout_s,
-            **parts,
+            actors, self.config, agent=agent, group=self._group, checkpointer=checkpointer
         )
 
 

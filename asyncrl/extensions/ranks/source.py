@@ -8,26 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Unpack
 
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import Shards
 from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent
 from asyncrl.core.errors import ConfigError, RankFailed
-from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import EnvChange, ModelInfo
-from asyncrl.core.ranks import LearnsInRanks, RanksConfig, join
+from asyncrl.core.ranks import LearnsInRanks, join
 from asyncrl.core.recorder import Record
-from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import Columns
 from asyncrl.extensions.ranks.lockstep import Group, Lockstep, Totals, check_alike
-from asyncrl.learner.actor_source import ActorSource, SourceParts
-from asyncrl.learner.config import AsyncTrainerConfig
+from asyncrl.learner.actor_source import Actors, ActorSource
 from asyncrl.learner.evaluation import Scored
-from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.source import Learning
 from asyncrl.learner.train_result import TrainResult
+from asyncrl.run.run_config import RunConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +45,26 @@ class RankedSource(ActorSource):
 
     def __init__(
         self,
-        link: LearnerLink,
-        proxy: ReplayBufferProxy,
-        config: AsyncTrainerConfig,
+        actors: Actors,
+        config: RunConfig,
         *,
         agent: Agent,
         group: Group,
-        ranks: RanksConfig,
-        interrupter: Interrupter,
         checkpointer: Checkpointer | None = None,
-        final_evaluation_s: float = 0.0,
-        **parts: Unpack[SourceParts],
     ) -> None:
         """Join the agent to the others of its group; `checkpointer` is the one of this rank."""
         join(agent, group)
-        manager = parts["manager"]
-        parts["actors_beside"] = manager.size * (group.world - 1)
-        super().__init__(link, proxy, config, **parts)
+        manager = actors.manager
+        beside = manager.size * (group.world - 1)
+        super().__init__(replace(actors, beside=beside), config.trainer)
         self.group = group
-        self._agent, self._ranks = agent, ranks
+        self._agent, self._ranks = agent, config.ranks
         self._shards = checkpointer if isinstance(checkpointer, Shards) else None
-        self._interrupter, self._final_evaluation_s = interrupter, final_evaluation_s
-        self._lockstep = Lockstep(group, interrupter, self._own_totals, ranks.patience_s)
+        self._interrupter = actors.proxy.interrupter
+        self._final_evaluation_s = config.evaluate.final_timeout_s
+        self._lockstep = Lockstep(
+            group, self._interrupter, self._own_totals, config.ranks.patience_s
+        )
         self._first_incarnation = manager.next_incarnation
         self._own_batch: Columns | None = None
         self._follows = self._is_over = False
@@ -179,10 +173,11 @@ class RankedSource(ActorSource):
             yield partial(self.group.leave, self._interrupter.error)
         if self._shards is not None and self._learning is not None:
             self._shards.expect(str(self._learning.opt_steps), passing=False)
-        for step in super().end(save):
-            yield step
-            if step == self.proxy.close:
-                yield partial(self._lockstep.settle, self._final_evaluation_s)
+        yield from super().end(save)
+
+    def settle(self) -> None:
+        """Add up what has arrived at all learners."""
+        self._lockstep.settle(self._final_evaluation_s)
 
     def completed(self, result: TrainResult) -> TrainResult:
         """Return the result with the ledger of all learners."""
