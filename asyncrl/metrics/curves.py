@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from typing import Any
 
 from asyncrl.core.errors import ConfigError
@@ -19,7 +20,16 @@ def draw(records: Sequence[Record], names: Sequence[str], axis: str | None) -> A
     except ImportError as error:
         raise ConfigError("plot needs matplotlib: pip install 'asyncrl[plot]'") from error
     axis = axis or axis_of(records[-1] if records else {})
-    figure = Figure(figsize=(5.5, 3.4), layout="constrained")
+
+    class NotebookFigure(Figure):
+        """Notebooks show it as a picture, whether or not pyplot is loaded."""
+
+        def _repr_png_(self) -> bytes:
+            picture = BytesIO()
+            self.savefig(picture, format="png")
+            return picture.getvalue()
+
+    figure = NotebookFigure(figsize=(5.5, 3.4), layout="constrained")
     axes = figure.add_subplot()
     for name in names:
         rows = [record for record in records if name in record]
