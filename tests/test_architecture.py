@@ -263,14 +263,14 @@ MAX_CODE_LINES: Mapping[str, int] = {
     "extensions": 2115,  # Ray, from fleet
     "fleet": 3027,  # settings apart from what they set, as in learner
     "learner": 2697,
-    "metrics": 1101,
+    "metrics": 1107,
     "recorders": 1634,
     "replay": 1594,
-    "run": 3244,
+    "run": 3263,
     "tools": 4359,
     "transport": 2232,  # a separate link for runs with hosts
-    "tests": 37_776,  # the links of all pages
-    "benchmarks": 8488,  # the table of commands, hosts, and wrong lines that tests must see
+    "tests": 37_793,  # the links of all pages
+    "benchmarks": 8477,  # the table of commands, hosts, and wrong lines that tests must see
 }
 """Lines of code per room, and in the folders beside the package: without blanks, comments and
 docstrings."""

@@ -67,6 +67,11 @@ RULES = (
         lambda env: env.id == "MountainCar-v0",
     ),
     Rule(
+        "sac-mountaincar",
+        "its goal is found only by actions that last",
+        lambda env: env.id == "MountainCarContinuous-v0",
+    ),
+    Rule(
         "sac-goals",
         "observations have goals, so hindsight learns from failures",
         lambda env: env.seen.goal_reward is not None and not env.has_choices,

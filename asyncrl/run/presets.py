@@ -361,6 +361,26 @@ def sac_goals() -> RunConfig:
     )
 
 
+def sac_mountaincar() -> RunConfig:
+    """SAC for MountainCarContinuous and others where exploration must repeat an action.
+
+    Random actions that last for 15 steps reach the goal in 4 of 5 episodes.
+    """
+    from asyncrl.agents.sac import SACConfig
+
+    agent = SACConfig(
+        hidden=(64, 64),
+        actor_learning_rate=1e-3,
+        critic_learning_rate=1e-3,
+        alpha_learning_rate=1e-3,
+        tau=0.02,
+        noise_correlation_env_steps=15.0,
+        random_env_steps=10_000,
+    )
+    replay = UniformReplayConfig(n_step=5)
+    return replace(sac(), agent=agent, replay=replay, env="MountainCarContinuous-v0")
+
+
 def sac_mujoco() -> RunConfig:
     """Soft actor-critic for robots in MuJoCo; HalfCheetah in minutes.
 
@@ -437,6 +457,7 @@ PRESETS: Mapping[str, Callable[[], RunConfig]] = {
         rainbow,
         sac,
         sac_goals,
+        sac_mountaincar,
         sac_mujoco,
         td3,
         td3_mujoco,

@@ -208,19 +208,7 @@ CASES: tuple[Case, ...] = (
         algorithm="ppo-gru", task="cartpole-hidden", preset="ppo", settings={**_SHARED, **_MEMORY}
     ),
     Case(algorithm="impala-gru", task="cartpole-hidden", preset="impala", settings=_MEMORY),
-    Case(
-        algorithm="sac",
-        task="mountaincar",
-        settings={
-            # Random actions that last for 15 steps reach the goal in 4 of 5 episodes.
-            "agent.noise_correlation_env_steps": 15.0,
-            "agent.random_env_steps": 10_000,
-            "agent.actor_learning_rate": 1e-3,
-            "agent.critic_learning_rate": 1e-3,
-            "agent.alpha_learning_rate": 1e-3,
-            "replay.n_step": 5,
-        },
-    ),
+    Case(algorithm="sac", task="mountaincar", preset="sac-mountaincar"),
     Case(algorithm="sac", task="halfcheetah", preset="sac-mujoco"),
     Case(algorithm="td3", task="halfcheetah", preset="td3-mujoco"),
     Case(algorithm="crossq", task="halfcheetah", preset="crossq-mujoco"),

@@ -27,6 +27,7 @@ def box(*shape: int, dtype: str = "float32", categorical: bool = False) -> BoxSp
     ("env", "obs", "action", "step_s", "preset"),
     [
         ("MountainCar-v0", box(2), CHOICES, 1e-5, "dqn-mountaincar"),
+        ("MountainCarContinuous-v0", box(2), box(1), 1e-5, "sac-mountaincar"),
         ("Own-v0", box(2), CHOICES, 1e-5, "ppo"),
         ("Own-v0", box(dtype="int64", categorical=True), CHOICES, 1e-5, "dqn-toy"),
         ("Own-v0", box(4, 84, 84, dtype="uint8"), CHOICES, 1e-3, "dqn-atari"),
