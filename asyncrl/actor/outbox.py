@@ -7,16 +7,11 @@ from collections.abc import Collection
 
 import numpy as np
 
-from asyncrl.actor.step_processor import Rows
+from asyncrl.actor.step_processor import Rows, segments_per_message
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import Experience, Peer
 from asyncrl.core.segment import END, ColumnSpec, SegmentConfig, SegmentSchema
 from asyncrl.core.types import Array, Columns, IntArray, ModelVersion
-
-
-def segments_per_message(config: SegmentConfig, schema: SegmentSchema, n_envs: int) -> int:
-    """Return how many segments a full message holds: one of each environment, if they fit."""
-    return max(1, min(n_envs, config.max_message_bytes // schema.segment_bytes))
 
 
 class Outbox:

@@ -1,7 +1,8 @@
 """What an actor process runs: builds its parts and runs its loop.
 
 Specs travel to the child: plain factories, configs and an address. Does not know how the child is
-started or how its failure is reported; the launcher does.
+started or how its failure is reported; the launcher does. A learner, which makes the specs, does
+not load what acts.
 """
 
 from __future__ import annotations
@@ -16,13 +17,10 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from asyncrl.actor.acting_model import ActingModel, ServedModel
-from asyncrl.actor.actor import Actor, NewEnv
-from asyncrl.actor.outbox import Outbox
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.core.agent import (
     Act,
@@ -52,6 +50,10 @@ from asyncrl.core.types import Array, ModelVersion
 from asyncrl.fleet.config import RestartPolicyConfig
 from asyncrl.fleet.restart_policy import EnvRestartPolicy, GiveUp
 from asyncrl.metrics.system import cpu_s
+
+if TYPE_CHECKING:
+    from asyncrl.actor.acting_model import ActingModel, ServedModel
+    from asyncrl.actor.actor import Actor, NewEnv
 
 logger = logging.getLogger(__name__)
 
@@ -94,11 +96,15 @@ class ActorSpec(Spec):
     """Whether its process runs nothing else, limited to one thread: it may set up logging and the
     global random generators."""
 
-    runs: Callable[[Actor, Hello, int], None] = Actor.run
-    """Runs the actor, given what it says first and its environments' seed."""
+    runs: Callable[[Actor, Hello, int], None] | None = None
+    """Runs the actor, given what it says first and its environments' seed. None: it acts in a
+    loop."""
 
     def run(self, peer: Peer, progress: Progress) -> None:
         """Run the actor, from its first model to its final report."""
+        from asyncrl.actor.actor import Actor  # noqa: PLC0415  # not for a learner
+        from asyncrl.actor.outbox import Outbox  # noqa: PLC0415  # the same
+
         incarnation = (peer.actor_id, peer.incarnation)
         if self.owns_process:
             set_up_process(f"actor {peer.actor_id}", self.seed, peer)
@@ -139,7 +145,9 @@ class ActorSpec(Spec):
                 changes=home if self.changes_env else None,
             )
             hello = Hello(peer=peer, schema_hash=self.schema.hash())
-            self.runs(actor, hello, derive_seed(self.seed, Role.ENVIRONMENT, *incarnation))
+            (self.runs or Actor.run)(
+                actor, hello, derive_seed(self.seed, Role.ENVIRONMENT, *incarnation)
+            )
 
     def instructions(self) -> dict[str, Any]:
         """Return the change of environments, which a host does not know."""
@@ -150,6 +158,8 @@ def _served_model(
     policy: Policy, client: InferenceClient, peer: Peer, link: ActorLink, progress: Progress
 ) -> ServedModel:
     """Let a server compute the policy's network."""
+    from asyncrl.actor.acting_model import ServedModel  # noqa: PLC0415  # not for a learner
+
     model = ServedModel(
         policy,
         client,
@@ -212,6 +222,8 @@ class _Environments:
 
     def make(self) -> NewEnv:
         """Build and reset new environments of the same kind, with a separate seed."""
+        from asyncrl.actor.actor import NewEnv  # noqa: PLC0415  # not for a learner
+
         before = self.env.spec, self.env.n_envs
         self.env = self._make()
         if (self.env.spec, self.env.n_envs) != before:

@@ -252,6 +252,11 @@ def schema_of(
     )
 
 
+def segments_per_message(config: SegmentConfig, schema: SegmentSchema, n_envs: int) -> int:
+    """Return how many segments a full message holds: one of each environment, if they fit."""
+    return max(1, min(n_envs, config.max_message_bytes // schema.segment_bytes))
+
+
 class Layout:
     """How the steps of a run become rows of its replay, and the replay's settings."""
 

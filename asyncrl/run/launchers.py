@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from asyncrl.run.run_config import RunConfig
 
 _TRANSPORT = ("asyncrl.transport.zeromq", "asyncrl.transport.zeromq_actor")
-_PRELOAD = (*PRELOAD, "asyncrl.run.plan", *_TRANSPORT)
+_PRELOAD = (*PRELOAD, "asyncrl.run.plan", "asyncrl.actor.actor", *_TRANSPORT)
 """Modules that every actor and evaluator loads, with or without a network."""
 
 _NETWORKS = ("asyncrl.agents.dqn", "asyncrl.agents.ppo", "asyncrl.agents.sac")

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from asyncrl.actor.outbox import segments_per_message
 from asyncrl.actor.process import ActorSpec, EvaluatorSpec
-from asyncrl.actor.step_processor import Layout, StepProcessor
+from asyncrl.actor.step_processor import Layout, StepProcessor, segments_per_message
 from asyncrl.core.agent import (
     Agent,
     AgentConfig,

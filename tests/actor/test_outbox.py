@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.actor.outbox import Outbox, segments_per_message
-from asyncrl.actor.step_processor import Rows
+from asyncrl.actor.outbox import Outbox
+from asyncrl.actor.step_processor import Rows, segments_per_message
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import Experience
 from asyncrl.core.segment import END, TERMINATED, TRUNCATED, ColumnSpec, SegmentConfig, make_schema
