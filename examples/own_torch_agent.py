@@ -10,37 +10,34 @@ level tau_i = (i + 1/2) / N is
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import huber_loss
 
 from asyncrl import (
-    Act,
-    ColumnSpec,
     EnvSpec,
     EpsilonLadder,
     MaxOptSteps,
     PolicyContext,
     ReachesUpperBound,
-    TorchAgent,
     TorchPolicy,
     TrainResult,
     preset,
     train_async,
 )
-from asyncrl.agents.parts.exploration import Explorer
-from asyncrl.agents.parts.networks import NetworkInput, n_actions, observation_reader, q_network
-from asyncrl.agents.parts.torch_agent import learning_mode, pick_device, seeded
-from asyncrl.core.types import Array, Columns
+from asyncrl.agents.parts.choosing import ChooserSpec, ValueChooser
+from asyncrl.agents.parts.networks import NetworkInput, n_actions, pick_device, q_network
+from asyncrl.agents.parts.optimizers import FusedAdam
+from asyncrl.agents.parts.torch_agent import seeded
+from asyncrl.agents.parts.torch_config import TorchConfig
+from asyncrl.agents.parts.updater import TargetNetwork, Updater, UpdatingAgent
+from asyncrl.core.types import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QRDQNConfig:
+class QRDQNConfig(TorchConfig):
     """Settings; each is also a flag of `asyncrl train` and a key in the YAML file."""
 
     n_quantiles: int = 25
@@ -57,23 +54,22 @@ class QRDQNConfig:
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> QRAgent:
         """Build the learner's agent, on a GPU if there is one."""
-        return QRAgent(self, spec, context, pick_device("auto"))
+        return QRAgent(self, self.policy(spec, context, pick_device(self.device)))
 
-    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> QRPolicy:
-        """Build an actor's policy."""
-        return QRPolicy(self, spec, context, torch.device("cpu"))
-
-    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
-        """Store no columns besides the transition."""
-        return ()
+    def policy(self, spec: EnvSpec, context: PolicyContext, device: torch.device) -> TorchPolicy:
+        """Build what acts: a network, and what chooses by its values."""
+        with seeded(context.seed):
+            network = self.with_norms(Quantiles(self.n_quantiles, spec), spec.observation)
+        chooser = ChooserSpec(ValueChooser, {"exploration": self.exploration})
+        return TorchPolicy(network, chooser, spec, context, device)
 
 
 class Quantiles(nn.Module):
     """Maps observations to action values (B, actions), the output that `asyncrl export` needs."""
 
-    def __init__(self, config: QRDQNConfig, spec: EnvSpec) -> None:
+    def __init__(self, n_quantiles: int, spec: EnvSpec) -> None:
         super().__init__()
-        self.n = config.n_quantiles
+        self.n = n_quantiles
         self.net = q_network(spec.observation, (64, 64), n_actions(spec, "QR-DQN"), n_values=self.n)
 
     def forward(self, obs: NetworkInput) -> Tensor:
@@ -87,76 +83,45 @@ class Quantiles(nn.Module):
         return quantiles
 
 
-class QRPolicy(TorchPolicy):
-    """The policy that actors run."""
+class QRAgent(UpdatingAgent):
+    """The learner's agent: a policy that acts, and an updater that learns."""
 
-    def __init__(
-        self, config: QRDQNConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
-    ) -> None:
-        with seeded(context.seed):
-            self.net = Quantiles(config, spec)
-        super().__init__(self.net, device)
-        self.read_obs = observation_reader(spec.observation)
-        self.random = np.random.default_rng(context.seed)
-        self.explorer = Explorer(config.exploration, context, self.random)
+    net: Quantiles
 
-    def act(self, obs: Array) -> Act:
-        """Return the best action for each environment; in training, some are random instead."""
-        with torch.inference_mode():
-            seen = self.read_obs(torch.from_numpy(obs).to(self.device))
-            values: Array = self.model(seen).cpu().numpy()
-        if not self.training:
-            return Act(values.argmax(axis=1))
-        self.env_steps += len(obs)
-        return Act(self.explorer.choose(values, self.env_steps))
-
-    def record(self) -> Mapping[str, float]:
-        """Return the exploration rate."""
-        return self.explorer.record(self.env_steps)
-
-
-class QRAgent(QRPolicy, TorchAgent):
-    """The learner's agent, which also acts."""
-
-    def __init__(
-        self, config: QRDQNConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
-    ) -> None:
-        super().__init__(config, spec, context, device)
-        self.config = config
-        self.target = copy.deepcopy(self.net)
-        self.optimizer = torch.optim.Adam(self.net.parameters(), config.learning_rate)
-        self.levels = (torch.arange(config.n_quantiles, device=device) + 0.5) / config.n_quantiles
+    def __init__(self, config: QRDQNConfig, policy: TorchPolicy) -> None:
+        super().__init__(policy)
+        optimizer = FusedAdam(self.net.parameters(), config.learning_rate)
+        target = TargetNetwork(self.net, config.tau)
+        self.target, n = target.network, config.n_quantiles
+        self.levels = (torch.arange(n, device=self.device) + 0.5) / n
         # Checkpoints contain all `parts`. The model is already among them.
-        self.parts |= {"target": self.target, "optimizer": self.optimizer, "random": self.random}
-        self.errors = np.zeros(0, np.float32)
+        self.parts |= {"target": self.target, "optimizer": optimizer}
+        self.updater = Updater(
+            self, config, {"": optimizer}, max_grad_norm=10, networks=[self.net], targets=[target]
+        )
 
-    def opt(self, batch: Columns) -> Mapping[str, Tensor]:
+    def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """Do one optimisation step; the replay computes n-step returns."""
-        data = {name: torch.as_tensor(value, device=self.device) for name, value in batch.items()}
         rows = torch.arange(len(data["action"]), device=self.device)
-        obs, next_obs = self.read_obs(data["obs"]), self.read_obs(data["next_obs"])
+        obs, next_obs, reward = self.updater.inputs(data)
         with torch.no_grad():
             best = self.net(next_obs).argmax(dim=1)
             z_next = self.target.quantiles(next_obs)[rows, best]
-            y = data["reward"][:, None] + data["discount"][:, None] * z_next
-        with learning_mode(self.net):
-            z = self.net.quantiles(obs)[rows, data["action"]]
-            y_j, z_i = torch.broadcast_tensors(y[:, None, :], z[:, :, None])
-            side = (self.levels[:, None] - (y_j < z_i).float()).abs()
-            loss = (side * huber_loss(z_i, y_j, reduction="none")).mean(dim=2).sum(dim=1)
-            loss = (loss * data.get("weight", 1.0)).mean()
-            self.optimizer.zero_grad()
-            loss.backward()
-        self.optimizer.step()
-        with torch.no_grad():
-            for slow, new in zip(self.target.parameters(), self.net.parameters(), strict=True):
-                slow.lerp_(new, self.config.tau)
-            self.errors = (y.mean(dim=1) - z.mean(dim=1)).abs().cpu().numpy()
-        return {"loss": loss.detach(), "q_mean": z.detach().mean()}
+            y = reward[:, None] + data["discount"][:, None] * z_next
+        z = self.net.quantiles(obs)[rows, data["action"]]
+        y_j, z_i = torch.broadcast_tensors(y[:, None, :], z[:, :, None])
+        side = (self.levels[:, None] - (y_j < z_i).float()).abs()
+        loss = (side * huber_loss(z_i, y_j, reduction="none")).mean(dim=2).sum(dim=1)
+        loss = (loss * data.get("weight", 1.0)).mean()
+        z = z.detach().mean(dim=1)
+        metrics = {"loss": loss.detach(), "q_mean": z.mean(), "q": z, "target": y.mean(dim=1)}
+        metrics |= self.updater.minimize(loss)
+        self.updater.update_targets()
+        return metrics
 
     def priorities(self) -> Array:
         """Return the TD errors of the newest batch, for prioritized replay."""
-        return self.errors
+        return self.updater.priorities()
 
 
 def main(max_opt_steps: int = 20_000) -> TrainResult:

@@ -17,7 +17,7 @@ import numpy as np
 
 from asyncrl.actor.batcher import Batcher
 from asyncrl.actor.process import set_up_process
-from asyncrl.core.agent import AgentConfig, BuildPolicy, HasChooser, Policy, PolicyContext, acted
+from asyncrl.core.agent import AgentConfig, BuildPolicy, Policy, PolicyContext, acted
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError, TransportError
 from asyncrl.core.inference import (
@@ -28,7 +28,6 @@ from asyncrl.core.inference import (
     InferenceAnswer,
     InferenceListener,
     InferenceRequest,
-    Movable,
     ServingConfig,
     fastest_inference,
 )
@@ -103,12 +102,13 @@ def served(policy: Policy) -> ServedPolicy:
 
 def place(policy: Policy, device: str) -> None:
     """Move a policy's network to a device; raise if that is impossible."""
-    if isinstance(policy, Movable):
-        policy.compute_on(device)
+    inference: Any = served(policy).inference
+    if hasattr(inference, "compute_on"):
+        inference.compute_on(device)
     elif device != "cpu":
         raise ConfigError(
-            f"serving.device is {device!r}, but {type(policy).__name__} has no method "
-            "`compute_on(device)`, as TorchPolicy has; set serving.device to cpu"
+            f"serving.device is {device!r}, but {type(inference).__name__} has no method "
+            "`compute_on(device)`, as LocalInference has; set serving.device to cpu"
         )
 
 
@@ -132,7 +132,7 @@ def check_served(policy: Policy, spec: EnvSpec) -> BuildPolicy | None:
             f"`act` of {type(policy).__name__} does not use its `inference`, so that a server "
             "would compute nothing; set inference to actor, or call self.inference(inputs)"
         )
-    return policy.chooser if isinstance(policy, HasChooser) else None
+    return cast("BuildPolicy | None", getattr(policy, "chooser_spec", None))
 
 
 class InferenceThread:

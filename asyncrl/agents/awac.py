@@ -33,19 +33,20 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents.parts.cloning import (
-    CloningPolicy,
+    CloningAgent,
     UnitGaussianHead,
-    WeightedCloning,
     WeightedCloningConfig,
     exp_weights,
     weighted_mean,
 )
 from asyncrl.agents.parts.critics import ChoiceValues, make_action_values
-from asyncrl.agents.parts.networks import NetworkInput
-from asyncrl.agents.parts.torch_agent import pick_device, seeded
+from asyncrl.agents.parts.networks import NetworkInput, pick_device
+from asyncrl.agents.parts.torch_agent import seeded
+from asyncrl.agents.parts.updater import TargetNetwork
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Positive
 from asyncrl.core.env import EnvSpec
+from asyncrl.core.types import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,30 +62,25 @@ class AWACConfig(WeightedCloningConfig):
         """Return the learner's agent."""
         return AWACAgent(self, spec, context, pick_device(self.device))
 
-    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> AWACPolicy:
-        """Return an actor's policy, which computes on a CPU."""
-        return AWACPolicy(self, spec, context, torch.device("cpu"))
 
-
-class AWACPolicy(CloningPolicy):
-    """The part that acts."""
-
-
-class AWACAgent(AWACPolicy, WeightedCloning):
+class AWACAgent(CloningAgent):
     """The part that learns, and acts as well."""
+
+    config: AWACConfig
 
     def __init__(
         self, config: AWACConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(config, spec, context, device)
-        self.config = config
         with seeded(context.seed + 1):
-            critics = make_action_values(
+            self.critics = make_action_values(
                 spec, config.hidden, config.n_critics, config.critic_network, "AWAC"
             ).to(device)
-        self.equip_critics(config, critics)
+        target_network = TargetNetwork(self.critics, config.tau)
+        self.targets = target_network.network
+        self.equip(target_network, critic=self.critics)
         self.noise = torch.Generator(device).manual_seed(context.seed)
-        self.parts |= {"noise": self.noise}
+        self.parts |= {"critics": self.critics, "targets": self.targets, "noise": self.noise}
 
     def draw(self, rows: int) -> dict[str, Tensor]:
         """Return the noise that continuous actions are sampled with."""
@@ -120,6 +116,10 @@ class AWACAgent(AWACPolicy, WeightedCloning):
         metrics |= self.updater.minimize(critic_loss + actor_loss)
         self.updater.update_targets()
         return metrics
+
+    def priorities(self) -> Array:
+        """Return each row's absolute TD error in the last batch, averaged over the critics."""
+        return self.updater.priorities()
 
     def value(
         self, critics: nn.Module, obs: NetworkInput, outputs: Tensor, noise: Tensor | None

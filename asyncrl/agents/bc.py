@@ -27,8 +27,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asyncrl.agents.parts.cloning import CloningAgent, CloningConfig, CloningPolicy
-from asyncrl.agents.parts.torch_agent import pick_device
+from asyncrl.agents.parts.cloning import CloningAgent, CloningConfig
+from asyncrl.agents.parts.networks import pick_device
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
 
@@ -41,23 +41,15 @@ class BCConfig(CloningConfig):
         """Return the learner's agent."""
         return BCAgent(self, spec, context, pick_device(self.device))
 
-    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> BCPolicy:
-        """Return an actor's policy, which computes on a CPU."""
-        return BCPolicy(self, spec, context, torch.device("cpu"))
 
-
-class BCPolicy(CloningPolicy):
-    """The part that acts."""
-
-
-class BCAgent(BCPolicy, CloningAgent):
+class BCAgent(CloningAgent):
     """The part that learns, and acts as well."""
 
     def __init__(
         self, config: BCConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(config, spec, context, device)
-        self.equip(config)
+        self.equip()
 
     def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """Take one step towards the actions of a batch."""

@@ -32,9 +32,14 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents.parts.masks import allowed_only
-from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, n_actions, q_network
-from asyncrl.agents.parts.q_learning import QAgent, QConfig, QPolicy
-from asyncrl.agents.parts.torch_agent import pick_device
+from asyncrl.agents.parts.networks import (
+    MakeNetwork,
+    NetworkInput,
+    n_actions,
+    pick_device,
+    q_network,
+)
+from asyncrl.agents.parts.q_learning import QAgent, QConfig
 from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import Finite, Within
@@ -84,10 +89,6 @@ class C51Config(QConfig):
         """Return the learner's agent."""
         return C51Agent(self, spec, context, pick_device(self.device))
 
-    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> C51Policy:
-        """Return an actor's policy, which computes on a CPU."""
-        return C51Policy(self, spec, context, torch.device("cpu"))
-
     def make_network(self, spec: EnvSpec) -> C51Network:
         """Return the network, from observations to values (B, actions)."""
         n = n_actions(spec, "C51")
@@ -130,11 +131,7 @@ class C51Network(nn.Module):
         return logits.softmax(dim=-1) @ self.atoms
 
 
-class C51Policy(QPolicy):
-    """The part that acts."""
-
-
-class C51Agent(C51Policy, QAgent):
+class C51Agent(QAgent):
     """The part that learns, and acts as well. Priorities are the rows' losses."""
 
     config: C51Config

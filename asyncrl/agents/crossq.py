@@ -51,10 +51,9 @@ from asyncrl.agents.parts.actor_critic import ActorCritic, check_policy_interval
 from asyncrl.agents.parts.batch_renorm import RenormedCritics, RenormedLayers
 from asyncrl.agents.parts.bounded import Bounds
 from asyncrl.agents.parts.critics import EncodedCritics, make_critics
-from asyncrl.agents.parts.networks import NetworkInput, encoder_layers, n_features
+from asyncrl.agents.parts.networks import NetworkInput, encoder_layers, n_features, pick_device
 from asyncrl.agents.parts.schedules import LearningRate
-from asyncrl.agents.parts.torch_agent import pick_device, seeded
-from asyncrl.agents.sac import SquashedConfig, SquashedPolicy, sample_action
+from asyncrl.agents.sac import SquashedConfig, sample_action
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Count, Natural, Widths, Within
 from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
@@ -139,53 +138,25 @@ class CrossQConfig(SquashedConfig):
         """Return the learner's agent."""
         return CrossQAgent(self, spec, context, pick_device(self.device))
 
-    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> CrossQPolicy:
-        """Return an actor's policy, with the actor network only, on the CPU."""
-        return CrossQPolicy(self, spec, context, torch.device("cpu"))
+    def make_actor(self, spec: EnvSpec) -> nn.Module:
+        """Return the actor's network, of means and log standard deviations."""
+        size, warmup = 2 * Bounds(spec, self.algorithm).size, self.renorm_warmup_opt_steps
+        if self.actor_network is not None:
+            return make_actor(spec, (), size, self.actor_network)
+        return renormed_actor(spec.observation, self.hidden, size, warmup)
 
 
-class CrossQPolicy(SquashedPolicy):
-    """The part that acts."""
-
-    def __init__(
-        self, config: CrossQConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
-    ) -> None:
-        size = 2 * Bounds(spec, config.algorithm).size
-        with seeded(context.seed):
-            if config.actor_network is None:
-                actor = renormed_actor(
-                    spec.observation,
-                    config.hidden,
-                    size,
-                    config.renorm_warmup_opt_steps,
-                )
-            else:
-                actor = make_actor(spec, (), size, config.actor_network)
-        super().__init__(actor, config, spec, context, device)
-
-
-class CrossQAgent(CrossQPolicy, ActorCritic):
+class CrossQAgent(ActorCritic):
     """The part that learns, and acts as well."""
 
+    config: CrossQConfig
     switches_modes: ClassVar[bool] = False  # copies of both networks in training mode learn
 
     def __init__(
         self, config: CrossQConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(config, spec, context, device)
-        with seeded(context.seed + 1):
-            if config.critic_network is None:
-                critics = renormed_critics(
-                    spec.observation,
-                    self.bounds.size,
-                    config.n_critics,
-                    config.critic_hidden,
-                    config.renorm_warmup_opt_steps,
-                )
-            else:
-                critics = make_critics(spec, (), config.n_critics, config.critic_network)
-        self.config = config
-        self.equip(config, critics, [], context.seed)
+        self.equip()
         for adam in (self.actor_adam, self.critic_adam):
             adam.beta1 = config.adam_beta1
         # The same parameters and buffers, in the mode that uses batch statistics.
@@ -193,6 +164,19 @@ class CrossQAgent(CrossQPolicy, ActorCritic):
         self.learning_critics = in_training_mode(self.critics)
         self.temperature = config.temperature(self.bounds.size, device)
         self.parts |= self.temperature.parts
+
+    def make_critics(self, spec: EnvSpec) -> nn.Module:
+        """Return the networks of action values."""
+        config, n_actions = self.config, self.bounds.size
+        if config.critic_network is not None:
+            return make_critics(spec, (), config.n_critics, config.critic_network)
+        return renormed_critics(
+            spec.observation,
+            n_actions,
+            config.n_critics,
+            config.critic_hidden,
+            config.renorm_warmup_opt_steps,
+        )
 
     def join(self, ranks: Ranks) -> None:
         """Reject several learners."""

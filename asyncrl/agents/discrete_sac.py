@@ -42,15 +42,14 @@ import torch
 from torch import Tensor
 
 from asyncrl.agents.parts.actor_critic import make_actor
-from asyncrl.agents.parts.choosing import LogitChooser, Recipe
+from asyncrl.agents.parts.choosing import ChooserSpec, LogitChooser
 from asyncrl.agents.parts.critics import ChoiceValues, make_action_values
 from asyncrl.agents.parts.exploration import FORBIDDEN
-from asyncrl.agents.parts.inference import LocalInference
 from asyncrl.agents.parts.masks import with_mask
-from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, n_actions, observation_reader
+from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, n_actions, pick_device
 from asyncrl.agents.parts.optimizers import FusedAdam
 from asyncrl.agents.parts.schedules import Rate
-from asyncrl.agents.parts.torch_agent import TorchPolicy, flatten_pair, pick_device, seeded
+from asyncrl.agents.parts.torch_agent import TorchPolicy, flatten_pair, seeded
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.parts.updater import TargetNetwork, Updater, UpdatingAgent
 from asyncrl.agents.sac import Temperature
@@ -67,7 +66,6 @@ from asyncrl.core.declared import (
     Within,
 )
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.inference import OBS, OUTPUTS, Inference, observation_input
 from asyncrl.core.types import Array
 
 CriticReduction = Literal["min", "mean"]
@@ -136,54 +134,31 @@ class DiscreteSACConfig(TorchConfig):
         """Return the learner's agent."""
         return DiscreteSACAgent(self, spec, context, pick_device(self.device))
 
-    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> DiscreteSACPolicy:
-        """Return an actor's policy, with the actor network only, on the CPU."""
-        return DiscreteSACPolicy(self, spec, context, torch.device("cpu"))
-
-
-class DiscreteSACPolicy(TorchPolicy, LogitChooser):
-    """The part that acts."""
-
-    def __init__(
-        self, config: DiscreteSACConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
-    ) -> None:
+    def policy(self, spec: EnvSpec, context: PolicyContext, device: torch.device) -> TorchPolicy:
+        """Return a policy with the actor network only."""
         n = n_actions(spec, "discrete SAC")
         with seeded(context.seed):
-            actor = with_mask(make_actor(spec, config.hidden, n, config.actor_network), spec)
-        super().__init__(config.with_norms(actor, spec.observation), device)
-        self.actor = actor
-        """The model without normalisation."""
-        self.config = config
-        self.read_obs = observation_reader(spec.observation)
-        settings = {
-            "n_actions": n,
-            "random_env_steps": config.random_env_steps,
-            "masked": spec.masked,
-        }
-        LogitChooser.set_up(self, spec, context, settings)
-        self.recipe = Recipe(LogitChooser, settings)
-        self.inference: Inference = LocalInference(self.compute, device)
-        self.inference_inputs = observation_input(spec)
-
-    def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the model's logits (B, actions) for observations on the device."""
-        return {OUTPUTS: self.model(self.read_obs(inputs[OBS]))}
+            actor = with_mask(make_actor(spec, self.hidden, n, self.actor_network), spec)
+        chooser = ChooserSpec(LogitChooser, {"random_env_steps": self.random_env_steps})
+        return TorchPolicy(self.with_norms(actor, spec.observation), chooser, spec, context, device)
 
 
-class DiscreteSACAgent(DiscreteSACPolicy, UpdatingAgent):
+class DiscreteSACAgent(UpdatingAgent):
     """The part that learns, and acts as well."""
 
     def __init__(
         self, config: DiscreteSACConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
-        super().__init__(config, spec, context, device)
+        super().__init__(config.policy(spec, context, device))
+        self.config = config
+        self.actor, self.n_actions = self.net, n_actions(spec, "discrete SAC")
         with seeded(context.seed + 1):
             critics = make_action_values(
                 spec, config.hidden, config.n_critics, config.critic_network, "discrete SAC"
             )
         self.critics = cast(ChoiceValues, critics).to(device).eval()
         target_network = TargetNetwork(self.critics, config.tau)
-        self.targets = cast(ChoiceValues, target_network.network)
+        self.targets = target_network.network
         vectors, critic_vectors = flatten_pair(self.actor, self.critics)
         self.actor_adam = FusedAdam(vectors, config.actor_learning_rate, flat=True)
         self.critic_adam = FusedAdam(critic_vectors, config.critic_learning_rate, flat=True)
@@ -202,7 +177,6 @@ class DiscreteSACAgent(DiscreteSACPolicy, UpdatingAgent):
             "targets": self.targets,
             "actor_adam": self.actor_adam,
             "critic_adam": self.critic_adam,
-            "random": self.random,
             **self.temperature.parts,
         }
 

@@ -40,16 +40,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asyncrl.agents.parts.choosing import REWARD_SCALE, PrioritisingChooser
+from asyncrl.agents.parts.choosing import REWARD_SCALE
 from asyncrl.agents.parts.masks import AllowedOnly, with_mask
-from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, n_actions, q_network
-from asyncrl.agents.parts.normalize import Normalized
-from asyncrl.agents.parts.q_learning import QAgent, QConfig, QPolicy
-from asyncrl.agents.parts.torch_agent import pick_device
+from asyncrl.agents.parts.networks import (
+    MakeNetwork,
+    NetworkInput,
+    n_actions,
+    pick_device,
+    q_network,
+)
+from asyncrl.agents.parts.q_learning import QAgent, QConfig, value_policy
+from asyncrl.agents.parts.torch_agent import TorchPolicy
 from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.inference import OUTPUTS
 from asyncrl.core.segment import ColumnSpec
 
 Loss = Literal["huber", "mse"]
@@ -81,9 +85,9 @@ class DQNConfig(QConfig):
         """Return the learner's agent."""
         return DQNAgent(self, spec, context, pick_device(self.device))
 
-    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> DQNPolicy:
-        """Return an actor's policy, which computes on a CPU."""
-        return DQNPolicy(self, spec, context, torch.device("cpu"))
+    def policy(self, spec: EnvSpec, context: PolicyContext, device: torch.device) -> TorchPolicy:
+        """Return a policy with the network on a device."""
+        return value_policy(self, spec, context, device, stores_values=self.actor_priorities)
 
     def make_network(self, spec: EnvSpec) -> nn.Module:
         """Return the network, from observations to values (B, actions)."""
@@ -102,27 +106,7 @@ class DQNConfig(QConfig):
         return (*(ColumnSpec(name, "float32") for name in values), *self.norm_columns)
 
 
-class DQNPolicy(QPolicy, PrioritisingChooser):
-    """The part that acts."""
-
-    def __init__(
-        self, config: DQNConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
-    ) -> None:
-        super().__init__(config, spec, context, device)
-        self.stores_values = config.actor_priorities
-        self.recipe = self.recipe.also(PrioritisingChooser, stores_values=self.stores_values)
-
-    def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        outputs = super().compute(inputs)
-        if not self.stores_values or not isinstance(self.model, Normalized):
-            return outputs
-        if self.model.returns is not None:
-            scale = self.model.returns.scale().float()
-            outputs[REWARD_SCALE] = scale.expand(len(outputs[OUTPUTS]))
-        return outputs
-
-
-class DQNAgent(DQNPolicy, QAgent):
+class DQNAgent(QAgent):
     """The part that learns, and acts as well."""
 
     config: DQNConfig

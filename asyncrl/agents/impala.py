@@ -39,22 +39,22 @@ from torch import Tensor, nn
 
 from asyncrl.agents.parts.distributions import action_head
 from asyncrl.agents.parts.memories import MemoryKind
-from asyncrl.agents.parts.networks import MakeNetwork
+from asyncrl.agents.parts.networks import MakeNetwork, pick_device
 from asyncrl.agents.parts.optimizers import FastOptimizer, FusedAdam, RMSprop
 from asyncrl.agents.parts.policy_gradient import (
     Activation,
     PolicyValueNet,
-    StochasticPolicy,
     TrajectoryAgent,
     TrajectoryBatch,
     make_torso,
     own_columns,
     read_columns,
+    sampling_policy,
     vtrace,
 )
 from asyncrl.agents.parts.sampling import LOG_PROB
 from asyncrl.agents.parts.schedules import Rate, value_at
-from asyncrl.agents.parts.torch_agent import learning_parameters, pick_device, seeded
+from asyncrl.agents.parts.torch_agent import TorchPolicy, learning_parameters, seeded
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.parts.updater import Updater
 from asyncrl.core.agent import BatchKind, PolicyContext
@@ -158,9 +158,10 @@ class IMPALAConfig(TorchConfig):
         """Return the learner's agent."""
         return IMPALAAgent(self, spec, context, pick_device(self.device))
 
-    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> IMPALAPolicy:
-        """Return an actor's policy, which computes on a CPU."""
-        return IMPALAPolicy(self, spec, context, torch.device("cpu"))
+    def policy(self, spec: EnvSpec, context: PolicyContext, device: torch.device) -> TorchPolicy:
+        """Return a policy with the network on a device."""
+        net = _build_network(self, spec, context.seed)
+        return sampling_policy(self, net, spec, context, device)
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
         """Return the columns of V-trace, memory and normalisation."""
@@ -169,18 +170,7 @@ class IMPALAConfig(TorchConfig):
         return (*own, *self.norm_columns)
 
 
-class IMPALAPolicy(StochasticPolicy):
-    """The part that acts."""
-
-    def __init__(
-        self, config: IMPALAConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
-    ) -> None:
-        net = _build_network(config, spec, context.seed)
-        super().__init__(net, config, spec, context, device)
-        self.config = config
-
-
-class IMPALAAgent(IMPALAPolicy, TrajectoryAgent):
+class IMPALAAgent(TrajectoryAgent):
     """The part that learns, and acts as well."""
 
     algorithm = "IMPALA"
@@ -188,7 +178,8 @@ class IMPALAAgent(IMPALAPolicy, TrajectoryAgent):
     def __init__(
         self, config: IMPALAConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
-        super().__init__(config, spec, context, device)
+        super().__init__(config.policy(spec, context, device))
+        self.config = config
         self.optimizer = _optimizer(config, learning_parameters(self.net))
         self.updater = Updater(
             self,
@@ -199,7 +190,7 @@ class IMPALAAgent(IMPALAPolicy, TrajectoryAgent):
             columns=read_columns(self.net),
             hidden=config.hidden if config.network is None else (),
         )
-        self.parts |= {"optimizer": self.optimizer, "random": self.random}
+        self.parts["optimizer"] = self.optimizer
 
     def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """Take one step on trajectories; return losses, entropy and how far off-policy they are."""

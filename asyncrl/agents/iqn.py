@@ -43,10 +43,10 @@ from asyncrl.agents.parts.networks import (
     hidden_layers,
     n_actions,
     n_features,
+    pick_device,
     q_head,
 )
-from asyncrl.agents.parts.q_learning import QAgent, QConfig, QPolicy
-from asyncrl.agents.parts.torch_agent import pick_device
+from asyncrl.agents.parts.q_learning import QAgent, QConfig
 from asyncrl.agents.parts.user_networks import own_encoder
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Count, Positive, Widths
@@ -89,10 +89,6 @@ class IQNConfig(QConfig):
     def build(self, spec: EnvSpec, context: PolicyContext) -> IQNAgent:
         """Return the learner's agent."""
         return IQNAgent(self, spec, context, pick_device(self.device))
-
-    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> IQNPolicy:
-        """Return an actor's policy, which computes on a CPU."""
-        return IQNPolicy(self, spec, context, torch.device("cpu"))
 
     def make_network(self, spec: EnvSpec) -> IQNNetwork:
         """Return the network, from observations to values (B, actions)."""
@@ -149,11 +145,7 @@ class IQNNetwork(nn.Module):
         return quantiles
 
 
-class IQNPolicy(QPolicy):
-    """The part that acts."""
-
-
-class IQNAgent(IQNPolicy, QAgent):
+class IQNAgent(QAgent):
     """The part that learns, and acts as well. Priorities are the rows' losses."""
 
     config: IQNConfig

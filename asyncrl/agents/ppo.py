@@ -58,24 +58,24 @@ from torch import Tensor
 
 from asyncrl.agents.parts.distributions import ActionHead, action_head
 from asyncrl.agents.parts.memories import MemoryKind
-from asyncrl.agents.parts.networks import MakeNetwork
+from asyncrl.agents.parts.networks import MakeNetwork, pick_device
 from asyncrl.agents.parts.normalize import RunningNorm
 from asyncrl.agents.parts.optimizers import FusedAdam
 from asyncrl.agents.parts.policy_gradient import (
     Activation,
     Minibatches,
     PolicyValueNet,
-    StochasticPolicy,
     TrajectoryAgent,
     TrajectoryBatch,
     gae,
     make_torso,
     own_columns,
     read_columns,
+    sampling_policy,
     vtrace,
 )
 from asyncrl.agents.parts.schedules import Rate, Schedule, value_at
-from asyncrl.agents.parts.torch_agent import flatten_parameters, learning_mode, pick_device, seeded
+from asyncrl.agents.parts.torch_agent import TorchPolicy, flatten_parameters, learning_mode, seeded
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.parts.updater import Updater
 from asyncrl.core.agent import BatchKind, PolicyContext
@@ -286,9 +286,11 @@ class PPOConfig(TorchConfig):
         """Return the learner's agent."""
         return PPOAgent(self, spec, context, pick_device(self.device))
 
-    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> PPOPolicy:
-        """Return an actor's policy, which computes on a CPU."""
-        return PPOPolicy(self, spec, context, torch.device("cpu"))
+    def policy(self, spec: EnvSpec, context: PolicyContext, device: torch.device) -> TorchPolicy:
+        """Return a policy with the network on a device."""
+        with seeded(context.seed):
+            net = self.make_network(spec)
+        return sampling_policy(self, net, spec, context, device)
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
         """Return the columns of log probabilities and memory."""
@@ -310,19 +312,7 @@ class PPOConfig(TorchConfig):
         )
 
 
-class PPOPolicy(StochasticPolicy):
-    """The part that acts."""
-
-    def __init__(
-        self, config: PPOConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
-    ) -> None:
-        with seeded(context.seed):
-            net = config.make_network(spec)
-        super().__init__(net, config, spec, context, device)
-        self.config = config
-
-
-class PPOAgent(PPOPolicy, TrajectoryAgent):
+class PPOAgent(TrajectoryAgent):
     """The part that learns, and acts as well."""
 
     algorithm = "PPO"
@@ -330,7 +320,8 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
     def __init__(
         self, config: PPOConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
-        super().__init__(config, spec, context, device)
+        super().__init__(config.policy(spec, context, device))
+        self.config = config
         self.value_norm = RunningNorm(()).to(device)
         vectors = [flatten_parameters(self.net)]
         self.adam = FusedAdam(vectors, config.learning_rate, config.adam_eps, flat=True)
@@ -350,7 +341,6 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
             "value_norm": self.value_norm,
             "adam": self.adam,
             "order": self.order,
-            "random": self.random,
         }
 
     def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:

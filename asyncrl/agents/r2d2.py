@@ -35,7 +35,6 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.parts.choosing import RecurrentChooser
 from asyncrl.agents.parts.masks import allowed_only
 from asyncrl.agents.parts.memories import CoreKind, memory_size
 from asyncrl.agents.parts.networks import (
@@ -45,18 +44,18 @@ from asyncrl.agents.parts.networks import (
     hidden_layers,
     n_actions,
     n_features,
+    pick_device,
     q_head,
 )
-from asyncrl.agents.parts.normalize import Normalized
-from asyncrl.agents.parts.q_learning import QAgent, QConfig, QPolicy
+from asyncrl.agents.parts.q_learning import QAgent, QConfig, value_policy
 from asyncrl.agents.parts.recurrent import RecurrentCore, each_row
-from asyncrl.agents.parts.torch_agent import pick_device
+from asyncrl.agents.parts.torch_agent import TorchPolicy
 from asyncrl.agents.parts.user_networks import own_encoder
 from asyncrl.core.agent import BatchKind, PolicyContext
 from asyncrl.core.declared import COMMON, Count, Natural, Share, Widths
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.inference import MEMORY, OBS, OUTPUTS
+from asyncrl.core.inference import MEMORY
 from asyncrl.core.segment import ColumnSpec
 from asyncrl.core.types import Columns
 
@@ -112,9 +111,14 @@ class R2D2Config(QConfig):
         """Return the learner's agent."""
         return R2D2Agent(self, spec, context, pick_device(self.device))
 
-    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> R2D2Policy:
-        """Return an actor's policy, which computes on a CPU."""
-        return R2D2Policy(self, spec, context, torch.device("cpu"))
+    @property
+    def memory_size(self) -> int:
+        """Numbers that the memory of an environment has."""
+        return memory_size(self.memory, self.memory_units)
+
+    def policy(self, spec: EnvSpec, context: PolicyContext, device: torch.device) -> TorchPolicy:
+        """Return a policy with a memory of each environment's episode."""
+        return value_policy(self, spec, context, device, memory_size=self.memory_size)
 
     def make_network(self, spec: EnvSpec) -> RecurrentQNet:
         """Return encoder, memory and head."""
@@ -126,8 +130,8 @@ class R2D2Config(QConfig):
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
         """Return the columns of the memory, and of normalisation if it is on."""
-        size = memory_size(self.memory, self.memory_units)
-        return (ColumnSpec(MEMORY, "float32", (size,), start=True), *self.norm_columns)
+        memory = ColumnSpec(MEMORY, "float32", (self.memory_size,), start=True)
+        return (memory, *self.norm_columns)
 
 
 class RecurrentQNet(nn.Module):
@@ -157,32 +161,11 @@ class RecurrentQNet(nn.Module):
         return q
 
 
-class R2D2Policy(QPolicy, RecurrentChooser):
-    """The part that acts, with a memory of each environment's episode."""
-
-    net: RecurrentQNet
-
-    def __init__(
-        self, config: R2D2Config, spec: EnvSpec, context: PolicyContext, device: torch.device
-    ) -> None:
-        super().__init__(config, spec, context, device)
-        size = self.net.core.memory_size
-        self.remember(size)
-        self.recipe = self.recipe.also(RecurrentChooser, memory_size=size)
-        self.inference_inputs += (ColumnSpec(MEMORY, "float32", (size,)),)
-
-    def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        seen = self.read_obs(inputs[OBS])
-        if isinstance(self.model, Normalized):
-            seen = self.model.see(seen)
-        values, after = self.net.step(seen, inputs[MEMORY])
-        return {OUTPUTS: values, MEMORY: after}
-
-
-class R2D2Agent(R2D2Policy, QAgent):
+class R2D2Agent(QAgent):
     """The part that learns, and acts as well."""
 
     config: R2D2Config
+    net: RecurrentQNet
     target: RecurrentQNet
     columns = _COLUMNS
 

@@ -39,17 +39,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import hardtanh, softplus
 
-from asyncrl.agents.parts.actor_critic import (
-    ActorCritic,
-    ActorCriticConfig,
-    BoundedPolicy,
-    make_actor,
-)
+from asyncrl.agents.parts.actor_critic import ActorCritic, ActorCriticConfig, make_actor
 from asyncrl.agents.parts.bounded import Bounds, SquashedChooser
-from asyncrl.agents.parts.critics import make_critics
-from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput
+from asyncrl.agents.parts.choosing import ChooserSpec
+from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, pick_device
 from asyncrl.agents.parts.optimizers import FastOptimizer, FusedAdam
-from asyncrl.agents.parts.torch_agent import pick_device, seeded
 from asyncrl.agents.parts.torch_config import Function
 from asyncrl.agents.parts.updater import TargetNetwork
 from asyncrl.core.agent import PolicyContext
@@ -131,25 +125,19 @@ class SquashedConfig(ActorCriticConfig):
     alpha_learning_rate: Positive = 1e-3
     """Learning rate of the temperature's Adam."""
 
+    def make_actor(self, spec: EnvSpec) -> nn.Module:
+        """Return the actor's network, of means and log standard deviations."""
+        size = 2 * Bounds(spec, self.algorithm).size
+        return make_actor(spec, self.hidden, size, self.actor_network)
+
+    def chooser_spec(self) -> ChooserSpec:
+        """Return what chooses from the actor's outputs."""
+        return ChooserSpec(SquashedChooser, self.bounded)
+
     def temperature(self, n_dimensions: int, device: torch.device) -> Temperature:
         """Return the temperature for this number of action dimensions."""
         aim = self.target_entropy
         return Temperature(self, -float(n_dimensions) if aim is None else aim, device)
-
-
-class SquashedPolicy(BoundedPolicy, SquashedChooser):
-    """Acts by a network that outputs means and log standard deviations."""
-
-    def __init__(
-        self,
-        network: nn.Module,
-        config: ActorCriticConfig,
-        spec: EnvSpec,
-        context: PolicyContext,
-        device: torch.device,
-    ) -> None:
-        super().__init__(network, config, spec, context, device)
-        self.recipe = self.recipe.also(SquashedChooser)
 
 
 def sample_action(actor_output: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -180,36 +168,17 @@ class SACConfig(SquashedConfig):
         """Return the learner's agent."""
         return SACAgent(self, spec, context, pick_device(self.device))
 
-    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> SACPolicy:
-        """Return an actor's policy, with the actor network only, on the CPU."""
-        return SACPolicy(self, spec, context, torch.device("cpu"))
 
-
-class SACPolicy(SquashedPolicy):
-    """The part that acts."""
-
-    def __init__(
-        self, config: SACConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
-    ) -> None:
-        size = 2 * Bounds(spec, config.algorithm).size
-        with seeded(context.seed):
-            actor = make_actor(spec, config.hidden, size, config.actor_network)
-        super().__init__(actor, config, spec, context, device)
-
-
-class SACAgent(SACPolicy, ActorCritic):
+class SACAgent(ActorCritic):
     """The part that learns, and acts as well."""
 
     def __init__(
         self, config: SACConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(config, spec, context, device)
-        with seeded(context.seed + 1):
-            critics = make_critics(spec, config.hidden, config.n_critics, config.critic_network)
-        target_network = TargetNetwork(critics.to(device), config.tau)
+        target_network = TargetNetwork(self.critics, config.tau)
         self.targets = target_network.network
-        self.config = config
-        self.equip(config, critics, [target_network], context.seed)
+        self.equip(target_network)
         self.temperature = config.temperature(self.bounds.size, device)
         self.parts |= {"targets": self.targets, **self.temperature.parts}
 

@@ -39,15 +39,13 @@ from torch import Tensor, nn
 from asyncrl.agents.parts.actor_critic import (
     ActorCritic,
     ActorCriticConfig,
-    BoundedPolicy,
     check_policy_interval,
     make_actor,
 )
 from asyncrl.agents.parts.bounded import Bounds, NoisyChooser
-from asyncrl.agents.parts.critics import make_critics
-from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput
+from asyncrl.agents.parts.choosing import ChooserSpec
+from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, pick_device
 from asyncrl.agents.parts.schedules import LearningRate, Rate
-from asyncrl.agents.parts.torch_agent import pick_device, seeded
 from asyncrl.agents.parts.updater import TargetNetwork
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Count, NotNegative, Within
@@ -99,41 +97,30 @@ class TD3Config(ActorCriticConfig):
         """Return the learner's agent."""
         return TD3Agent(self, spec, context, pick_device(self.device))
 
-    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> TD3Policy:
-        """Return an actor's policy, with the actor network only, on the CPU."""
-        return TD3Policy(self, spec, context, torch.device("cpu"))
+    def make_actor(self, spec: EnvSpec) -> nn.Module:
+        """Return the actor's network, of actions before squashing."""
+        size = Bounds(spec, self.algorithm).size
+        return make_actor(spec, self.hidden, size, self.actor_network)
+
+    def chooser_spec(self) -> ChooserSpec:
+        """Return what chooses from the actor's outputs."""
+        settings = {**self.bounded, "noise": self.noise, "noise_ladder": self.noise_ladder}
+        return ChooserSpec(NoisyChooser, settings)
 
 
-class TD3Policy(BoundedPolicy, NoisyChooser):
-    """The part that acts."""
-
-    def __init__(
-        self, config: TD3Config, spec: EnvSpec, context: PolicyContext, device: torch.device
-    ) -> None:
-        size = Bounds(spec, config.algorithm).size
-        with seeded(context.seed):
-            actor = make_actor(spec, config.hidden, size, config.actor_network)
-        super().__init__(actor, config, spec, context, device)
-        self.climb(context, config.noise, config.noise_ladder)
-        self.recipe = self.recipe.also(
-            NoisyChooser, noise=config.noise, noise_ladder=config.noise_ladder
-        )
-
-
-class TD3Agent(TD3Policy, ActorCritic):
+class TD3Agent(ActorCritic):
     """The part that learns, and acts as well."""
+
+    config: TD3Config
 
     def __init__(
         self, config: TD3Config, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(config, spec, context, device)
-        with seeded(context.seed + 1):
-            critics = make_critics(spec, config.hidden, config.n_critics, config.critic_network)
-        target_critics = TargetNetwork(critics.to(device), config.tau)
+        target_critics = TargetNetwork(self.critics, config.tau)
         target_actor = TargetNetwork(self.actor, config.tau)
-        self.config = config
         self.target_critics, self.target_actor = target_critics.network, target_actor.network
-        self.equip(config, critics, [target_critics, target_actor], context.seed)
+        self.equip(target_critics, target_actor)
         self.parts |= {"target_critics": self.target_critics, "target_actor": self.target_actor}
 
     def draw(self, rows: int) -> dict[str, Tensor]:

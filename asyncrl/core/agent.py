@@ -220,19 +220,6 @@ BuildPolicy = Callable[[EnvSpec, PolicyContext], Policy]
 """Builds a policy for environments of a kind; can be sent to other processes."""
 
 
-@runtime_checkable
-class HasChooser(Protocol):
-    """A policy with an `inference` whose other half can be built without a network."""
-
-    @property
-    def chooser(self) -> BuildPolicy | None:
-        """What builds a policy that acts like this one if its `inference` is set.
-
-        It needs no parameters: its model is elsewhere. None if there is nothing that does so.
-        """
-        ...
-
-
 class AgentConfig(Protocol):
     """Builds both sides of an algorithm; a frozen dataclass, so that it can be sent and saved."""
 

@@ -7,6 +7,7 @@ numbers and bounds never leave the process that acts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -31,46 +32,34 @@ class Inference(Protocol):
 
 @runtime_checkable
 class HasInference(Protocol):
-    """A policy whose `act` computes with nothing of its model but this inference."""
+    """A policy whose `act` computes with nothing of its model but this inference.
+
+    It may also have a `chooser_spec`, which builds a policy that acts like this one if its
+    `inference` is set, without parameters: the model is elsewhere. Its inference may have
+
+        fast(one_thread=...)    returns what computes the same faster, or None; it follows
+                                `sync_model`, but no other changes of the model
+        compute_on(device)      moves the model there, or raises `ConfigError`
+    """
 
     inference: Inference
     inference_inputs: tuple[ColumnSpec, ...]
     """What its inference takes. Noise may be left out."""
 
 
-@runtime_checkable
-class HasFastInference(HasInference, Protocol):
-    """A policy that may have a faster inference for actors and servers."""
-
-    def fast_inference(self, *, one_thread: bool) -> Inference | None:
-        """Return what computes as `inference` does, only faster; None if nothing does.
-
-        It follows `sync_model`, but not other changes of the model. `one_thread` says whether its
-        process lets libraries compute with one thread only.
-        """
-        ...
-
-
 def fastest_inference(policy: HasInference, *, one_thread: bool) -> Inference:
-    """Return what computes a policy's network in an actor, or in a server for actors."""
-    if isinstance(policy, HasFastInference):
-        return policy.fast_inference(one_thread=one_thread) or policy.inference
-    return policy.inference
+    """Return what computes a policy's network in an actor, or in a server for actors.
+
+    `one_thread` says whether its process lets libraries compute with one thread only.
+    """
+    fast: Callable[..., Inference | None] | None = getattr(policy.inference, "fast", None)
+    return (fast and fast(one_thread=one_thread)) or policy.inference
 
 
 def compute_fast(policy: object, *, one_thread: bool) -> None:
     """Let a policy compute its network in the fastest way, if it leaves a choice."""
     if isinstance(policy, HasInference):
         policy.inference = fastest_inference(policy, one_thread=one_thread)
-
-
-@runtime_checkable
-class Movable(Protocol):
-    """A policy whose network can be moved to another device."""
-
-    def compute_on(self, device: str) -> None:
-        """Compute there from now on; raise `ConfigError` if that is impossible."""
-        ...
 
 
 def observation_input(spec: EnvSpec) -> tuple[ColumnSpec, ...]:

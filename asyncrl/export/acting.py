@@ -57,8 +57,7 @@ class Acting:
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> Policy:
         """Return a policy that acts as the one that was traced."""
         network = Network(self)
-        policy: Any = self.chooser()
-        policy.set_up(spec, context, self.settings)
+        policy: Any = self.chooser(spec, context, **self.settings)
         policy.inference = network
 
         def sync_model(info: ModelInfo) -> None:

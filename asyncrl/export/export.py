@@ -80,7 +80,7 @@ def export_policy(policy: object, spec: EnvSpec, path: Path) -> None:
     said: dict[str, Any] = {
         "format": FORMAT,
         "observation": _observation(spec.observation),
-        "action": _action(spec.action, squashed=policy.squashed),
+        "action": _action(spec.action, squashed=policy.chooser.squashed),
     }
     named = isinstance(spec.observation, PackedSpec)
     network = _Traced(
@@ -98,8 +98,8 @@ def export_policy(policy: object, spec: EnvSpec, path: Path) -> None:
         f"{type(policy).__name__} does not derive actions from its network's output as exported "
         "policies do. Let `model(obs)` return either a value for each choice, of which `act` "
         "takes the highest, or continuous actions from -1 to 1, which it scales to the bounds "
-        "(`squashed = True`: their tanh). Nothing may be random. Other outputs belong in other "
-        "methods of the network, as in examples/own_torch_agent.py"
+        "(a chooser with `squashed = True`: their tanh). Nothing may be random. Other outputs "
+        "belong in other methods of the network, as in examples/own_torch_agent.py"
     )
 
 
@@ -243,9 +243,8 @@ class _Traced(nn.Module):
         obs = fields[0] if self._names is None else dict(zip(self._names, fields, strict=True))
         if not self.memory_size:
             return self.network(obs)
-        seen = self.network.see(obs) if isinstance(self.network, Normalized) else obs
-        step: Any = _within(self.network).step
-        return step(seen, inputs[-1])
+        step: Any = self.network.step
+        return step(obs, inputs[-1])
 
 
 def _trace(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from asyncrl.agents.parts.torch_agent import TorchPolicy
 from asyncrl.core.agent import AgentConfig, PolicyContext
 from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.inference import NOISE, OBS, HasInference
+from asyncrl.core.inference import NOISE, OBS
 from asyncrl.core.types import Array, Columns
 from asyncrl.export.acting import Acting, Network, plain_array
 from asyncrl.export.policy_numpy import OPERATIONS
@@ -102,14 +102,14 @@ def operations_of(program: torch.export.ExportedProgram) -> Operations:
 class _Computed(nn.Module):
     """The network of a policy, from its inputs in order to its outputs, sorted by name."""
 
-    def __init__(self, policy: Any) -> None:  # noqa: ANN401  # a TorchPolicy with an inference
+    def __init__(self, policy: TorchPolicy) -> None:
         super().__init__()
         self.model = policy.model
         self.inputs = tuple(column.name for column in policy.inference_inputs)
         self._compute = policy.compute
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        outputs: dict[str, Tensor] = self._compute(dict(zip(self.inputs, inputs, strict=True)))
+        outputs = self._compute(dict(zip(self.inputs, inputs, strict=True)))
         return tuple(outputs[name] for name in sorted(outputs))
 
 
@@ -118,9 +118,8 @@ def plan_acting(agent: AgentConfig, spec: EnvSpec) -> Acting:
 
     The plan's network is compared with the policy's on random observations.
     """
-    policy: Any = agent.build_policy(spec, PolicyContext(seed=0))
-    chooser = getattr(policy, "chooser", None)
-    if not (isinstance(policy, TorchPolicy) and isinstance(policy, HasInference) and chooser):
+    policy = agent.build_policy(spec, PolicyContext(seed=0))
+    if not isinstance(policy, TorchPolicy):
         raise ConfigError(f"{type(policy).__name__} has no chooser that acts without its network")
     columns = {column.name: column for column in policy.inference_inputs}
     if NOISE in columns:
@@ -140,8 +139,8 @@ def plan_acting(agent: AgentConfig, spec: EnvSpec) -> Acting:
     if sum(array.size for array in constants.values()) > _MOST_CONSTANTS:
         raise ConfigError("the network has large arrays that are no parameters")
     acting = Acting(
-        chooser=chooser.kind,
-        settings=chooser.settings,
+        chooser=policy.chooser_spec.kind,
+        settings=policy.chooser_spec.settings,
         inputs=computed.inputs,
         outputs=dict(zip(outputs, found.answers, strict=True)),
         operations=tuple(found.operations),
@@ -178,15 +177,14 @@ def _check(acting: Acting, policy: TorchPolicy, spec: EnvSpec) -> None:
     changed = {name: _changed(array, random) for name, array in info.params.items()}
     policy.sync_model(replace(info, params=changed))
     network.load(policy.model_info().params)
-    served = cast(HasInference, policy)
     for _ in range(_TRIES):
         inputs: dict[str, Array] = {
             column.name: random.standard_normal((1, *column.shape)).astype(column.dtype)
-            for column in served.inference_inputs
+            for column in policy.inference_inputs
             if column.name != OBS
         }
         inputs[OBS] = some_observations(spec.observation, 1, random)
-        expected, got = served.inference(inputs), _tried(network, inputs)
+        expected, got = policy.inference(inputs), _tried(network, inputs)
         for name, rows in expected.items():
             fits = name in got and got[name].shape == rows.shape
             if not (fits and np.allclose(got[name], rows, _TOLERANCE, _TOLERANCE)):

@@ -14,10 +14,12 @@ import torch
 from asyncrl.actor.acting_model import NoAnswer, ServedModel
 from asyncrl.actor.batcher import Batcher
 from asyncrl.actor.inference_server import InferenceServer, check_served, place, served
-from asyncrl.agents.dqn import DQNAgent, DQNConfig
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.parts.choosing import Chooser, ChooserSpec
+from asyncrl.agents.parts.torch_agent import TorchPolicy
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.agents.sac import SACConfig
-from asyncrl.core.agent import Agent, AgentConfig, PolicyContext
+from asyncrl.core.agent import Act, Agent, AgentConfig, PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.inference import InferenceAnswer, InferenceRequest, ServingConfig
@@ -144,7 +146,8 @@ def test_one_model_computes_a_batch_and_each_actor_gets_its_own_rows() -> None:
     for client, rows in zip(clients, (2, 3), strict=True):
         (answer,) = site.outbox[client.peer]
         assert (answer.number, answer.version, answer.env_steps) == (1, 2, 40)
-        expected = teacher.answers(observations(rows, seed=int(client.peer.actor_id)))
+        obs = observations(rows, seed=int(client.peer.actor_id))
+        expected = teacher.inference({"obs": obs})["outputs"]
         np.testing.assert_allclose(answer.outputs["outputs"], expected, rtol=1e-5)
 
 
@@ -209,17 +212,17 @@ def test_version_and_steps_of_the_run_are_asked_for_when_acts_need_no_network() 
     assert (model.version, acting.env_steps) == (6, 600)
 
 
-class IgnoresInference(DQNAgent):
-    def answers(self, obs: Array, **others: Array) -> Array:
-        return np.zeros((len(obs), 4), np.float32)
+class IgnoresInference(Chooser):
+    def act(self, obs: Array) -> Act:
+        return Act(np.zeros(len(obs), np.int64))
 
 
 def test_policies_that_no_server_can_compute_are_refused() -> None:
     with pytest.raises(ConfigError, match="ConstantAgent computes its network within `act`"):
         check_served(ConstantAgent(), COUNTING_SPEC)
-    config = DQNConfig(device="cpu")
-    ignores = IgnoresInference(config, SPEC, PolicyContext(seed=0), policy().device)
-    with pytest.raises(ConfigError, match="IgnoresInference does not use its `inference`"):
+    chooser, context = ChooserSpec(IgnoresInference), PolicyContext(seed=0)
+    ignores = TorchPolicy(policy().model, chooser, SPEC, context)
+    with pytest.raises(ConfigError, match="TorchPolicy does not use its `inference`"):
         check_served(ignores, SPEC)
     check_served(policy(), SPEC)
 
@@ -240,7 +243,7 @@ class Kept:
         site = Site(
             server, lambda: replace(agent.model_info(), version=ModelVersion(next(versions)))
         )
-        agent.inference = served_by(site.client(), agent)
+        agent.policy.inference = served_by(site.client(), agent)
         return agent
 
     def __getattr__(self, name: str) -> Any:
@@ -285,9 +288,10 @@ def test_a_synchronous_run_is_the_same_bits_with_served_inference(
 def test_the_server_computes_elsewhere_than_the_learner() -> None:
     learner, moved = policy(), policy()
     place(moved, "cpu")
-    np.testing.assert_array_equal(moved.answers(observations(2)), learner.answers(observations(2)))
+    inputs = {"obs": observations(2)}
+    assert same(moved.inference(inputs), learner.inference(inputs))
     place(moved, "meta")  # a device that every machine has, which computes shapes only
-    assert moved.device.type == "meta"
+    assert moved.inference.device.type == "meta"
     assert {parameter.device.type for parameter in moved.model.parameters()} == {"meta"}
     assert {parameter.device.type for parameter in learner.model.parameters()} == {"cpu"}
 
@@ -296,8 +300,10 @@ def test_the_server_computes_elsewhere_than_the_learner() -> None:
 def test_a_device_that_is_not_there_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"serving\.device must be auto, cpu, cuda or cuda:N"):
         place(policy(), "tpu-9")
-    with pytest.raises(ConfigError, match="ConstantAgent has no method `compute_on"):
-        place(ConstantAgent(), "cuda")
+    elsewhere = policy()
+    elsewhere.inference = lambda inputs: inputs
+    with pytest.raises(ConfigError, match="function has no method `compute_on"):
+        place(elsewhere, "cuda")
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match=r"serving\.device is 'cuda', but torch"):
             place(policy(), "cuda")

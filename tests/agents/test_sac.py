@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.sac import SACAgent, SACConfig, SACPolicy, sample_action
+from asyncrl.agents.parts.torch_agent import TorchPolicy
+from asyncrl.agents.sac import SACAgent, SACConfig, sample_action
 from asyncrl.core.agent import PolicyContext, evaluation_mode
 from asyncrl.core.env import BoxSpec, EnvSpec
 from asyncrl.core.messages import ModelInfo
@@ -99,7 +100,7 @@ def test_standard_deviation_is_clamped(log_std: float, clamped: float) -> None:
 # --- acting --------------------------------------------------------------------------------------
 
 
-def policy_that_outputs(*numbers: float, spec: EnvSpec = SPEC) -> SACPolicy:
+def policy_that_outputs(*numbers: float, spec: EnvSpec = SPEC) -> TorchPolicy:
     policy = small(actor_network=ConstantActor).build_policy(spec, CONTEXT)
     with torch.no_grad():
         next(policy.model.parameters()).copy_(torch.tensor(numbers))

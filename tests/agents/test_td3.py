@@ -58,12 +58,11 @@ def test_noise_follows_its_schedule_within_the_bounds() -> None:
 
 
 def test_ladder_goes_down_across_all_environments_of_all_actors() -> None:
-    scales = [
-        small(noise=0.2, noise_ladder=4.0)
-        .build_policy(SPEC, PolicyContext(seed=0, actor_id=i, n_actors=2, n_envs=3))
-        .scales()
-        for i in (0, 1)
+    chooser_spec = small(noise=0.2, noise_ladder=4.0).chooser_spec()
+    choosers: list[Any] = [
+        chooser_spec(SPEC, PolicyContext(seed=0, actor_id=i, n_actors=2, n_envs=3)) for i in (0, 1)
     ]
+    scales = [chooser.scales() for chooser in choosers]
     # 0.8 to 0.05 in five steps
     expected = [0.8 * (0.05 / 0.8) ** (k / 5) for k in range(6)]
     np.testing.assert_allclose(np.concatenate(scales), expected, rtol=1e-5)

@@ -229,22 +229,11 @@ def test_keeps_the_contract(case: Case) -> None:
     assert not [finding for finding in findings if finding.level != "ok"]
 
 
-@every_algorithm
-def test_subclass_cannot_take_a_name_of_its_base_by_accident(case: Case) -> None:
-    """What a base keeps for itself begins with two underscores, so that Python adds its class."""
-    for policy in (case.build(), case.build_policy()):
-        bases = [base for base in type(policy).__mro__ if base.__module__.startswith("asyncrl.")]
-        names = {name for base in bases for name in vars(base)} | set(vars(policy))
-        own = ("__", *(f"_{base.__name__}__" for base in bases))
-        hidden = {name for name in names - {"_abc_impl"} if name.startswith("_")}
-        assert [name for name in hidden if not name.startswith(own)] == []
-
-
 @pytest.mark.behaviour(number=17)
 @every_agent_with_networks
 def test_networks_act_in_evaluation_mode_and_learn_in_training_mode_but_targets(case: Case) -> None:
     agent: Any = case.build()
-    agent.random_env_steps = agent.env_steps = 1000
+    agent.env_steps = 1000
     called = modes(agent)
     for opt_steps in (0, 3):
         learn(agent, case, range(opt_steps))

@@ -70,11 +70,9 @@ def test_no_forbidden_action_in_30_000_steps(case: AgentCase) -> None:
     assert all_allowed(policy, 25, random), "in training"
     with evaluation_mode(policy):
         assert all_allowed(policy, 5, random), "in evaluation"
-    recipe = getattr(policy, "chooser", None)
-    if recipe is not None:  # what an actor has whose networks a server computes
-        chooser = recipe(SPEC, context)
-        chooser.inference = policy.inference
-        assert all_allowed(chooser, 5, random), "with served inference"
+    chooser = policy.chooser_spec(SPEC, context)  # all that an actor has with served inference
+    chooser.inference = policy.inference
+    assert all_allowed(chooser, 5, random), "with served inference"
 
 
 def masked_batch(case: AgentCase, mask: int | list[int]) -> dict[str, Any]:

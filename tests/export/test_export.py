@@ -18,7 +18,6 @@ from asyncrl.agents.c51 import C51Config
 from asyncrl.agents.crossq import CrossQConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.impala import IMPALAConfig
-from asyncrl.agents.parts.memories import Memories
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.agents.sac import SACConfig
@@ -146,7 +145,7 @@ def test_what_remembers_acts_as_torch_does_through_episodes(case: str, tmp_path:
     config, spec = REMEMBERING[case]
     policy = trained_and_exported(config, spec, tmp_path / "p.npz")
     exported = Policy(tmp_path / "p.npz")
-    (memories,) = [part for part in vars(policy).values() if isinstance(part, Memories)]
+    memories = policy.chooser.memories
     random = np.random.default_rng(5)
     begins = np.ones(ROWS, np.bool_)
     for step in range(STEPS):

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from asyncrl.agents.parts.bounded import BoundedChooser
-from asyncrl.agents.parts.choosing import Recipe
-from asyncrl.agents.parts.inference import LocalInference
-from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, encoded_mlp, observation_reader
+from asyncrl.agents.parts.bounded import Bounds
+from asyncrl.agents.parts.choosing import ChooserSpec
+from asyncrl.agents.parts.critics import make_critics
+from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, encoded_mlp
 from asyncrl.agents.parts.optimizers import FusedAdam
 from asyncrl.agents.parts.schedules import LearningRate
-from asyncrl.agents.parts.torch_agent import TorchPolicy, learning_parameters
+from asyncrl.agents.parts.torch_agent import TorchPolicy, learning_parameters, seeded
 from asyncrl.agents.parts.torch_config import Acceleration, TorchConfig
 from asyncrl.agents.parts.updater import TargetNetwork, Updater, UpdatingAgent
 from asyncrl.agents.parts.user_networks import own_network
@@ -24,7 +25,6 @@ from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Count, Natural, PositiveOrOff, Widths
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.inference import OBS, OUTPUTS, Inference, observation_input
 from asyncrl.core.types import Array
 
 _LONGEST_INTERVAL_IN_GRAPHS = 3
@@ -75,6 +75,30 @@ class ActorCriticConfig(TorchConfig):
         """The name that errors give the algorithm."""
         return type(self).__name__.removesuffix("Config")
 
+    @abstractmethod
+    def make_actor(self, spec: EnvSpec) -> nn.Module:
+        """Return the actor's network."""
+
+    @abstractmethod
+    def chooser_spec(self) -> ChooserSpec:
+        """Return what chooses from the actor's outputs; its settings include `bounded`."""
+
+    @property
+    def bounded(self) -> dict[str, Any]:
+        """Settings that every chooser of bounded actions takes."""
+        return {
+            "algorithm": self.algorithm,
+            "random_env_steps": self.random_env_steps,
+            "noise_correlation_env_steps": self.noise_correlation_env_steps,
+        }
+
+    def policy(self, spec: EnvSpec, context: PolicyContext, device: torch.device) -> TorchPolicy:
+        """Return a policy with the actor network only."""
+        with seeded(context.seed):
+            actor = self.make_actor(spec)
+        model = self.with_norms(actor, spec.observation)
+        return TorchPolicy(model, self.chooser_spec(), spec, context, device)
+
 
 def check_policy_interval(opt_steps: int, accelerate: Acceleration) -> None:
     """Raise for intervals between policy updates that cannot be captured."""
@@ -95,46 +119,14 @@ def make_actor(
     return own_network("actor_network", own, spec, [(2, n_outputs)])
 
 
-class BoundedPolicy(TorchPolicy, BoundedChooser):
-    """Acts by a network of one actor; derive a policy from this class and its chooser."""
+class ActorCritic(UpdatingAgent):
+    """The part that learns, and acts as well. A subclass calls `equip` in its constructor.
 
-    squashed: ClassVar[bool] = True
-    recipe: Recipe
+    Hooks:
 
-    def __init__(
-        self,
-        network: nn.Module,
-        config: ActorCriticConfig,
-        spec: EnvSpec,
-        context: PolicyContext,
-        device: torch.device,
-    ) -> None:
-        super().__init__(config.with_norms(network, spec.observation), device)
-        self.actor = network
-        """The model without normalisation."""
-        settings = {
-            "algorithm": config.algorithm,
-            "random_env_steps": config.random_env_steps,
-            "noise_correlation_env_steps": config.noise_correlation_env_steps,
-        }
-        BoundedChooser.set_up(self, spec, context, settings)
-        self.recipe = Recipe(BoundedChooser, settings)
-        self.read_obs = observation_reader(spec.observation)
-        self.inference: Inference = LocalInference(self.compute, device)
-        self.inference_inputs = observation_input(spec)
-
-    def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the model's outputs for observations on the device."""
-        return {OUTPUTS: self.model(self.read_obs(inputs[OBS]))}
-
-
-class ActorCritic(BoundedPolicy, UpdatingAgent):
-    """The part that learns, and acts as well.
-
-    A subclass is built as a policy, then calls `equip`. Hooks:
-
-        update(data)    the equations; required
-        draw(rows)      the random numbers of an update, from `normal`
+        update(data)        the equations; required
+        draw(rows)          the random numbers of an update, from `normal`
+        make_critics(spec)  the critics' networks
 
     The equations can use `actor` and `critics`, which process batches through `values` or
     `updater(network, ...)`; `critic_loss`; `scaled` actions; `updater.minimize(loss, "actor")`.
@@ -143,22 +135,40 @@ class ActorCritic(BoundedPolicy, UpdatingAgent):
     switches_modes: ClassVar[bool] = True
     """Whether an update runs with actor and critics in training mode."""
 
-    def equip(
+    def __init__(
         self,
         config: ActorCriticConfig,
-        critics: nn.Module,
-        targets: Sequence[TargetNetwork],
-        seed: int,
+        spec: EnvSpec,
+        context: PolicyContext,
+        device: torch.device,
     ) -> None:
-        """Set up the parts of an actor-critic update; `targets` are target networks."""
-        device = self.device
-        self.critics = critics.to(device).eval()
+        super().__init__(config.policy(spec, context, device))
+        self.config = config
+        self.actor = self.net
+        self.bounds = Bounds(spec, config.algorithm)
+        with seeded(context.seed + 1):
+            self.critics = self.make_critics(spec).to(device).eval()
         self.actor_adam = FusedAdam(learning_parameters(self.actor), config.actor_learning_rate)
-        self.critic_adam = FusedAdam(learning_parameters(critics), config.critic_learning_rate)
-        self.noise_generator = torch.Generator(device).manual_seed(seed)
+        self.critic_adam = FusedAdam(learning_parameters(self.critics), config.critic_learning_rate)
+        self.noise_generator = torch.Generator(device).manual_seed(context.seed)
         self.center = torch.from_numpy(self.bounds.center).to(device)
         self.half_width = torch.from_numpy(self.bounds.half).to(device)
         self.__yes = torch.zeros(1, device=device)
+        self.parts |= {
+            "critics": self.critics,
+            "actor_adam": self.actor_adam,
+            "critic_adam": self.critic_adam,
+            "noise": self.noise_generator,
+        }
+
+    def make_critics(self, spec: EnvSpec) -> nn.Module:
+        """Return the networks of action values."""
+        config = self.config
+        return make_critics(spec, config.hidden, config.n_critics, config.critic_network)
+
+    def equip(self, *targets: TargetNetwork[Any]) -> None:
+        """Set up updates with these target networks."""
+        config = self.config
         standard = config.actor_network is None and config.critic_network is None
         self.updater = Updater(
             self,
@@ -170,13 +180,6 @@ class ActorCritic(BoundedPolicy, UpdatingAgent):
             switch_modes=self.switches_modes,
             hidden=config.hidden if standard else (),
         )
-        self.parts |= {
-            "critics": self.critics,
-            "actor_adam": self.actor_adam,
-            "critic_adam": self.critic_adam,
-            "noise": self.noise_generator,
-            "random": self.random,
-        }
 
     def priorities(self) -> Array:
         """Return each row's absolute TD error in the last batch, averaged over the critics."""

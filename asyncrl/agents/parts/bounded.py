@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 
-from asyncrl.agents.parts.choosing import Chooser, Settings
+from asyncrl.agents.parts.choosing import Chooser
 from asyncrl.agents.parts.schedules import Schedule, value_at
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.env import BoxSpec, EnvSpec
@@ -121,19 +122,26 @@ class BoundedChooser(Chooser, ABC):
     Its hook is `choose(answers)`.
     """
 
-    def set_up(self, spec: EnvSpec, context: PolicyContext, settings: Settings) -> None:
-        """Take `algorithm`, `random_env_steps` and `noise_correlation_env_steps`.
+    squashed = True
 
-        Raise if the algorithm cannot use the action space.
-        """
-        self.bounds = Bounds(spec, settings["algorithm"])
-        self.random = np.random.default_rng(context.seed)
-        self.noise = LastingNoise(settings["noise_correlation_env_steps"], self.random)
-        self.__random_env_steps: int = settings["random_env_steps"]
+    def __init__(
+        self,
+        spec: EnvSpec,
+        context: PolicyContext,
+        *,
+        algorithm: str,
+        random_env_steps: int = 0,
+        noise_correlation_env_steps: float = 0.0,
+    ) -> None:
+        """Set up; raise if the algorithm, named in errors, cannot use the action space."""
+        super().__init__(spec, context)
+        self.bounds = Bounds(spec, algorithm)
+        self.noise = LastingNoise(noise_correlation_env_steps, self.random)
+        self.random_env_steps = random_env_steps
 
     def act(self, obs: Array) -> Act:
         """Choose actions within the bounds."""
-        if self.training and self.env_steps < self.__random_env_steps:
+        if self.training and self.env_steps < self.random_env_steps:
             unit = self.noise.uniform((len(obs), self.bounds.size))
         else:
             unit = self.choose(self.inference({OBS: obs})[OUTPUTS])
@@ -167,23 +175,27 @@ class SquashedChooser(BoundedChooser):
 class NoisyChooser(BoundedChooser):
     """Adds noise to a deterministic policy's actions before they are squashed."""
 
-    def set_up(self, spec: EnvSpec, context: PolicyContext, settings: Settings) -> None:
-        """Take `noise`, a standard deviation, and `noise_ladder`."""
-        super().set_up(spec, context, settings)
-        self.climb(context, settings["noise"], settings["noise_ladder"])
-
-    def climb(self, context: PolicyContext, noise: float | Schedule, ladder: float) -> None:
-        """Take the places of these environments on the ladder."""
-        self.__std, self.__ladder, self.__context = noise, ladder, context
+    def __init__(
+        self,
+        spec: EnvSpec,
+        context: PolicyContext,
+        *,
+        noise: float | Schedule,
+        noise_ladder: float = 1.0,
+        **settings: Any,  # noqa: ANN401  # those of `BoundedChooser`
+    ) -> None:
+        """Add noise of this standard deviation, spread over environments by the ladder."""
+        super().__init__(spec, context, **settings)
+        self._std, self._ladder, self._context = noise, noise_ladder, context
         self.spread(context.n_actors)
 
     def spread(self, n_actors: int) -> None:
         """Take the places on the ladder of a run with this number of actors."""
-        self.__rungs = _rungs(self.__ladder, self.__context, n_actors)
+        self._rungs = _rungs(self._ladder, self._context, n_actors)
 
     def scales(self) -> Array:
         """Return the current standard deviation of the noise of each environment."""
-        return value_at(self.__std, self.env_steps) * self.__rungs
+        return value_at(self._std, self.env_steps) * self._rungs
 
     def record(self) -> Record:
         """Return the amount of exploration: the mean standard deviation of action noise."""

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.parts.choosing import Recipe
+from asyncrl.agents.parts.choosing import ChooserSpec
 from asyncrl.agents.parts.distributions import ActionHead, CategoricalHead, GaussianHead
 from asyncrl.agents.parts.exploration import FORBIDDEN
-from asyncrl.agents.parts.inference import LocalInference
+from asyncrl.agents.parts.inference import outputs_of
 from asyncrl.agents.parts.masks import allowed_only
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, encoded_mlp, observation_reader
 from asyncrl.agents.parts.optimizers import FusedAdam
@@ -37,8 +36,6 @@ from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Count, Finite, Positive, PositiveOrOff, Widths, Within
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.core.inference import OBS, OUTPUTS, Inference, observation_input
-from asyncrl.core.types import Array
 
 _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
 
@@ -74,6 +71,16 @@ class CloningConfig(TorchConfig):
     are scaled down to it; 0 disables clipping."""
 
     can_accumulate: ClassVar[bool] = True
+
+    def policy(self, spec: EnvSpec, context: PolicyContext, device: torch.device) -> TorchPolicy:
+        """Return a policy that samples in training, and takes the most likely action otherwise."""
+        with seeded(context.seed):
+            actor = _make_actor(spec, self)
+        model, read = self.with_norms(actor, spec.observation), observation_reader(spec.observation)
+        compute = outputs_of(model, read, actor.head.complete)
+        return TorchPolicy(
+            model, ChooserSpec(SamplingChooser), spec, context, device, compute=compute
+        )
 
 
 class UnitGaussianHead(GaussianHead):
@@ -123,49 +130,29 @@ class Actor(nn.Module):
         return allowed_only(self.network(obs), obs)
 
 
-class CloningPolicy(TorchPolicy, SamplingChooser):
-    """The part that acts: samples actions when training, and takes the most likely otherwise."""
+class CloningAgent(UpdatingAgent, ABC):
+    """The part that learns, and acts as well. A subclass calls `equip` in its constructor.
 
-    def __init__(
-        self, config: CloningConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
-    ) -> None:
-        with seeded(context.seed):
-            actor = _make_actor(spec, config)
-        super().__init__(config.with_norms(actor, spec.observation), device)
-        settings = {"memory_size": 0, "stores_samples": False}
-        SamplingChooser.set_up(self, spec, context, settings)
-        self.recipe = Recipe(SamplingChooser, settings)
-        self.head = actor.head
-        self.actor = actor
-        self.read_obs = observation_reader(spec.observation)
-        self.inference: Inference = LocalInference(self.compute, device)
-        self.inference_inputs = observation_input(spec)
-
-    def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the completed outputs for observations on the device."""
-        return {OUTPUTS: self.head.complete(self.model(self.read_obs(inputs[OBS])))}
-
-
-class CloningAgent(CloningPolicy, UpdatingAgent, ABC):
-    """The part that learns, and acts as well.
-
-    A subclass is built as a policy, then calls `equip`. Hooks:
+    Hooks:
 
         update(data)    the equations; required
         draw(rows)      the random numbers of an update
 
-    The equations can use `outputs` of the actor, actions as `drawn`, their `log_prob`, and
-    `updater.minimize(loss)`, one step of all networks.
+    The equations can use `outputs` of the actor, actions as `drawn`, their `log_prob`, `values` of
+    critics, and `updater.minimize(loss)`, one step of all networks.
     """
 
-    def equip(
-        self,
-        config: CloningConfig,
-        others: Mapping[str, nn.Module] | None = None,
-        targets: Sequence[TargetNetwork] = (),
+    def __init__(
+        self, config: CloningConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
-        """Set up what learning needs; `others` are further networks that learn, by name."""
-        networks = {"actor": self.actor, **(others or {})}
+        super().__init__(config.policy(spec, context, device))
+        self.config = config
+        self.actor = cast(Actor, self.net)
+        self.head = self.actor.head
+
+    def equip(self, *targets: TargetNetwork[Any], **others: nn.Module) -> None:
+        """Set up what learning needs; `others` are networks that learn beside the actor."""
+        config, networks = self.config, {"actor": self.actor, **others}
         vectors = {name: [flatten_parameters(one)] for name, one in networks.items()}
         flat = [vector for of_one in vectors.values() for vector in of_one]
         self.optimizer = FusedAdam(flat, config.learning_rate, flat=True)
@@ -175,11 +162,11 @@ class CloningAgent(CloningPolicy, UpdatingAgent, ABC):
             {"": self.optimizer},
             max_grad_norm=config.max_grad_norm,
             norms=vectors if others else None,
-            networks=[self.model, *(others or {}).values()],
+            networks=[self.model, *others.values()],
             targets=targets,
             hidden=config.hidden,
         )
-        self.parts |= {"optimizer": self.optimizer, "random": self.random}
+        self.parts |= {"optimizer": self.optimizer}
 
     def drawn(self, action: Tensor) -> Tensor:
         """Return a batch's actions in the units of the head and the critics."""
@@ -189,6 +176,11 @@ class CloningAgent(CloningPolicy, UpdatingAgent, ABC):
         """Return the outputs of the actor network."""
         outputs: Tensor = self.updater(self.actor, obs)
         return outputs
+
+    def values(self, critics: nn.Module, obs: NetworkInput, action: Tensor) -> Tensor:
+        """Return values (critics, B)."""
+        values: Tensor = self.updater(critics, obs, action, dim=1)
+        return values
 
     def log_prob(self, outputs: Tensor, drawn: Tensor) -> Tensor:
         """Return log pi(a|s) of a batch's actions; 0 where a mask forbids the action.
@@ -248,29 +240,3 @@ class WeightedCloningConfig(CloningConfig):
     optimisation step."""
 
     opt_steps_per_env_step: ClassVar[float] = 1.0
-
-
-class WeightedCloning(CloningAgent, ABC):
-    """Cloning with critics and target networks; a subclass calls `equip_critics`."""
-
-    def equip_critics(
-        self,
-        config: WeightedCloningConfig,
-        critics: nn.Module,
-        others: Mapping[str, nn.Module] | None = None,
-    ) -> None:
-        """Set up what learning needs; `others` are networks that learn beside actor and critics."""
-        self.critics = critics
-        target_network = TargetNetwork(critics, config.tau)
-        self.targets = target_network.network
-        self.equip(config, {"critic": critics, **(others or {})}, [target_network])
-        self.parts |= {"critics": critics, "targets": self.targets}
-
-    def priorities(self) -> Array:
-        """Return each row's absolute TD error in the last batch, averaged over the critics."""
-        return self.updater.priorities()
-
-    def values(self, critics: nn.Module, obs: NetworkInput, action: Tensor) -> Tensor:
-        """Return values (critics, B)."""
-        values: Tensor = self.updater(critics, obs, action, dim=1)
-        return values

@@ -6,21 +6,73 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from asyncrl.agents.parts.networks import MLP
-from asyncrl.core.inference import OBS, OUTPUTS
+from asyncrl.agents.parts.networks import MLP, NetworkInput, Perturbation, pick_device
+from asyncrl.core.inference import MEMORY, NOISE, OBS, OUTPUTS
 from asyncrl.core.types import Array, Columns
 
 Compute = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 """Maps inputs on a device to outputs there, both by name."""
 
+Read = Callable[[Tensor], NetworkInput]
+"""Converts stored observations to inputs of a network."""
+
+
+def _as_they_are(outputs: Tensor) -> Tensor:
+    return outputs
+
+
+def outputs_of(
+    model: nn.Module, read: Read, complete: Callable[[Tensor], Tensor] = _as_they_are
+) -> Compute:
+    """Return how a model without memory computes; `complete` is what its outputs become."""
+
+    def compute(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {OUTPUTS: complete(model(read(inputs[OBS])))}
+
+    return compute
+
+
+def steps_of(
+    model: nn.Module, read: Read, complete: Callable[[Tensor], Tensor] = _as_they_are
+) -> Compute:
+    """Return how a model with a method `step` computes, which returns the memory as well."""
+
+    def compute(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        outputs, after = model.step(read(inputs[OBS]), inputs.get(MEMORY))  # type: ignore[operator]
+        answer = {OUTPUTS: complete(outputs)}
+        return answer if after is None else {**answer, MEMORY: after}
+
+    return compute
+
+
+def perturbed(compute: Compute, perturbation: Perturbation) -> Compute:
+    """Return the same with noise in the network, where inputs have some."""
+
+    def compute_with_noise(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        noise = inputs.get(NOISE)
+        if noise is None:
+            return compute(inputs)
+        perturbation.set(noise)
+        try:
+            return compute(inputs)
+        finally:
+            perturbation.clear()
+
+    return compute_with_noise
+
 
 class LocalInference:
     """Passes rows through a network on a device."""
 
-    def __init__(self, compute: Compute, device: torch.device) -> None:
+    def __init__(
+        self, model: nn.Module, compute: Compute, device: torch.device, *, plain: bool = False
+    ) -> None:
+        """Compute with a model; `plain` says that outputs are the model's for float32 of inputs."""
+        self._model = model
         self._compute = compute
+        self._plain = plain
         self.device = device
         """The network's device."""
 
@@ -30,6 +82,17 @@ class LocalInference:
         with torch.inference_mode():
             tensors = {name: torch.from_numpy(rows).to(device) for name, rows in inputs.items()}
             return {name: out.cpu().numpy() for name, out in self._compute(tensors).items()}
+
+    def compute_on(self, device: str) -> None:
+        """Move the model to a device; raise `ConfigError` if it does not exist."""
+        self.device = pick_device(device, "serving.device")
+        self._model.to(self.device)
+
+    def fast(self, *, one_thread: bool) -> ColumnInference | None:
+        """Return what computes an MLP by columns; None for another network or device."""
+        if self._plain and type(self._model) is MLP and self.device.type == "cpu":
+            return ColumnInference(self._model, one_thread=one_thread)
+        return None
 
 
 _MOST_PRODUCTS = 1 << 18

@@ -1,4 +1,4 @@
-"""Default networks of agents, and the preprocessing of observations for all networks."""
+"""Default networks of agents, where they compute, and what they make of observations."""
 
 from __future__ import annotations
 
@@ -16,6 +16,22 @@ from torch.nn import functional
 from asyncrl.core.env import ACTION_MASK, BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array
+
+
+def pick_device(name: str, setting: str = "agent.device") -> torch.device:
+    """Return the device of that name; `auto` is a GPU if there is one.
+
+    `setting` names it in errors.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"{setting} must be auto, cpu, cuda or cuda:N, got {name!r}") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"{setting} is {name!r}, but torch {torch.__version__} sees no GPU")
+    return device
 
 
 def exactly(head: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:

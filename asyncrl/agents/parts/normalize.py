@@ -94,6 +94,11 @@ class Normalized(nn.Module):
         answer: Tensor = self.network(self.see(obs))
         return answer
 
+    def step(self, obs: NetworkInput, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return what a network with a memory returns for normalised observations."""
+        answer: tuple[Tensor, Tensor | None] = self.network.step(self.see(obs), memory)  # type: ignore[operator]
+        return answer
+
     def see(self, obs: NetworkInput) -> NetworkInput:
         """Return normalised observations."""
         if isinstance(obs, Tensor):

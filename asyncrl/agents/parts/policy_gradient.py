@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asyncrl.agents.parts.choosing import Recipe
+from asyncrl.agents.parts.choosing import ChooserSpec
 from asyncrl.agents.parts.distributions import ActionHead
-from asyncrl.agents.parts.inference import LocalInference
+from asyncrl.agents.parts.inference import steps_of
 from asyncrl.agents.parts.masks import allowed_only
 from asyncrl.agents.parts.memories import CoreKind, MemoryKind, memory_size
 from asyncrl.agents.parts.networks import (
@@ -33,7 +33,6 @@ from asyncrl.agents.parts.networks import (
     n_features,
     observation_reader,
 )
-from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.recurrent import RecurrentCore, each_row
 from asyncrl.agents.parts.sampling import LOG_PROB, SamplingChooser
 from asyncrl.agents.parts.torch_agent import TorchPolicy, seeded
@@ -43,7 +42,7 @@ from asyncrl.agents.parts.user_networks import own_encoder
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.inference import MEMORY, OBS, OUTPUTS, Inference, observation_input
+from asyncrl.core.inference import MEMORY
 from asyncrl.core.segment import ColumnSpec
 from asyncrl.core.types import Columns, ModelVersion
 
@@ -145,36 +144,26 @@ class _Torso(nn.Module):
         return x
 
 
-class StochasticPolicy(TorchPolicy, SamplingChooser):
-    """Acts by a network of policy and values."""
-
-    def __init__(
-        self,
-        net: PolicyValueNet,
-        config: TorchConfig,
-        spec: EnvSpec,
-        context: PolicyContext,
-        device: torch.device,
-    ) -> None:
-        super().__init__(config.with_norms(net, spec.observation), device)
-        settings = {"memory_size": net.memory_size, "stores_samples": True}
-        SamplingChooser.set_up(self, spec, context, settings)
-        self.recipe = Recipe(SamplingChooser, settings)
-        self.read_obs = observation_reader(spec.observation)
-        self.net = net
-        self.inference: Inference = LocalInference(self.compute, device)
-        memory = ColumnSpec(MEMORY, "float32", (net.memory_size,))
-        self.inference_inputs = (*observation_input(spec), *[memory] * bool(net.memory_size))
-
-    def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return completed outputs for inputs on the device, and the memory after them."""
-        seen = self.read_obs(inputs[OBS])
-        if isinstance(self.model, Normalized):
-            seen = self.model.see(seen)
-        memory = inputs.get(MEMORY)
-        outputs, after = self.net.step(seen, memory)
-        complete = {OUTPUTS: self.net.head.complete(outputs)}
-        return complete if after is None else {**complete, MEMORY: after}
+def sampling_policy(
+    config: TorchConfig,
+    net: PolicyValueNet,
+    spec: EnvSpec,
+    context: PolicyContext,
+    device: torch.device,
+) -> TorchPolicy:
+    """Return a policy that samples from the outputs of a network of policy and values."""
+    model, read = config.with_norms(net, spec.observation), observation_reader(spec.observation)
+    settings = {"memory_size": net.memory_size, "stores_samples": True}
+    memory = ColumnSpec(MEMORY, "float32", (net.memory_size,))
+    return TorchPolicy(
+        model,
+        ChooserSpec(SamplingChooser, settings),
+        spec,
+        context,
+        device,
+        compute=steps_of(model, read, net.head.complete),
+        inputs=[memory] * bool(net.memory_size),
+    )
 
 
 def own_columns(
@@ -215,11 +204,13 @@ def check_batch(batch: Columns, net: PolicyValueNet, algorithm: str) -> None:
         )
 
 
-class TrajectoryAgent(StochasticPolicy, UpdatingAgent):
-    """Also learns, from trajectories; its hook is `update(data)`, the equations."""
+class TrajectoryAgent(UpdatingAgent):
+    """Acts, and learns from trajectories; its hook is `update(data)`, the equations."""
 
     algorithm: ClassVar[str]
     """Name of the algorithm in errors."""
+
+    net: PolicyValueNet
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
         """Learn from a batch of trajectories."""

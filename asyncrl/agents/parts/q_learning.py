@@ -14,15 +14,16 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.parts.choosing import Recipe, ValueChooser
+from asyncrl.agents.parts.choosing import REWARD_SCALE, ChooserSpec, ValueChooser
 from asyncrl.agents.parts.exploration import EpsilonLadder, Exploration
-from asyncrl.agents.parts.inference import LocalInference
+from asyncrl.agents.parts.inference import Compute, outputs_of, perturbed, steps_of
 from asyncrl.agents.parts.networks import (
     MakeNetwork,
     NetworkInput,
     Perturbation,
     observation_reader,
 )
+from asyncrl.agents.parts.normalize import Normalized, RunningNorm
 from asyncrl.agents.parts.optimizers import FusedAdam
 from asyncrl.agents.parts.schedules import LearningRate
 from asyncrl.agents.parts.torch_agent import TorchPolicy, flatten_parameters, seeded
@@ -33,13 +34,13 @@ from asyncrl.core.declared import COMMON, Count, Positive, PositiveOrOff, Share,
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.inference import NOISE, OBS, OUTPUTS, Inference, observation_input
+from asyncrl.core.inference import MEMORY, NOISE, OUTPUTS
 from asyncrl.core.segment import ColumnSpec
 from asyncrl.core.types import Array, Columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QConfig(TorchConfig, ABC):
+class QConfig(TorchConfig):
     """Settings that DQN and its descendants share."""
 
     hidden: Annotated[Widths, COMMON] = (64, 64)
@@ -99,55 +100,67 @@ class QConfig(TorchConfig, ABC):
     def make_network(self, spec: EnvSpec) -> nn.Module:
         """Return the network, from observations to values (B, actions)."""
 
+    def policy(self, spec: EnvSpec, context: PolicyContext, device: torch.device) -> TorchPolicy:
+        """Return a policy with the network on a device."""
+        return value_policy(self, spec, context, device)
 
-class QPolicy(TorchPolicy, ValueChooser):
-    """The part that acts, on its model's values (B, actions).
 
-    Hooks: those of `ValueChooser`, and `compute(inputs)`, which passes them through the network.
+def value_policy(
+    config: QConfig,
+    spec: EnvSpec,
+    context: PolicyContext,
+    device: torch.device,
+    *,
+    memory_size: int = 0,
+    stores_values: bool = False,
+) -> TorchPolicy:
+    """Return a policy that acts on its network's values (B, actions).
+
+    With a memory, the network has a method `step`. `stores_values` is as in `ValueChooser`.
     """
-
-    recipe: Recipe
-
-    def __init__(
-        self, config: QConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
-    ) -> None:
-        with seeded(context.seed):
-            network = config.make_network(spec)
-        super().__init__(config.with_norms(network, spec.observation), device)
-        self.config = config
-        self.net = network
-        """The model without normalisation."""
-        self.read_obs = observation_reader(spec.observation)
-        self.perturbation = Perturbation(network)
-        size = self.perturbation.size
-        _check_explores(config.exploration, size)
-        settings = {"exploration": config.exploration, "noise_size": size}
-        ValueChooser.set_up(self, spec, context, settings)
-        self.recipe = Recipe(ValueChooser, settings)
-        self.inference: Inference = LocalInference(self.__compute, device)
-        noise = ColumnSpec(NOISE, "float32", (size,))
-        self.inference_inputs = (*observation_input(spec), *[noise] * bool(size))
-
-    def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the network's outputs for inputs on the device."""
-        return {OUTPUTS: self.model(self.read_obs(inputs[OBS]))}
-
-    def __compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Compute, with noise in the network if there is some."""
-        noise = inputs.get(NOISE)
-        if noise is None:
-            return self.compute(inputs)
-        self.perturbation.set(noise)
-        try:
-            return self.compute(inputs)
-        finally:
-            self.perturbation.clear()
+    with seeded(context.seed):
+        network = config.make_network(spec)
+    perturbation = Perturbation(network)
+    size = perturbation.size
+    _check_explores(config.exploration, size)
+    model, read = config.with_norms(network, spec.observation), observation_reader(spec.observation)
+    compute = steps_of(model, read) if memory_size else None
+    if stores_values and isinstance(model, Normalized) and model.returns is not None:
+        compute = _with_scale(outputs_of(model, read), model.returns)
+    if size:
+        compute = perturbed(compute or outputs_of(model, read), perturbation)
+    settings = {
+        "exploration": config.exploration,
+        "noise_size": size,
+        "memory_size": memory_size,
+        "stores_values": stores_values,
+    }
+    sizes = {NOISE: size, MEMORY: memory_size}
+    return TorchPolicy(
+        model,
+        ChooserSpec(ValueChooser, settings),
+        spec,
+        context,
+        device,
+        compute=compute,
+        inputs=[ColumnSpec(name, "float32", (n,)) for name, n in sizes.items() if n],
+    )
 
 
-class QAgent(QPolicy, UpdatingAgent, ABC):
+def _with_scale(compute: Compute, returns: RunningNorm) -> Compute:
+    """Return the same, and the scale of the values of rows."""
+
+    def compute_with_scale(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        answer = compute(inputs)
+        return {**answer, REWARD_SCALE: returns.scale().float().expand(len(answer[OUTPUTS]))}
+
+    return compute_with_scale
+
+
+class QAgent(UpdatingAgent, ABC):
     """The part that learns, and acts as well.
 
-    Derive an algorithm's agent from its policy and from this class, in that order. Hooks:
+    Hooks:
 
         loss(obs, next_obs, reward, data)       the loss of a batch; required
         draw(rows)                              random numbers of an update
@@ -162,13 +175,15 @@ class QAgent(QPolicy, UpdatingAgent, ABC):
     def __init__(
         self, config: QConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
-        super().__init__(config, spec, context, device)
+        super().__init__(config.policy(spec, context, device))
+        self.config = config
+        self.perturbation = Perturbation(self.net)
         vectors = [flatten_parameters(self.net)]
         self.optimizer = FusedAdam(vectors, config.learning_rate, config.adam_eps, flat=True)
         self.target_network = TargetNetwork(self.net, config.tau, flat=vectors)
         self.target = self.target_network.network
         self.target_perturbation = Perturbation(self.target)
-        self.parts |= {"target": self.target, "optimizer": self.optimizer, "random": self.random}
+        self.parts |= {"target": self.target, "optimizer": self.optimizer}
         self.draws = torch.Generator(device).manual_seed(context.seed)
         """Generator of an update's random numbers; part of the state if the update uses any."""
         if self.perturbation.size:

@@ -6,17 +6,13 @@ is computed.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.agents.parts.torch_agent import Part, tensors_of
 from asyncrl.core.ranks import ALONE, Ranks
-from asyncrl.core.seeding import Role, derive_seed
 
 Rows = int | Tensor
 """A number of rows; of a tensor on the device, so that the update need not wait for it."""
@@ -112,24 +108,3 @@ class Reduction:
             flat.zero_()  # what is computed from no rows may be NaN
         *sums, weights = self.ranks.sum(flat).split([*(one.numel() for one in own), 1])
         return [one.div_(weights).view_as(like) for one, like in zip(sums, own, strict=True)]
-
-
-def diverge(parts: Iterable[Part], rank: int) -> None:
-    """Let generators of equal state draw other numbers on each rank; those of rank 0 stay."""
-    for part in parts if rank else ():
-        if isinstance(part, torch.Generator):
-            low = torch.randint(2**31, (), generator=part, device=part.device)
-            part.manual_seed(derive_seed(int(low), Role.LEARNER, rank))
-        elif isinstance(part, np.random.Generator):
-            seed = derive_seed(int(part.integers(2**31)), Role.LEARNER, rank)
-            part.bit_generator.state = type(part.bit_generator)(seed).state
-
-
-def fingerprint(parts: Mapping[str, Part]) -> int:
-    """Return 32 bits of all that an agent has learned: of everything but its generators."""
-    bits = 0
-    for part in parts.values():
-        if not isinstance(part, torch.Generator | np.random.Generator):
-            for tensor in tensors_of(part).values():
-                bits = zlib.crc32(tensor.detach().cpu().contiguous().numpy().tobytes(), bits)
-    return bits

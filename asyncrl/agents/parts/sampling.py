@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from asyncrl.agents.parts.choosing import Chooser, Settings
-from asyncrl.agents.parts.memories import Memories
+from asyncrl.agents.parts.choosing import Chooser
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.inference import MEMORY, OBS, OUTPUTS
+from asyncrl.core.inference import OBS, OUTPUTS
 from asyncrl.core.segment import ColumnSpec
-from asyncrl.core.types import Array, BoolArray, Columns
+from asyncrl.core.types import Array, Columns
 
 LOG_PROB = "log_prob"
 """Column of the log probabilities, or log densities, of the sampled actions."""
@@ -162,33 +161,36 @@ def make_sampler(action: BoxSpec | DiscreteSpec) -> CategoricalSampler | Gaussia
 class SamplingChooser(Chooser):
     """Samples actions in training; takes the most likely ones otherwise."""
 
-    def set_up(self, spec: EnvSpec, context: PolicyContext, settings: Settings) -> None:
-        """Take `memory_size`, and whether it `stores_samples` with their log probabilities."""
-        self.random = np.random.default_rng(context.seed)
+    def __init__(
+        self,
+        spec: EnvSpec,
+        context: PolicyContext,
+        *,
+        memory_size: int = 0,
+        stores_samples: bool = False,
+    ) -> None:
+        """Set up.
+
+        Args:
+            spec: Kind of the environments.
+            context: Where it acts.
+            memory_size: Size of the network's memory.
+            stores_samples: Whether log probabilities and memories are stored with actions.
+        """
+        super().__init__(spec, context, memory_size=memory_size)
         self.sampler = make_sampler(spec.action)
-        self.memories = Memories(settings["memory_size"])
-        self.__remembers = settings["memory_size"] > 0
-        self.__stores_samples: bool = settings["stores_samples"]
+        self._stores_samples = stores_samples
 
     def act(self, obs: Array) -> Act:
         """Choose an action for each observation."""
-        memory: Columns = {}
-        if self.__remembers:
-            memory = {MEMORY: self.memories.recall(len(obs), training=self.training)}
-        answer = self.inference({OBS: obs, **memory})
-        if memory:
-            self.memories.keep(answer[MEMORY], training=self.training)
+        answer, memory = self.ask({OBS: obs})
         if not self.training:
             return Act(self.sampler.mode(answer[OUTPUTS]))
         self.env_steps += len(obs)
         drawn = self.sampler.sample(answer[OUTPUTS], self.random)
-        if not self.__stores_samples:
+        if not self._stores_samples:
             return Act(drawn.action)
         return Act(drawn.action, {LOG_PROB: drawn.log_prob, **drawn.extras, **memory})
-
-    def forget(self, where: BoolArray) -> None:
-        """Reset the memory of environments in which an episode begins."""
-        self.memories.forget(where, training=self.training)
 
 
 def _units(low: Array, high: Array) -> tuple[Array, Array]:

@@ -1,7 +1,7 @@
 """What agents made of torch modules share: models, state, devices.
 
-An algorithm derives its acting part from `TorchPolicy` and its learning part from `TorchAgent`.
-None of it is required: whatever implements the contract in `agent.py` is an agent.
+A `TorchPolicy` is made of a network and a chooser. An algorithm derives from `TorchAgent`, which
+has a policy. None of it is required: whatever implements the contract in `agent.py` is an agent.
 """
 
 from __future__ import annotations
@@ -11,30 +11,35 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
-from typing import ClassVar
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.parts.choosing import Chooser
-from asyncrl.agents.parts.inference import ColumnInference, LocalInference
-from asyncrl.agents.parts.networks import MLP
+from asyncrl.agents.parts.choosing import ChooserSpec
+from asyncrl.agents.parts.inference import Compute, LocalInference, outputs_of
+from asyncrl.agents.parts.networks import observation_reader
+from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.optimizers import FastOptimizer
+from asyncrl.core.agent import Act, PolicyContext
+from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import CheckpointError, ConfigError
-from asyncrl.core.inference import OBS, HasInference, Inference
+from asyncrl.core.inference import Inference, observation_input
 from asyncrl.core.messages import ModelInfo
-from asyncrl.core.types import Array, Columns, ModelVersion, Params
+from asyncrl.core.recorder import Record
+from asyncrl.core.segment import ColumnSpec
+from asyncrl.core.types import Array, BoolArray, ModelVersion, Params
+
+CPU = torch.device("cpu")
 
 _logger = logging.getLogger(__name__)
 
 _RATES, _MADE_WITH = "rates", "made_with"
 """Keys of a saved optimizer: learning rates of an asyncrl optimizer that were set in a run, or the
 numbers that a torch optimizer was created with."""
-
-_TOLERANCE = 1e-4
-"""Largest difference between two ways of computing one network, relative and absolute."""
 
 _GENERATOR_BYTES = {"cpu": 5056, "cuda": 16}
 """State sizes of torch's generators: Mersenne Twister, or Philox's seed and offset."""
@@ -248,77 +253,103 @@ def _moment_shape(slot: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(averaged)
 
 
-def _is_ours(function: object) -> bool:
-    return getattr(function, "__module__", "").startswith("asyncrl.agents.")
-
-
-def _are_alike(expected: Columns, found: Columns) -> bool:
-    return expected.keys() == found.keys() and all(
-        found[name].dtype == rows.dtype
-        and found[name].shape == rows.shape
-        and np.allclose(found[name], rows, _TOLERANCE, _TOLERANCE)
-        for name, rows in expected.items()
-    )
-
-
-class TorchPolicy(Chooser):
-    """Holds the acting model; a subclass adds `act`.
+class TorchPolicy:
+    """A chooser, and the network that it asks.
 
     Attributes:
         model: The acting model. The learner sends its parameters and buffers to actors.
+        net: The model without normalisation.
         device: Device of the model: a CPU for an actor's policy.
-        version: Number of the newest model, set by the run. A subclass that learns may count its
-            `opt` calls here, for what it does in every n-th one; it is saved with its state.
-        env_steps: Environment steps of the whole run, as far as known here: those that the newest
-            model came with, or its own count if that is higher. Schedules use it.
+        read_obs: Converts stored observations to inputs of the model.
+        chooser: Chooses actions from what its `inference` computes. It counts `env_steps`.
+        chooser_spec: Builds the chooser for an actor whose network is computed elsewhere.
+        compute: Maps inputs on the device, by name, to outputs there.
+        inference_inputs: What it takes. Noise may be left out.
+        version: Number of the newest model, set by the run.
 
     Outside of `learning_mode` the model is in evaluation mode, whether `act` explores or not.
     Layers such as batch normalisation or dropout then depend on the observation alone, change no
     state, and compute the same everywhere.
-
-    A subclass's `act` computes with `self.model` on `self.device`. If it has schedules, it adds the
-    rows that it acted on to `self.env_steps` while `self.training`.
     """
 
-    squashed: ClassVar[bool] = False
-    """Whether `act` squashes the model's output by tanh to the action bounds."""
+    def __init__(
+        self,
+        model: nn.Module,
+        chooser_spec: ChooserSpec,
+        spec: EnvSpec,
+        context: PolicyContext,
+        device: torch.device = CPU,
+        *,
+        compute: Compute | None = None,
+        inputs: Sequence[ColumnSpec] = (),
+    ) -> None:
+        """Set up.
 
-    def __init__(self, model: nn.Module, device: torch.device) -> None:
-        super().__init__()
+        Args:
+            model: Maps observations to outputs, unless `compute` says how to use it.
+            chooser_spec: What chooses from the outputs.
+            spec: Kind of the environments.
+            context: Where it acts.
+            device: Where the model computes.
+            compute: Returns `outputs` for `obs` and further inputs, and the `memory` after them if
+                there is one before; by default, `outputs` are the model's.
+            inputs: What `compute` takes besides observations.
+        """
         self.model = model.to(device).eval()
+        self.net = model.network if isinstance(model, Normalized) else model
         self.device = device
+        self.read_obs = observation_reader(spec.observation)
+        self.compute = compute or outputs_of(self.model, self.read_obs)
+        is_plain = compute is None and self.read_obs is Tensor.float
+        self.inference_inputs = (*observation_input(spec), *inputs)
+        self.chooser_spec = chooser_spec
+        self.chooser = chooser_spec(spec, context)
+        self.chooser.inference = LocalInference(self.model, self.compute, device, plain=is_plain)
         self.version = ModelVersion(0)
 
-    def compute_on(self, device: str) -> None:
-        """Move the model to a device; raise `ConfigError` if it does not exist."""
-        self.device = pick_device(device, "serving.device")
-        self.model.to(self.device)
-        if isinstance(inference := getattr(self, "inference", None), LocalInference):
-            inference.device = self.device
+    def act(self, obs: Array) -> Act:
+        """Choose an action for each observation; explore if `training`."""
+        return self.chooser.act(obs)
 
-    def fast_inference(self, *, one_thread: bool) -> Inference | None:
-        """Return what computes an MLP by columns; None for another network.
+    @property
+    def training(self) -> bool:
+        """Whether `act` explores."""
+        return self.chooser.training
 
-        Also None on a device other than the CPU, and for a subclass that computes in its own way.
-        """
-        if (
-            self.device.type != "cpu"
-            or type(self.model) is not MLP
-            or type(self).sync_model is not TorchPolicy.sync_model
-        ):
-            return None
-        if not isinstance(self, HasInference) or type(self.inference) is not LocalInference:
-            return None
-        if not _is_ours(getattr(type(self), "compute", None)):
-            return None
-        column = self.inference_inputs[0]
-        inference = ColumnInference(self.model, one_thread=one_thread)
-        for rows in (1, 2):
-            obs = np.random.default_rng(0).integers(0, 100, (rows, *column.shape))
-            inputs = {OBS: obs.astype(column.dtype)}
-            if not _are_alike(self.inference(inputs), inference(inputs)):
-                return None
-        return inference
+    def train(self, mode: bool = True) -> Self:
+        """Switch exploration on or off; the model stays in evaluation mode."""
+        self.chooser.training = mode
+        return self
+
+    def forget(self, where: BoolArray) -> None:
+        """Forget what was seen in environments in which an episode begins."""
+        self.chooser.forget(where)
+
+    def spread(self, n_actors: int) -> None:
+        """Take the place on a ladder of exploration in a run with this number of actors."""
+        self.chooser.spread(n_actors)
+
+    def record(self) -> Record:
+        """Return numbers about acting."""
+        return self.chooser.record()
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps of the whole run, as far as known here."""
+        return self.chooser.env_steps
+
+    @env_steps.setter
+    def env_steps(self, env_steps: int) -> None:
+        self.chooser.env_steps = env_steps
+
+    @property
+    def inference(self) -> Inference:
+        """What computes the network for the chooser."""
+        return self.chooser.inference
+
+    @inference.setter
+    def inference(self, inference: Inference) -> None:
+        self.chooser.inference = inference
 
     def model_info(self) -> ModelInfo:
         """Return a snapshot of the model's parameters and buffers."""
@@ -343,33 +374,78 @@ class TorchPolicy(Chooser):
         self.env_steps = max(self.env_steps, info.env_steps)
 
 
-class TorchAgent(TorchPolicy):
-    """A policy that learns; a subclass adds `act` and `opt`, and registers its parts.
+class TorchAgent:
+    """A policy, and parts that learn; a subclass adds `opt` and registers its parts.
 
-    Derive the acting half from `TorchPolicy` and the learning half from both, in this order:
-
-        class MyPolicy(TorchPolicy): ...             # model, act; counts env_steps when training
-        class MyAgent(MyPolicy, TorchAgent): ...     # self.parts |= {"optimizer": ...}; opt
-
-    `opt` puts the networks that it trains into `learning_mode`. `examples/own_torch_agent.py` is a
-    complete example.
+    `opt` puts the networks that it trains into `learning_mode`. `UpdatingAgent` has an `opt` for
+    those who would rather write equations only, as in `examples/own_torch_agent.py`.
 
     Attributes:
+        policy: What acts.
+        model: The policy's.
+        net: The model without normalisation.
+        device: The model's.
+        read_obs: Converts stored observations to inputs of networks.
+        version: Number of the newest model, set by the run. A subclass may count its `opt` calls
+            here, for what it does in every n-th one; it is saved.
         parts: What `state` saves, by name, beside `version` and `env_steps`: modules, optimizers,
-            tensors and generators. It contains the model; add target networks, optimizers and
-            random generators. `resume` keeps a learning rate that was set during the run, unless
-            the agent is then built with another one: the settings take precedence. The same holds
-            for the other numbers of torch's optimizers, such as betas.
+            tensors and generators. It contains the model and the chooser's generator; add target
+            networks, optimizers and other generators. `resume` keeps a learning rate that was set
+            during the run, unless the agent is then built with another one: the settings take
+            precedence. The same holds for the other numbers of torch's optimizers, such as betas.
         on_load: Functions called after `load_state`. It writes into modules and tensors in place,
             but replaces the tensors of an optimizer: update references to them here.
         spare: An older state whose memory the next `state` may reuse; the trainer fills it.
     """
 
-    def __init__(self, model: nn.Module, device: torch.device) -> None:
-        super().__init__(model, device)
-        self.parts: dict[str, Part] = {"model": self.model}
+    def __init__(self, policy: TorchPolicy) -> None:
+        self.policy = policy
+        self.model, self.net, self.device = policy.model, policy.net, policy.device
+        self.read_obs = policy.read_obs
+        self.version = ModelVersion(0)
+        self.parts: dict[str, Part] = {"model": self.model, "random": policy.chooser.random}
         self.spare: Params = {}
         self.on_load: list[Callable[[], object]] = []
+
+    def act(self, obs: Array) -> Act:
+        """Act as the policy."""
+        return self.policy.act(obs)
+
+    @property
+    def training(self) -> bool:
+        """Whether `act` explores."""
+        return self.policy.training
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch exploration on or off; the model stays in evaluation mode."""
+        self.policy.train(mode)
+        return self
+
+    def forget(self, where: BoolArray) -> None:
+        """Forget what the policy saw in environments in which an episode begins."""
+        self.policy.forget(where)
+
+    def record(self) -> Record:
+        """Return numbers about acting."""
+        return self.policy.record()
+
+    def model_info(self) -> ModelInfo:
+        """Return a snapshot of the model's parameters and buffers."""
+        return replace(self.policy.model_info(), version=self.version)
+
+    def sync_model(self, info: ModelInfo) -> None:
+        """Load a whole snapshot, or raise and change nothing."""
+        self.policy.sync_model(info)
+        self.version = info.version
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps of the whole run, as far as known here."""
+        return self.policy.env_steps
+
+    @env_steps.setter
+    def env_steps(self, env_steps: int) -> None:
+        self.policy.env_steps = env_steps
 
     def state(self) -> Params:
         """Return a copy of all parts and counters, as named arrays."""
@@ -407,22 +483,6 @@ class TorchAgent(TorchPolicy):
         self.env_steps = int(state["env_steps"])
         for hear in self.on_load:
             hear()
-
-
-def pick_device(name: str, setting: str = "agent.device") -> torch.device:
-    """Return the device of that name; `auto` is a GPU if there is one.
-
-    `setting` names it in errors.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"{setting} must be auto, cpu, cuda or cuda:N, got {name!r}") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"{setting} is {name!r}, but torch {torch.__version__} sees no GPU")
-    return device
 
 
 def gpu_names() -> tuple[str, ...]:

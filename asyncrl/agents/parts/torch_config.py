@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ import torch
 from torch import nn
 
 from asyncrl.agents.parts.normalize import Normalized
-from asyncrl.core.agent import BatchKind
+from asyncrl.agents.parts.torch_agent import CPU, TorchPolicy
+from asyncrl.core.agent import BatchKind, PolicyContext
 from asyncrl.core.declared import COMMON, Count, Natural, check_declared
 from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
@@ -26,7 +28,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchConfig:
+class TorchConfig(ABC):
     """Settings that do not depend on the algorithm; its config derives from this class."""
 
     device: Annotated[str, COMMON] = "auto"
@@ -87,6 +89,14 @@ class TorchConfig:
                 f"memory, which agent.accelerate={self.accelerate!r} would undo; set only one of "
                 "the two"
             )
+
+    @abstractmethod
+    def policy(self, spec: EnvSpec, context: PolicyContext, device: torch.device) -> TorchPolicy:
+        """Return a policy that computes on a device."""
+
+    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> TorchPolicy:
+        """Return an actor's policy, which computes on a CPU."""
+        return self.policy(spec, context, CPU)
 
     @property
     def norm_columns(self) -> tuple[ColumnSpec, ...]:

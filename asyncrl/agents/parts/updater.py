@@ -18,10 +18,11 @@ keeps what priorities are computed from:
 from __future__ import annotations
 
 import copy
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import torch
@@ -38,18 +39,21 @@ from asyncrl.agents.parts.accelerated import (
 from asyncrl.agents.parts.networks import NetworkInput, each_field
 from asyncrl.agents.parts.normalize import Normalized, RunningNorm
 from asyncrl.agents.parts.optimizers import FastOptimizer
-from asyncrl.agents.parts.reduction import Reduction, Rows, diverge, fingerprint
+from asyncrl.agents.parts.reduction import Reduction, Rows
 from asyncrl.agents.parts.torch_agent import (
+    Part,
     TorchAgent,
     buffer_copier,
     clip_gradients,
     flatten_parameters,
+    tensors_of,
 )
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import ConfigError, OutOfMemory
 from asyncrl.core.ranks import Ranks
 from asyncrl.core.replay_buffer import LARGEST_WEIGHT
+from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import DISCOUNTED_RETURN
 from asyncrl.core.types import Array, Columns, ModelVersion
 
@@ -275,15 +279,18 @@ def _joined(answers: list[Answer], dim: int) -> Answer:
     return torch.cat(ones, dim), torch.cat(others, dim)
 
 
-class TargetNetwork:
+Network = TypeVar("Network", bound=nn.Module)
+
+
+class TargetNetwork(Generic[Network]):
     """A target network: `network` is a copy that moves by a share `tau` of the way at each call.
 
     It is always in evaluation mode.
     """
 
-    def __init__(self, fast: nn.Module, tau: float, *, flat: Sequence[Tensor] = ()) -> None:
+    def __init__(self, fast: Network, tau: float, *, flat: Sequence[Tensor] = ()) -> None:
         """Copy a network; `flat` are the vectors that its parameters are views of, if they are."""
-        self.network = copy.deepcopy(fast).eval()
+        self.network: Network = copy.deepcopy(fast).eval()
         if not flat:
             self.network.requires_grad_(False)
         self._params: list[Tensor] = [*(flat or fast.parameters())]
@@ -383,7 +390,7 @@ class Updater:
     in every second step, are repeated.
 
     Args:
-        agent: The agent with `update`; its networks and `read_obs` must exist already.
+        agent: The agent with `update`; its networks must exist already.
         config: The agent's settings.
         optimizers: Optimizers by the names that `minimize` takes: "" if there is only one.
         max_grad_norm: Maximum gradient norm of one optimizer; 0 disables clipping.
@@ -413,7 +420,7 @@ class Updater:
         max_grad_norm: float,
         networks: Sequence[nn.Module],
         norms: Mapping[str, Sequence[Tensor]] | None = None,
-        targets: Sequence[TargetNetwork] = (),
+        targets: Sequence[TargetNetwork[Any]] = (),
         switch_modes: bool = True,
         columns: Sequence[str] = TRANSITION_COLUMNS,
         hidden: Sequence[int] = (),
@@ -435,7 +442,7 @@ class Updater:
         self._targets = targets
         self._singly = "next_obs" in columns
         drawing = any(_drops_out(layer) for network in networks for layer in network.modules())
-        self._random = getattr(agent, "random", None) if drawing else None
+        self._random = agent.policy.chooser.random if drawing else None
         """Seeds dropout, if there is any."""
         self._norm = agent.model if isinstance(agent.model, Normalized) else None
         self._read_obs = agent.read_obs
@@ -633,6 +640,27 @@ class Updater:
         self._metrics = {}
 
 
+def diverge(parts: Iterable[Part], rank: int) -> None:
+    """Let generators of equal state draw other numbers on each rank; those of rank 0 stay."""
+    for part in parts if rank else ():
+        if isinstance(part, torch.Generator):
+            low = torch.randint(2**31, (), generator=part, device=part.device)
+            part.manual_seed(derive_seed(int(low), Role.LEARNER, rank))
+        elif isinstance(part, np.random.Generator):
+            seed = derive_seed(int(part.integers(2**31)), Role.LEARNER, rank)
+            part.bit_generator.state = type(part.bit_generator)(seed).state
+
+
+def fingerprint(parts: Mapping[str, Part]) -> int:
+    """Return 32 bits of all that an agent has learned: of everything but its generators."""
+    bits = 0
+    for part in parts.values():
+        if not isinstance(part, torch.Generator | np.random.Generator):
+            for tensor in tensors_of(part).values():
+                bits = zlib.crc32(tensor.detach().cpu().contiguous().numpy().tobytes(), bits)
+    return bits
+
+
 class UpdatingAgent(TorchAgent, ABC):
     """An agent that learns by updates: it implements equations, and its `updater` does the rest.
 
@@ -645,12 +673,10 @@ class UpdatingAgent(TorchAgent, ABC):
     subclass that replaces `self.optimizer` also needs a new `Updater`, and the optimizer in
     `parts`.
 
-    Dropout repeats the same masks after `load_state` if the agent has `random`, a numpy generator
-    that is one of its `parts`, when `updater` is created.
+    Dropout repeats the same masks after `load_state`: it is seeded by the chooser's generator.
     """
 
     updater: Updater
-    read_obs: Callable[[Tensor], NetworkInput]
 
     @abstractmethod
     def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:

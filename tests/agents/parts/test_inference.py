@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 import torch
 
+from asyncrl.actor.inference_server import check_served
 from asyncrl.agents.discrete_sac import DiscreteSACConfig
-from asyncrl.agents.dqn import DQNConfig, DQNPolicy
+from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.iql import IQLConfig
+from asyncrl.agents.parts.choosing import Chooser, ChooserSpec
 from asyncrl.agents.parts.inference import ColumnInference
 from asyncrl.agents.parts.torch_agent import TorchPolicy
 from asyncrl.agents.ppo import PPOConfig
@@ -22,9 +24,9 @@ from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.agents.rainbow import RainbowConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.td3 import TD3Config
-from asyncrl.core.agent import Act, AgentConfig, HasChooser, PolicyContext, forget
+from asyncrl.core.agent import Act, AgentConfig, PolicyContext, forget
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.core.inference import HasInference, fastest_inference
+from asyncrl.core.inference import fastest_inference
 from asyncrl.core.types import Array, Columns
 
 OBS = BoxSpec((3,), "float32", np.full(3, -9, "f4"), np.full(3, 9, "f4"))
@@ -48,11 +50,9 @@ CASES: dict[str, tuple[AgentConfig, EnvSpec]] = {
 }
 
 
-def built(case: str) -> TorchPolicy:
+def built(case: str) -> Any:
     config, spec = CASES[case]
-    policy = config.build_policy(spec, PolicyContext(seed=5, n_envs=ENVS))
-    assert isinstance(policy, TorchPolicy)
-    return policy
+    return config.build_policy(spec, PolicyContext(seed=5, n_envs=ENVS))
 
 
 def acts(policy: TorchPolicy) -> Iterator[Act]:
@@ -68,8 +68,7 @@ def test_values_stored_for_priorities_have_the_scale_of_the_servers_model() -> N
     config = DQNConfig(hidden=(8,), actor_priorities=True, normalize_reward=True)
     server: Any = config.build_policy(CHOICE, PolicyContext(seed=1, n_envs=ENVS))
     server.model.returns.learn(torch.tensor([-50.0, 50.0]))
-    assert isinstance(server, HasChooser)
-    chooser: Any = server.chooser(CHOICE, PolicyContext(seed=1, n_envs=ENVS))
+    chooser: Any = server.chooser_spec(CHOICE, PolicyContext(seed=1, n_envs=ENVS))
     chooser.inference = server.inference
     stored = chooser.act(np.zeros((ENVS, 3), np.float32)).extras["reward_scale"]
     expected = server.model.returns.scale().float().item()
@@ -80,9 +79,7 @@ def test_values_stored_for_priorities_have_the_scale_of_the_servers_model() -> N
 @pytest.mark.parametrize("case", CASES)
 def test_a_chooser_acts_like_its_policy_without_a_network(case: str) -> None:
     whole, elsewhere = built(case), built(case)
-    assert isinstance(elsewhere, HasChooser)
-    assert isinstance(elsewhere, HasInference)
-    build = pickle.loads(pickle.dumps(elsewhere.chooser))
+    build = pickle.loads(pickle.dumps(elsewhere.chooser_spec))
     chooser = build(CASES[case][1], PolicyContext(seed=5, n_envs=ENVS))
     expected = {spec.name: (spec.dtype, spec.shape) for spec in elsewhere.inference_inputs}
 
@@ -102,26 +99,28 @@ def test_a_chooser_acts_like_its_policy_without_a_network(case: str) -> None:
     assert whole.env_steps == chooser.env_steps
 
 
-class Quieter(DQNPolicy):
-    def extras(self, q: Array, action: Array) -> Columns:
-        return {"quiet": action}
+class Worst(Chooser):
+    def act(self, obs: Array) -> Act:
+        return Act(self.inference({"obs": obs})["outputs"].argmin(axis=1))
 
 
-def test_a_policy_that_acts_in_its_own_way_has_no_chooser() -> None:
-    config, spec = DQNConfig(hidden=(8,)), CHOICE
-    context, device = PolicyContext(seed=0), torch.device("cpu")
-    assert DQNPolicy(config, spec, context, device).chooser is not None
-    assert Quieter(config, spec, context, device).chooser is None
+def test_own_chooser_acts_with_a_network_and_elsewhere() -> None:
+    network = DQNConfig(hidden=(8,)).make_network(CHOICE)
+    context = PolicyContext(seed=0, n_envs=ENVS)
+    policy = TorchPolicy(network, ChooserSpec(Worst), CHOICE, context)
+    assert check_served(policy, CHOICE) == policy.chooser_spec
+    obs = np.random.default_rng(1).normal(size=(ENVS, 3)).astype(np.float32)
+    assert (policy.act(obs).action == network(torch.from_numpy(obs)).argmin(dim=1).numpy()).all()
 
 
 def test_choosers_load_no_torch() -> None:
-    recipes = [built(case).chooser for case in CASES]
+    specs = [built(case).chooser_spec for case in CASES]
     code = (
         "import pickle, sys, asyncrl.actor.process, asyncrl.transport.zeromq, asyncrl.envs.gym\n"
         "pickle.load(sys.stdin.buffer)\n"
         "assert 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], input=pickle.dumps(recipes), check=True)
+    subprocess.run([sys.executable, "-c", code], input=pickle.dumps(specs), check=True)
 
 
 # --- by columns ---------------------------------------------------------------------------------
@@ -162,6 +161,5 @@ def test_rows_are_computed_as_by_the_network_with_each_new_model(
     [(DQNConfig(normalize_obs=True), CHOICE), (DQNConfig(), BYTES), (RainbowConfig(), CHOICE)],
 )
 def test_other_networks_are_asked(config: AgentConfig, spec: EnvSpec) -> None:
-    policy = config.build_policy(spec, PolicyContext(seed=5))
-    assert isinstance(policy, HasInference)
+    policy: Any = config.build_policy(spec, PolicyContext(seed=5))
     assert fastest_inference(policy, one_thread=True) is policy.inference

@@ -10,14 +10,17 @@ import pytest
 import torch
 from torch import nn
 
+from asyncrl.agents.parts.choosing import ChooserSpec, LogitChooser
+from asyncrl.agents.parts.networks import pick_device
 from asyncrl.agents.parts.optimizers import FusedAdam
-from asyncrl.agents.parts.torch_agent import Part, TorchAgent, TorchPolicy, pick_device
+from asyncrl.agents.parts.torch_agent import Part, TorchAgent, TorchPolicy
 from asyncrl.core.agent import PolicyContext, build_agent
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.types import Array, ModelVersion, Params
 
-CPU = torch.device("cpu")
+SPEC = EnvSpec(BoxSpec((2,), "float32", np.zeros(2), np.ones(2)), DiscreteSpec(2))
 
 
 def layer(value: float) -> nn.Linear:
@@ -27,8 +30,12 @@ def layer(value: float) -> nn.Linear:
     return module
 
 
+def policy_with(model: nn.Module) -> TorchPolicy:
+    return TorchPolicy(model, ChooserSpec(LogitChooser), SPEC, PolicyContext(seed=1))
+
+
 def agent_with(value: float, **parts: Part) -> TorchAgent:
-    agent = TorchAgent(layer(value), CPU)
+    agent = TorchAgent(policy_with(layer(value)))
     agent.parts |= parts
     return agent
 
@@ -50,7 +57,7 @@ def step(agent: TorchAgent, optimizer: torch.optim.Optimizer) -> None:
 
 @pytest.mark.parametrize(("own", "given", "known"), [(10, 30, 30), (30, 10, 30)])
 def test_env_steps_are_the_larger_of_given_and_own_count(own: int, given: int, known: int) -> None:
-    policy = TorchPolicy(layer(1.0), CPU)
+    policy = policy_with(layer(1.0))
     policy.env_steps = own
     policy.sync_model(info(1.0, env_steps=given))
     assert policy.env_steps == policy.model_info().env_steps == known
@@ -124,7 +131,7 @@ def test_moment_that_is_smaller_than_the_optimizer_expects_is_refused(
     kind: Any, slot: str, found: tuple[int, int]
 ) -> None:
     """A fused optimizer would read and write beyond its end."""
-    agent = TorchAgent(nn.Linear(3, 2), CPU)
+    agent = TorchAgent(policy_with(nn.Linear(3, 2)))
     agent.parts["optimizer"] = optimizer = kind(agent.model.parameters())
     agent.model(torch.ones(1, 3)).sum().backward()
     optimizer.step()

@@ -38,17 +38,20 @@ def make_failing() -> gymnasium.Env[Any, Any]:
     return Falls(gymnasium.make("CartPole-v1"))
 
 
+class Slow:
+    def __call__(self, _: Columns) -> Columns:
+        raise RuntimeError("too slow")
+
+    def fast(self, *, one_thread: bool) -> Inference:
+        assert one_thread
+        return lambda _: {}
+
+
 class OnlyFast(ConstantAgent):
     """Its network is computed fast or not at all."""
 
     inference_inputs = ()
-
-    def inference(self, _: Columns) -> Columns:
-        raise RuntimeError("too slow")
-
-    def fast_inference(self, *, one_thread: bool) -> Inference:
-        assert one_thread
-        return lambda _: {}
+    inference: Inference = Slow()
 
     def act(self, obs: Array) -> Act:
         self.inference({})
