@@ -292,8 +292,7 @@ class Actor:
         if self.env_steps:
             self.finish_streams()
         report = self.report(final=True)
-        while not self._link.send(report, timeout_s=_WAIT_S) and not self._link.stopping():
-            self._progress.waiting(True)
+        self._link.send(report, timeout_s=_WAIT_S)
         while not self._link.stopping():
             self._progress.waiting(True)
             if self._link.drain(_WAIT_S):

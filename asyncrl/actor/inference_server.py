@@ -6,11 +6,9 @@ actor: a recurrent memory comes with each request, so that a server can be repla
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -19,7 +17,7 @@ from asyncrl.actor.batcher import Batcher
 from asyncrl.actor.process import set_up_process
 from asyncrl.core.agent import AgentConfig, BuildPolicy, Policy, PolicyContext, acted
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.errors import ConfigError, TransportError
+from asyncrl.core.errors import ConfigError, ConnectionLost, TransportError
 from asyncrl.core.inference import (
     NOISE,
     OBS,
@@ -37,6 +35,7 @@ from asyncrl.core.messages import Hello, ModelInfo, Peer
 from asyncrl.core.torch_threads import share_torch_threads
 from asyncrl.core.transport import ActorLink, Transport
 from asyncrl.core.types import Columns, ModelVersion
+from asyncrl.fleet.threads import ThreadProgress
 
 _WAIT_S = 0.1
 """Length of one wait; between two waits the server checks whether it must finish."""
@@ -136,12 +135,17 @@ def check_served(policy: Policy, spec: EnvSpec) -> BuildPolicy | None:
 
 
 class InferenceThread:
-    """A server of inference as a thread of the learner; its failure ends the run."""
+    """A server of inference as a thread of the learner; its failure ends the run.
 
-    def __init__(self, spec: InferenceServerSpec, peer: Peer, interrupter: Interrupter) -> None:
-        self._finish = threading.Event()
-        here = replace(spec, owns_process=False)
-        self._serve = partial(here.run, peer, _ThreadProgress(self._finish))
+    The manager does not know it, so it starts its next incarnation itself if its connection breaks.
+    """
+
+    def __init__(
+        self, make_spec: Callable[[Peer], InferenceServerSpec], peer: Peer, interrupter: Interrupter
+    ) -> None:
+        self._make_spec = make_spec
+        self._peer = peer
+        self._progress = ThreadProgress()
         self._thread = CrashForwardingThread(interrupter, self._run, "asyncrl-inference")
 
     def start(self) -> None:
@@ -150,7 +154,7 @@ class InferenceThread:
 
     def stop(self) -> None:
         """Wait until it has ended; may be called again."""
-        self._finish.set()
+        self._progress.asked_to_finish = True
         if self._thread.ident is not None and not self._thread.has_ended(_END_S):
             raise TransportError(
                 f"the thread of inference did not end within {_END_S:g} s: a batch takes longer; "
@@ -159,18 +163,12 @@ class InferenceThread:
 
     def _run(self) -> None:
         share_torch_threads()
-        self._serve()
-
-
-class _ThreadProgress:
-    """No supervisor watches a thread."""
-
-    def __init__(self, finish: threading.Event) -> None:
-        self.finishing = finish.is_set
-
-    def turn(self, produced: int) -> None: ...
-
-    def waiting(self, waiting: bool) -> None: ...
+        while True:
+            spec = replace(self._make_spec(self._peer), owns_process=False)
+            try:
+                return spec.run(self._peer, self._progress)
+            except ConnectionLost:
+                self._peer = replace(self._peer, incarnation=self._peer.incarnation + 1)
 
 
 class InferenceServer:

@@ -58,7 +58,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _WAIT_S = 0.1
-_SEND_S = 1.0
 _NICENESS = 5
 
 
@@ -339,8 +338,7 @@ def _evaluate(
         report = EvaluationReport(
             peer=peer, model_version=version, score=score, record={**record, **cost}
         )
-        while not link.send(report, _SEND_S) and not link.stopping():
-            progress.waiting(True)
+        link.send(report, _WAIT_S)
     while not (link.stopping() or link.drain(_WAIT_S)):
         progress.waiting(True)
 

@@ -6,7 +6,8 @@
     EnvironmentFault   an environment broke its contract: NaN, wrong shape, wrong space
     ActorFailed        an actor, or another process of a run, failed; has its traceback
     TransportError     TransportClosed: the link was closed during a call; Refused: the learner
-                       refused this actor, and the message says why
+                       refused this actor, and the message says why; ConnectionLost: an actor's
+                       connection broke, and its next incarnation continues
     WireError          bytes that are not a valid message
     NonFiniteModel     a parameter became NaN or infinite
     OutOfMemory        the learner's device has no memory for an optimisation step
@@ -84,6 +85,10 @@ class TransportClosed(TransportError):
 
 class Refused(TransportError):
     """The learner refused this actor; the message says why."""
+
+
+class ConnectionLost(TransportError):
+    """An actor's connection to the learner broke, so that this incarnation of it ends."""
 
 
 class WireError(AsyncRLError):

@@ -63,7 +63,3 @@ class HostLine(Protocol):
     def why_silent(self) -> str:
         """Return the likely reason why the learner does not answer; continues a sentence."""
         ...
-
-    def close(self) -> None:
-        """Close the connection; may be called again."""
-        ...

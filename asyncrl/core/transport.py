@@ -38,7 +38,8 @@ class ActorLink(Protocol):
     def send(self, message: Experience | Report, timeout_s: float) -> bool:
         """Send, or return False if there was no credit within `timeout_s` (reports need none).
 
-        What was sent is delivered once and in order, unless one of the two processes ends.
+        What was sent is delivered once and in order, as long as the connection lasts. Once it has
+        broken, this or a later call raises `ConnectionLost`, and the actor must end.
         """
         ...
 
@@ -67,9 +68,6 @@ class ActorLink(Protocol):
 
 class LearnerLink(Protocol):
     """The learner's end; `poll` and `acknowledge` belong to the receiving thread."""
-
-    newest_change: EnvChange
-    """The newest change of environments. Any thread."""
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -126,11 +124,7 @@ class LearnerLink(Protocol):
 
 
 class Transport(Protocol):
-    """An address; `connect` is called in the actor's process."""
-
-    def listen(self) -> LearnerLink:
-        """Open the learner's end. Call it once."""
-        ...
+    """A learner's address; `connect` is called in the actor's process."""
 
     def connect(self, peer: Peer) -> ActorLink:
         """Open an actor's end."""

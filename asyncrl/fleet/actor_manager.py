@@ -29,6 +29,7 @@ from asyncrl.fleet.restart_policy import (
     at_limit,
     cause_of,
     hung,
+    lost_connection,
     overstayed,
     too_large_to_start,
 )
@@ -319,7 +320,7 @@ class ActorManager:
         cause = killed_because or cause_of(ended)
         # After the first error, another exception is one line; stacks of a crash are shown.
         seen = ended.error and self._interrupter.error is not None
-        text = f"\n\n{ended.text}" if ended.text and not seen else ""
+        text = f"\n\n{ended.text}" if ended.text and not (seen or lost_connection(ended)) else ""
         now = self._clock()
         if (ends := self._ends_well()) or slot.leaves or not slot.wanted:
             if ended.code and not (ended.by_signal_to_job and self._interrupter.urgent):

@@ -18,7 +18,6 @@ import mmap
 import os
 import platform
 import select
-import shutil
 import socket
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NoReturn, Self
+from typing import Literal, NoReturn
 
 import cloudpickle
 
@@ -37,6 +36,7 @@ from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
 from asyncrl.fleet.local_files import (
     UNREPORTED_ERROR,
+    HereLauncher,
     IncarnationFiles,
     LogReader,
     ProgressBoard,
@@ -44,7 +44,6 @@ from asyncrl.fleet.local_files import (
     identity,
     kill_marked,
     make_body,
-    make_directory,
     marked,
     uninterrupted,
 )
@@ -77,8 +76,8 @@ class _Child:
             logging.getLogger(name).log(level, "%s", words)
 
 
-class LocalLauncher:
-    """Starts actors through one helper process; use it in a `with` block, or close it.
+class LocalLauncher(HereLauncher):
+    """Starts actors through one helper process.
 
     Args:
         preload: Modules that actors need; loaded once, not by each of them. An early launch needs
@@ -102,7 +101,6 @@ class LocalLauncher:
             )
         if start_method == "auto":
             start_method = "forkserver" if sys.platform == "linux" else "spawn"
-        self._names = names or {}
         self._children: dict[str, _Child] = {}
         self._never_begun: list[ActorExit] = []
         self._pending = b""
@@ -112,9 +110,8 @@ class LocalLauncher:
         self._launched = False
         with ExitStack() as undo:
             with uninterrupted():
-                self._directory, self._alive = make_directory()
-                undo.callback(os.close, self._alive)
-                undo.callback(shutil.rmtree, self._directory, ignore_errors=True)
+                super().__init__(names)
+                undo.callback(self._remove_directory)
             self._control, theirs = socket.socketpair()
             undo.callback(self._control.close)
             self._news = select.poll()  # `select` accepts no descriptor above 1023
@@ -123,18 +120,9 @@ class LocalLauncher:
             self._both.register(self._control, select.POLLIN | select.POLLOUT)
             with theirs, uninterrupted():  # a signal could kill it until it ignores them
                 self._server = _start_server(
-                    theirs, self._alive, self._directory, start_method, preload
+                    theirs, self._alive, self.directory, start_method, preload
                 )
             undo.pop_all()
-
-    @property
-    def directory(self) -> Path:
-        """A directory that only this user can read; `close` removes it."""
-        return self._directory
-
-    def has_room(self, actor_id: ActorId, actors: int) -> bool:
-        """Return True: this machine takes every actor."""
-        return True
 
     def launch(self, peer: Peer, spec: Spec, *, early: bool = False) -> None:
         """Start an actor and return at once.
@@ -142,7 +130,7 @@ class LocalLauncher:
         `early` does not wait until all modules are preloaded; loading continues after the process
         has exited.
         """
-        files = IncarnationFiles.of(self._directory, peer)
+        files = IncarnationFiles.of(self.directory, peer)
         if files.name in self._children:
             raise ValueError(f"{peer} is running already")
         data = pickled((f"asyncrl {self._name(peer.actor_id)}", peer, spec))
@@ -184,11 +172,11 @@ class LocalLauncher:
 
     def progress(self, peer: Peer) -> ProgressReport:
         """Return what a running actor has last reported."""
-        return self._children[IncarnationFiles.of(self._directory, peer).name].board.read()
+        return self._children[IncarnationFiles.of(self.directory, peer).name].board.read()
 
     def memory_bytes(self, peer: Peer) -> int:
         """Return the memory that a running actor holds now; 0 if the system does not report it."""
-        statm = self._children[IncarnationFiles.of(self._directory, peer).name].statm
+        statm = self._children[IncarnationFiles.of(self.directory, peer).name].statm
         try:
             return int(statm.read_text().split()[1]) * mmap.PAGESIZE
         except OSError:  # it has just exited, or not started
@@ -196,16 +184,16 @@ class LocalLauncher:
 
     def place(self, peer: Peer) -> Place:
         """Return where a running actor runs: on this machine."""
-        child = self._children[IncarnationFiles.of(self._directory, peer).name]
+        child = self._children[IncarnationFiles.of(self.directory, peer).name]
         return Place(platform.node(), child.pid or 0)
 
     def finish(self, peer: Peer) -> None:
         """Ask a running actor to send what it has and exit with code 0; do not wait for it."""
-        self._children[IncarnationFiles.of(self._directory, peer).name].board.finish()
+        self._children[IncarnationFiles.of(self.directory, peer).name].board.finish()
 
     def kill(self, peer: Peer, *, with_stacks: bool = False) -> None:
         """Kill an actor and all processes it has started; its exit follows in `exits`."""
-        name = IncarnationFiles.of(self._directory, peer).name
+        name = IncarnationFiles.of(self.directory, peer).name
         if name in self._children:
             self._order({"kill": name, "stacks": with_stacks})
 
@@ -225,22 +213,13 @@ class LocalLauncher:
         for child in self._children.values():
             child.board.close()
         self._children.clear()
-        if self._alive >= 0:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            os.close(self._alive)
-            self._alive = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self._remove_directory()
 
     def _check_directory(self, error: OSError | None = None) -> None:
         """Raise `ActorFailed` if the directory was removed."""
-        if not self._directory.is_dir():
+        if not self.directory.is_dir():
             raise ActorFailed(
-                f"{self._directory}, with the sockets and files of this run's actors, was removed, "
+                f"{self.directory}, with the sockets and files of this run's actors, was removed, "
                 "so no actor can start any more. Exclude asyncrl-* from whatever cleans its "
                 "parent directory, or set TMPDIR to a directory that is not cleaned"
             ) from error
@@ -292,9 +271,6 @@ class LocalLauncher:
         with contextlib.suppress(OSError, ValueError, AttributeError):
             sys.stderr.write(printed)
 
-    def _name(self, actor_id: ActorId) -> str:
-        return self._names.get(actor_id, f"actor {actor_id}")
-
     def _on_server_death(self, error: OSError | None) -> NoReturn:
         """Kill the actors, which nothing supervises any more, and raise."""
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -311,7 +287,7 @@ class LocalLauncher:
         self._server.kill()
         self._server.wait()
         # Actors kill their own groups at the end of its pipe; their numbers may be reused by now.
-        kill_marked(self._directory)
+        kill_marked(self.directory)
 
 
 def _start_server(

@@ -1,4 +1,4 @@
-"""The files of one incarnation of an actor in the launcher's private directory.
+"""A launcher's private directory, and the files of one incarnation of an actor in it.
 
     0-3.progress   its counters and the request to finish, mapped into memory by both sides
     0-3.error      class and message of the exception that ended it, then its traceback
@@ -20,14 +20,17 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import ProgressReport
 from asyncrl.core.messages import Peer
+from asyncrl.core.types import ActorId
 
 _CELLS = 5
 _BYTES = 8 * _CELLS
@@ -338,6 +341,38 @@ def make_directory() -> tuple[Path, int]:
             f"{error.strerror}; set TMPDIR to a writable directory with a path of at most "
             f"{_LONGEST_TEMP} bytes"
         ) from error
+
+
+class HereLauncher(ABC):
+    """What launchers of this machine share; use them in a `with` block, or close them."""
+
+    def __init__(self, names: Mapping[ActorId, str] | None = None) -> None:
+        self._names = names or {}
+        self.directory, self._alive = make_directory()
+        """A directory that only this user can read; `close` removes it."""
+
+    def has_room(self, actor_id: ActorId, actors: int) -> bool:
+        """Return True: this machine takes every actor."""
+        return True
+
+    @abstractmethod
+    def close(self) -> None:
+        """Kill what still runs and release everything; may be called again."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _name(self, actor_id: ActorId) -> str:
+        return self._names.get(actor_id, f"actor {actor_id}")
+
+    def _remove_directory(self) -> None:
+        if self._alive >= 0:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            os.close(self._alive)
+            self._alive = -1
 
 
 def temp_directory() -> Path:

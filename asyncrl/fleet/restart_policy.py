@@ -22,7 +22,7 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from asyncrl.core.errors import ConfigError
+from asyncrl.core.errors import ConfigError, ConnectionLost
 from asyncrl.core.launcher import ActorExit
 from asyncrl.core.types import ActorId
 from asyncrl.fleet.config import RestartPolicyConfig
@@ -37,6 +37,8 @@ _MAKE_ROOM = (
     "Run fewer actors, or raise the system's limit of processes, of open files or of memory; if a "
     "disk is full, free space on it, or set TMPDIR to a directory on another one."
 )
+
+_LOOK_AT_NETWORK = "If that happens often, look for the reason in the network between them."
 
 _JITTER = 0.1
 """Random share of a backoff, so that many actors do not restart at the same moment."""
@@ -106,11 +108,14 @@ class RestartPolicy:
         """
         self._ever_started |= others_work or ended.last.turns > 0
         _, advice, wasted_s = cause or cause_of(ended)
-        if ended.code == 1 and ended.error and ended.began:
+        if lost_connection(ended):
+            if ended.last.turns:
+                return Restart(0.0)
+        elif ended.code == 1 and ended.error and ended.began:
             decision = self._on_exception(ended, advice, others_left)
             if decision is not None:
                 return decision
-        if not self._ever_started:
+        if not (self._ever_started or lost_connection(ended)):
             why = "no actor had made a single step before, so a restart would not help"
             return GiveUp(why, advice)
         spent, wait_s = self._recent.add(ended.peer.actor_id, now, wasted_s)
@@ -193,18 +198,22 @@ class _Recent:
         return min(config.backoff_max_s, wait) * (1.0 - _JITTER * self._random.random())
 
 
+def lost_connection(ended: ActorExit) -> bool:
+    """Whether an actor's connection to the learner broke: no failure of one that had worked."""
+    return ended.error.startswith(f"{ConnectionLost.__name__}:")
+
+
 def cause_of(ended: ActorExit) -> Cause:
     """Describe how an actor exited, and what to do about it."""
     if not ended.began:
         # The launcher raises a `ConfigError` for what no host, or not this one, can start.
         advice = _MEND if ended.error.startswith(ConfigError.__name__) else _MAKE_ROOM
         return Cause(f"could not start: {ended.error.rstrip('.')}", advice)
-    if ended.error:
-        failed = f"failed: {ended.error.rstrip('.')}"  # the sentence continues after it
-        if not ended.error.partition(":")[0].endswith("MemoryError"):  # numpy has one, too
-            return Cause(failed, _MEND)
-        return Cause(failed + (f" ({held})" if (held := _held(ended)) else ""), _NEED_LESS)
     when = f" after {ended.last.turns} steps" if ended.last.turns else ""
+    if lost_connection(ended):
+        return Cause(f"lost its connection to the learner{when}", _LOOK_AT_NETWORK)
+    if ended.error:
+        return _of_error(ended)
     if ended.code < 0:
         guess, advice = _guess(ended)
         return Cause(f"was killed by {signal_name(-ended.code)}{when}{guess}", advice)
@@ -212,6 +221,13 @@ def cause_of(ended: ActorExit) -> Cause:
     if ended.code == 0:
         return Cause(f"exited{when} without being asked to", look)
     return Cause(f"exited with code {ended.code}{when}, which asyncrl does not use", look)
+
+
+def _of_error(ended: ActorExit) -> Cause:
+    failed = f"failed: {ended.error.rstrip('.')}"  # the sentence continues after it
+    if not ended.error.partition(":")[0].endswith("MemoryError"):  # numpy has one, too
+        return Cause(failed, _MEND)
+    return Cause(failed + (f" ({held})" if (held := _held(ended)) else ""), _NEED_LESS)
 
 
 def hung(silent_s: float, limit_s: float, *, starts: bool) -> Cause:

@@ -13,7 +13,6 @@ import ctypes
 import logging
 import os
 import platform
-import shutil
 import signal
 import sys
 import threading
@@ -21,9 +20,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from queue import Empty, Queue
-from typing import Self
 
 from asyncrl.core.errors import describe_error
 from asyncrl.core.interrupter import start_thread
@@ -31,7 +28,7 @@ from asyncrl.core.launcher import ActorExit, Killed, Place, ProgressReport, Spec
 from asyncrl.core.messages import Peer
 from asyncrl.core.torch_threads import share_torch_threads
 from asyncrl.core.types import ActorId
-from asyncrl.fleet.local_files import make_directory
+from asyncrl.fleet.local_files import HereLauncher
 
 _logger = logging.getLogger(__name__)
 
@@ -40,7 +37,7 @@ _CLOSE_S = 2.0
 
 
 @dataclass(slots=True)
-class _Progress:
+class ThreadProgress:
     """An actor's heartbeats; each field is written by one thread."""
 
     turns: int = 0
@@ -71,37 +68,27 @@ class _Progress:
 @dataclass(slots=True)
 class _Running:
     thread: threading.Thread
-    progress: _Progress
+    progress: ThreadProgress
     lock: threading.Lock = field(default_factory=threading.Lock)
     ended: bool = False
 
 
-class ThreadLauncher:
-    """Starts actors as threads; use it in a `with` block, or close it."""
+class ThreadLauncher(HereLauncher):
+    """Starts actors as threads."""
 
     def __init__(self, names: Mapping[ActorId, str] | None = None) -> None:
         """`names` are those of threads that are not actors."""
-        self._names = names or {}
-        self._directory, self._alive = make_directory()
+        super().__init__(names)
         self._running: dict[Peer, _Running] = {}
         self._exits: Queue[ActorExit] = Queue()
-
-    @property
-    def directory(self) -> Path:
-        """A directory that only this user can read; `close` removes it."""
-        return self._directory
-
-    def has_room(self, actor_id: ActorId, actors: int) -> bool:
-        """Return True: this machine takes every actor."""
-        return True
 
     def launch(self, peer: Peer, spec: Spec) -> None:
         """Start an actor and return at once."""
         if peer in self._running:
             raise ValueError(f"{peer} is running already")
-        name = f"asyncrl {self._names.get(peer.actor_id, f'actor {peer.actor_id}')}"
+        name = f"asyncrl {self._name(peer.actor_id)}"
         thread = threading.Thread(target=self._run, args=(peer, spec), name=name, daemon=True)
-        self._running[peer] = _Running(thread, _Progress())
+        self._running[peer] = _Running(thread, ThreadProgress())
         try:
             start_thread(thread)
         except RuntimeError as error:  # the system has no thread left
@@ -160,16 +147,7 @@ class ThreadLauncher:
                     peer.actor_id,
                 )
         self._running.clear()
-        if self._alive >= 0:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            os.close(self._alive)
-            self._alive = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self._remove_directory()
 
     def _run(self, peer: Peer, spec: Spec) -> None:
         running = self._running[peer]

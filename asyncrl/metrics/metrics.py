@@ -108,8 +108,7 @@ METRICS: dict[str, Metric] = {
         "messages", "from an earlier incarnation of an actor, after it was replaced"
     ),
     "link/unknown": Metric("messages", "from peers that have not introduced themselves"),
-    "link/duplicate": Metric("messages", "that arrived twice; they count once"),
-    "link/after_gap": Metric("messages", "after a lost one; the actor sends them again"),
+    "link/after_gap": Metric("messages", "after lost ones; their actor is started again"),
     "link/undelivered": Metric("messages", "to actors that had exited, or did not read them"),
     "link/malformed": Metric(
         "messages", "that could not be decoded; their senders were disconnected"

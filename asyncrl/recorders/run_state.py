@@ -226,8 +226,7 @@ _MESSAGES = {
     "unknown": "from unknown peers",
     "stale": "from earlier incarnations",
     "undelivered": "not delivered",
-    "after_gap": "sent again",
-    "duplicate": "that came twice",
+    "after_gap": "after lost ones",
 }
 """What users read for each reason; the metrics of `link/` that count connections are not here."""
 

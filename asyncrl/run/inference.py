@@ -43,7 +43,7 @@ class ServedInference:
         if self._plan.config.inference == "server":
             return None
         peer = Peer(actor_id=SERVER, incarnation=incarnation)
-        return InferenceThread(self._spec(peer), peer, interrupter)
+        return InferenceThread(self._spec, peer, interrupter)
 
     def _spec(self, peer: Peer) -> InferenceServerSpec:
         plan, config = self._plan, self._plan.config

@@ -55,7 +55,7 @@ IN_FILES = (
     *("trainer.batches_per_draw", "trainer.max_lag_opt_steps"),
     *("transport.advertise", "transport.bind", "transport.heartbeat_interval_s"),
     *("transport.max_message_bytes", "transport.max_model_bytes"),
-    *("transport.request_interval_s", "transport.window"),
+    "transport.window",
 )
 """Settings and groups without flags, which few runs set: a line of help for each would hide those
 that many runs set."""

@@ -7,7 +7,7 @@ decides.
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from asyncrl.core.messages import (
@@ -34,20 +34,14 @@ def newest_with_credit(granted: int, acknowledged: int, window: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Welcome:
-    """Learner to actor: you may send experience."""
-
-
-@dataclass(frozen=True, slots=True)
 class Ack:
-    """Learner to actor: experience up to `seq` is handled, reports up to `reports` are read."""
+    """Learner to actor: experience up to `seq` is handled, reports up to `reports` are read.
 
-    seq: int
+    The first one answers the `Hello`: the actor is admitted.
+    """
+
+    seq: int = 0
     reports: int = 0
-    delivered: int = 0
-    """Deliveries to this actor before this message: those that have not arrived by now are
-    lost."""
-
     granted: int = 0
     """The last message of experience that the actor may act for."""
 
@@ -75,8 +69,6 @@ class Request:
     peer: Peer
     subject: Subject
     have: int
-    delivered: int = 0
-    """Number of deliveries whose outcome the actor knows: they have arrived or are lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,26 +94,6 @@ class EnvDelivery:
     """As JSON, which only the actor reads: values take more memory than text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sync:
-    """Actor to learner: these are my last messages, which of them have you received?"""
-
-    peer: Peer
-    sent: int
-    """Number of the last message of experience."""
-
-    reports: int = 0
-    """Number of the last report."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resend:
-    """Learner to actor: what you sent after these was lost, send it again."""
-
-    seq: int
-    reports: int = 0
-
-
 @dataclass(slots=True)
 class _PeerState:
     """What is known about one incarnation."""
@@ -132,14 +104,6 @@ class _PeerState:
     acknowledged: int = 0
     granted: int = 0
     reports: int = 0
-    delivered: int = 0
-    newest: dict[Subject, int] = field(default_factory=dict)
-    asked_after: Resend | None = None
-
-    @property
-    def lacks(self) -> Resend:
-        """Request for everything after what has been received."""
-        return Resend(self.received, self.reports)
 
 
 @dataclass(slots=True)
@@ -147,10 +111,9 @@ class PeerTable:
     """Decides which messages are accepted. Keeps the newest incarnation of each actor.
 
     A message is accepted if its sender has sent a `Hello` that fits this run, has not been refused,
-    and has not been replaced by a newer incarnation. A peer that was refused gets the refusal again
-    each time it sends something, since the first one may have been lost. Experience is accepted
-    once and in order, and so are reports: what follows a gap is dropped, and the actor sends it
-    again.
+    and has not been replaced by a newer incarnation. Experience and reports are accepted in order
+    and without a gap. A gap shows that the actor's connection broke and was made again. The actor
+    notices that, too, and ends.
     """
 
     schema_hash: str
@@ -161,15 +124,12 @@ class PeerTable:
     refusals: deque[tuple[Peer, str]] = field(default_factory=deque)
     """Peers to refuse, and why; the link takes entries off as it carries them out."""
 
-    resends: deque[tuple[Peer, Resend]] = field(default_factory=deque)
-    """Peers that must send something again; the link takes entries off as it carries them out."""
-
     evaluators: set[ActorId] = field(default_factory=set)
     """Actors whose evaluations are accepted. The learner decides this, not the peer."""
 
     _states: dict[ActorId, _PeerState] = field(default_factory=dict)
-    _refused: dict[ActorId, tuple[int, str]] = field(default_factory=dict)
-    """The last incarnation that was refused, and why."""
+    _refused: dict[ActorId, int] = field(default_factory=dict)
+    """The last incarnation that was refused."""
 
     @property
     def peers(self) -> list[Peer]:
@@ -181,24 +141,31 @@ class PeerTable:
         state = self._states.get(peer.actor_id)
         if state is not None and state.peer == peer:
             return True
-        if not self._is_out(peer):
-            self.counters["unknown"] += 1
+        self._count_unheard(peer)
         return False
 
     def admits(self, message: Message) -> bool:
-        """Decide on one message, in order of arrival; a repeated `Hello` is accepted again."""
+        """Decide on one message, in order of arrival."""
         if isinstance(message, Hello):
             return self._admits_hello(message)
         if not self.hears(message.peer):
             return False
         state = self._states[message.peer.actor_id]
-        if isinstance(message, Experience):
-            return self._admits_experience(state, message)
-        if isinstance(message, EvaluationReport) and state.peer.actor_id not in self.evaluators:
+        if why := self._objection_to(state, message):
             self.counters["refused"] += 1
-            self.refuse(state.peer, "an evaluation from a peer that is not an evaluator")
+            self.refuse(state.peer, why)
             return False
-        return self._admits_report(state, message)
+        is_experience = isinstance(message, Experience)
+        if message.seq != 1 + (before := state.received if is_experience else state.reports):
+            self.counters["after_gap"] += 1
+            kind = "experience" if is_experience else "reports"
+            self.refuse(state.peer, f"message {message.seq} of {kind} follows message {before}")
+            return False
+        if is_experience:
+            state.received = message.seq
+        else:
+            state.reports = message.seq
+        return True
 
     def acknowledges(self, peer: Peer, seq: int, granted: int = 0) -> bool:
         """Record that messages up to `seq` are handled, and those up to `granted` may be started.
@@ -217,55 +184,33 @@ class PeerTable:
     def ack(self, peer: Peer) -> Ack:
         """Return the acknowledgement for an admitted peer."""
         state = self._states[peer.actor_id]
-        return Ack(state.acknowledged, state.reports, state.delivered, state.granted)
-
-    def may_be_sent(self, request: Request) -> bool:
-        """Whether an admitted peer may be sent what it requests.
-
-        Not if one was sent already and its outcome is unknown to the peer, which may just be slow.
-        If that one is lost, an acknowledgement that follows it says so.
-        """
-        state = self._states[request.peer.actor_id]
-        return request.delivered >= state.newest.get(request.subject, 0)
-
-    def delivers(self, peer: Peer, subject: Subject) -> None:
-        """Record that something is sent to a peer, for the first time or again."""
-        state = self._states.get(peer.actor_id)
-        if state is not None and state.peer == peer:
-            state.delivered += 1
-            state.newest[subject] = state.delivered
-
-    def syncs(self, message: Sync) -> None:
-        """Request from an admitted peer what never arrived."""
-        state = self._states[message.peer.actor_id]
-        if state.received < message.sent or state.reports < message.reports:
-            self.resends.append((message.peer, state.lacks))
+        return Ack(state.acknowledged, state.reports, state.granted)
 
     def refuse(self, peer: Peer, reason: str) -> None:
         """Refuse a peer, for the rest of this incarnation."""
         state = self._states.get(peer.actor_id)
         if state is not None and state.peer == peer:
             del self._states[peer.actor_id]
-        last, _ = self._refused.get(peer.actor_id, (-1, ""))
-        if peer.incarnation > last and (last >= 0 or len(self._refused) < _MOST_PEERS):
-            self._refused[peer.actor_id] = peer.incarnation, reason
+        last = self._refused.get(peer.actor_id)
+        if last is not None or len(self._refused) < _MOST_PEERS:
+            self._refused[peer.actor_id] = max(peer.incarnation, -1 if last is None else last)
         self.refusals.append((peer, reason))
 
     def _admits_hello(self, hello: Hello) -> bool:
-        peer = hello.peer
-        state = self._states.get(peer.actor_id)
-        if (state is None or state.peer != peer) and self._is_out(peer):
+        peer, before = hello.peer, self._states.get(hello.peer.actor_id)
+        if peer.incarnation <= (last := self._last(peer.actor_id)):
+            self._count_unheard(peer)
+            self.refusals.append((peer, _replaced_by(replace(peer, incarnation=last))))
             return False
-        if reason := self._objection(hello):
+        if reason := self._objection_to_hello(hello):
             self.refuse(peer, reason)
             return False
-        if state is None or state.peer != peer:
-            if state is not None:
-                self.refusals.append((state.peer, _replaced_by(peer)))
-            self._states[peer.actor_id] = _PeerState(peer, bool(hello.schema_hash))
+        if before is not None:
+            self.refusals.append((before.peer, _replaced_by(peer)))
+        self._states[peer.actor_id] = _PeerState(peer, bool(hello.schema_hash))
         return True
 
-    def _objection(self, hello: Hello) -> str:
+    def _objection_to_hello(self, hello: Hello) -> str:
         """Return why a peer is refused, or an empty string."""
         actor_id = hello.peer.actor_id
         if not fits(hello.software):
@@ -282,53 +227,32 @@ class PeerTable:
             return f"{len(self._states)} actors are connected already, which is the maximum"
         return ""
 
-    def _admits_experience(self, state: _PeerState, message: Experience) -> bool:
-        seq = message.seq
-        if seq <= state.received:
-            self.counters["duplicate"] += 1
-            return False
+    def _objection_to(self, state: _PeerState, message: Experience | Report) -> str:
+        """Return why an admitted peer may not send this, or an empty string."""
+        if isinstance(message, EvaluationReport) and state.peer.actor_id not in self.evaluators:
+            return "an evaluation from a peer that is not an evaluator"
+        if not isinstance(message, Experience):
+            return ""
         credit = newest_with_credit(state.granted, state.acknowledged, self.window)
-        if not state.sends_experience or seq > credit:
-            said = "announced none" if not state.sends_experience else "has no credit"
-            self.counters["refused"] += 1
-            self.refuse(state.peer, f"message {seq} of experience from a peer that {said}")
-            return False
-        if seq > state.received + 1:
-            self._on_gap(state)
-            return False
-        state.received = seq
-        return True
+        if state.sends_experience and message.seq <= credit:
+            return ""
+        said = "has no credit" if state.sends_experience else "announced none"
+        return f"message {message.seq} of experience from a peer that {said}"
 
-    def _admits_report(self, state: _PeerState, report: Report) -> bool:
-        if report.seq <= state.reports:
-            self.counters["duplicate"] += 1
-            return False
-        if report.seq > state.reports + 1:
-            self._on_gap(state)
-            return False
-        state.reports = report.seq
-        return True
+    def _last(self, actor_id: ActorId) -> int:
+        """Return the last incarnation that was admitted or refused: the next one is newer."""
+        state = self._states.get(actor_id)
+        return max(self._refused.get(actor_id, -1), state.peer.incarnation if state else -1)
 
-    def _on_gap(self, state: _PeerState) -> None:
-        """Request what is missing once, not again for each message after the gap."""
-        self.counters["after_gap"] += 1
-        if state.asked_after != state.lacks:
-            state.asked_after = state.lacks
-            self.resends.append((state.peer, state.lacks))
-
-    def _is_out(self, peer: Peer) -> bool:
-        """Whether a peer was refused or replaced; counts the message and repeats the refusal."""
+    def _count_unheard(self, peer: Peer) -> None:
+        """Count a message of a peer that was replaced or refused, or is not admitted."""
         state = self._states.get(peer.actor_id)
-        last, reason = self._refused.get(peer.actor_id, (-1, ""))
         if state is not None and peer.incarnation < state.peer.incarnation:
             self.counters["stale"] += 1
-            reason = _replaced_by(state.peer)
-        elif peer.incarnation <= last:
+        elif peer.incarnation <= self._last(peer.actor_id):
             self.counters["refused"] += 1
         else:
-            return False
-        self.refusals.append((peer, reason))
-        return True
+            self.counters["unknown"] += 1
 
 
 def _replaced_by(peer: Peer) -> str:

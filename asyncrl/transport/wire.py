@@ -37,10 +37,7 @@ from asyncrl.transport.protocol import (
     Finish,
     Refusal,
     Request,
-    Resend,
     Subject,
-    Sync,
-    Welcome,
 )
 
 WireMessage = (
@@ -49,14 +46,11 @@ WireMessage = (
     | ActorReport
     | EvaluationReport
     | Request
-    | Sync
-    | Welcome
     | Ack
     | Finish
     | Refusal
     | Delivery
     | EnvDelivery
-    | Resend
 )
 """All messages of both sides."""
 
@@ -240,7 +234,7 @@ _TEXT: _Field = str, Fields.text
 _NUMBERS: _Field = _put_numbers, Fields.numbers
 _SUBJECT: _Field = str, lambda fields, _: fields.subject(*get_args(Subject))
 
-_FROM_ACTOR = Hello, ActorReport, EvaluationReport, Request, Sync
+_FROM_ACTOR = Hello, ActorReport, EvaluationReport, Request
 """Their headers begin with the sender."""
 
 _HEADERS: Mapping[type[WireMessage], Mapping[str, _Field]] = {
@@ -258,11 +252,8 @@ _HEADERS: Mapping[type[WireMessage], Mapping[str, _Field]] = {
         "score": (float, Fields.number),
         "record": _NUMBERS,
     },
-    Request: {"subject": _SUBJECT, "have": _ANY, "delivered": _NUMBER},
-    Sync: dict.fromkeys(("sent", "reports"), _NUMBER),
-    Welcome: {},
-    Ack: dict.fromkeys(("seq", "reports", "delivered", "granted"), _NUMBER),
-    Resend: dict.fromkeys(("seq", "reports"), _NUMBER),
+    Request: {"subject": _SUBJECT, "have": _ANY},
+    Ack: dict.fromkeys(("seq", "reports", "granted"), _NUMBER),
     Finish: {},
     Refusal: {"reason": (lambda reason: reason[:MAX_REASON], Fields.text)},
     EnvDelivery: {"number": _FROM_1, "kwargs": _TEXT},
@@ -282,7 +273,7 @@ def take(cls: type[WireMessage], fields: Fields) -> dict[str, Any]:
     return values | {name: read(fields, name) for name, (_, read) in _HEADERS[cls].items()}
 
 
-PROTOCOL = 13
+PROTOCOL = 14
 """Protocol version. Raise it whenever the layout of any message changes."""
 
 Frame = bytes | bytearray | memoryview

@@ -2,9 +2,10 @@
 
 Every call first handles what has arrived, which costs about a microsecond if nothing has.
 
-After a broken connection libzmq makes a new one, and silently loses what was in flight. So
-experience and reports are kept until they are acknowledged, and requests are repeated after a
-timeout: the `Hello`, acknowledgements, models.
+A link lives as long as its connection. If that breaks, libzmq makes a new one, and silently loses
+what was in flight; so the link raises `ConnectionLost`, its actor ends, and the manager starts the
+next incarnation. Until learner and actor have agreed on a connection, libzmq tries again, and
+nothing is lost.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import json
 import logging
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,13 @@ from typing import cast
 
 import zmq
 
-from asyncrl.core.errors import Refused, TransportClosed, TransportError, WireError
+from asyncrl.core.errors import (
+    ConnectionLost,
+    Refused,
+    TransportClosed,
+    TransportError,
+    WireError,
+)
 from asyncrl.core.messages import EnvChange, Experience, Hello, ModelInfo, Peer, Report
 from asyncrl.core.transport import Topic
 from asyncrl.transport.protocol import (
@@ -32,10 +38,7 @@ from asyncrl.transport.protocol import (
     Finish,
     Refusal,
     Request,
-    Resend,
     Subject,
-    Sync,
-    Welcome,
     newest_with_credit,
 )
 from asyncrl.transport.wire import Frame, WireFormat, WireMessage
@@ -44,6 +47,7 @@ from asyncrl.transport.zeromq_socket import (
     Curve,
     ZmqTransportConfig,
     make_actor_socket,
+    poller_of,
     receive,
     routing_id,
     routing_prefix,
@@ -51,13 +55,13 @@ from asyncrl.transport.zeromq_socket import (
 
 _log = logging.getLogger(__name__)
 _READABLE = int(zmq.POLLIN)  # as an enum, an operation on it takes a microsecond
-# Limit of unread reports. Actors send one per second, and none while they wait for credit.
 _SILENCE_WARNING_S = 60.0
 """Seconds after which an actor whose `Hello` got no reply logs the likely reason. It keeps waiting,
 since the learner may be stopped; its manager ends actors that cannot connect to a running
 learner."""
 
-_MOST_UNREAD = 256
+_LOOK_S = 1.0
+"""Seconds after which an actor that never waits checks whether its connection is still there."""
 
 
 class ZmqActorLink:
@@ -85,37 +89,26 @@ class ZmqActorLink:
         self._connections = ConnectionLog(self._socket)
         self._socket.connect(endpoint)
         self._events = cast(Callable[[], int], partial(self._socket.getsockopt, zmq.EVENTS))
-        self._poller = zmq.Poller()
+        self._poller = poller_of(self._connections.socket)
+        self._look_at = 0.0
         self._warn_at = float("inf")
-        self._welcomed = False
+        self._has_introduced = self._welcomed = self._finish = False
         self._refusal: str | None = None
-        self._finish = False
-        self._hello: Hello | None = None
-        self._sent = 0
-        self._acknowledged = 0
-        self._granted = 0
-        self._waits_to_begin = False
-        self._unacknowledged: deque[tuple[int, list[zmq.Frame]]] = deque()
-        self._reports = 0
-        self._unread: deque[tuple[int, list[zmq.Frame]]] = deque()
-        self._unsynced = False
-        self._asked_at = 0.0
+        self._sent = self._acknowledged = self._granted = 0
+        self._reports = self._reports_read = 0
         self._newest: dict[Subject, Delivery | EnvDelivery] = {}
-        self._deliveries_known = 0
-        """Number of those that have arrived or are known to be lost."""
-        self._requested_at: dict[Subject, float] = {}
+        self._requested: set[Subject] = set()
 
     def hello(self, message: Hello, timeout_s: float = 0.0) -> bool:
         """Introduce this actor; False if the learner has not answered within `timeout_s`."""
         self._handle_arrived()
-        if self._hello is None:
-            self._hello = message
-            self._asked_at = self._clock()
-            self._warn_at = self._asked_at + _SILENCE_WARNING_S
-            self._put(self._wire.encode(message))
+        if not self._has_introduced:
+            self._has_introduced = self._put(self._wire.encode(message))
+            self._warn_at = self._clock() + _SILENCE_WARNING_S
         deadline = self._clock() + timeout_s
         while not self._welcomed:
-            if not self._wait(deadline, zmq.POLLIN):
+            self._check_silence()
+            if not self._wait(deadline):
                 return False
             self._handle_arrived()
         return True
@@ -125,49 +118,37 @@ class ZmqActorLink:
         if seq <= self._granted:  # at each step: without reading the socket
             return True
         self._handle_arrived()
-        if not self._waits_to_begin and not self._unacknowledged and not self._unread:
-            self._asked_at = self._clock()
         deadline = self._clock() + timeout_s
-        self._waits_to_begin = True
         while seq > self._granted:
-            if not self._wait(deadline, zmq.POLLIN):
+            if not self._wait(deadline):
                 return False
             self._handle_arrived()
             if seq > self._granted and "act" in self._newest:
                 return False
-        self._waits_to_begin = False
         return True
 
     def send(self, message: Experience | Report, timeout_s: float) -> bool:
         """Send, or return False if there was no credit within `timeout_s` (reports need none).
 
         The arrays are copied before it returns. Raises `Refused` if the learner has refused this
-        actor.
+        actor, and `ConnectionLost` if the connection broke.
         """
         if not isinstance(message, Experience):
             message = replace(message, seq=self._reports + 1)
-        frames: list[zmq.Frame] = []
         deadline = self._clock() + timeout_s
         while True:
             self._handle_arrived()
             credit = self._has_credit(message)
-            if credit:
-                # A copy into libzmq's own memory. Zero-copy needs a thread that waits for the
-                # arrays' return, and was no faster at any size of experience.
-                frames = frames or [zmq.Frame(f, copy=True) for f in self._wire.encode(message)]
-                if self._put(frames):
-                    break
+            # The arrays are copied into libzmq's own memory. Zero-copy needs a thread that waits
+            # for their return, and was no faster at any size of experience.
+            if credit and self._put(self._wire.encode(message)):
+                break
             if not self._wait(deadline, zmq.POLLIN | (zmq.POLLOUT if credit else 0)):
                 return False
-        self._unsynced = True
-        if not self._unacknowledged and not self._unread:
-            self._asked_at = self._clock()
         if isinstance(message, Experience):
             self._sent = message.seq
-            self._unacknowledged.append((message.seq, frames))
         else:
             self._reports = message.seq
-            self._unread.append((message.seq, frames))
         return True
 
     def latest_model(
@@ -181,7 +162,7 @@ class ZmqActorLink:
             if timeout_s <= 0:
                 return None
             deadline = deadline or self._clock() + timeout_s
-            if not self._wait(deadline, zmq.POLLIN):
+            if not self._wait(deadline):
                 return None
 
     def env_change(self, newer_than: int) -> EnvChange | None:
@@ -201,11 +182,9 @@ class ZmqActorLink:
         deadline = self._clock() + timeout_s
         while True:
             self._handle_arrived()
-            if not self._unacknowledged and not self._unread:
+            if self._acknowledged >= self._sent and self._reports_read >= self._reports:
                 return True
-            if self._unsynced:
-                self._unsynced = not self._sync()
-            if not self._wait(deadline, zmq.POLLIN):
+            if not self._wait(deadline):
                 return False
 
     def close(self) -> None:
@@ -219,12 +198,11 @@ class ZmqActorLink:
         """Return what has arrived of a subject if it is newer; request what comes after it."""
         self._handle_arrived()
         news = self._newest.pop(subject, None)
-        if news is not None:
-            self._request(subject, max(news.number, newer_than))
-            return news if news.number > newer_than else None
-        if self._is_due(subject):
-            self._request(subject, newer_than)
-        return None
+        if subject not in self._requested:
+            have = max(news.number, newer_than) if news else newer_than
+            if self._put(self._wire.encode(Request(self._peer, subject, have))):
+                self._requested.add(subject)
+        return news if news and news.number > newer_than else None
 
     def _handle_arrived(self) -> None:
         """Handle all that has arrived, then raise if this link can no longer be used."""
@@ -238,23 +216,19 @@ class ZmqActorLink:
             if frames is None:
                 break
             self._on(self._wire.decode([frame.buffer for frame in frames]))
-        if self._refusal is not None:
-            raise Refused(self._refusal)
-        if self._hello is not None:
-            self._ask_again(self._hello)
+        if self._refusal is not None or self._clock() >= self._look_at:
+            self._check_connection()
 
     def _on(self, message: WireMessage) -> None:
         match message:
-            case Ack() | Resend():
-                self._on_progress(message)
-            case Delivery() | EnvDelivery():
-                self._deliveries_known += 1
-                held = self._newest.get(message.subject)
-                if held is None or message.number > held.number:
-                    self._newest[message.subject] = message
-            case Welcome():
+            case Ack():
                 self._welcomed = True
-                self._connections.close()
+                self._acknowledged = max(self._acknowledged, message.seq)
+                self._granted = max(self._granted, message.granted)
+                self._reports_read = max(self._reports_read, message.reports)
+            case Delivery() | EnvDelivery():
+                self._newest[message.subject] = message
+                self._requested.discard(message.subject)
             case Finish():
                 self._finish = True
             case Refusal(reason):
@@ -262,52 +236,26 @@ class ZmqActorLink:
             case _:
                 raise WireError(f"a learner does not send {type(message).__name__}")
 
-    def _on_progress(self, message: Ack | Resend) -> None:
-        """Process an acknowledgement or a request to send again."""
-        for kept, seq in ((self._unacknowledged, message.seq), (self._unread, message.reports)):
-            if isinstance(message, Resend):
-                for frames in [frames for number, frames in kept if number > seq]:
-                    self._put(frames)
-                continue
-            while kept and kept[0][0] <= seq:
-                kept.popleft()
-                self._asked_at = self._clock()
-        if isinstance(message, Ack):
-            self._acknowledged = max(self._acknowledged, message.seq)
-            self._granted = max(self._granted, message.granted)
-            if message.delivered > self._deliveries_known:
-                # One was sent before this message and has not arrived: request it again.
-                self._deliveries_known = message.delivered
-                self._requested_at.clear()
+    def _check_connection(self) -> None:
+        """Raise if the connection broke, or the learner refuses this actor or its key.
 
-    def _ask_again(self, hello: Hello) -> None:
-        """Repeat the `Hello`, or ask what has arrived, after an interval without an answer."""
-        waits = self._unacknowledged or self._unread or self._waits_to_begin
-        if self._welcomed and not waits:
-            return
-        now = self._clock()
-        if not self._welcomed:
-            self._check_silence(now)
-        if now - self._asked_at >= self._config.request_interval_s:
-            self._asked_at = now
-            if self._welcomed:
-                self._sync()
-            else:
-                self._put(self._wire.encode(hello))
-
-    def _sync(self) -> bool:
-        """Ask the learner which messages it has received so far."""
-        return self._put(self._wire.encode(Sync(self._peer, self._sent, self._reports)))
-
-    def _check_silence(self, now: float) -> None:
-        """Raise if the learner rejects the key; else log at intervals the likely reason."""
+        In this order: what follows a break may be refused, as it has gaps.
+        """
+        self._look_at = self._clock() + _LOOK_S
         self._connections.read()
+        if self._connections.is_broken:
+            raise ConnectionLost(f"the connection to the learner at {self._endpoint} broke")
         if self._connections.counts["denied"]:
             raise Refused(
                 f"the learner at {self._endpoint} does not accept the key of {self._peer}, which "
                 "was revoked or belongs to another run"
             )
-        if now >= self._warn_at:
+        if self._refusal is not None:
+            raise Refused(self._refusal)
+
+    def _check_silence(self) -> None:
+        """Log at intervals the likely reason why the learner does not answer."""
+        if (now := self._clock()) >= self._warn_at:
             self._warn_at = now + _SILENCE_WARNING_S
             _log.warning(
                 "the learner at %s has not answered %s for %g s; %s",
@@ -319,31 +267,23 @@ class ZmqActorLink:
 
     def _has_credit(self, message: Experience | Report) -> bool:
         if not isinstance(message, Experience):
-            return len(self._unread) < _MOST_UNREAD
+            return True
         credit = newest_with_credit(self._granted, self._acknowledged, self._config.window)
         return self._welcomed and message.seq <= credit
 
-    def _is_due(self, subject: Subject) -> bool:
-        asked = self._requested_at.get(subject)
-        return asked is None or self._clock() - asked >= self._config.request_interval_s
-
-    def _request(self, subject: Subject, have: int) -> None:
-        request = Request(self._peer, subject, have, self._deliveries_known)
-        self._put(self._wire.encode(request))
-        self._requested_at[subject] = self._clock()
-
-    def _put(self, frames: Sequence[Frame | zmq.Frame]) -> bool:
+    def _put(self, frames: Sequence[Frame]) -> bool:
         try:
             self._socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again:
             return False
         return True
 
-    def _wait(self, deadline: float, events: int) -> bool:
-        """Wait for an event; return False after the deadline."""
+    def _wait(self, deadline: float, events: int = zmq.POLLIN) -> bool:
+        """Wait for an event of the socket or the connection; return False after the deadline."""
+        self._look_at = 0.0
         left = deadline - self._clock()
         if left <= 0:
             return False
         self._poller.register(self._socket, events)
-        self._poller.poll(ceil(min(left, self._config.request_interval_s) * 1000))
+        self._poller.poll(ceil(left * 1000))
         return True

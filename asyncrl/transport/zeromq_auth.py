@@ -149,6 +149,8 @@ class ConnectionLog:
         self.counts: Counter[str] = Counter()
         """`connected`, `accepted`, `agreed`, `denied`, `failed`, `aborted`, `disconnected`."""
         self._open: set[int] = set()
+        self.is_broken = False
+        """Whether a connection has ended after both ends had agreed on it."""
 
     @property
     def open(self) -> int:
@@ -167,11 +169,12 @@ class ConnectionLog:
             event = parse_monitor_message(self.socket.recv_multipart(zmq.NOBLOCK))
             name = _EVENTS.get(int(event["event"]), "other")
             news[name] += 1
+            self.counts[name] += 1
+            self.is_broken |= name == "disconnected" and self.counts["agreed"] > 0
             if name == "accepted":
                 self._open.add(event["value"])
             elif name == "disconnected":
                 self._open.discard(event["value"])
-        self.counts.update(news)
         return news
 
     def why_silent(self) -> str:

@@ -22,7 +22,15 @@ from math import ceil
 import zmq
 
 from asyncrl.core.errors import TransportClosed, TransportError, WireError
-from asyncrl.core.messages import ActorReport, EnvChange, Hello, Message, ModelInfo, Peer, Report
+from asyncrl.core.messages import (
+    ActorReport,
+    EnvChange,
+    Experience,
+    Hello,
+    Message,
+    ModelInfo,
+    Peer,
+)
 from asyncrl.core.transport import Topic, Transport
 from asyncrl.transport.protocol import (
     Ack,
@@ -32,10 +40,7 @@ from asyncrl.transport.protocol import (
     PeerTable,
     Refusal,
     Request,
-    Resend,
     Subject,
-    Sync,
-    Welcome,
 )
 from asyncrl.transport.wire import ForeignProtocol, ForeignRun, Frame, WireFormat
 from asyncrl.transport.zeromq_auth import Authenticator, ConnectionLog, RejectionLog
@@ -104,10 +109,9 @@ class ZmqLearnerLink:
         self._wake_sender.setblocking(False)
         self._poller = poller_of(*held, self._wake_receiver)
         self._lock = threading.Lock()
-        self._closed = self._woken = self._finish = False
+        self._closed = self._woken = self._finish = self._has_ended = False
         self._newest: dict[Subject, tuple[int, list[Frame | zmq.Frame]]] = {}
         self._has_news = False
-        self._asked_to_finish: set[Peer] = set()
         self._leaving: set[bytes] = set()  # or have exited: they need no answers
         self._fenced, self._admitted, self._names = set[bytes](), set[Peer](), dict[Peer, bytes]()
         self.traffic_bytes = Counter[Peer]()
@@ -264,10 +268,12 @@ class ZmqLearnerLink:
             if not self._has_news:
                 return
             self._has_news = False
+            ends = self._finish and not self._has_ended
+            self._has_ended = self._finish
         for (peer, subject), have in list(self._requests.items()):
             self._answer(peer, subject, have)
-        for peer in self._table.peers:
-            self._finish_if_asked(peer)
+        for peer in self._table.peers if ends else ():
+            self._send(peer, Finish())
 
     def _receive(self) -> list[Message]:
         messages: list[Message] = []
@@ -319,38 +325,25 @@ class ZmqLearnerLink:
         for peer in self._table.peers:
             if self._name(peer) == name:
                 self._table.refuse(peer, f"the learner could not read a message: {error}")
-        self._notify_peers()
+        self._carry_out_refusals()
 
     def _handle(self, message: _FromActor) -> Message | None:
         """Handle what a message asks of the link itself; return it if it is for the caller."""
-        if isinstance(message, Request | Sync):
+        if isinstance(message, Request):
             if self._table.hears(message.peer):
-                self._respond(message)
-            self._notify_peers()
+                self._requests[message.peer, message.subject] = message.have
+                self._answer(message.peer, message.subject, message.have)
             return None
         admitted = self._table.admits(message)
-        self._notify_peers()
-        if admitted and isinstance(message, Hello):
-            self._send(message.peer, Welcome())
-            self._finish_if_asked(message.peer)
-        elif admitted and isinstance(message, Report):
-            if isinstance(message, ActorReport) and message.final:
-                self._forget_requests(message.peer)
-                self._leaving.add(self._name(message.peer))
+        self._carry_out_refusals()
+        if admitted and not isinstance(message, Experience):
             self._send(message.peer, self._table.ack(message.peer))
-        return message if admitted else None
-
-    def _respond(self, message: Request | Sync) -> None:
-        """Answer, and repeat what may have been lost since this peer's last message."""
-        if self._finish:
+        if admitted and isinstance(message, Hello) and self._has_ended:
             self._send(message.peer, Finish())
-        if isinstance(message, Sync):
-            self._table.syncs(message)
-        elif self._table.may_be_sent(message):
-            self._requests[message.peer, message.subject] = message.have
-            self._answer(message.peer, message.subject, message.have)
-            return
-        self._send(message.peer, self._table.ack(message.peer))
+        elif admitted and isinstance(message, ActorReport) and message.final:
+            self._forget_requests(message.peer)
+            self._leaving.add(self._name(message.peer))
+        return message if admitted else None
 
     def _answer(self, peer: Peer, subject: Subject, have: int) -> None:
         """Send the newest of a subject if it is newer; otherwise keep the request until one is."""
@@ -358,19 +351,10 @@ class ZmqLearnerLink:
             number, frames = self._newest.get(subject, (have, []))
         if number > have:
             del self._requests[peer, subject]
-            self._table.delivers(peer, subject)
             self._send_frames(self._name(peer), frames)
             self._count(peer, frames)
 
-    def _finish_if_asked(self, peer: Peer) -> None:
-        if self._finish and peer not in self._asked_to_finish:
-            self._asked_to_finish.add(peer)
-            self._send(peer, Finish())
-
-    def _notify_peers(self) -> None:
-        """Carry out what the table has decided."""
-        while self._table.resends:
-            self._send(*self._table.resends.popleft())
+    def _carry_out_refusals(self) -> None:
         while self._table.refusals:
             peer, reason = self._table.refusals.popleft()
             _log.info("refusing %s: %s", peer, reason)
@@ -392,8 +376,7 @@ class ZmqLearnerLink:
         try:
             self._socket.send_multipart([name, *frames], zmq.NOBLOCK)
         except zmq.ZMQError as error:
-            # It has exited, or has not read a thousand messages; an actor that comes back asks
-            # again.
+            # It has exited or lost its connection, or has not read a thousand messages.
             if error.errno not in {zmq.EHOSTUNREACH, zmq.EAGAIN}:
                 raise
             return False
@@ -409,5 +392,5 @@ class ZmqLearnerLink:
 
 _FENCED = "the learner had lost this actor with its host, and no longer hears it"
 
-_FromActor = Message | Request | Sync
-_ToActor = Ack | Finish | Refusal | Resend | Welcome
+_FromActor = Message | Request
+_ToActor = Ack | Finish | Refusal

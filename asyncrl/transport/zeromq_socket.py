@@ -76,15 +76,12 @@ class ZmqTransportConfig:
 
     heartbeat_interval_s: Positive = 2.0
     """Seconds between heartbeats over TCP. A connection is closed after three intervals of
-    silence."""
+    silence, and its actor is started again."""
 
     window: Count = 8
     """Maximum number of unacknowledged messages of experience per actor. A killed actor loses at
     most these. If more are needed to keep an actor far away busy, the learner allows up to 64, or
     up to the square of a window below 8; with 1 it never does."""
-
-    request_interval_s: Positive = 5.0
-    """Seconds after which an actor repeats a request without a reply, in case it was lost."""
 
     max_message_bytes: Count = 64 << 20
     """Maximum size of one message of experience in bytes. A peer that sends more is

@@ -28,7 +28,7 @@ _ATTACKS: dict[Size, int] = {"small": 600, "full": 25_000}
 """On each of the two sockets."""
 
 _CALM_S: dict[Size, float] = {"small": 2.0, "full": 20.0}
-_CONFIG = ZmqTransportConfig(max_message_bytes=1 << 20, request_interval_s=0.2)
+_CONFIG = ZmqTransportConfig(max_message_bytes=1 << 20)
 _GROWTH_BYTES = 5_000_000
 _LEAST_SHARE = 0.8
 _MESSAGES_PER_S = 200.0

@@ -53,7 +53,7 @@ class Net:
             "ipc": partial(ZmqTransport.ipc, directory),
             "loopback": ZmqTransport.loopback,
             "curve": partial(ZmqTransport.tcp, "tcp://127.0.0.1"),
-        }[kind](schema=SCHEMA, config=ZmqTransportConfig(window=WINDOW, request_interval_s=SOON_S))
+        }[kind](schema=SCHEMA, config=ZmqTransportConfig(window=WINDOW))
         self.learner = self.transport.listen()
         self.actors: list[ActorLink] = []
         self.received: list[Message] = []

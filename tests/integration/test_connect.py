@@ -21,9 +21,18 @@ from asyncrl.core.callback import Callback, Training
 from asyncrl.core.errors import ConfigError, Refused, TransportClosed, TransportError
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.extensions.connect.connect import Connection, connect
+from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.run.join_key import JoinKey
-from tests.integration.test_hosts import CONFIG, built, check, restarts
+from tests.integration.test_hosts import (
+    CONFIG,
+    built,
+    check,
+    detour,
+    once,
+    restarts,
+    wait_for_restarts,
+)
 from tests.support import warm
 from tests.support.fakes import ConstantConfig
 from tests.support.helpers import wait_until
@@ -37,9 +46,11 @@ SOON = replace(CONFIG, hosts=replace(CONFIG.hosts, learner_timeout_s=2.0))
 
 
 @contextmanager
-def training(key: Path, **parts: Any) -> Iterator[list[TrainResult]]:
+def training(
+    key: Path, trainer: AsyncTrainer | None = None, **parts: Any
+) -> Iterator[list[TrainResult]]:
     """Train in a thread; the result is there after the block."""
-    trainer = built(key, **parts)
+    trainer = trainer or built(key, **parts)
     results: list[TrainResult] = []
     thread = threading.Thread(target=lambda: results.append(trainer.train()))
     thread.start()
@@ -112,6 +123,28 @@ def test_a_loop_that_waits_too_long_learns_why(tmp_path: Path) -> None:
                 play(actor)
         finally:
             learns.set()
+
+
+@pytest.mark.fault("F28")
+def test_a_loop_acts_on_in_its_next_incarnation_when_its_connection_broke(tmp_path: Path) -> None:
+    key, done = tmp_path / "join.key", list[Any]()
+
+    def before(trainer: AsyncTrainer) -> None:
+        if once(trainer, 100, done):
+            proxy.cut()
+            wait_for_restarts(trainer, 1)
+
+    with (
+        detour(key, before) as (trainer, proxy),
+        training(key, trainer) as results,
+        connect(key) as actor,
+    ):
+        steps = play(actor)
+    (result,) = results
+    check(result)
+    assert restarts(result) == 1
+    assert 0 < result.env_steps <= steps
+    assert result.ledger["lost"] <= steps - result.ledger["stored"]
 
 
 LEARNS = """

@@ -43,7 +43,7 @@ DEADLINE_S = 60.0
 CONFIG: RunConfig = config(
     launcher="hosts",
     hosts=HostsConfig(min_actors=0, host_timeout_s=60.0),
-    transport=ZmqTransportConfig(bind="tcp://127.0.0.1", request_interval_s=0.5),
+    transport=ZmqTransportConfig(bind="tcp://127.0.0.1"),
     evaluate=EvaluationConfig(where="off"),
 )
 
@@ -260,12 +260,45 @@ def test_a_host_that_hangs_is_replaced_and_comes_back(
     check(result)
 
 
+@contextmanager
+def detour(key: Path, before: Callable[[AsyncTrainer], None]) -> Iterator[tuple[AsyncTrainer, Any]]:
+    """Build a run whose hosts connect through a proxy."""
+    proxy = Proxy()
+    transport = replace(CONFIG.transport, advertise=f"127.0.0.1:{proxy.port}")
+    trainer: Any = built(key, replace(CONFIG, transport=transport), before=before)
+    proxy.server_port = int(trainer.source._link.address.endpoint.rpartition(":")[2])
+    try:
+        yield trainer, proxy
+    finally:
+        proxy.close()
+
+
+@pytest.mark.fault("F28", "F32")
+def test_connections_that_break_cost_their_actors_a_restart_and_no_host(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key, done = tmp_path / "join.key", list[Any]()
+
+    def before(trainer: AsyncTrainer) -> None:
+        if once(trainer, 100, done):
+            proxy.cut()
+            wait_for_restarts(trainer, 2)
+
+    with detour(key, before) as (trainer, proxy), hosts_of(key) as hosts:
+        hosts.join()
+        result = trainer.train()
+    check(result)
+    assert restarts(result) == 2
+    assert [(host["started"], host["lost"]) for host in result.hosts.values()] == [(4, 0)]
+    assert caplog.text.count("lost its connection to the learner") == 2
+    assert "Traceback" not in caplog.text
+
+
 @pytest.mark.fault("F28")
 def test_a_partition_loses_and_doubles_nothing_unsaid(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     key, done = tmp_path / "join.key", list[Any]()
-    proxy = Proxy()
 
     def before(trainer: AsyncTrainer) -> None:
         if once(trainer, 100, done):
@@ -275,15 +308,9 @@ def test_a_partition_loses_and_doubles_nothing_unsaid(
             proxy.stalled.clear()
 
     lost_at: list[Any] = []
-    transport = replace(CONFIG.transport, advertise=f"127.0.0.1:{proxy.port}")
-    trainer = built(key, replace(CONFIG, transport=transport), before=before)
-    proxy.server_port = int(trainer.source._link.address.endpoint.rpartition(":")[2])  # type: ignore[attr-defined]
-    try:
-        with hosts_of(key) as hosts:
-            hosts.join()
-            result = trainer.train()
-    finally:
-        proxy.close()
+    with detour(key, before) as (trainer, proxy), hosts_of(key) as hosts:
+        hosts.join()
+        result = trainer.train()
     check(result)
     assert restarts(result) >= 2
     assert "joins again" in caplog.text

@@ -389,10 +389,10 @@ def test_record_adds_up_and_knows_its_names(slow_station: Station) -> None:
     assert record["ledger/produced"] == sum(record[f"ledger/{part}"] for part in parts)
     assert {"ms/recv", "ms/push"} <= set(record)
     assert "link/malformed" not in record, "absent until there is one"
-    slow_station.link.counters |= {"malformed": 3, "duplicate": 1}
+    slow_station.link.counters |= {"malformed": 3, "stale": 1}
     second = slow_station.proxy.record()
     assert not {"ms/recv", "ms/push"} & set(second), "nothing since then"
-    assert (second["link/malformed"], second["link/duplicate"]) == (3.0, 1.0)
+    assert (second["link/malformed"], second["link/stale"]) == (3.0, 1.0)
     for name, value in (record | second).items():
         assert describe(name) is not None, name
         assert type(value) is float

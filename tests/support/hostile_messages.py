@@ -27,9 +27,6 @@ from asyncrl.transport.protocol import (
     Finish,
     Refusal,
     Request,
-    Resend,
-    Sync,
-    Welcome,
 )
 from asyncrl.transport.wire import WireFormat, WireMessage
 from tests.support.sample_messages import (
@@ -50,15 +47,12 @@ EXAMPLES: list[WireMessage] = [
     make_experience(1),
     make_report(),
     EvaluationReport(peer=PEER, model_version=VERSION, score=1.5, record={"a": 1.0}, seq=2),
-    Request(PEER, "act", 3, 4),
-    Sync(PEER, 4, 5),
-    Welcome(),
+    Request(PEER, "act", 3),
     Ack(6, 2, 4),
     Finish(),
     Refusal("a reason"),
     Delivery("act", make_model(1)),
     EnvDelivery(1, '{"gravity": [1.0, 2.0]}'),
-    Resend(7, 3),
 ]
 INFERENCE = InferenceWire(WIRE)
 INFERENCE_EXAMPLES: list[InferenceMessage] = [

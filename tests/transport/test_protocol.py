@@ -1,15 +1,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 
 import asyncrl
-from asyncrl.core.messages import SOFTWARE, Hello
+from asyncrl.core.messages import SOFTWARE, Hello, Message
 from asyncrl.core.types import MOST_ACTORS
-from asyncrl.transport.protocol import _MOST_PEERS, Ack, PeerTable, Request, Resend, Sync
+from asyncrl.transport.protocol import _MOST_PEERS, Ack, PeerTable
 from tests.support.sample_messages import (
     PEER,
     SCHEMA,
@@ -28,72 +29,44 @@ def table() -> PeerTable:
 
 
 @pytest.mark.fault("F32")
-def test_experience_counts_once_and_what_follows_a_gap_waits_for_it(table: PeerTable) -> None:
+@pytest.mark.parametrize("seq", [1, 3])
+@pytest.mark.parametrize("make", [make_experience, lambda seq: make_report(seq=seq)])
+def test_messages_count_once_and_what_follows_a_gap_ends_the_incarnation(
+    table: PeerTable, make: Callable[[int], Message], seq: int
+) -> None:
     table.admits(make_hello())
-    assert table.admits(make_experience(1))
-    assert not table.admits(make_experience(1))
-    assert table.acknowledges(PEER, 1)
-    assert not table.admits(make_experience(3))
-    assert not table.admits(make_experience(4))
-    assert list(table.resends) == [(PEER, Resend(1))], "asked for once, not for each that follows"
-    assert [table.admits(make_experience(seq)) for seq in (2, 3, 4)] == [True, True, True]
-    assert table.counters == {"after_gap": 2, "duplicate": 1}
+    assert table.admits(make(1))
+    assert not table.admits(make(seq))
+    assert [peer for peer, _ in table.refusals] == [PEER]
+    assert not table.admits(make(2))
+    assert table.counters == {"after_gap": 1, "refused": 1}
+    assert not table.acknowledges(PEER, 1)
+    assert table.admits(make_hello(NEXT_INCARNATION))
 
 
-@pytest.mark.fault("F32")
-def test_a_sync_reports_what_never_came(table: PeerTable) -> None:
+def test_an_acknowledgement_says_what_was_handled_read_and_granted(table: PeerTable) -> None:
     table.admits(make_hello())
-    table.admits(make_experience(1))
-    table.acknowledges(PEER, 1)
-    table.syncs(Sync(PEER, sent=1))
-    assert not table.resends
-    table.syncs(Sync(PEER, sent=3))
-    assert list(table.resends) == [(PEER, Resend(1))]
-    assert table.ack(PEER) == Ack(1, 0)
-    table.admits(make_report())
-    table.syncs(Sync(PEER, sent=1, reports=2))
-    assert table.resends[-1] == (PEER, Resend(1, 1))
-    assert table.ack(PEER) == Ack(1, 1)
+    for message in (make_experience(1), make_experience(2), make_report()):
+        assert table.admits(message)
+    assert table.acknowledges(PEER, 1, 4)
+    assert not table.acknowledges(PEER, 1, 3)
+    assert not table.acknowledges(PEER, 3), "it has not arrived"
+    assert table.ack(PEER) == Ack(1, 1, 4)
 
 
-@pytest.mark.fault("F31")
-def test_one_model_of_a_topic_is_under_way_at_a_time(table: PeerTable) -> None:
-    """As far as its actor knows: an acknowledgement has reported lost ones."""
-    table.admits(make_hello())
-    for models in range(3):
-        for _ in range(2):
-            assert table.may_be_sent(Request(PEER, "act", -1, models))
-        table.delivers(PEER, "act")
-        assert not table.may_be_sent(Request(PEER, "act", -1, models))
-    assert table.may_be_sent(Request(PEER, "evaluate", -1, 0)), "of another"
-    table.delivers(PEER, "evaluate")
-    assert not table.may_be_sent(Request(PEER, "evaluate", -1, 3))
-    assert table.may_be_sent(Request(PEER, "act", -1, 3))
-    table.admits(make_hello(NEXT_INCARNATION))
-    assert table.may_be_sent(Request(NEXT_INCARNATION, "act", -1, 0))
-
-
-@pytest.mark.fault("F32")
-def test_reports_count_once_and_in_order(table: PeerTable) -> None:
-    table.admits(make_hello())
-    assert [table.admits(make_report(seq=seq)) for seq in (1, 1, 3, 4, 2, 3, 4, 2)] == [
-        *(True, False, False, False),
-        *(True, True, True, False),
-    ]
-    assert list(table.resends) == [(PEER, Resend(0, 1))], "asked for once"
-    assert table.counters == {"duplicate": 2, "after_gap": 2}
-    assert table.ack(PEER) == Ack(0, 4)
-
-
-@pytest.mark.fault("F31")
-def test_a_refused_incarnation_gets_the_refusal_again_with_each_message(table: PeerTable) -> None:
-    """It may not have heard it, and would wait forever."""
-    table.refuse(NEXT_INCARNATION, "why")
+@pytest.mark.fault("F26")
+@pytest.mark.parametrize("refused", [False, True])
+def test_an_incarnation_is_admitted_once_and_no_earlier_one_after_it(
+    table: PeerTable, *, refused: bool
+) -> None:
+    assert table.admits(make_hello(NEXT_INCARNATION))
+    if refused:
+        table.refuse(NEXT_INCARNATION, "why")
     for peer in (NEXT_INCARNATION, PEER):
-        for message in (make_hello(peer), make_experience(1, peer), make_report(peer)):
-            table.refusals.clear()
-            assert not table.admits(message)
-            assert list(table.refusals) == [(peer, "why")]
+        table.refusals.clear()
+        assert not table.admits(make_hello(peer))
+        assert [(to, "incarnation 1" in why) for to, why in table.refusals] == [(peer, True)]
+    assert not table.admits(make_report(PEER))
 
 
 @pytest.mark.fault("F31")
@@ -101,7 +74,6 @@ def test_objection_to_a_later_incarnation_turns_away_no_admitted_peer(table: Pee
     table.admits(make_hello())
     assert not table.admits(Hello(peer=NEXT_INCARNATION, schema_hash="another"))
     table.refusals.clear()
-    assert table.admits(make_hello())
     assert table.admits(make_report())
     assert not table.refusals
 

@@ -29,9 +29,6 @@ from asyncrl.transport.protocol import (
     Finish,
     Refusal,
     Request,
-    Resend,
-    Sync,
-    Welcome,
 )
 from asyncrl.transport.wire import (
     DTYPES,
@@ -44,7 +41,6 @@ from asyncrl.transport.wire import (
     WireMessage,
 )
 from tests.support.sample_messages import (
-    PEER,
     SCHEMA,
     make_evaluation,
     make_experience,
@@ -121,14 +117,11 @@ messages: st.SearchStrategy[WireMessage] = st.one_of(
         record=numbers,
         seq=st.integers(1, 2**63 - 1),
     ),
-    st.builds(Request, peers, subjects, st.integers(-1, 2**63 - 1), counts),
+    st.builds(Request, peers, subjects, st.integers(-1, 2**63 - 1)),
     st.builds(Delivery, topics, models),
     st.builds(EnvDelivery, st.integers(1, 2**63 - 1), names),
-    st.builds(Sync, peers, counts, counts),
     st.builds(Ack, counts, counts, counts),
-    st.builds(Resend, counts, counts),
     st.builds(Refusal, names),
-    st.just(Welcome()),
     st.just(Finish()),
 )
 
@@ -307,7 +300,7 @@ def test_columns_that_do_not_fit_the_schema_are_not_sent(name: str, array: np.nd
         Delivery("act", ModelInfo(version=make_model(1).version, params={"w": np.array([None])})),
         Delivery("act", ModelInfo(version=make_model(1).version, params={"w": "text"})),
         Delivery("act", ModelInfo(version=make_model(1).version, params={"w": np.zeros(1 << 18)})),
-        Sync(PEER, 2**70),
+        Ack(2**70),
         EnvDelivery(1, "x" * MAX_HEADER_BYTES),
         Refusal("\ud800"),
         replace(make_report(), shares={"env": None}),

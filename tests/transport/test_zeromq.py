@@ -37,7 +37,7 @@ from tests.support.sample_messages import (
 )
 from tests.transport.conftest import Keep
 
-CONFIG = ZmqTransportConfig(max_message_bytes=1 << 16, request_interval_s=0.05)
+CONFIG = ZmqTransportConfig(max_message_bytes=1 << 16)
 DEADLINE_S = 60.0
 
 

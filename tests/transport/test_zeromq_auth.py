@@ -40,7 +40,7 @@ from tests.support.intruders import (
 from tests.support.sample_messages import PEER, SCHEMA, make_experience, make_hello, make_peer
 from tests.transport.conftest import Keep
 
-CONFIG = ZmqTransportConfig(max_message_bytes=1 << 16, request_interval_s=0.05)
+CONFIG = ZmqTransportConfig(max_message_bytes=1 << 16)
 DEADLINE_S = 60.0
 ATTEMPTS = 260 if scale.full else 25
 MESSAGES = 5

@@ -28,7 +28,7 @@ from tests.support.sample_messages import (
 )
 from tests.transport.conftest import Keep
 
-CONFIG = ZmqTransportConfig(request_interval_s=0.05)
+CONFIG = ZmqTransportConfig()
 DEADLINE_S = 60.0
 
 

@@ -25,7 +25,7 @@ from tests.support.intruders import turned_away
 from tests.support.sample_messages import PEER, SCHEMA, make_experience, make_hello, make_peer
 from tests.transport.conftest import Keep
 
-CONFIG = ZmqTransportConfig(max_message_bytes=1 << 20, request_interval_s=0.2)
+CONFIG = ZmqTransportConfig(max_message_bytes=1 << 20)
 DEADLINE_S = 120.0
 ROOT = Path(__file__).parent.parent.parent
 
