@@ -6,6 +6,7 @@ knows Gymnasium, and this contract has no autoreset modes.
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -377,3 +378,76 @@ class EnvDescription(NamedTuple):
 
     goal_reward: Mapping[str, Any] | None = None
     """Where `compute_reward` of an environment with goals is, see `goals.py`; else None."""
+
+
+# --- plain forms, which JSON can represent --------------------------------------------------------
+
+Plain = dict[str, Any]
+
+
+def plain_description(seen: EnvDescription) -> Plain:
+    """Return the facts about environments as plain values, which JSON can represent."""
+    return {**seen._asdict(), "spec": plain_spec(seen.spec)}
+
+
+def description_of(plain: Plain) -> EnvDescription:
+    """Return what `plain_description` was made of."""
+    return EnvDescription(**{**plain, "spec": spec_of(plain["spec"])})
+
+
+def plain_spec(spec: EnvSpec) -> Plain:
+    """Return spaces as plain values, which JSON can represent."""
+    return {"observation": _plain_space(spec.observation), "action": _plain_space(spec.action)}
+
+
+def spec_of(plain: Mapping[str, Any]) -> EnvSpec:
+    """Return what `plain_spec` was made of."""
+    return EnvSpec(_space_of(plain["observation"]), _space_of(plain["action"]))
+
+
+def _plain_space(space: BoxSpec | PackedSpec | DiscreteSpec) -> Plain:
+    match space:
+        case DiscreteSpec(n, start):
+            return {"n": int(n), "start": int(start)}
+        case PackedSpec(fields):
+            return {"fields": [[name, _plain_space(box)] for name, box in fields]}
+        case BoxSpec():
+            return {
+                "shape": list(map(int, space.shape)),
+                "dtype": str(space.dtype),
+                "low": _plain_array(space.low),
+                "high": _plain_array(space.high),
+                "categorical": bool(space.categorical),
+            }
+
+
+def _space_of(plain: Plain) -> Any:  # noqa: ANN401  # of any kind
+    match plain:
+        case {"n": n, "start": start}:
+            return DiscreteSpec(n, start)
+        case {"fields": fields}:
+            return PackedSpec(tuple((name, _space_of(box)) for name, box in fields))
+        case _:
+            return BoxSpec(
+                tuple(plain["shape"]),
+                plain["dtype"],
+                _array_of(plain["low"]),
+                _array_of(plain["high"]),
+                categorical=plain["categorical"],
+            )
+
+
+def _plain_array(array: Array) -> Plain:
+    array = np.asarray(array)
+    if array.size > 1 and (array == array.flat[0]).all():
+        one = base64.b64encode(array.flat[0].tobytes()).decode()
+        return {"dtype": array.dtype.str, "shape": list(array.shape), "all": one}
+    data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+    return {"dtype": array.dtype.str, "shape": list(array.shape), "data": data}
+
+
+def _array_of(plain: Mapping[str, Any]) -> Array:
+    if (one := plain.get("all")) is not None:
+        return np.full(plain["shape"], np.frombuffer(base64.b64decode(one), plain["dtype"])[0])
+    data = base64.b64decode(plain["data"])
+    return np.frombuffer(data, np.dtype(plain["dtype"])).reshape(plain["shape"]).copy()

@@ -15,10 +15,10 @@ from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.resume import first_incarnation
 from asyncrl.core.agent import Agent
-from asyncrl.core.env import EnvDescription, MakeBatchEnv, source_of
+from asyncrl.core.env import MakeBatchEnv, source_of
 from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.core.evaluator import MakeEvaluator
-from asyncrl.core.goals import ComputesRewards, RelabelsGoals
+from asyncrl.core.goals import ComputesRewards
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorExit, Launcher
 from asyncrl.core.replay_buffer import ReplayBuffer
@@ -31,7 +31,7 @@ from asyncrl.learner.evaluation import BackgroundEvaluation, EvaluationSite
 from asyncrl.learner.observer import Observed, Observer
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.staleness import Lag
-from asyncrl.run.describe_env import describe_in_child
+from asyncrl.run.describe_env import describe_for
 from asyncrl.run.evaluators import evaluation_here, evaluator_maker
 from asyncrl.run.launchers import HELPERS, RunLauncher, launcher_of
 from asyncrl.run.parts import Parts, trainer_of
@@ -136,13 +136,13 @@ def _plan(
     make_processor: Callable[[], StepProcessor] | None,
     launcher: Launcher,
 ) -> RunPlan:
-    seen = _describe(make_env, config, launcher if isinstance(launcher, RunLauncher) else None)
+    local = launcher if isinstance(launcher, RunLauncher) else None
     return RunPlan(
         config,
         make_env,
         make_processor,
         share.actor_agents,
-        seen=seen,
+        seen=describe_for(config, make_env, local),
         rank=share.rank,
         world=share.world,
     )
@@ -195,29 +195,13 @@ def _served(
     return ServedInference(plan, transport.inference(directory), admit)
 
 
-def _describe(
-    make_env: MakeBatchEnv,
-    config: RunConfig,
-    launcher: RunLauncher | None = None,
-    interrupter: Interrupter | None = None,
-) -> EnvDescription:
-    """Inspect the environments: in a child process, or here if actors are threads."""
-    goals = isinstance(config.replay, RelabelsGoals)
-    if config.launcher == "thread":
-        return source_of(make_env).describe(goals=goals)
-    timeout_s = config.supervision.start_timeout_s
-    return describe_in_child(
-        make_env, timeout_s=timeout_s, launcher=launcher, goals=goals, interrupter=interrupter
-    )
-
-
 def _follow_goals(plan: RunPlan, proxy: ReplayBufferProxy, kwargs: Mapping[str, Any]) -> None:
     """Let a replay compute rewards as environments with other keyword arguments do."""
     if not isinstance(proxy.buffer, ComputesRewards):
         return
     changed, interrupter = source_of(plan.make_env).with_kwargs(kwargs), proxy.interrupter
     try:  # by another launcher: that of the actors serves the manager's thread only
-        seen = _describe(changed, plan.config, interrupter=interrupter)
+        seen = describe_for(plan.config, changed, interrupter=interrupter)
     except ActorFailed:
         if interrupter.is_set:  # it samples no more; a resumed run inspects them again
             return

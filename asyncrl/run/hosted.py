@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from asyncrl.core.env import plain_spec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.host_link import StartedHosts
 from asyncrl.core.interrupter import Interrupter
@@ -22,7 +23,6 @@ from asyncrl.core.messages import Peer, fits
 from asyncrl.core.transport import Transport
 from asyncrl.fleet.host_launcher import HostLauncher
 from asyncrl.run.actor_plan import plan_actor
-from asyncrl.run.describe_env import plain_spec
 from asyncrl.run.join import Plain, facts_of, serve_run
 from asyncrl.run.join_key import JoinKey
 from asyncrl.run.launchers import HELPERS

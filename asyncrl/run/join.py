@@ -23,7 +23,6 @@ from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.errors import ConfigError, WireError
-from asyncrl.core.goals import RelabelsGoals
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import Launcher
 from asyncrl.core.messages import SOFTWARE, EnvChange, Peer
@@ -31,7 +30,7 @@ from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.settings import to_parameters
 from asyncrl.core.transport import Transport
 from asyncrl.fleet.host import Host, HostTimeouts, Outcome
-from asyncrl.run.describe_env import describe_in_child
+from asyncrl.run.describe_env import describe_for
 from asyncrl.run.join_key import JoinKey
 from asyncrl.run.launchers import start_launcher
 from asyncrl.run.plan import RunPlan, check_run
@@ -104,9 +103,7 @@ def serve_run(
     interrupter = interrupter or Interrupter()
     while not interrupter.is_set:
         with closing(start_launcher()) as launcher:
-            timeout_s = config.supervision.start_timeout_s
-            goals = isinstance(config.replay, RelabelsGoals)
-            seen = describe_in_child(make_env, timeout_s=timeout_s, launcher=launcher, goals=goals)
+            seen = describe_for(config, make_env, launcher)
             plan = RunPlan(config, make_env, make_processor, actor_agents, seen=seen)
             facts = facts_of(config, actor_agents, plan.schema.hash())
             _log.info("connecting to %s", key.address)

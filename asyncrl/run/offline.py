@@ -25,7 +25,7 @@ from asyncrl.actor.evaluator import EpisodeEvaluator
 from asyncrl.actor.step_processor import make_one_step
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.core.agent import AgentConfig, build_agent
-from asyncrl.core.env import EnvSpec, MakeBatchEnv, source_of
+from asyncrl.core.env import EnvSpec, MakeBatchEnv, source_of, spec_of
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluator, MakeEvaluator
 from asyncrl.core.replay_buffer import ReplayBuffer, with_start_columns
@@ -36,7 +36,6 @@ from asyncrl.learner.run_services import POLICY
 from asyncrl.learner.source import DataSource
 from asyncrl.learner.trainer import Trainer
 from asyncrl.replay.files import read_saved, replay_of
-from asyncrl.run.describe_env import spec_of
 from asyncrl.run.evaluators import custom_evaluator
 from asyncrl.run.parts import Parts, in_one_process, open_env, trainer_of
 from asyncrl.run.run_config import RunConfig

@@ -18,14 +18,13 @@ from typing import Any, Self
 
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.agent import AgentConfig, Policy, PolicyContext, require_agent_config
-from asyncrl.core.env import EnvSpec, MakeBatchEnv, source_of
+from asyncrl.core.env import EnvSpec, MakeBatchEnv, source_of, spec_of
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.replay_buffer import REPLAY
 from asyncrl.core.settings import load_as
 from asyncrl.learner.best_model import model_in
 from asyncrl.learner.run_services import POLICY
 from asyncrl.learner.train_result import TrainedPolicy
-from asyncrl.run.describe_env import spec_of
 from asyncrl.run.run_config import RunConfig
 from asyncrl.run.trained_policy import PolicyOf
 from asyncrl.run.yaml_file import load_yaml

@@ -9,11 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from asyncrl.core.env import MakeBatchEnv, make_batch_env, source_of
+from asyncrl.core.env import (
+    MakeBatchEnv,
+    description_of,
+    make_batch_env,
+    plain_description,
+    source_of,
+)
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.envs.spaces import random_allowed_actions
 from asyncrl.fleet.in_child import run_in_child
-from asyncrl.run.describe_env import PRELOAD, description_of, plain_description
+from asyncrl.run.describe_env import PRELOAD
 from asyncrl.run.preset_rules import EnvFacts, Suggestion, suggest
 
 _STEPPING_S = 0.2

@@ -13,14 +13,13 @@ import numpy as np
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.checkpoint.resume import plain_config
 from asyncrl.core.agent import Act, AgentConfig, Policy, PolicyContext, PolicyWrapper
-from asyncrl.core.env import DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.core.env import DiscreteSpec, EnvSpec, PackedSpec, plain_spec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.settings import to_parameters
 from asyncrl.core.types import Array
 from asyncrl.learner.run_services import POLICY
 from asyncrl.learner.train_result import TrainedPolicy
-from asyncrl.run.describe_env import plain_spec
 
 Fields = Mapping[str, Any] | tuple[Any, ...]
 """An observation of several fields, as environments return it."""

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Self
 
 from asyncrl.core.agent import AgentConfig
-from asyncrl.core.env import EnvDescription
+from asyncrl.core.env import EnvDescription, spec_of
 from asyncrl.core.errors import AsyncRLError, ConfigError, TransportClosed, TransportError
 from asyncrl.core.interrupter import Interrupter, start_thread
 from asyncrl.core.messages import SOFTWARE
@@ -36,7 +36,6 @@ from asyncrl.extensions.connect.user_loop import UserLoop
 from asyncrl.fleet.host import HostTimeouts, Outcome
 from asyncrl.fleet.threads import ThreadLauncher
 from asyncrl.run.actor_plan import ActorPlan
-from asyncrl.run.describe_env import spec_of
 from asyncrl.run.join import HostPlan, facts_of
 from asyncrl.run.join_key import JoinKey
 from asyncrl.run.plan import RunPlan

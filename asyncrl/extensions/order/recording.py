@@ -36,6 +36,7 @@ import numpy as np
 from asyncrl.checkpoint.directory import make_directory
 from asyncrl.checkpoint.record_file import RecordFile
 from asyncrl.checkpoint.resume import plain_config
+from asyncrl.core.env import plain_description
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import CrashForwardingThread, Interrupter, start_thread
 from asyncrl.core.measured import choices
@@ -65,7 +66,6 @@ from asyncrl.extensions.order.log import (
 )
 from asyncrl.learner.observer import MakeObserver, Observed, Observer
 from asyncrl.metrics.machine import machine
-from asyncrl.run.describe_env import plain_description
 
 logger = logging.getLogger(__name__)
 

@@ -26,6 +26,7 @@ from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent, AgentConfig
 from asyncrl.core.callback import Callback
+from asyncrl.core.env import description_of
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.goals import ComputesRewards
@@ -54,7 +55,6 @@ from asyncrl.extensions.order.recording import ORDER_FILE
 from asyncrl.learner.source import Source
 from asyncrl.learner.trainer import Trainer
 from asyncrl.metrics.machine import machine
-from asyncrl.run.describe_env import description_of
 from asyncrl.run.plan import RunPlan
 from asyncrl.run.run_config import RunConfig
 from asyncrl.run.trained_policy import PolicyOf
