@@ -266,16 +266,16 @@ MAX_CODE_LINES: Mapping[str, int] = {
     "metrics": 1106,
     "recorders": 1633,
     "replay": 1594,
-    "run": 3208,
+    "run": 3190,
     "tools": 4359,
     "transport": 2110,  # a separate link for runs with hosts
-    "tests": 37_781,  # the links of all pages
+    "tests": 37_780,  # the links of all pages
     "benchmarks": 8475,  # the table of commands, hosts, and wrong lines that tests must see
 }
 """Lines of code per room, and in the folders beside the package: without blanks, comments and
 docstrings."""
 
-MAX_MODULES = 263  # sources of batches, one module each
+MAX_MODULES = 262  # sources of batches, one module each
 
 MAX_LOADED: Mapping[str, int] = {
     "asyncrl": 0,

@@ -402,7 +402,7 @@ def _suggested(prog: str, words: Sequence[str]) -> str:
 
     Returns "" if no environment is named.
     """
-    from asyncrl.run.suggested import suggested_for
+    from asyncrl.run.preset_rules import suggested_for
 
     plain = to_plain(preset("dqn"))
     given, _ = matched(words, flags_in(RunConfig, plain))

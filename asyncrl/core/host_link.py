@@ -16,8 +16,8 @@ class StartedHosts(Protocol):
     address: str
     """This machine's address, as those machines reach it."""
 
-    def start(self, run: Callable[[int], object], fail: Callable[[Exception], object]) -> None:
-        """Start the hosts, each of which runs this with its number of actors.
+    def start(self, run: Callable[..., object], fail: Callable[[Exception], object]) -> None:
+        """Start the hosts, each of which runs this with its number of `actors`.
 
         `fail` may be called by another thread, once, if they cannot run any more.
         """

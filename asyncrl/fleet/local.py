@@ -323,16 +323,16 @@ def pickled(body: object) -> bytes:
     return data
 
 
-def packed(run: Callable[[int], object]) -> bytes:
+def packed(run: Callable[..., object]) -> bytes:
     """Return what a host runs, on its way to a machine that has the same modules."""
     return pickled((sys.path, pickled(run)))
 
 
-def unpacked(body: bytes) -> Callable[[int], object]:
+def unpacked(body: bytes) -> Callable[..., object]:
     """Return there what was packed; modules are found as where that was done."""
     paths, run = cloudpickle.loads(body)
     sys.path += [path for path in paths if path not in sys.path]
-    found: Callable[[int], object] = cloudpickle.loads(run)
+    found: Callable[..., object] = cloudpickle.loads(run)
     return found
 
 

@@ -17,6 +17,7 @@ from asyncrl.core.messages import ModelInfo
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.run.run_config import EvaluationConfig
+from asyncrl.run.trained_policy import PolicyOf
 
 
 def evaluator_maker(
@@ -85,9 +86,7 @@ class EvaluateApart:
             context = PolicyContext(
                 seed=derive_seed(seed, Role.EVALUATION, model.version), n_envs=env.n_envs
             )
-            policy = self.agent.build_policy(env.spec, context)
-            model = model.explored()
-            policy.sync_model(model)
+            policy = PolicyOf(self.agent, env.spec).acting(model, context)
             if isinstance(policy, CountsEnvSteps):
-                policy.env_steps = model.env_steps
+                policy.env_steps = model.explored().env_steps
             return EpisodeEvaluator(env, play, derive_seed(seed, Role.EVALUATION)).evaluate(policy)

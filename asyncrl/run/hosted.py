@@ -23,7 +23,7 @@ from asyncrl.core.messages import Peer, fits
 from asyncrl.core.transport import Transport
 from asyncrl.fleet.host_launcher import HostLauncher
 from asyncrl.run.actor_plan import plan_actor
-from asyncrl.run.join import Plain, facts_of, serve_run
+from asyncrl.run.join import Plain, facts_of, join_run
 from asyncrl.run.join_key import JoinKey
 from asyncrl.run.launchers import HELPERS
 from asyncrl.run.parts import Parts, StartHosts
@@ -136,8 +136,9 @@ class HostsElsewhere:
                 path,
             )
         if self._places:
-            serve = partial(serve_run, key, plan.config, plan.make_env, actor_agents=agents)
-            self._places.start(partial(serve, make_processor=make_processor), interrupter.fail)
+            serve = partial(join_run, key, plan.agent, plan.make_env, plan.config)
+            own = {"actor_agents": agents, "make_processor": make_processor}
+            self._places.start(partial(serve, **own), interrupter.fail)
 
 
 def _admit_here(link: ZmqLearnerLink, peer: Peer, *, evaluates: bool = False) -> Transport:

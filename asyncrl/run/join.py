@@ -49,7 +49,7 @@ _JOINED = "joined %s with room for %d actors"
 
 
 def join_run(
-    key_file: str | PathLike[str],
+    key_file: str | PathLike[str] | JoinKey,
     agent: AgentConfig,
     make_env: MakeBatchEnv,
     config: RunConfig | None = None,
@@ -66,7 +66,7 @@ def join_run(
     ended, or the interrupter has ended this host, after it had joined or before.
 
     Args:
-        key_file: The `join.key` of the run, or a copy.
+        key_file: The `join.key` of the run, a copy, or what is in it.
         agent: The agent's config.
         make_env: Builds the environments of one actor, in its process.
         config: All other settings of the run.
@@ -77,28 +77,8 @@ def join_run(
     """
     if actors < 1:
         raise ConfigError(f"actors must be at least 1, got {actors}")
-    return serve_run(
-        JoinKey.load(Path(key_file)),
-        config_or_default(agent, config, "async"),
-        make_env,
-        actors,
-        actor_agents=actor_agents,
-        make_processor=make_processor,
-        interrupter=interrupter,
-    )
-
-
-def serve_run(
-    key: JoinKey,
-    config: RunConfig,
-    make_env: MakeBatchEnv,
-    actors: int,
-    *,
-    actor_agents: Sequence[AgentConfig] | None = None,
-    make_processor: Callable[[], StepProcessor] | None = None,
-    interrupter: Interrupter | None = None,
-) -> Literal["ended", "left", "not joined"]:
-    """Be a host with a key that was read; the arguments are those of `join_run`."""
+    key = key_file if isinstance(key_file, JoinKey) else JoinKey.load(Path(key_file))
+    config = config_or_default(agent, config, "async")
     check_run(config, make_env, make_processor, actor_agents)
     interrupter = interrupter or Interrupter()
     while not interrupter.is_set:

@@ -1,16 +1,40 @@
-"""Which preset suits an environment: one table, of which the first row that fits is taken."""
+"""Which preset suits an environment: one table, of which the first row that fits is taken.
+
+`suggested_for` looks at an environment in a child process first.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvDescription
+import numpy as np
+
+from asyncrl.core.env import (
+    BoxSpec,
+    DiscreteSpec,
+    EnvDescription,
+    MakeBatchEnv,
+    description_of,
+    make_batch_env,
+    plain_description,
+    source_of,
+)
+from asyncrl.fleet.in_child import run_in_child
+from asyncrl.run.describe_env import PRELOAD
+
+if TYPE_CHECKING:
+    from asyncrl.envs.gym import EnvConfig
 
 CHEAP_STEP_S = 1e-3
 """Steps below this are cheap: more of them cost less than learning more from each."""
+
+_STEPPING_S = 0.2
+"""How long random actions are taken to measure a step."""
 
 _LARGE_PICTURE = 32 * 32
 """Pixels from which a picture needs the network of Atari games."""
@@ -101,3 +125,38 @@ def suggest(env: EnvFacts) -> Suggestion:
     rule = next(rule for rule in RULES if rule.fits(env))
     took = f"{1e3 * env.step_s:.2g} ms" if env.step_s >= 1e-3 else f"{1e6 * env.step_s:.2g} us"
     return Suggestion(preset=rule.preset, why=f"{rule.why}; a step takes {took}")
+
+
+def suggested_for(env: EnvConfig, *, timeout_s: float) -> Suggestion:
+    """Look at an environment in a child process, and return what suits it."""
+    plain: dict[str, Any] = run_in_child(
+        partial(_look, replace(env, n_envs=1).build),
+        what="building the environment",
+        timeout_s=timeout_s,
+        preload=PRELOAD,
+    )
+    step_s = plain.pop("step_s")
+    return suggest(EnvFacts(id=env.id, seen=description_of(plain), step_s=step_s))
+
+
+def _look(make_env: MakeBatchEnv) -> dict[str, Any]:
+    """Describe and time an environment, in the child."""
+    seen = plain_description(source_of(make_env).describe(goals=True))
+    return {**seen, "step_s": _median_step_s(make_env)}
+
+
+def _median_step_s(make_env: MakeBatchEnv) -> float:
+    from asyncrl.envs.spaces import random_allowed_actions  # noqa: PLC0415  # loads Gymnasium
+
+    env = make_batch_env(make_env)
+    random, step_s = np.random.default_rng(0), list[float]()
+    try:
+        obs, until = env.reset(0), time.perf_counter() + _STEPPING_S
+        while not step_s or time.perf_counter() < until:
+            action = random_allowed_actions(env.spec, obs, random)
+            begun = time.perf_counter()
+            obs = env.step(action).obs
+            step_s.append((time.perf_counter() - begun) / env.n_envs)
+    finally:
+        env.close()
+    return float(np.median(step_s))

@@ -56,13 +56,13 @@ def config(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunConfig]:
         yield RunConfig(ray=RayConfig(address=f"127.0.0.1:{listener.getsockname()[1]}"))
 
 
-def waits(_: int) -> None:
+def waits(**_: int) -> None:
     """Stand for a host that runs on."""
     threading.Event().wait(DEADLINE_S)
 
 
-def fails(room: int) -> None:
-    raise ConfigError(f"{room} are too many")
+def fails(actors: int) -> None:
+    raise ConfigError(f"{actors} are too many")
 
 
 @pytest.mark.processes
@@ -216,7 +216,7 @@ def test_ray_places_a_lost_host_again_where_there_is_room() -> None:
 def test_a_host_that_is_refused_is_not_tried_again() -> None:
     retried = (OSError, TransportError)
 
-    def refused(_: int) -> None:
+    def refused(**_: int) -> None:
         raise Refused("other versions")
 
     with pytest.raises(ConfigError, match="other versions") as caught:

@@ -11,8 +11,7 @@ import pytest
 from asyncrl.cli.main import main
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvDescription, EnvSpec
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.run.preset_rules import RULES, EnvFacts, suggest
-from asyncrl.run.suggested import suggested_for
+from asyncrl.run.preset_rules import RULES, EnvFacts, suggest, suggested_for
 
 PAGE = Path(__file__).parents[2] / "docs" / "algorithms" / "index.md"
 CHOICES = DiscreteSpec(3)

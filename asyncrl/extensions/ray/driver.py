@@ -107,6 +107,6 @@ def reserved(ray: ModuleType, cpus: Sequence[int], config: RayConfig) -> list[di
 def serve(body: bytes, room: int) -> None:
     """Be a host: what Ray runs on a node."""
     try:
-        unpacked(body)(room)
+        unpacked(body)(actors=room)
     except Refused as error:  # a `TransportError`, but trying again would not help
         raise ConfigError(str(error)) from None

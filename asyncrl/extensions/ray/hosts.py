@@ -62,8 +62,8 @@ class RayHosts:
             self.close()
             raise failure
 
-    def start(self, run: Callable[[int], object], fail: Callable[[Exception], object]) -> None:
-        """Start the hosts, each of which runs this with its number of actors.
+    def start(self, run: Callable[..., object], fail: Callable[[Exception], object]) -> None:
+        """Start the hosts, each of which runs this with its number of `actors`.
 
         `fail` is called in another thread, once, if they cannot run any more.
         """
