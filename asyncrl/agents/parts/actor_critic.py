@@ -136,11 +136,7 @@ class ActorCritic(UpdatingAgent):
     """Whether an update runs with actor and critics in training mode."""
 
     def __init__(
-        self,
-        config: ActorCriticConfig,
-        spec: EnvSpec,
-        context: PolicyContext,
-        device: torch.device,
+        self, config: ActorCriticConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(config.policy(spec, context, device))
         self.config = config

@@ -262,7 +262,9 @@ class MLP(nn.Sequential):
             return self._compute_head(self._compute_columns(x.t()).t())
         for weight, bias in self._hidden:
             x = functional.linear(x, weight, bias).relu_()
-        return exactly(self._compute_head, x)
+        if torch.is_autocast_enabled(x.device.type):
+            return exactly(self._compute_head, x)
+        return functional.linear(x, *self._head)
 
     def _compute_columns(self, x: Tensor) -> Tensor:
         for weight, bias in self._hidden:

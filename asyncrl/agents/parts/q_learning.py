@@ -129,16 +129,11 @@ def value_policy(
         compute = _with_scale(outputs_of(model, read), model.returns)
     if size:
         compute = perturbed(compute or outputs_of(model, read), perturbation)
-    settings = {
-        "exploration": config.exploration,
-        "noise_size": size,
-        "memory_size": memory_size,
-        "stores_values": stores_values,
-    }
+    settings = {"noise_size": size, "memory_size": memory_size, "stores_values": stores_values}
     sizes = {NOISE: size, MEMORY: memory_size}
     return TorchPolicy(
         model,
-        ChooserSpec(ValueChooser, settings),
+        ChooserSpec(ValueChooser, {"exploration": config.exploration, **settings}),
         spec,
         context,
         device,

@@ -24,14 +24,15 @@ class Reduction:
     def __init__(self, device: torch.device | None = None) -> None:
         """Compute on a device, at first alone."""
         self.ranks: Ranks = ALONE
+        self.alone = True
+        """Whether there is one rank."""
         self._device = device
         self.counts = True
         """Whether this rank's rows count in this step."""
 
-    @property
-    def alone(self) -> bool:
-        """Whether there is one rank."""
-        return self.ranks.world == 1
+    def join(self, ranks: Ranks) -> None:
+        """Compute with these from now on."""
+        self.ranks, self.alone = ranks, ranks.world == 1
 
     @contextmanager
     def without_rows(self) -> Iterator[None]:

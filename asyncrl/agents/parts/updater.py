@@ -121,17 +121,13 @@ class BatchMover:
             column = batch.get(name)
             if isinstance(column, Tensor):
                 there[name] = self._check_place(name, column)
-            elif column is not None:
+            elif column is None:
+                continue
+            elif self._staging is not None:
                 columns[name] = column
-        return there | self._move(columns)
-
-    def _move(self, columns: Columns) -> dict[str, Tensor]:
-        if self._staging is not None:
-            return self._staging.move(columns)
-        tensors = {name: torch.from_numpy(column) for name, column in columns.items()}
-        if self._device.type == "cpu":
-            return tensors
-        return {name: tensor.to(self._device) for name, tensor in tensors.items()}
+            else:
+                there[name] = torch.from_numpy(column).to(self._device)
+        return there | self._staging.move(columns) if self._staging is not None else there
 
     def _check_place(self, name: str, column: Tensor) -> Tensor:
         found, here = column.device, self._device
@@ -425,7 +421,7 @@ class Updater:
         columns: Sequence[str] = TRANSITION_COLUMNS,
         hidden: Sequence[int] = (),
     ) -> None:
-        device = agent.device
+        device = self._device = agent.device
         self.minimize = config.uncompiled(self._minimize)
         """Step on the loss by the step of that name; return gradient norms.
 
@@ -434,7 +430,6 @@ class Updater:
         """Update all target networks."""
         self.over = Reduction(device)
         """What is computed over all ranks."""
-        self._device = device
         self._optimizer_steps = {
             name: OptimizerStep(optimizer, max_grad_norm, name=name, norms=norms)
             for name, optimizer in optimizers.items()
@@ -453,6 +448,7 @@ class Updater:
             keep_freed_memory()
         self._precision = config.precision_on(device)
         self._chunked = ChunkedForward(config.accumulate)
+        self._at_once = config.accumulate == 1 and config.precision == "float32"
         learning = networks if switch_modes else []
         self._run = Accelerated(agent.update, config.accelerate, device, learning)
         self._name, self._accelerate = type(agent).__name__, config.accelerate
@@ -473,7 +469,8 @@ class Updater:
         """
         for step in self._optimizer_steps.values():
             step.optimizer.set_rate_at(env_steps)
-        self._check(batch)
+        if self._norm is not None or (self._singly and "next_obs" not in batch):
+            self._check(batch)
         if self._random is not None:
             torch.manual_seed(int(self._random.integers(2**63)))
         try:
@@ -509,7 +506,7 @@ class Updater:
                 )
             if isinstance(module, RunningNorm):
                 module.over = self.over
-        self.over.ranks = ranks
+        self.over.join(ranks)
 
     def _begin_with_all(self, batch: Columns, data: dict[str, Tensor]) -> None:
         """Count rows, and divide importance weights by the largest of all ranks."""
@@ -582,7 +579,10 @@ class Updater:
         self, network: Callable[..., Answer], *inputs: NetworkInput, dim: int = 0
     ) -> Answer:
         """Return a network's output in float32: rows along `dim`, in parts if accumulating."""
-        answer = self.forward_in_chunks(network, *inputs, dim=dim)
+        if self._at_once:
+            answer = network(*inputs)
+        else:
+            answer = self.forward_in_chunks(network, *inputs, dim=dim)
         if isinstance(answer, Tensor):
             return answer.float()
         one, other = answer
@@ -695,7 +695,8 @@ class UpdatingAgent(TorchAgent, ABC):
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
         """Update once; return numbers."""
-        metrics = self.updater.step(batch, self.draw(len(batch["reward"])), self.env_steps)
+        env_steps = self.policy.chooser.env_steps
+        metrics = self.updater.step(batch, self.draw(len(batch["reward"])), env_steps)
         self.version = ModelVersion(self.version + 1)
         return metrics
 
