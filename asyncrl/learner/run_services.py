@@ -182,8 +182,6 @@ class RunServices:
         self._config = config
         self._interrupter = interrupter
         self._evaluation = evaluation
-        self.final_evaluation_s = config.evaluate.final_timeout_s
-        """Timeout for the evaluation of the last model; of several learners, one evaluates."""
         self._recorder = recorder
         self._saver = Saver(checkpointer, interrupter, agent) if checkpointer else None
         self._state = state or (lambda **_: RunState({}, {}))
@@ -256,7 +254,7 @@ class RunServices:
         """
         self._pace.end()
         self._eval_share = self._evaluation_share()
-        site, timeout_s = self._evaluation, self.final_evaluation_s
+        site, timeout_s = self._evaluation, self._config.evaluate.final_timeout_s
         wanted = timeout_s and self._config.evaluate.interval_opt_steps
         if not site or not wanted or self._interrupter.urgent:
             return

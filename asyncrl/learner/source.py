@@ -1,6 +1,6 @@
 """Where the batches of a run come from: the contract, and existing experience as a source.
 
-The others are in `actor_source.py`, whose actors are processes, and in `run/inline_source.py`,
+The others are in `actor_source.py`, whose actors are processes, and in `run/synchronous.py`,
 which steps environments between batches.
 """
 

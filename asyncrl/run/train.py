@@ -28,7 +28,6 @@ from asyncrl.learner.trainer import Trainer
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.run.env_schedule import EnvSchedule
 from asyncrl.run.evaluators import evaluator_maker
-from asyncrl.run.filming import MakeFilming
 from asyncrl.run.modes import check_mode
 from asyncrl.run.parts import Parts, check_parts, placed
 from asyncrl.run.run_config import RunConfig, config_or_default, offline_defaults, recorded_by_steps
@@ -226,8 +225,10 @@ def _with_named_env(config: RunConfig, parts: Parts) -> MakeBatchEnv:
     return evaluated if config.mode == "offline" else config.envs_of_training().build
 
 
-def _filming(config: RunConfig, own: MakeEvaluator | None, directory: Path) -> MakeFilming:
+def _filming(config: RunConfig, own: MakeEvaluator | None, directory: Path) -> MakeEvaluator:
     """Return what makes an evaluator that films, if the environment can be filmed."""
+    from asyncrl.run.filming import MakeFilming  # noqa: PLC0415  # few runs
+
     evaluate, environments = config.evaluate, config.eval_env_config()
     make_eval_env = environments.build_for(evaluate.play.episodes)
     films = MakeFilming(

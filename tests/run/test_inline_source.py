@@ -17,8 +17,8 @@ from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.learner.trainer import Trainer
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.run.inline_source import InlineSource
 from asyncrl.run.run_config import Rounds
+from asyncrl.run.synchronous import InlineSource
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 from tests.support.services import services_config
 from tests.support.streams import make_outbox
