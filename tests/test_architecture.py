@@ -270,7 +270,7 @@ MAX_CODE_LINES: Mapping[str, int] = {
     "tools": 4359,
     "transport": 2110,  # a separate link for runs with hosts
     "tests": 37_780,  # the links of all pages
-    "benchmarks": 8475,  # the table of commands, hosts, and wrong lines that tests must see
+    "benchmarks": 8485,  # the table of commands, hosts, and wrong lines that tests must see
 }
 """Lines of code per room, and in the folders beside the package: without blanks, comments and
 docstrings."""

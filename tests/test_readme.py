@@ -83,7 +83,7 @@ def test_program_reads_a_run(name: str, beside_a_run: Path) -> None:
 
 def test_readme_is_short() -> None:
     """What does not fit is a page in `docs/`."""
-    assert len(README.splitlines()) <= 200
+    assert len(README.splitlines()) <= 140
 
 
 def named_files() -> set[str]:

@@ -59,7 +59,7 @@ def test_pages_for_users_show_kept_results(name: str) -> None:
     measured = {c["what"] for result in kept_results for c in result["comparisons"]}
     for mark, wanted in make_table.PICKS[name].items():
         assert set(wanted) <= measured
-        table_of = make_table.render_picked(kept_results, wanted)
+        table_of = make_table.picked(name, mark, kept_results)
         assert insert(page, table_of, make_table.marks_of(mark)) == page
 
 
