@@ -10,67 +10,42 @@ level tau_i = (i + 1/2) / N is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import huber_loss
 
-from asyncrl import (
-    EnvSpec,
-    EpsilonLadder,
-    MaxOptSteps,
-    PolicyContext,
-    ReachesUpperBound,
-    TorchPolicy,
-    TrainResult,
-    preset,
-    train_async,
-)
-from asyncrl.agents.parts.choosing import ChooserSpec, ValueChooser
+from asyncrl import EnvSpec, PolicyContext, TrainResult, preset, train_async
 from asyncrl.agents.parts.networks import NetworkInput, n_actions, pick_device, q_network
-from asyncrl.agents.parts.optimizers import FusedAdam
-from asyncrl.agents.parts.torch_agent import seeded
-from asyncrl.agents.parts.torch_config import TorchConfig
-from asyncrl.agents.parts.updater import TargetNetwork, Updater, UpdatingAgent
-from asyncrl.core.types import Array
+from asyncrl.agents.parts.q_learning import QAgent, QConfig
+from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QRDQNConfig(TorchConfig):
+class QRDQNConfig(QConfig):
     """Settings; each is also a flag of `asyncrl train` and a key in the YAML file."""
 
     n_quantiles: int = 25
     """Number of quantiles that represent the distribution of returns."""
 
-    learning_rate: float = 2e-3
-    """Step size of Adam."""
-
-    tau: float = 0.05
-    """Polyak factor of the target network, applied in each optimisation step."""
-
-    exploration: EpsilonLadder = field(default_factory=EpsilonLadder)
-    """Epsilon-greedy exploration."""
-
     def build(self, spec: EnvSpec, context: PolicyContext) -> QRAgent:
         """Build the learner's agent, on a GPU if there is one."""
-        return QRAgent(self, self.policy(spec, context, pick_device(self.device)))
+        return QRAgent(self, spec, context, pick_device(self.device))
 
-    def policy(self, spec: EnvSpec, context: PolicyContext, device: torch.device) -> TorchPolicy:
-        """Build what acts: a network, and what chooses by its values."""
-        with seeded(context.seed):
-            network = self.with_norms(Quantiles(self.n_quantiles, spec), spec.observation)
-        chooser = ChooserSpec(ValueChooser, {"exploration": self.exploration})
-        return TorchPolicy(network, chooser, spec, context, device)
+    def make_network(self, spec: EnvSpec) -> Quantiles:
+        """Build the network."""
+        return Quantiles(self, spec)
 
 
 class Quantiles(nn.Module):
     """Maps observations to action values (B, actions), the output that `asyncrl export` needs."""
 
-    def __init__(self, n_quantiles: int, spec: EnvSpec) -> None:
+    def __init__(self, config: QRDQNConfig, spec: EnvSpec) -> None:
         super().__init__()
-        self.n = n_quantiles
-        self.net = q_network(spec.observation, (64, 64), n_actions(spec, "QR-DQN"), n_values=self.n)
+        n, self.n = n_actions(spec, "QR-DQN"), config.n_quantiles
+        self.net = q_network(spec.observation, config.hidden, n, n_values=self.n)
 
     def forward(self, obs: NetworkInput) -> Tensor:
         """Return the mean of each action's quantiles."""
@@ -83,45 +58,30 @@ class Quantiles(nn.Module):
         return quantiles
 
 
-class QRAgent(UpdatingAgent):
-    """The learner's agent: a policy that acts, and an updater that learns."""
+class QRAgent(QAgent):
+    """The learner's agent: `QAgent` does everything but the loss."""
 
     net: Quantiles
+    target: Quantiles
 
-    def __init__(self, config: QRDQNConfig, policy: TorchPolicy) -> None:
-        super().__init__(policy)
-        optimizer = FusedAdam(self.net.parameters(), config.learning_rate)
-        target = TargetNetwork(self.net, config.tau)
-        self.target, n = target.network, config.n_quantiles
-        self.levels = (torch.arange(n, device=self.device) + 0.5) / n
-        # Checkpoints contain all `parts`. The model is already among them.
-        self.parts |= {"target": self.target, "optimizer": optimizer}
-        self.updater = Updater(
-            self, config, {"": optimizer}, max_grad_norm=10, networks=[self.net], targets=[target]
-        )
-
-    def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Do one optimisation step; the replay computes n-step returns."""
-        rows = torch.arange(len(data["action"]), device=self.device)
-        obs, next_obs, reward = self.updater.inputs(data)
+    def loss(
+        self, obs: NetworkInput, next_obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of a batch; the replay computes n-step returns."""
+        rows = torch.arange(len(reward), device=self.device)
         with torch.no_grad():
             best = self.net(next_obs).argmax(dim=1)
             z_next = self.target.quantiles(next_obs)[rows, best]
             y = reward[:, None] + data["discount"][:, None] * z_next
         z = self.net.quantiles(obs)[rows, data["action"]]
+        levels = (torch.arange(self.net.n, device=self.device) + 0.5) / self.net.n
         y_j, z_i = torch.broadcast_tensors(y[:, None, :], z[:, :, None])
-        side = (self.levels[:, None] - (y_j < z_i).float()).abs()
+        side = (levels[:, None] - (y_j < z_i).float()).abs()
         loss = (side * huber_loss(z_i, y_j, reduction="none")).mean(dim=2).sum(dim=1)
-        loss = (loss * data.get("weight", 1.0)).mean()
-        z = z.detach().mean(dim=1)
-        metrics = {"loss": loss.detach(), "q_mean": z.mean(), "q": z, "target": y.mean(dim=1)}
-        metrics |= self.updater.minimize(loss)
-        self.updater.update_targets()
-        return metrics
-
-    def priorities(self) -> Array:
-        """Return the TD errors of the newest batch, for prioritized replay."""
-        return self.updater.priorities()
+        q = z.detach().mean(dim=1)
+        # Priorities are the distances of `q` and `target`.
+        numbers = {"q_mean": q.mean(), "q": q, "target": y.mean(dim=1)}
+        return (loss * data.get("weight", 1.0)).mean(), numbers
 
 
 def main(max_opt_steps: int = 20_000) -> TrainResult:

@@ -22,6 +22,7 @@ from examples import (
     mujoco_robots,
     offline,
     other_packages,
+    own_actor_critic,
     own_agent,
     own_env,
     own_torch_agent,
@@ -67,6 +68,11 @@ def test_own_torch_agent_trains_keeps_its_contract_and_can_be_exported(tmp_path:
     config, spec = own_torch_agent.QRDQNConfig(), EnvConfig(id="CartPole-v1").build().spec
     check_agent(config, spec)
     export_policy(config.build_policy(spec, PolicyContext(seed=0)), spec, tmp_path / "policy.npz")
+
+
+def test_own_actor_critic_keeps_its_contract() -> None:
+    spec = EnvConfig(id="Pendulum-v1").build().spec
+    check_agent(own_actor_critic.TD7Config(hidden=(16,)), spec)
 
 
 def test_dict_observations_are_learned_from_all_fields_together() -> None:

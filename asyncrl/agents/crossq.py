@@ -49,7 +49,6 @@ from torch import Tensor, nn
 
 from asyncrl.agents.parts.actor_critic import ActorCritic, check_policy_interval, make_actor
 from asyncrl.agents.parts.batch_renorm import RenormedCritics, RenormedLayers
-from asyncrl.agents.parts.bounded import Bounds
 from asyncrl.agents.parts.critics import EncodedCritics, make_critics
 from asyncrl.agents.parts.networks import NetworkInput, encoder_layers, n_features, pick_device
 from asyncrl.agents.parts.schedules import LearningRate
@@ -140,7 +139,7 @@ class CrossQConfig(SquashedConfig):
 
     def make_actor(self, spec: EnvSpec) -> nn.Module:
         """Return the actor's network, of means and log standard deviations."""
-        size, warmup = 2 * Bounds(spec, self.algorithm).size, self.renorm_warmup_opt_steps
+        size, warmup = 2 * self.n_dimensions(spec), self.renorm_warmup_opt_steps
         if self.actor_network is not None:
             return make_actor(spec, (), size, self.actor_network)
         return renormed_actor(spec.observation, self.hidden, size, warmup)

@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from torch.nn.functional import hardtanh, softplus
 
 from asyncrl.agents.parts.actor_critic import ActorCritic, ActorCriticConfig, make_actor
-from asyncrl.agents.parts.bounded import Bounds, SquashedChooser
+from asyncrl.agents.parts.bounded import SquashedChooser
 from asyncrl.agents.parts.choosing import ChooserSpec
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, pick_device
 from asyncrl.agents.parts.optimizers import FastOptimizer, FusedAdam
@@ -127,8 +127,7 @@ class SquashedConfig(ActorCriticConfig):
 
     def make_actor(self, spec: EnvSpec) -> nn.Module:
         """Return the actor's network, of means and log standard deviations."""
-        size = 2 * Bounds(spec, self.algorithm).size
-        return make_actor(spec, self.hidden, size, self.actor_network)
+        return make_actor(spec, self.hidden, 2 * self.n_dimensions(spec), self.actor_network)
 
     def chooser_spec(self) -> ChooserSpec:
         """Return what chooses from the actor's outputs."""

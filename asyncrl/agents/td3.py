@@ -42,7 +42,7 @@ from asyncrl.agents.parts.actor_critic import (
     check_policy_interval,
     make_actor,
 )
-from asyncrl.agents.parts.bounded import Bounds, NoisyChooser
+from asyncrl.agents.parts.bounded import NoisyChooser
 from asyncrl.agents.parts.choosing import ChooserSpec
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, pick_device
 from asyncrl.agents.parts.schedules import LearningRate, Rate
@@ -99,8 +99,7 @@ class TD3Config(ActorCriticConfig):
 
     def make_actor(self, spec: EnvSpec) -> nn.Module:
         """Return the actor's network, of actions before squashing."""
-        size = Bounds(spec, self.algorithm).size
-        return make_actor(spec, self.hidden, size, self.actor_network)
+        return make_actor(spec, self.hidden, self.n_dimensions(spec), self.actor_network)
 
     def chooser_spec(self) -> ChooserSpec:
         """Return what chooses from the actor's outputs."""

@@ -15,7 +15,7 @@ from asyncrl.agents.parts.bounded import Bounds
 from asyncrl.agents.parts.choosing import ChooserSpec
 from asyncrl.agents.parts.critics import make_critics
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, encoded_mlp
-from asyncrl.agents.parts.optimizers import FusedAdam
+from asyncrl.agents.parts.optimizers import FastOptimizer, FusedAdam
 from asyncrl.agents.parts.schedules import LearningRate
 from asyncrl.agents.parts.torch_agent import TorchPolicy, learning_parameters, seeded
 from asyncrl.agents.parts.torch_config import Acceleration, TorchConfig
@@ -74,6 +74,10 @@ class ActorCriticConfig(TorchConfig):
     def algorithm(self) -> str:
         """The name that errors give the algorithm."""
         return type(self).__name__.removesuffix("Config")
+
+    def n_dimensions(self, spec: EnvSpec) -> int:
+        """Return the number of action dimensions; raise if they are not bounded."""
+        return Bounds(spec, self.algorithm).size
 
     @abstractmethod
     def make_actor(self, spec: EnvSpec) -> nn.Module:
@@ -162,20 +166,21 @@ class ActorCritic(UpdatingAgent):
         config = self.config
         return make_critics(spec, config.hidden, config.n_critics, config.critic_network)
 
-    def equip(self, *targets: TargetNetwork[Any]) -> None:
-        """Set up updates with these target networks."""
+    def equip(self, *targets: TargetNetwork[Any], **optimizers: FastOptimizer) -> None:
+        """Set up updates with these target networks, and with further optimizers by name."""
         config = self.config
         standard = config.actor_network is None and config.critic_network is None
         self.updater = Updater(
             self,
             config,
-            {"actor": self.actor_adam, "critic": self.critic_adam},
+            {"actor": self.actor_adam, "critic": self.critic_adam, **optimizers},
             max_grad_norm=config.max_grad_norm,
             networks=[self.model, self.critics],
             targets=targets,
             switch_modes=self.switches_modes,
             hidden=config.hidden if standard else (),
         )
+        self.parts |= {f"{name}_adam": optimizer for name, optimizer in optimizers.items()}
 
     def priorities(self) -> Array:
         """Return each row's absolute TD error in the last batch, averaged over the critics."""
