@@ -71,8 +71,7 @@ def test_own_torch_agent_trains_keeps_its_contract_and_can_be_exported(tmp_path:
 
 
 def test_own_actor_critic_keeps_its_contract() -> None:
-    spec = EnvConfig(id="Pendulum-v1").build().spec
-    check_agent(own_actor_critic.TD7Config(hidden=(16,)), spec)
+    check_agent(own_actor_critic.TD7Config(hidden=(16,)), EnvConfig(id="Pendulum-v1").build().spec)
 
 
 def test_dict_observations_are_learned_from_all_fields_together() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from asyncrl.core.agent import CountsEnvSteps, HasPlaceOnLadder, Policy
+from asyncrl.core.agent import Policy, counter_of
 from asyncrl.core.errors import ConfigError, TransportError
 from asyncrl.core.inference import InferenceAnswer, InferenceClient, InferenceRequest
 from asyncrl.core.messages import Peer
@@ -41,14 +41,14 @@ class _Place:
     """A policy's place on the ladder of exploration, which depends on the number of actors."""
 
     def __init__(self, policy: Policy) -> None:
-        self._policy = policy if isinstance(policy, HasPlaceOnLadder) else None
+        self._spread: Callable[[int], None] | None = getattr(policy, "spread", None)
         self._n_actors = 0
 
     def update(self, n_actors: int) -> None:
         """Take the place in a run with this number of actors; 0 is unknown."""
-        if self._policy is not None and n_actors not in {0, self._n_actors}:
+        if self._spread is not None and n_actors not in {0, self._n_actors}:
             self._n_actors = n_actors
-            self._policy.spread(n_actors)
+            self._spread(n_actors)
 
 
 class OwnModel:
@@ -89,8 +89,7 @@ class ServedModel:
         finishing: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        # Looked up once: to check whether it counts takes a tenth of an actor's time.
-        self._counts = policy if isinstance(policy, CountsEnvSteps) else None
+        self._counts = counter_of(policy)
         self._place = _Place(policy)
         self._client = client
         self._peer = peer

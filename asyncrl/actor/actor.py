@@ -20,7 +20,6 @@ from asyncrl.actor.step_processor import OneStep, Step, StepProcessor
 from asyncrl.core.agent import (
     Act,
     Policy,
-    StatefulPolicy,
     acted,
     as_number,
     counter_of,
@@ -126,8 +125,7 @@ class Actor:
         self._peer = peer
         self._env = checked(env)
         self._policy = policy
-        # Looked up once: to check whether it has the method takes longer than the method.
-        self._forget = policy.forget if isinstance(policy, StatefulPolicy) else None
+        self._forget = getattr(policy, "forget", None)
         self._counter = counter_of(policy)
         self._processor = processor
         # Other processors may hold rows back, and a cut would end what they collect.

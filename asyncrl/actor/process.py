@@ -26,10 +26,10 @@ from asyncrl.core.agent import (
     Act,
     AgentConfig,
     BuildPolicy,
-    CountsEnvSteps,
     Policy,
     PolicyContext,
     PolicyWrapper,
+    counter_of,
 )
 from asyncrl.core.env import BatchEnv, EnvSource, EnvSpec
 from asyncrl.core.env_checks import checked
@@ -330,8 +330,8 @@ def _evaluate(
         progress.waiting(False)
         version = info.version
         policy.sync_model(info)
-        if isinstance(policy, CountsEnvSteps):
-            policy.env_steps = info.env_steps  # evaluations are not counted
+        if (counter := counter_of(policy)) is not None:
+            counter.env_steps = info.env_steps  # evaluations are not counted
         began_s = clock()
         score, record = evaluated(evaluator, _WithHeartbeat(policy, progress), version)
         cost = {EVALUATION_CPU: max(clock() - began_s, 0.0)}

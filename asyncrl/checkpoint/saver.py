@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
-from asyncrl.core.agent import Agent, ReusesStateArrays
+from asyncrl.core.agent import Agent
 from asyncrl.core.errors import CheckpointError
 from asyncrl.core.interrupter import CrashForwardingThread, Interrupter, waited
 from asyncrl.core.recorder import Record
@@ -71,7 +71,7 @@ class Saver:
     ) -> None:
         self._checkpointer = checkpointer
         self._interrupter = interrupter
-        self._agent = agent
+        self._agent: Any = agent
         self._changed = threading.Condition()
         self._waiting: dict[str, _Job] = {}
         self._failed: dict[str, _Job] = {}
@@ -88,7 +88,7 @@ class Saver:
 
     def make_room(self) -> None:
         """Allocate memory for a copy of the agent's state, so that no checkpoint waits for it."""
-        if isinstance(self._agent, ReusesStateArrays):
+        if hasattr(self._agent, "spare"):
             self._agent.spare = self._agent.state()
 
     def save(self, name: str, groups: Mapping[str, Arrays], meta: Mapping[str, Any]) -> None:
@@ -206,7 +206,7 @@ class Saver:
         """Release what was kept for a checkpoint; the next one may use its memory."""
         job.close()
         state = job.groups.get("agent")
-        if isinstance(state, Mapping) and isinstance(self._agent, ReusesStateArrays):
+        if isinstance(state, Mapping) and hasattr(self._agent, "spare"):
             self._agent.spare = state
 
     def _write(self, job: _Job) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol, SupportsFloat, runtime_checkable
+from typing import Literal, Protocol, SupportsFloat, cast, runtime_checkable
 
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.env_checks import shown
@@ -64,7 +64,17 @@ class SyncModel(Protocol):
 
 
 class Policy(SyncModel, Protocol):
-    """Chooses actions for a batch of observations, `n_envs` rows at a time."""
+    """Chooses actions for a batch of observations, `n_envs` rows at a time.
+
+    It may also have
+
+        forget(where)     clears its memory of the environments in `where` (B,), where an episode
+                          begins; keep separate memories for training and evaluation, since a
+                          synchronous run evaluates the acting policy in the middle of its episodes
+        spread(n_actors)  takes the place on a ladder of exploration that its actor has in a run
+                          with this number of actors
+        env_steps         environment steps of the whole run, as far as known, see `CountsEnvSteps`
+    """
 
     def act(self, obs: Array) -> Act:
         """Choose an action for each row of `obs`; explore if and only if `training`."""
@@ -85,7 +95,17 @@ class Policy(SyncModel, Protocol):
 
 
 class Agent(Policy, Protocol):
-    """A policy that learns."""
+    """A policy that learns.
+
+    It may also have
+
+        priorities()  see `ReturnsPriorities`
+        spare         arrays of an earlier `state` that are free again, which the next `state` may
+                      reuse: 100 MB are copied in 5 ms to memory that was used before, and in 10 to
+                      200 ms to new memory. Another thread may put them here at any time: take them
+                      out at once, and leave none
+        join(ranks)   see `core/ranks.py`
+    """
 
     def opt(self, batch: Columns) -> Mapping[str, SupportsFloat]:
         """Do one optimisation step on a batch of `ReplayBuffer.sample`, and return its metrics.
@@ -119,49 +139,11 @@ class ReturnsPriorities(Protocol):
         ...
 
 
-@runtime_checkable
-class StatefulPolicy(Protocol):
-    """A policy whose actions depend on what it has seen earlier in the same episode.
-
-    Keep separate memories for training and evaluation: a synchronous run evaluates the acting
-    policy in the middle of its episodes.
-    """
-
-    def forget(self, where: BoolArray) -> None:
-        """Clear the memory of the environments in `where` (B,): an episode begins there."""
-        ...
-
-
-@runtime_checkable
-class ReusesStateArrays(Protocol):
-    """An agent that can write its state into the arrays of an older copy.
-
-    Writing to newly allocated memory takes longer than the copy itself: 100 MB are copied in 5 ms
-    to memory that was used before, and in 10 to 200 ms to new memory.
-    """
-
-    spare: Params
-    """Arrays of an earlier `state` that are free again; the next `state` may reuse them.
-
-    Another thread may put them here at any time: take them out at once, and leave none.
-    """
-
-
-@runtime_checkable
 class CountsEnvSteps(Protocol):
-    """An agent with schedules; the trainer sets `env_steps` before each `opt`."""
+    """A policy or an agent with schedules; the trainer sets `env_steps` before each `opt`."""
 
     env_steps: int
     """Environment steps of the whole run, as far as the agent knows."""
-
-
-@runtime_checkable
-class HasPlaceOnLadder(Protocol):
-    """A policy that explores more or less than those of other actors, by its place among them."""
-
-    def spread(self, n_actors: int) -> None:
-        """Take the place that its actor has in a run with this number of actors."""
-        ...
 
 
 def acted(policy: Policy, obs: Array) -> Act:
@@ -212,8 +194,9 @@ def _require_names(metrics: object, owner: object, method: str, advice: str) -> 
 
 def forget(policy: Policy, where: BoolArray) -> None:
     """Clear a policy's memory where episodes begin, if it has one."""
-    if isinstance(policy, StatefulPolicy):
-        policy.forget(where)
+    method = getattr(policy, "forget", None)
+    if method is not None:
+        method(where)
 
 
 BuildPolicy = Callable[[EnvSpec, PolicyContext], Policy]
@@ -221,7 +204,11 @@ BuildPolicy = Callable[[EnvSpec, PolicyContext], Policy]
 
 
 class AgentConfig(Protocol):
-    """Builds both sides of an algorithm; a frozen dataclass, so that it can be sent and saved."""
+    """Builds both sides of an algorithm; a frozen dataclass, so that it can be sent and saved.
+
+    It may declare by a class attribute `learns_from` which `BatchKind` its agent's `opt` takes. A
+    run with a replay of another `batch_kind` is then refused before it starts.
+    """
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> Agent:
         """Build the learner's agent."""
@@ -262,17 +249,6 @@ def build_agent(config: AgentConfig, spec: EnvSpec, context: PolicyContext) -> A
 BatchKind = Literal["transitions", "sequences", "trajectories"]
 """What a replay returns: single transitions; sequences from one episode each, sampled repeatedly;
 or trajectories, each once."""
-
-
-@runtime_checkable
-class LearnsFrom(Protocol):
-    """An agent's config that declares which kind of batches `opt` takes.
-
-    A run with a replay that returns another kind is then refused before it starts.
-    """
-
-    learns_from: ClassVar[BatchKind]
-    """Must equal the replay's `batch_kind`."""
 
 
 class PolicyWrapper:
@@ -320,7 +296,7 @@ def counter_of(policy: Policy) -> CountsEnvSteps | None:
     """Return the policy inside its wrappers if it counts environment steps, else None."""
     while isinstance(policy, PolicyWrapper):
         policy = policy.wrapped
-    return policy if isinstance(policy, CountsEnvSteps) else None
+    return cast(CountsEnvSteps, policy) if hasattr(policy, "env_steps") else None
 
 
 def evaluation_mode(policy: Policy) -> _EvaluationMode:

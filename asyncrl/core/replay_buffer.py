@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import is_dataclass, replace
 from typing import ClassVar, Protocol, cast, runtime_checkable
 
-from asyncrl.core.agent import BatchKind, LearnsFrom, ReturnsPriorities, require_agent_config
+from asyncrl.core.agent import BatchKind, ReturnsPriorities, require_agent_config
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.segment import ColumnSpec, SegmentSchema
 from asyncrl.core.types import Array, Arrays, ArrayStream, Columns, IntArray, Params
@@ -182,10 +182,11 @@ _KINDS: Mapping[BatchKind, tuple[str, str]] = {
 def check_agent_and_replay(agent: object, replay: ReplayBufferConfig) -> None:
     """Raise if this is not an agent's config, or if the agent cannot use the replay's batches."""
     require_agent_config(agent)
-    if not isinstance(agent, LearnsFrom) or not isinstance(replay, DeclaresBatchKind):
+    learns_from: BatchKind | None = getattr(agent, "learns_from", None)
+    if learns_from is None or not isinstance(replay, DeclaresBatchKind):
         return
-    if agent.learns_from != replay.batch_kind:
-        wanted, fitting = _KINDS[agent.learns_from]
+    if learns_from != replay.batch_kind:
+        wanted, fitting = _KINDS[learns_from]
         raise ConfigError(
             f"{type(agent).__name__} learns from {wanted}, but {type(replay).__name__} returns "
             f"{_KINDS[replay.batch_kind][0]}; use {fitting} as replay, as the presets do"

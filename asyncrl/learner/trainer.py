@@ -20,7 +20,7 @@ from typing import Any, Protocol, Self, SupportsFloat
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import naming_resumed
 from asyncrl.checkpoint.saver import RunState
-from asyncrl.core.agent import Agent, CountsEnvSteps, as_number, optimised
+from asyncrl.core.agent import Agent, as_number, counter_of, optimised
 from asyncrl.core.callback import Callback, Event
 from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.evaluator import Evaluation
@@ -116,7 +116,7 @@ class Trainer:
         self.interrupter = interrupter or Interrupter()
         self._recorder, self._run_config = recorder, run_config or {}
         self._strategy, self._evaluate_apart = strategy, evaluate_apart
-        self._scheduled = agent if isinstance(agent, CountsEnvSteps) else None
+        self._scheduled = counter_of(agent)
         self._step_metrics, self._closing = StepMetrics(), closing or ExitStack()
         self.services = RunServices(
             agent,

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
-from asyncrl.core.agent import Agent, AgentConfig, CountsEnvSteps, PolicyContext
+from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, counter_of
 from asyncrl.core.env import MakeBatchEnv, make_batch_env, source_of
 from asyncrl.core.evaluator import Evaluation, Evaluator, MakeEvaluator
 from asyncrl.core.messages import ModelInfo
@@ -87,6 +87,6 @@ class EvaluateApart:
                 seed=derive_seed(seed, Role.EVALUATION, model.version), n_envs=env.n_envs
             )
             policy = PolicyOf(self.agent, env.spec).acting(model, context)
-            if isinstance(policy, CountsEnvSteps):
-                policy.env_steps = model.explored().env_steps
+            if (counter := counter_of(policy)) is not None:
+                counter.env_steps = model.explored().env_steps
             return EpisodeEvaluator(env, play, derive_seed(seed, Role.EVALUATION)).evaluate(policy)

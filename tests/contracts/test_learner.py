@@ -20,7 +20,7 @@ from torch.autograd.graph import get_gradient_edge
 from asyncrl.agents.awac import AWACConfig
 from asyncrl.agents.iql import IQLConfig
 from asyncrl.agents.parts.schedules import Schedule
-from asyncrl.core.agent import LearnsFrom, PolicyContext, evaluation_mode
+from asyncrl.core.agent import PolicyContext, evaluation_mode
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Columns
@@ -372,7 +372,7 @@ REPLAYS = {"transitions": "Uniform", "sequences": "Sequence", "trajectories": "T
 
 @every_algorithm
 def test_batches_of_other_replays_are_refused_and_change_nothing(case: Case) -> None:
-    wanted = case.config.learns_from if isinstance(case.config, LearnsFrom) else "transitions"
+    wanted = getattr(case.config, "learns_from", "transitions")
     agent = case.build()
     before = parameters(agent)
     for kind in OF_EACH_KIND.keys() - {wanted}:

@@ -21,12 +21,9 @@ from asyncrl.core.agent import (
     Agent,
     AgentConfig,
     BatchKind,
-    LearnsFrom,
     Policy,
     PolicyContext,
     ReturnsPriorities,
-    ReusesStateArrays,
-    StatefulPolicy,
     acted,
     as_number,
     evaluation_mode,
@@ -216,7 +213,7 @@ class Subject:
     ) -> None:
         self.config = config
         self.spec = spec
-        kind = config.learns_from if isinstance(config, LearnsFrom) else "transitions"
+        kind: BatchKind = getattr(config, "learns_from", "transitions")
         self.replay = replay or _REPLAYS[kind]
         self.prioritized = None if replay else _PRIORITIZED.get(kind)
 
@@ -575,7 +572,7 @@ def _priorities(subject: Subject) -> str:
 
 
 def _memory(subject: Subject) -> str:
-    if not isinstance(subject.policy(), StatefulPolicy):
+    if not hasattr(subject.policy(), "forget"):
         return ""
     model = subject.agent(1).model_info()
 
@@ -601,7 +598,7 @@ def _memory(subject: Subject) -> str:
 
 def _spare(subject: Subject) -> str:
     agent = subject.agent()
-    if not isinstance(agent, ReusesStateArrays):
+    if not hasattr(agent, "spare"):
         return ""
     subject.learn(agent, 0, 2)
     old = agent.state()
