@@ -10,7 +10,6 @@ that are objects of Python.
 from __future__ import annotations
 
 from contextlib import closing, nullcontext
-from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
@@ -181,8 +180,9 @@ def _recorder_of(parts: Parts) -> Recorder | None:
     else:
         stop = parts.get("stop")
         limits = {} if stop is None else as_condition(stop).limits()
-        # It loads rich.
-        recorder = import_module("asyncrl.recorders.terminal").TerminalRecorder(limits=limits)
+        from asyncrl.recorders.terminal import TerminalRecorder  # noqa: PLC0415  # loads rich
+
+        recorder = TerminalRecorder(limits=limits)
     if recorder is None or isinstance(recorder, BackgroundRecorder):
         return recorder
     return BackgroundRecorder([recorder])
