@@ -154,7 +154,7 @@ class InferenceThread:
 
     def stop(self) -> None:
         """Wait until it has ended; may be called again."""
-        self._progress.asked_to_finish = True
+        self._progress.finish()
         if self._thread.ident is not None and not self._thread.has_ended(_END_S):
             raise TransportError(
                 f"the thread of inference did not end within {_END_S:g} s: a batch takes longer; "

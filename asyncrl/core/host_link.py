@@ -36,10 +36,6 @@ class HostPort(Protocol):
         """How often the socket was read: while this does not change, no host can be heard."""
         ...
 
-    def waited_s(self, host: bytes) -> float:
-        """Return how long a message and the answer waited in this process, at most."""
-        ...
-
     def receive(self, timeout_s: float) -> list[tuple[bytes, bytes]]:
         """Return the messages that have arrived, each with its host; wait for one at most this."""
         ...

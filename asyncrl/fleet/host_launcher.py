@@ -48,9 +48,7 @@ _POLL_S = 0.02
 _CLOSE_S = 5.0
 _FIRST_REMINDER_S = 10.0
 _TRIPS = 16
-"""Round trips of a host whose smallest is shown: the others contain waits of its processes."""
-_MOST_WAITED = 1 / 3
-"""Share of a round trip above which a wait in this process hides the part of the network."""
+"""Round trips of a host whose smallest counts: the others contain waits of the processes."""
 _MOST_HOSTS = 4096
 _MOST_ROOM = 4096
 
@@ -82,8 +80,6 @@ class _Host:
     """Of actors that have ended."""
     silent_s: float = 0.0
     trips_s: deque[float] = field(default_factory=partial(deque, maxlen=_TRIPS))
-    network_s: deque[float] = field(default_factory=partial(deque, maxlen=_TRIPS))
-    """Round trips without their longest possible wait in this process."""
     is_program: bool = False
     """Whether it is a program that acts in its own loop, and may leave at any time."""
     leaves: str = ""
@@ -134,7 +130,6 @@ class HostLauncher:
         self._clock = clock
         self._hosts: dict[bytes, _Host] = {}
         self._where: dict[Peer, _Host] = {}
-        self._lost: dict[bytes, str] = {}
         self._ended: dict[Peer, ActorExit] = {}
         self._begun = config.min_actors == 0
         self._closed = False
@@ -244,9 +239,9 @@ class HostLauncher:
             self._local.kill(peer, with_stacks=with_stacks)
 
     def network_s(self, peer: Peer) -> float:
-        """Return a round trip to an actor's host, without waits here; 0 if unknown. Any thread."""
+        """Return a short round trip to an actor's host; 0 if unknown. Any thread."""
         host = self._where.get(peer)
-        return min(host.network_s, default=0.0) if host else 0.0
+        return min(host.trips_s, default=0.0) if host else 0.0
 
     def hosts(self) -> dict[str, dict[str, float]]:
         """Return what is known of each host, by name: numbers. Any thread."""
@@ -287,7 +282,7 @@ class HostLauncher:
                 for item in host.talk.take(message):
                     self._on_item(host, item)
                 self._on_reports(host, message.get("actors", []))
-                self._on_echo(who, host, message.get("echo"))
+                self._on_echo(host, message.get("echo"))
                 self._port.send(who, host.talk.message(at=self._clock()))
         except Refused as error:
             self._port.send(who, encode({"refused": str(error)}))
@@ -297,13 +292,10 @@ class HostLauncher:
 
     def _join(self, who: bytes, message: Plain) -> _Host | None:
         """Return a new host, or answer why it may not join."""
-        if who in self._lost:
-            self._port.send(who, encode({"lost": self._lost[who]}))
-            return None
         match message.get("items"):
             case [[1, {"join": {"host": str(name), "room": int(room)} as facts}], *_]:
                 pass
-            case _:
+            case _:  # it was lost, or joined another learner
                 self._port.send(who, encode({"lost": "the learner does not know this host"}))
                 return None
         name, why = _one_line(name, 80), _one_line(self._objection(facts))
@@ -370,15 +362,13 @@ class HostLauncher:
                 case _:
                     raise WireError(f"a report that cannot be read: {report!r:.80}")
 
-    def _on_echo(self, who: bytes, host: _Host, echo: Any) -> None:  # noqa: ANN401  # from JSON
+    def _on_echo(self, host: _Host, echo: Any) -> None:  # noqa: ANN401  # from JSON
         """Measure a round trip, if the host returns a time that it was sent."""
         match echo:
             case [float(sent_at), float(held_s)] if held_s >= 0:
                 trip_s = self._clock() - sent_at - held_s
                 if 0 <= trip_s <= self._config.host_timeout_s:  # infinite times can be sent, too
                     host.trips_s.append(trip_s)
-                    if (waited_s := self._port.waited_s(who)) <= _MOST_WAITED * trip_s:
-                        host.network_s.append(trip_s - waited_s)
 
     def _check_silence(self) -> None:
         """Give up hosts that were not heard while the socket was read."""
@@ -400,9 +390,6 @@ class HostLauncher:
             self._ended.setdefault(peer, ActorExit(peer=peer, code=1, last=actor.report, gone=gone))
         del self._hosts[who]
         self._summarize(host)
-        self._lost[who] = f"this host {why}"
-        if len(self._lost) > _MOST_HOSTS:
-            del self._lost[next(iter(self._lost))]
 
     def _summarize(self, *lost: _Host) -> None:
         for host in (*self._hosts.values(), *lost):

@@ -32,8 +32,7 @@ from asyncrl.core.launcher import ProgressReport
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
 
-_CELLS = 5
-_BYTES = 8 * _CELLS
+_BYTES = 40
 _ENDINGS = ("progress", "error", "stacks", "log")
 _MOST_LOG_BYTES = 1 << 20
 
@@ -116,8 +115,7 @@ class LogFile(logging.Handler):
     """Writes what a process logs to its incarnation's file, up to a limit.
 
     On the terminal, which it shares with the learner, it would break the learner's live view.
-    Messages beyond the limit are counted. The file reports the 1st, 10th, 100th, ... of them, and
-    `close` reports their number.
+    Messages beyond the limit are counted; the first one and the number at the end are reported.
     """
 
     def __init__(self, path: Path) -> None:
@@ -125,8 +123,6 @@ class LogFile(logging.Handler):
         self._path = path
         self._left_bytes = _MOST_LOG_BYTES
         self._dropped = 0
-        self._reported = 0
-        """Dropped messages at the last report in the file."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Append a line in one write."""
@@ -137,7 +133,7 @@ class LogFile(logging.Handler):
                 self._append(line)
                 return
             self._dropped += 1
-            if self._dropped >= 10 * self._reported:
+            if self._dropped == 1:
                 self._report_dropped()
         except Exception:
             self.handleError(record)
@@ -145,12 +141,11 @@ class LogFile(logging.Handler):
     def close(self) -> None:
         """Log how many messages were dropped."""
         with suppress(OSError):
-            if self._dropped > self._reported:
+            if self._dropped > 1:
                 self._report_dropped()
         super().close()
 
     def _report_dropped(self) -> None:
-        self._reported = self._dropped
         words = "log messages dropped so far: %d; the limit for one process is %d MiB"
         args = (self._dropped, _MOST_LOG_BYTES >> 20)
         self._append(
@@ -166,16 +161,20 @@ class LogFile(logging.Handler):
 
 
 class ProgressBoard:
-    """A few numbers of 8 bytes, each written by one process and read by another.
+    """A few numbers of 8 bytes, each written by one process or thread and read by another.
 
     Aligned numbers of 8 bytes are read and written atomically, so no lock is needed.
     """
 
-    def __init__(self, path: Path, *, create: bool = False) -> None:
-        if create:
-            _write(path, bytes(_BYTES))
-        with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), _BYTES)
+    def __init__(self, path: Path | None = None, *, create: bool = False) -> None:
+        """Map a file that two processes share; without one, only threads share the numbers."""
+        if path is None:
+            self._map = mmap.mmap(-1, _BYTES)
+        else:
+            if create:
+                _write(path, bytes(_BYTES))
+            with path.open("r+b") as file:
+                self._map = mmap.mmap(file.fileno(), _BYTES)
         self._cells = memoryview(self._map).cast("Q")
 
     def turn(self, produced: int) -> None:
@@ -309,9 +308,6 @@ ALIVE = ".alive"
 
 _PREFIX = "asyncrl-"
 _LONGEST_TEMP = 70
-_DRAFT_S = 3600.0
-"""An unfinished directory of this age has been abandoned."""
-
 WAITING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that are blocked in `uninterrupted`, and in a process that is started in it."""
 
@@ -397,9 +393,6 @@ def _make_directory(parent: Path) -> tuple[Path, int]:
             _remove_if_abandoned(path)
     # It is renamed to a name that others look for only after the lock is taken.
     draft = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=parent))
-    for path in parent.glob(f".{_PREFIX}*"):
-        with suppress(OSError):
-            _remove_if_older(path, than=draft.stat().st_mtime - _DRAFT_S)
     with ExitStack() as undo:
         undo.callback(draft.rmdir)
         descriptor = os.open(draft / ALIVE, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -409,13 +402,6 @@ def _make_directory(parent: Path) -> tuple[Path, int]:
         directory = draft.rename(draft.with_name(draft.name.removeprefix(".")))
         undo.pop_all()
     return directory, descriptor
-
-
-def _remove_if_older(draft: Path, *, than: float) -> None:
-    """Remove what a process left that was killed while it made a directory, which takes no time."""
-    seen = draft.lstat()
-    if seen.st_uid == os.getuid() and seen.st_mtime < than:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _remove_if_abandoned(alive: Path) -> None:

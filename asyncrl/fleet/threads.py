@@ -28,7 +28,7 @@ from asyncrl.core.launcher import ActorExit, Killed, Place, ProgressReport, Spec
 from asyncrl.core.messages import Peer
 from asyncrl.core.torch_threads import share_torch_threads
 from asyncrl.core.types import ActorId
-from asyncrl.fleet.local_files import HereLauncher
+from asyncrl.fleet.local_files import HereLauncher, ProgressBoard
 
 _logger = logging.getLogger(__name__)
 
@@ -36,33 +36,8 @@ _CLOSE_S = 2.0
 """Seconds for killed threads to end before they are abandoned."""
 
 
-@dataclass(slots=True)
-class ThreadProgress:
-    """An actor's heartbeats; each field is written by one thread."""
-
-    turns: int = 0
-    produced: int = 0
-    waits_now: bool = False
-    waits: int = 0
-    asked_to_finish: bool = False
-
-    def turn(self, produced: int) -> None:
-        """Count a finished step."""
-        self.produced = produced
-        self.turns += 1
-
-    def waiting(self, waiting: bool) -> None:
-        """Record that the actor waits, or no longer does."""
-        self.waits_now = waiting
-        self.waits += 1
-
-    def finishing(self) -> bool:
-        """Whether this actor is asked to finish."""
-        return self.asked_to_finish
-
-    def report(self) -> ProgressReport:
-        """Return a copy."""
-        return ProgressReport(self.turns, self.produced, waiting=self.waits_now, waits=self.waits)
+ThreadProgress = ProgressBoard
+"""Without a file, its numbers are shared by threads."""
 
 
 @dataclass(slots=True)
@@ -110,7 +85,7 @@ class ThreadLauncher(HereLauncher):
 
     def progress(self, peer: Peer) -> ProgressReport:
         """Return the heartbeats of a running actor."""
-        return self._running[peer].progress.report()
+        return self._running[peer].progress.read()
 
     def memory_bytes(self, peer: Peer) -> int:
         """Return 0: threads share their memory."""
@@ -122,7 +97,7 @@ class ThreadLauncher(HereLauncher):
 
     def finish(self, peer: Peer) -> None:
         """Ask a running actor to send what it has and end; do not wait for it."""
-        self._running[peer].progress.asked_to_finish = True
+        self._running[peer].progress.finish()
 
     def kill(self, peer: Peer, *, with_stacks: bool = False) -> None:
         """End an actor in its next instruction of Python, or abandon it in native code."""
@@ -167,7 +142,7 @@ class ThreadLauncher(HereLauncher):
         with running.lock:
             first, running.ended = not running.ended, True
         if first:
-            last = running.progress.report()
+            last = running.progress.read()
             self._exits.put(ActorExit(peer=peer, code=code, text=text, error=error, last=last))
 
 

@@ -19,7 +19,6 @@ from zmq.utils.monitor import parse_monitor_message
 
 from asyncrl.transport.zeromq_socket import (
     ZAP_DOMAIN,
-    Curve,
     is_readable,
     open_monitor,
     open_zap_socket,
@@ -76,12 +75,6 @@ class Authenticator:
         """Readable when a connection waits for an answer."""
         self._lock = threading.Lock()
         self._users: dict[bytes, str] = {}
-
-    def admit(self, user: str) -> Curve:
-        """Make a key for a user; it replaces any earlier one. Any thread."""
-        curve = Curve.make(self.server)
-        self.allow(curve.public, user)
-        return curve
 
     def allow(self, key: bytes, user: str) -> None:
         """Let the owner of a public key connect; it replaces any earlier key. Any thread."""

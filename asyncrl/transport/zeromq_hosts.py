@@ -10,7 +10,7 @@ import os
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from math import ceil
 
@@ -30,7 +30,6 @@ MAX_BYTES = 1 << 20
 _NAME_BYTES = 17
 _KIND = b"\x02"  # names of actors begin with another byte
 _MOST_WAITING = 4096
-_Clock = Callable[[], float]
 
 
 def _is_host(name: bytes) -> bool:
@@ -41,20 +40,14 @@ def _is_host(name: bytes) -> bool:
 class HostMailbox:
     """Passes messages between the thread of the learner's socket and another one."""
 
-    def __init__(self, auth: Authenticator | None, wake: Callable[[], None], clock: _Clock) -> None:
+    def __init__(self, auth: Authenticator | None, wake: Callable[[], None]) -> None:
         self._auth = auth
         self._wake = wake
-        self._clock = clock
         self._changed = threading.Condition()
-        self._arrived: deque[tuple[bytes, bytes, float]] = deque()
-        self._departing: deque[tuple[bytes, bytes, float]] = deque()
+        self._arrived: deque[tuple[bytes, bytes]] = deque()
+        self._departing: deque[tuple[bytes, bytes]] = deque()
         self.reads = 0
         """How often the learner's socket was read."""
-        self._idle_at = clock()
-        self._came_s: dict[bytes, float] = {}
-        """By host: how long its newest messages waited for the socket's thread and `receive`."""
-        self._went_s: dict[bytes, float] = {}
-        """By host: how long the newest message to it waited for the socket's thread."""
         self.expected = 0
         """Maximum number of hosts that are expected to connect."""
 
@@ -63,7 +56,9 @@ class HostMailbox:
         if self._auth is None:
             raise TransportError("hosts can connect over TCP only, where connections need keys")
         self.expected = most_hosts
-        return self._auth.admit(_JOINING)
+        curve = Curve.make(self._auth.server)
+        self._auth.allow(curve.public, _JOINING)
+        return curve
 
     def objection_to_key(self, key: str) -> str:
         """Return why a public key cannot be that of a host's next actor, or an empty string."""
@@ -75,20 +70,11 @@ class HostMailbox:
             if timeout_s > 0:
                 self._changed.wait_for(lambda: self._arrived, timeout_s)
             arrived, self._arrived = self._arrived, deque()
-        if len(self._came_s) > _MOST_WAITING:
-            self._came_s.clear()
-        now = self._clock()
-        # Of several messages of a host, the first counts, which has waited longest.
-        self._came_s |= {name: now - since for name, _, since in reversed(arrived)}
-        return [(name, data) for name, data, _ in arrived]
-
-    def waited_s(self, host: bytes) -> float:
-        """Return how long a message and the answer waited in this process, at most."""
-        return self._came_s.get(host, 0.0) + self._went_s.get(host, 0.0)
+        return [*arrived]
 
     def send(self, host: bytes, data: bytes) -> None:
         """Send a message to a host, in the socket's thread."""
-        self._departing.append((host, data, self._clock()))
+        self._departing.append((host, data))
         self._wake()
 
     def put(self, name: bytes, frames: list[memoryview]) -> bool:
@@ -97,26 +83,15 @@ class HostMailbox:
             return False
         with self._changed:
             if len(self._arrived) < _MOST_WAITING:  # hosts repeat what is not acknowledged
-                self._arrived.append((name, bytes(frames[0]), self._idle_at))
+                self._arrived.append((name, bytes(frames[0])))
             self._changed.notify_all()
         return True
 
-    def waited(self) -> None:
-        """Note that the thread has waited for the socket: what it reads now has just arrived."""
-        self._idle_at = self._clock()
-
-    def departing(self) -> list[tuple[bytes, bytes]]:
-        """Return the messages that the socket's thread must send now."""
+    def departing(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the messages that the socket's thread must send now."""
         self.reads += 1
-        departing = []
-        if len(self._went_s) > _MOST_WAITING:
-            self._went_s.clear()
         while self._departing:
-            host, data, put_at = self._departing.popleft()
-            departing.append((host, data))
-            # An echo may still be of the message before.
-            self._went_s[host] = max(self._clock() - put_at, self._went_s.get(host, 0.0) / 2)
-        return departing
+            yield self._departing.popleft()
 
 
 class ZmqHostsLink(ZmqLearnerLink):
@@ -125,12 +100,7 @@ class ZmqHostsLink(ZmqLearnerLink):
     @cached_property
     def hosts(self) -> HostMailbox:
         """Messages of hosts; open it before the link is polled."""
-        return HostMailbox(self._auth, self.wake, self._clock)
-
-    def _wait(self, timeout_s: float) -> bool:
-        woken = super()._wait(timeout_s)
-        self.hosts.waited()
-        return woken
+        return HostMailbox(self._auth, self.wake)
 
     def _expected(self) -> int:
         return super()._expected() + self.hosts.expected

@@ -109,7 +109,7 @@ class ZmqLearnerLink:
         self._wake_sender.setblocking(False)
         self._poller = poller_of(*held, self._wake_receiver)
         self._lock = threading.Lock()
-        self._closed = self._woken = self._finish = self._has_ended = False
+        self._closed = self._woken = self._finish = self._finish_sent = False
         self._newest: dict[Subject, tuple[int, list[Frame | zmq.Frame]]] = {}
         self._has_news = False
         self._leaving: set[bytes] = set()  # or have exited: they need no answers
@@ -268,11 +268,11 @@ class ZmqLearnerLink:
             if not self._has_news:
                 return
             self._has_news = False
-            ends = self._finish and not self._has_ended
-            self._has_ended = self._finish
+            sends_finish = self._finish and not self._finish_sent
+            self._finish_sent = self._finish
         for (peer, subject), have in list(self._requests.items()):
             self._answer(peer, subject, have)
-        for peer in self._table.peers if ends else ():
+        for peer in self._table.peers if sends_finish else ():
             self._send(peer, Finish())
 
     def _receive(self) -> list[Message]:
@@ -338,7 +338,7 @@ class ZmqLearnerLink:
         self._carry_out_refusals()
         if admitted and not isinstance(message, Experience):
             self._send(message.peer, self._table.ack(message.peer))
-        if admitted and isinstance(message, Hello) and self._has_ended:
+        if admitted and isinstance(message, Hello) and self._finish_sent:
             self._send(message.peer, Finish())
         elif admitted and isinstance(message, ActorReport) and message.final:
             self._forget_requests(message.peer)

@@ -26,7 +26,7 @@ import zmq
 from asyncrl.core.errors import ConfigError, Refused
 from asyncrl.core.messages import SOFTWARE
 from asyncrl.fleet.config import HostsConfig
-from asyncrl.run import hosted
+from asyncrl.run import join
 from asyncrl.run.join import join_run
 from asyncrl.run.run_config import RunConfig
 from asyncrl.transport.zeromq import ZmqTransportConfig
@@ -64,7 +64,7 @@ def serve(key: str, incarnations: str, room: str, software: str) -> None:
     """Be a host, of another version if one is named."""
     world = Numbered(incarnations=Path(incarnations))
     try:
-        with patch.object(hosted, "SOFTWARE", software or SOFTWARE):
+        with patch.object(join, "SOFTWARE", software or SOFTWARE):
             join_run(key, AGENT, world, shared("tcp://127.0.0.1"), actors=int(room))
     except (ConfigError, Refused) as error:
         sys.stderr.write(f"{error}\n")

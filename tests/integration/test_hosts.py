@@ -47,6 +47,9 @@ CONFIG: RunConfig = config(
     evaluate=EvaluationConfig(where="off"),
 )
 
+UNLIMITED = replace(CONFIG, limiter=replace(CONFIG.limiter, samples_per_insert=0.0))
+"""What actors send is stored while the learner waits."""
+
 JOINS = """
 import sys
 from tests.integration.test_hosts import CONFIG, join_run
@@ -213,15 +216,13 @@ def test_a_host_may_leave_during_the_run(tmp_path: Path) -> None:
         if once(trainer, 100, done):
             first.stop("the test asks it to leave")
             wait_until(lambda: hosts.ended, DEADLINE_S, "the first host to have left")
-            hosts.join(unlimited)
+            hosts.join(UNLIMITED)
             wait_for_restarts(trainer, 2)  # on the second host
 
-    # Without a limiter, what the leaving actors send is stored while the learner waits above.
-    unlimited = replace(CONFIG, limiter=replace(CONFIG.limiter, samples_per_insert=0.0))
-    trainer = built(key, unlimited, before=before)
+    trainer = built(key, UNLIMITED, before=before)
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     with hosts_of(key) as hosts:
-        first = hosts.join(unlimited)
+        first = hosts.join(UNLIMITED)
         result = trainer.train()
     check(result)
     assert hosts.ended == ["ended", "ended"]
@@ -261,11 +262,13 @@ def test_a_host_that_hangs_is_replaced_and_comes_back(
 
 
 @contextmanager
-def detour(key: Path, before: Callable[[AsyncTrainer], None]) -> Iterator[tuple[AsyncTrainer, Any]]:
+def detour(
+    key: Path, before: Callable[[AsyncTrainer], None], cfg: RunConfig = CONFIG
+) -> Iterator[tuple[AsyncTrainer, Any]]:
     """Build a run whose hosts connect through a proxy."""
     proxy = Proxy()
-    transport = replace(CONFIG.transport, advertise=f"127.0.0.1:{proxy.port}")
-    trainer: Any = built(key, replace(CONFIG, transport=transport), before=before)
+    transport = replace(cfg.transport, advertise=f"127.0.0.1:{proxy.port}")
+    trainer: Any = built(key, replace(cfg, transport=transport), before=before)
     proxy.server_port = int(trainer.source._link.address.endpoint.rpartition(":")[2])
     try:
         yield trainer, proxy
@@ -281,11 +284,15 @@ def test_connections_that_break_cost_their_actors_a_restart_and_no_host(
 
     def before(trainer: AsyncTrainer) -> None:
         if once(trainer, 100, done):
+            rows = trainer.proxy.actors.rows
+            wait_until(
+                lambda: sum(r.env_steps > 0 for r in rows().values()) == 2, DEADLINE_S, "two"
+            )
             proxy.cut()
             wait_for_restarts(trainer, 2)
 
-    with detour(key, before) as (trainer, proxy), hosts_of(key) as hosts:
-        hosts.join()
+    with detour(key, before, UNLIMITED) as (trainer, proxy), hosts_of(key) as hosts:
+        hosts.join(UNLIMITED)
         result = trainer.train()
     check(result)
     assert restarts(result) == 2

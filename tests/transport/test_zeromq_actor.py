@@ -61,24 +61,16 @@ class Line:
         """Do what a manager does after the end of an actor."""
         self.actor.close()
         self.learner.revoke(self.peer)
-        self.ledger.on_ended(self.peer, produced=self.produced)
+        self.ledger.on_ended(self.peer, produced=make_experience(self.sent).produced)
         self.peer = make_peer(incarnation=self.peer.incarnation + 1)
         self.actor = self.connect(self.peer)
         self.sent = self.reported = 0
-
-    @property
-    def produced(self) -> int:
-        return make_experience(self.sent).produced if self.sent else 0
 
     def turn(self) -> None:
         """Let both ends work a little."""
         if self.actor.send(make_experience(self.sent + 1, self.peer), 0.0):
             self.sent += 1
         self.take()
-
-    def report(self) -> None:
-        if self.actor.send(make_report(self.peer), 0.0):
-            self.reported += 1
 
     def take(self) -> None:
         """Let the learner receive and acknowledge what has come."""
@@ -140,7 +132,7 @@ def test_all_is_accounted_for_and_nothing_doubled_when_connections_break(
         line.proxy.cut(chance.choice([0, chance.randrange(1, 20_000)]))
         try:
             for _ in range(chance.randrange(4)):
-                line.report()
+                line.reported += line.actor.send(make_report(line.peer), 0.0)
                 line.turn()
             line.until_seq(len(line.seqs[line.peer]) + chance.randrange(1, 20))
         except ConnectionLost:
