@@ -47,7 +47,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.parts.actor_critic import ActorCritic, check_policy_interval, make_actor
+from asyncrl.agents.parts.actor_critic import ActorCritic, make_actor
 from asyncrl.agents.parts.batch_renorm import RenormedCritics, RenormedLayers
 from asyncrl.agents.parts.critics import EncodedCritics, make_critics
 from asyncrl.agents.parts.networks import NetworkInput, encoder_layers, n_features, pick_device
@@ -118,20 +118,6 @@ class CrossQConfig(SquashedConfig):
     """Warm-up of batch renormalisation, in training passes of a layer. Until then a layer
     normalises by the statistics of the batch; afterwards the result is corrected towards running
     statistics. The policy makes one pass per `policy_interval_opt_steps`."""
-
-    def __post_init__(self) -> None:
-        SquashedConfig.__post_init__(self)
-        check_policy_interval(self.policy_interval_opt_steps, self.accelerate)
-
-    def check_accumulation(self) -> None:
-        """Reject gradient accumulation."""
-        if self.accumulate > 1:
-            raise ConfigError(
-                f"agent.accumulate={self.accumulate} splits a batch into parts, but CrossQ's "
-                "networks normalise by the statistics of the whole batch, and those of its parts "
-                "differ; set it to 1, and use smaller batches"
-            )
-        SquashedConfig.check_accumulation(self)
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> CrossQAgent:
         """Return the learner's agent."""

@@ -160,10 +160,12 @@ class DiscreteSACAgent(UpdatingAgent):
         target_network = TargetNetwork(self.critics, config.tau)
         self.targets = target_network.network
         vectors, critic_vectors = flatten_pair(self.actor, self.critics)
-        self.actor_adam = FusedAdam(vectors, config.actor_learning_rate, flat=True)
-        self.critic_adam = FusedAdam(critic_vectors, config.critic_learning_rate, flat=True)
+        self.actor_adam = FusedAdam(vectors, config.actor_learning_rate)
+        self.critic_adam = FusedAdam(critic_vectors, config.critic_learning_rate)
         self.masked = spec.masked
-        self.temperature = Temperature(config, 0.0, device)  # improved by the excess entropy
+        settings = config.alpha, config.initial_alpha, config.alpha_learning_rate
+        # improved by the excess entropy
+        self.temperature = Temperature(*settings, 0.0, device, config.accelerate)
         self.updater = Updater(
             self,
             config,

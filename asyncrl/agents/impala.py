@@ -143,11 +143,6 @@ class IMPALAConfig(TorchConfig):
 
     def __post_init__(self) -> None:
         TorchConfig.__post_init__(self)
-        if self.accelerate != "off":
-            raise ConfigError(
-                f"agent.accelerate={self.accelerate} needs batches of one shape, but the number of "
-                "trajectories in a batch varies; set it to off"
-            )
         if self.clip_c > self.clip_rho:
             raise ConfigError(
                 f"agent.clip_c must be no larger than agent.clip_rho={self.clip_rho}, got "

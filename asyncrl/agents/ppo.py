@@ -91,7 +91,6 @@ from asyncrl.core.declared import (
     Within,
 )
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec
 
 _LARGEST_LOG_RATIO = 20.0
@@ -274,14 +273,6 @@ class PPOConfig(TorchConfig):
     learns_from: ClassVar[BatchKind] = "trajectories"
     can_accumulate: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        TorchConfig.__post_init__(self)
-        if self.accelerate != "off":
-            raise ConfigError(
-                f"agent.accelerate={self.accelerate!r} needs batches of one size, but PPO's vary "
-                "with the number of episodes in them; set it to off"
-            )
-
     def build(self, spec: EnvSpec, context: PolicyContext) -> PPOAgent:
         """Return the learner's agent."""
         return PPOAgent(self, spec, context, pick_device(self.device))
@@ -324,7 +315,7 @@ class PPOAgent(TrajectoryAgent):
         self.config = config
         self.value_norm = RunningNorm(()).to(device)
         vectors = [flatten_parameters(self.net)]
-        self.adam = FusedAdam(vectors, config.learning_rate, config.adam_eps, flat=True)
+        self.adam = FusedAdam(vectors, config.learning_rate, config.adam_eps)
         self.order = torch.Generator(device).manual_seed(context.seed)
         self.learning = learning_mode(self.model)
         self.updater = Updater(

@@ -99,14 +99,6 @@ class R2D2Config(QConfig):
 
     learns_from: ClassVar[BatchKind] = "sequences"
 
-    def __post_init__(self) -> None:
-        QConfig.__post_init__(self)
-        if self.accelerate != "off":
-            raise ConfigError(
-                f"agent.accelerate={self.accelerate!r} is not supported by R2D2, whose memory "
-                "already runs as library calls for whole sequences; set it to off"
-            )
-
     def build(self, spec: EnvSpec, context: PolicyContext) -> R2D2Agent:
         """Return the learner's agent."""
         return R2D2Agent(self, spec, context, pick_device(self.device))

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Protocol
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -44,44 +44,32 @@ from asyncrl.agents.parts.bounded import SquashedChooser
 from asyncrl.agents.parts.choosing import ChooserSpec
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, pick_device
 from asyncrl.agents.parts.optimizers import FastOptimizer, FusedAdam
-from asyncrl.agents.parts.torch_config import Function
+from asyncrl.agents.parts.torch_config import Acceleration
 from asyncrl.agents.parts.updater import TargetNetwork
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Finite, NotNegative, Positive, Within
 from asyncrl.core.env import EnvSpec
 
 
-class TemperatureSettings(Protocol):
-    """Settings of the temperature."""
-
-    @property
-    def alpha(self) -> float | None:
-        """Fixed temperature; None adapts it."""
-
-    @property
-    def initial_alpha(self) -> float:
-        """Initial temperature when it is adapted."""
-
-    @property
-    def alpha_learning_rate(self) -> float:
-        """Learning rate of the temperature's Adam."""
-
-    def uncompiled(self, function: Function) -> Function:
-        """Return the function, excluded from compilation."""
-
-
 class Temperature:
     """Entropy temperature: fixed, or adapted to a target entropy."""
 
     def __init__(
-        self, config: TemperatureSettings, target_entropy: float, device: torch.device
+        self,
+        alpha: float | None,
+        initial_alpha: float,
+        learning_rate: float,
+        target_entropy: float,
+        device: torch.device,
+        how: Acceleration,
     ) -> None:
-        self._fixed = None if config.alpha is None else torch.tensor(config.alpha).to(device)
+        """Adapt the temperature if `alpha` is None; `how` updates run."""
+        self._fixed = None if alpha is None else torch.tensor(alpha).to(device)
         self._target_entropy = target_entropy
-        self._log_alpha = torch.tensor(math.log(config.initial_alpha), device=device)
-        self._adam = FusedAdam([self._log_alpha], config.alpha_learning_rate)
-        self.improve = config.uncompiled(self._improve)
-        """Raise the temperature if the entropy is below its target, lower it if above."""
+        self._log_alpha = torch.tensor(math.log(initial_alpha), device=device)
+        self._adam = FusedAdam([self._log_alpha], learning_rate)
+        if how == "compile":
+            self._adam.prepare_graph()
 
     @property
     def parts(self) -> dict[str, Tensor | FastOptimizer]:
@@ -92,11 +80,16 @@ class Temperature:
         """Return the current temperature."""
         return self._log_alpha.exp() if self._fixed is None else self._fixed
 
-    def _improve(self, entropy: Tensor) -> None:
+    def improve(self, entropy: Tensor) -> None:
+        """Raise the temperature if the entropy is below its target, lower it if above."""
         if self._fixed is not None:
             return
         # The gradient of J_alpha in log alpha: mean of -log pi(a|s), minus the target entropy.
-        self._log_alpha.grad = entropy - self._target_entropy
+        gradient = entropy - self._target_entropy
+        if torch.compiler.is_compiling():
+            self._adam.step_in_graph([gradient[None]])
+            return
+        self._log_alpha.grad = gradient
         self._adam.step()
 
 
@@ -135,8 +128,9 @@ class SquashedConfig(ActorCriticConfig):
 
     def temperature(self, n_dimensions: int, device: torch.device) -> Temperature:
         """Return the temperature for this number of action dimensions."""
-        aim = self.target_entropy
-        return Temperature(self, -float(n_dimensions) if aim is None else aim, device)
+        aim = -float(n_dimensions) if self.target_entropy is None else self.target_entropy
+        settings = self.alpha, self.initial_alpha, self.alpha_learning_rate
+        return Temperature(*settings, aim, device, self.accelerate)
 
 
 def sample_action(actor_output: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

@@ -39,7 +39,6 @@ from torch import Tensor, nn
 from asyncrl.agents.parts.actor_critic import (
     ActorCritic,
     ActorCriticConfig,
-    check_policy_interval,
     make_actor,
 )
 from asyncrl.agents.parts.bounded import NoisyChooser
@@ -88,10 +87,6 @@ class TD3Config(ActorCriticConfig):
     uses the same noise everywhere."""
 
     can_accumulate: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        ActorCriticConfig.__post_init__(self)
-        check_policy_interval(self.policy_interval_opt_steps, self.accelerate)
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> TD3Agent:
         """Return the learner's agent."""

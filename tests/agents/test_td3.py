@@ -16,7 +16,6 @@ from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.agents.td3 import TD3Agent, TD3Config
 from asyncrl.core.agent import PolicyContext, evaluation_mode, forget
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Columns
 from tests.agents.test_sac import CONTEXT, HIGH, LOW, SPEC, batch_of, box, observations, spec_with
 
@@ -233,12 +232,3 @@ def test_own_networks_may_have_parts_that_do_not_learn() -> None:
     for old, network in zip(before, networks, strict=True):
         for name, value in network.state_dict().items():
             assert torch.equal(old[name], value) != ("moves" in name), name
-
-
-# --- what cannot work ----------------------------------------------------------------------------
-
-
-def test_graphs_need_the_policy_to_be_updated_before_they_are_recorded() -> None:
-    with pytest.raises(ConfigError, match=r"policy_interval_opt_steps of at most 3, got 4"):
-        TD3Config(accelerate="graphs", policy_interval_opt_steps=4)
-    assert TD3Config(accelerate="graphs").policy_interval_opt_steps == 2

@@ -6,10 +6,9 @@ The choice is a setting of every agent, `agent.accelerate`; see `torch_config.py
 from __future__ import annotations
 
 import math
-import os
-import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -29,10 +28,8 @@ _Form = tuple[tuple[str, torch.dtype, torch.Size], ...]
 """Names, dtypes and shapes of a batch."""
 
 _EAGER_CALLS = 3
-"""Eager calls before capture: what is allocated once, such as Adam's moments, must exist by
-then."""
-
-_CPU_COMPILERS = ("g++", "clang++", "c++", "cl")
+"""Eager calls with batches of a form before capture: what is allocated once, such as Adam's
+moments, must exist by then."""
 
 
 class Accelerated:
@@ -49,11 +46,17 @@ class Accelerated:
         device: torch.device,
         learning: Sequence[nn.Module] = (),
     ) -> None:
-        _check_possible(how, device)
+        if how == "graphs" and device.type != "cuda":
+            raise ConfigError(
+                "agent.accelerate='graphs' captures CUDA graphs, but the learner computes on "
+                f"{device}; set agent.device to cuda, or agent.accelerate to off"
+            )
         if how == "compile":
-            update = torch.compile(update, dynamic=False)
+            from asyncrl.agents.parts.one_graph import OneGraph  # noqa: PLC0415  # slow
+
+            update = OneGraph(update, device)
         # A compiled update cannot switch modes inside; a captured one need not when it is replayed.
-        self._update = _with_modes(update, learning)
+        self._update = learning_mode(*learning)(update)
         self._graphs = _Graphs(self._update, device) if how == "graphs" else None
 
     def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -76,21 +79,21 @@ class _Graphs:
         # no captured operation waits for another stream.
         self._beside = torch.cuda.Stream(device)
         self._recorded: dict[_Form, _Graph] = {}
-        self._eager_calls = 0
+        self._calls: Counter[_Form] = Counter()
 
     def run(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         form = tuple((name, value.dtype, value.shape) for name, value in data.items())
         if (graph := self._recorded.get(form)) is not None:
             return graph.replay(data)
-        if self._eager_calls < _EAGER_CALLS:
-            self._eager_calls += 1
+        self._calls[form] += 1
+        if self._calls[form] <= _EAGER_CALLS:
             return self._run_beside(data)
         graph = self._recorded[form] = _Graph(self._update, data, self._beside)
         return graph.replay(data)
 
     def forget(self) -> None:
         self._recorded.clear()
-        self._eager_calls = 0
+        self._calls.clear()
 
     def _run_beside(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """Update on another stream than the default one, which cannot be captured."""
@@ -125,35 +128,6 @@ class _Graph:
         self._graph.replay()
         numbers = self._numbers.clone().unbind()
         return dict(zip(self._names, numbers, strict=True)) | self._arrays
-
-
-def _with_modes(update: Update, learning: Sequence[nn.Module]) -> Update:
-    modes = learning_mode(*learning)
-
-    def updated(data: dict[str, Tensor]) -> dict[str, Tensor]:
-        with modes:
-            return update(data)
-
-    return updated
-
-
-def _check_possible(how: Acceleration, device: torch.device) -> None:
-    if how == "graphs" and device.type != "cuda":
-        raise ConfigError(
-            "agent.accelerate='graphs' captures CUDA graphs, but the learner computes on "
-            f"{device}; set agent.device to cuda, or agent.accelerate to off"
-        )
-    if how == "compile" and not _can_compile():
-        raise ConfigError(
-            "agent.accelerate='compile' needs a C++ compiler, but none of "
-            f"{', '.join(_CPU_COMPILERS)} was found; install one, set CXX, or set agent.accelerate "
-            "to off"
-        )
-
-
-def _can_compile() -> bool:
-    own = os.environ.get("CXX")
-    return any(shutil.which(name) for name in ([own] if own else _CPU_COMPILERS))
 
 
 class FlushedDenormals:

@@ -18,18 +18,13 @@ from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, encoded_mlp
 from asyncrl.agents.parts.optimizers import FastOptimizer, FusedAdam
 from asyncrl.agents.parts.schedules import LearningRate
 from asyncrl.agents.parts.torch_agent import TorchPolicy, learning_parameters, seeded
-from asyncrl.agents.parts.torch_config import Acceleration, TorchConfig
+from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.parts.updater import TargetNetwork, Updater, UpdatingAgent
 from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Count, Natural, PositiveOrOff, Widths
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array
-
-_LONGEST_INTERVAL_IN_GRAPHS = 3
-"""Capture starts after this number of steps, and everything that is captured must have run
-before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,16 +97,6 @@ class ActorCriticConfig(TorchConfig):
             actor = self.make_actor(spec)
         model = self.with_norms(actor, spec.observation)
         return TorchPolicy(model, self.chooser_spec(), spec, context, device)
-
-
-def check_policy_interval(opt_steps: int, accelerate: Acceleration) -> None:
-    """Raise for intervals between policy updates that cannot be captured."""
-    if accelerate == "graphs" and opt_steps > _LONGEST_INTERVAL_IN_GRAPHS:
-        raise ConfigError(
-            "agent.accelerate='graphs' needs agent.policy_interval_opt_steps of at most "
-            f"{_LONGEST_INTERVAL_IN_GRAPHS}, got {opt_steps}; set agent.accelerate to compile or "
-            "off"
-        )
 
 
 def make_actor(

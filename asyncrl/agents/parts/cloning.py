@@ -155,7 +155,7 @@ class CloningAgent(UpdatingAgent, ABC):
         config, networks = self.config, {"actor": self.actor, **others}
         vectors = {name: [flatten_parameters(one)] for name, one in networks.items()}
         flat = [vector for of_one in vectors.values() for vector in of_one]
-        self.optimizer = FusedAdam(flat, config.learning_rate, flat=True)
+        self.optimizer = FusedAdam(flat, config.learning_rate)
         self.updater = Updater(
             self,
             config,

@@ -7,9 +7,10 @@ loading the rest of torch, and 70 MB.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,12 +27,13 @@ class FastOptimizer(ABC):
     slots: ClassVar[tuple[str, ...]]
     """State per parameter: tensors of its shape, and the number `step`."""
 
-    def __init__(
-        self, params: Iterable[Tensor], learning_rate: float | Schedule, *, flat: bool = False
-    ) -> None:
-        """Optimize these parameters; `flat` ones are vectors of `flatten_parameters`."""
+    def __init__(self, params: Iterable[Tensor], learning_rate: float | Schedule) -> None:
+        """Optimize these parameters, or vectors of `flatten_parameters`."""
         self.params = list(params)
-        self.inputs = None if flat else self.params
+        self.leaves = [leaf for param in self.params for leaf in leaves_of(param)]
+        """Parameters that compiled updates compute gradients of: no gradient flows from views of a
+        flat vector to it."""
+        self.inputs = self.params if self.leaves[0] is self.params[0] else None
         """Tensors whose gradients `backward` computes; None is all that a loss depends on."""
         self.state: dict[int, dict[str, Tensor]] = {}
         """State by a parameter's position in `params`; none for one without gradients."""
@@ -41,11 +43,11 @@ class FastOptimizer(ABC):
         steps are captured as CUDA graphs. It is saved, see `rates`."""
         self._schedule = learning_rate if isinstance(learning_rate, Schedule) else None
         self._shown = self.learning_rate, torch.tensor(self.learning_rate)
-        self._on_device: Tensor | None = None
+        self._by_leaf: list[list[Tensor]] = []
         device = self.params[0].device
-        if self._schedule and device.type != "cpu":
-            # A captured graph replays constants, but reads tensors again.
-            self._on_device = torch.tensor(self.learning_rate, device=device)
+        # Captured and compiled graphs repeat constants, but read tensors again.
+        self._rate = torch.tensor(self.learning_rate, device=device)
+        self._reads_rate = self._schedule is not None and device.type != "cpu"
         self._all = list(range(len(self.params)))
         self._places: list[int] = []
         self._gathered: list[list[Tensor]] = []
@@ -54,8 +56,8 @@ class FastOptimizer(ABC):
         """Set the learning rate from the schedule, if there is one; return it."""
         if self._schedule:
             self.learning_rate = self._schedule.at(env_steps)
-            if self._on_device is not None:
-                self._on_device.fill_(self.learning_rate)
+        if self._reads_rate:
+            self._rate.fill_(self.learning_rate)
         return self.learning_rate
 
     def metrics(self, name: str) -> dict[str, Tensor]:
@@ -90,6 +92,31 @@ class FastOptimizer(ABC):
         if places:
             self._step(params, gradients, *self._gathered)
 
+    @torch.no_grad()
+    def prepare_graph(self) -> None:
+        """Create all state, and views of it for each of `leaves`, for `step_in_graph`."""
+        self._gather(self._all)
+        self._reads_rate = True
+        self._rate.fill_(self.learning_rate)
+        owned = [leaves_of(param) for param in self.params]
+        self._owners = [place for place, leaves in enumerate(owned) for _ in leaves]
+        held = dict(zip(self.slots, self._gathered, strict=True))
+        held.pop("step", None)
+        self._by_leaf = [[leaf if leaf.ndim else leaf.view(1) for leaf in self.leaves]]
+        self._by_leaf += [
+            [
+                view
+                for whole, leaves in zip(wholes, owned, strict=True)
+                for view in _views(whole, leaves)
+            ]
+            for wholes in held.values()
+        ]
+
+    @torch.no_grad()
+    def step_in_graph(self, gradients: Sequence[Tensor]) -> None:
+        """Take one step by operations that compile, with the gradients of `leaves`."""
+        self._step(self._by_leaf[0], [*gradients], *self._by_leaf[1:])
+
     @abstractmethod
     def _step(self, params: list[Tensor], gradients: list[Tensor], *slots: list[Tensor]) -> None:
         """Update parameters and their state."""
@@ -119,6 +146,8 @@ class FastOptimizer(ABC):
                 copies[place][name].copy_(value)
         self.state = copies
         self._places = []
+        if self._by_leaf:
+            self.prepare_graph()
 
     def _gather(self, places: list[int]) -> None:
         """Arrange the state of these parameters for the arithmetic."""
@@ -139,6 +168,10 @@ class FastOptimizer(ABC):
         }
 
 
+_BETA2 = 0.999
+_PLAIN: Mapping[str, Any] = {"weight_decay": 0.0, "amsgrad": False, "maximize": False}
+
+
 class FusedAdam(FastOptimizer):
     """`torch.optim.Adam(fused=True)` in two operations."""
 
@@ -150,10 +183,8 @@ class FusedAdam(FastOptimizer):
         learning_rate: float | Schedule,
         eps: float = 1e-8,
         beta1: float = 0.9,
-        *,
-        flat: bool = False,
     ) -> None:
-        super().__init__(params, learning_rate, flat=flat)
+        super().__init__(params, learning_rate)
         self.eps = eps
         self.beta1 = beta1
 
@@ -167,23 +198,28 @@ class FusedAdam(FastOptimizer):
                 self.state[place]["step"] = step
 
     def _step(self, params: list[Tensor], gradients: list[Tensor], *slots: list[Tensor]) -> None:
-        averages, squares, steps = slots
         self._steps.add_(1)
-        torch._fused_adam_(
-            params,
-            gradients,
-            averages,
-            squares,
-            [],
-            steps,
-            lr=self.learning_rate if self._on_device is None else self._on_device,
-            beta1=self.beta1,
-            beta2=0.999,
-            weight_decay=0.0,
-            eps=self.eps,
-            amsgrad=False,
-            maximize=False,
+        if torch.compiler.is_compiling():
+            self._step_apart(params, gradients, *slots)
+            return
+        averages, squares, steps = slots
+        rate = self._rate if self._reads_rate else self.learning_rate
+        others = {"beta1": self.beta1, "beta2": _BETA2, "eps": self.eps, **_PLAIN}
+        torch._fused_adam_(params, gradients, averages, squares, [], steps, lr=rate, **others)
+
+    def _step_apart(self, *pieces: list[Tensor]) -> None:
+        # lr m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)
+        # Powers in double precision, as in torch's Adam; as exponentials they are compiled outside
+        # of the loops over weights.
+        steps = self._steps.double()
+        first, second = (
+            1.0 - torch.exp(steps * math.log(beta or 1e-300)) for beta in (self.beta1, _BETA2)
         )
+        sizes, roots = (self._rate / first).float(), second.sqrt().float()
+        for param, gradient, average, square, owner in zip(*pieces, self._owners, strict=True):
+            average.lerp_(gradient, 1.0 - self.beta1)
+            square.mul_(_BETA2).addcmul_(gradient, gradient, value=1.0 - _BETA2)
+            param.sub_(sizes[owner] * average / (square.sqrt() / roots[owner] + self.eps))
 
 
 class RMSprop(FastOptimizer):
@@ -205,3 +241,17 @@ class RMSprop(FastOptimizer):
         sizes = torch._foreach_sqrt(squares)  # noqa: SLF001  # no other name for it
         torch._foreach_add_(sizes, self._eps)
         torch._foreach_addcdiv_(params, gradients, sizes, value=-self.learning_rate)
+
+
+def leaves_of(param: Tensor) -> list[Tensor]:
+    """Return the parameters that a vector of `flatten_parameters` consists of, or the only one."""
+    return getattr(param, "leaves", [param])
+
+
+def _views(whole: Tensor, leaves: list[Tensor]) -> list[Tensor]:
+    """Return the parts of a parameter, or of its state, that belong to its leaves."""
+    if whole.shape == leaves[0].shape:
+        # torch 2.13 miscompiles in-place changes of tensors without dimensions.
+        return [whole if whole.ndim else whole.view(1)]
+    parts = whole.split([leaf.numel() for leaf in leaves])
+    return [part.view(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]

@@ -174,7 +174,7 @@ class QAgent(UpdatingAgent, ABC):
         self.config = config
         self.perturbation = Perturbation(self.net)
         vectors = [flatten_parameters(self.net)]
-        self.optimizer = FusedAdam(vectors, config.learning_rate, config.adam_eps, flat=True)
+        self.optimizer = FusedAdam(vectors, config.learning_rate, config.adam_eps)
         self.target_network = TargetNetwork(self.net, config.tau, flat=vectors)
         self.target = self.target_network.network
         self.target_perturbation = Perturbation(self.target)

@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ContextDecorator, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Self
@@ -506,7 +506,7 @@ def learning_mode(*networks: nn.Module) -> LearningMode:
     return LearningMode(networks)
 
 
-class LearningMode:
+class LearningMode(ContextDecorator):
     """Networks in training mode inside a `with` block, and in evaluation mode after it.
 
     It is reusable. `nn.Module.train` looks up and checks each layer's attributes each time, which
@@ -575,6 +575,7 @@ def flatten_pair(one: nn.Module, other: nn.Module) -> tuple[list[Tensor], list[T
 def _flatten(params: list[nn.Parameter]) -> Tensor:
     flat = torch.cat([p.detach().flatten() for p in params]).requires_grad_()
     flat.grad = torch.zeros_like(flat)
+    flat.leaves = params  # type: ignore[attr-defined]  # see `leaves_of`
     sizes = [p.numel() for p in params]
     parts = flat.detach().split(sizes), flat.grad.split(sizes)
     for param, value, grad in zip(params, *parts, strict=True):
@@ -606,10 +607,12 @@ def clip_gradients(gradients: list[Tensor], max_norm: float) -> Tensor:
 
     Smaller gradients are unchanged; so are all if `max_norm` is 0.
     """
-    if len(gradients) == 1:
-        norm: Tensor = torch.linalg.vector_norm(gradients[0])
-    elif not gradients:
+    if not gradients:
         return torch.zeros(())
+    if torch.compiler.is_compiling():
+        norm = torch.stack([g.square().sum() for g in gradients]).sum().sqrt()
+    elif len(gradients) == 1:
+        norm = torch.linalg.vector_norm(gradients[0])
     else:
         # Like `nn.utils.get_total_norm` for tensors on one device.
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))  # noqa: SLF001

@@ -10,8 +10,8 @@ keeps what priorities are computed from:
           Agent.update(data)        the equations
             Updater.inputs          observations and rewards, normalised
             Updater(network, ...)   a pass: autocast, gradient accumulation
-            Updater.minimize(loss)  backward, gradient norm, clipping, optimizer step; detach what
-                                    the update returns first: compilation breaks the graph here
+            Updater.minimize(loss)  gradients, their norm, clipping, optimizer step; detach what
+                                    the update returns of the loss
             Updater.update_targets()
 """
 
@@ -22,12 +22,14 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.checkpoint import checkpoint
 
 from asyncrl.agents.parts.accelerated import (
@@ -38,7 +40,7 @@ from asyncrl.agents.parts.accelerated import (
 )
 from asyncrl.agents.parts.networks import NetworkInput, each_field
 from asyncrl.agents.parts.normalize import Normalized, RunningNorm
-from asyncrl.agents.parts.optimizers import FastOptimizer
+from asyncrl.agents.parts.optimizers import FastOptimizer, leaves_of
 from asyncrl.agents.parts.reduction import Reduction, Rows
 from asyncrl.agents.parts.torch_agent import (
     Part,
@@ -253,7 +255,8 @@ class ChunkedForward:
         cut = zip(*(self._cut(one) for one in inputs), strict=True)
         if not torch.is_grad_enabled():
             return _joined([network(*part) for part in cut], dim)
-        return _joined([_answer(network, part) for part in cut], dim)
+        parts: list[Answer] = [checkpoint(network, *part, use_reentrant=False) for part in cut]
+        return _joined(parts, dim)
 
     def _cut(self, one: NetworkInput) -> list[NetworkInput]:
         if isinstance(one, Tensor):
@@ -261,11 +264,6 @@ class ChunkedForward:
         rows = len(next(iter(one.values())))
         fields = {name: field.tensor_split(min(self._parts, rows)) for name, field in one.items()}
         return [dict(zip(fields, part, strict=True)) for part in zip(*fields.values(), strict=True)]
-
-
-def _answer(network: Callable[..., Answer], part: tuple[NetworkInput, ...]) -> Answer:
-    answer: Answer = checkpoint(network, *part, use_reentrant=False)
-    return answer
 
 
 def _joined(answers: list[Answer], dim: int) -> Answer:
@@ -289,10 +287,8 @@ class TargetNetwork(Generic[Network]):
         self.network: Network = copy.deepcopy(fast).eval()
         if not flat:
             self.network.requires_grad_(False)
-        self._params: list[Tensor] = [*(flat or fast.parameters())]
-        self._target_params: list[Tensor] = (
-            [flatten_parameters(self.network)] if flat else [*self.network.parameters()]
-        )
+        self._leaves: Any = [*self.network.parameters()], [*fast.parameters()]
+        self._whole: Any = ([flatten_parameters(self.network)], [*flat]) if flat else self._leaves
         self._tau = tau
         self._copy_buffers = buffer_copier(fast, self.network)
 
@@ -300,14 +296,15 @@ class TargetNetwork(Generic[Network]):
     def soft_update(self) -> None:
         """Move towards the network, and copy its buffers."""
         # theta' <- theta' + tau * (theta - theta')
-        torch._foreach_lerp_(self._target_params, self._params, self._tau)
+        mine, its = self._leaves if torch.compiler.is_compiling() else self._whole
+        torch._foreach_lerp_(mine, its, self._tau)
         self._copy_buffers()
 
     @torch.no_grad()
     def hard_update(self) -> None:
         """Copy the network."""
         # theta' <- theta
-        torch._foreach_copy_(self._target_params, self._params)
+        torch._foreach_copy_(*self._whole)
         self._copy_buffers()
 
 
@@ -330,16 +327,22 @@ class OptimizerStep:
         self.optimizer = optimizer
         self.rate_name = _metric_name(name, "learning_rate")
         self._max_norm = max_grad_norm
-        self._norm_name = _metric_name(name, "grad_norm")
-        self._norms = norms and {
-            _metric_name(what, "grad_norm"): params for what, params in norms.items()
+        groups = norms or {name: optimizer.params}
+        self._norms = {_metric_name(what, "grad_norm"): [*some] for what, some in groups.items()}
+        owners = [param for param in optimizer.params for _ in leaves_of(param)]
+        self._places = {
+            name: [i for i, owner in enumerate(owners) if any(owner is param for param in params)]
+            for name, params in self._norms.items()
         }
+        """Places of leaves whose gradients are clipped together."""
 
     def __call__(self, loss: Tensor, over: Reduction, rows: Rows) -> dict[str, Tensor]:
         """Take a step on the mean over this many rows, and over those of all ranks.
 
         Computes gradients of this optimizer's parameters only.
         """
+        if torch.compiler.is_compiling():
+            return self._step_in_graph(loss)
         optimizer = self.optimizer
         optimizer.clear()
         torch.autograd.backward(loss, inputs=optimizer.inputs)
@@ -349,30 +352,30 @@ class OptimizerStep:
         optimizer.step()
         return norms
 
+    def _step_in_graph(self, loss: Tensor) -> dict[str, Tensor]:
+        optimizer = self.optimizer
+        gradients = torch.autograd.grad(
+            loss, optimizer.leaves, allow_unused=True, materialize_grads=True
+        )
+        norms = {
+            name: clip_gradients([gradients[i] for i in places], self._max_norm)
+            for name, places in self._places.items()
+        }
+        optimizer.step_in_graph(gradients)
+        return norms
+
     def _limit(self) -> dict[str, Tensor]:
-        if self._norms is None:
-            return {self._norm_name: clip_gradients(self.optimizer.gradients(), self._max_norm)}
         return {
             name: clip_gradients([p.grad for p in params if p.grad is not None], self._max_norm)
             for name, params in self._norms.items()
         }
 
 
-_DROPOUT = (
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
-)
-
-
 def _drops_out(layer: nn.Module) -> bool:
     """Whether a layer uses torch's global generator in training; it accepts no other."""
     if isinstance(layer, nn.RNNBase | nn.MultiheadAttention):
         return layer.dropout > 0
-    return isinstance(layer, _DROPOUT)
+    return isinstance(layer, _DropoutNd)
 
 
 def _metric_name(name: str, what: str) -> str:
@@ -422,12 +425,6 @@ class Updater:
         hidden: Sequence[int] = (),
     ) -> None:
         device = self._device = agent.device
-        self.minimize = config.uncompiled(self._minimize)
-        """Step on the loss by the step of that name; return gradient norms.
-
-        `rows` is the number of rows that the loss is a mean over, if it is not the update's."""
-        self.update_targets = config.uncompiled(self._update_targets)
-        """Update all target networks."""
         self.over = Reduction(device)
         """What is computed over all ranks."""
         self._optimizer_steps = {
@@ -451,6 +448,9 @@ class Updater:
         self._at_once = config.accumulate == 1 and config.precision == "float32"
         learning = networks if switch_modes else []
         self._run = Accelerated(agent.update, config.accelerate, device, learning)
+        if config.accelerate == "compile":
+            for step in self._optimizer_steps.values():
+                step.optimizer.prepare_graph()
         self._name, self._accelerate = type(agent).__name__, config.accelerate
         self._newest: tuple[Tensor, ...] | None = None
         """The priority of each row of the last batch, or values and their targets, or nothing; None
@@ -607,12 +607,17 @@ class Updater:
         _, var, mean = self.over.merge(len(values), var, mean)
         return var.sqrt().to(values.dtype), mean.to(values.dtype)
 
-    def _minimize(
+    def minimize(
         self, loss: Tensor, name: str = "", *, rows: Rows | None = None
     ) -> dict[str, Tensor]:
+        """Step on the loss by the step of that name; return gradient norms.
+
+        `rows` is the number of rows that the loss is a mean over, if it is not the update's.
+        """
         return self._optimizer_steps[name](loss, self.over, self.rows if rows is None else rows)
 
-    def _update_targets(self) -> None:
+    def update_targets(self) -> None:
+        """Update all target networks."""
         for target in self._targets:
             target.soft_update()
 
@@ -705,9 +710,7 @@ class UpdatingAgent(TorchAgent, ABC):
         networks = [part for part in self.parts.values() if isinstance(part, nn.Module)]
         self.updater.join(ranks, [layer for one in networks for layer in one.modules()])
 
-        def draw_other_numbers() -> None:
-            diverge(self.parts.values(), ranks.rank)
-
+        draw_other_numbers = partial(diverge, self.parts.values(), ranks.rank)
         draw_other_numbers()
         self.on_load.append(draw_other_numbers)
 

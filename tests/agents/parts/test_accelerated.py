@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,9 +15,9 @@ from asyncrl.agents.parts.accelerated import Accelerated, FlushedDenormals
 from asyncrl.agents.parts.torch_config import Acceleration
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.types import Array
 from tests.agents.chain import TWO_STATES, random_batch
-from tests.contracts.test_agent import CASES, Case, batch_for
+from tests.agents.parts.test_one_graph import check_alike, learned, weighted_batches
+from tests.contracts.test_agent import CASES, batch_for
 
 CPU = torch.device("cpu")
 
@@ -91,12 +90,6 @@ def test_graphs_on_a_cpu_are_refused() -> None:
         Accelerated(Counting(CPU).update, "graphs", CPU)
 
 
-def test_compiling_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(ConfigError, match=r"needs a C\+\+ compiler"):
-        Accelerated(Counting(CPU).update, "compile", CPU)
-
-
 @pytest.fixture
 def amd(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stand in for a CPU on which oneDNN multiplies faster than MKL."""
@@ -130,43 +123,15 @@ def test_only_updates_of_large_networks_change_who_multiplies(width: int, precis
 # --- whole agents -------------------------------------------------------------------------------
 
 
-def learned(case: Case, steps: int, **changes: Any) -> tuple[dict[str, Array], list[float]]:
-    """Return parameters after some steps, and all metrics and priorities."""
-    agent: Any = replace(case, config=replace(case.config, **changes)).build()  # type: ignore[type-var]
-    metrics: list[float] = []
-    for number in range(steps):
-        batch = batch_for(case, number)
-        batch["weight"] = np.random.default_rng(number).random(len(batch["reward"]), np.float32)
-        metrics += map(float, agent.opt(batch).values())
-        metrics += agent.priorities().tolist()
-    return agent.model_info().params, metrics
-
-
-def check_alike(mine: Any, right: Any, tolerance: float) -> None:
-    assert mine[1] == pytest.approx(right[1], rel=10 * tolerance, abs=10 * tolerance)
-    for name, params in right[0].items():
-        np.testing.assert_allclose(mine[0][name], params, rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.behaviour(number=65)
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["dqn-normalized", "rainbow", "iqn-noisy", "sac"])
-def test_compiled_updates_are_those_of_eager_ones(name: str, precision: str) -> None:
-    eager = learned(CASES[name], 6, precision=precision)
-    compiled = learned(CASES[name], 6, precision=precision, accelerate="compile")
-    check_alike(compiled, eager, 0.02 if precision == "bfloat16" else 1e-5)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["dqn-normalized", "rainbow", "iqn-noisy", "sac"])
 def test_recorded_updates_are_those_of_eager_ones(name: str, precision: str) -> None:
     # Draws of a GPU depend on its generator alone, which both runs start alike.
-    gpu = {"device": "cuda", "precision": precision}
-    recorded = learned(CASES[name], 12, accelerate="graphs", **gpu)
-    check_alike(recorded, learned(CASES[name], 12, **gpu), 1e-4)
+    case = CASES[name].changed(device="cuda", precision=precision)
+    batches = weighted_batches(case, 12)
+    recorded = learned(case.changed(accelerate="graphs").build(), batches)
+    check_alike(recorded, learned(case.build(), batches), 1e-4)
 
 
 @pytest.mark.gpu

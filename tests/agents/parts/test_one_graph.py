@@ -1,0 +1,137 @@
+"""An update that is compiled is one function, and does what it does eagerly."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from asyncrl.agents.parts.schedules import Schedule
+from asyncrl.core.types import Columns
+from examples.own_torch_agent import QRDQNConfig
+from tests.contracts.test_agent import CASES, Case, batch_for
+
+ONCE = (
+    "dqn dqn-normalized c51 rainbow iqn iqn-noisy sac discrete-sac discrete-sac-normalized bc awac "
+    "awac-normalized iql"
+)
+TWICE = "td3 crossq impala"
+"""Algorithms that are compiled with and without an update of the policy, or a second time for any
+number of trajectories."""
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave out machine code, which takes a minute to make: run the traced operations."""
+    compiling = torch.compile
+
+    def trace(update: Callable[..., Any], *, fullgraph: bool, **_: object) -> Callable[..., Any]:
+        return compiling(update, backend="aot_eager", fullgraph=fullgraph)
+
+    monkeypatch.setattr(torch, "compile", trace)
+    counters.clear()
+    yield
+    torch.compiler.reset()
+
+
+def learned(agent: Any, batches: list[Columns]) -> tuple[dict[str, Any], dict[str, float]]:
+    """Return an agent's state after these batches, and its last numbers."""
+    for batch in batches:
+        metrics = agent.opt(batch)
+    return agent.state(), {name: float(value) for name, value in metrics.items()}
+
+
+def weighted_batches(case: Case, count: int) -> list[Columns]:
+    batches = [batch_for(case, number) for number in range(count)]
+    for number, batch in enumerate(batches):
+        rows = len(batch["reward"])
+        batch["weight"] = np.random.default_rng(number).random(rows, np.float32)
+    return batches
+
+
+def check_alike(compiled: Any, eager: Any, tolerance: float = 1e-5) -> None:
+    state, metrics = compiled
+    metrics.pop("compile_s", None)
+    assert metrics == pytest.approx(eager[1], rel=tolerance, abs=tolerance)
+    assert state.keys() == eager[0].keys()
+    for name, right in eager[0].items():
+        np.testing.assert_allclose(state[name], right, tolerance, tolerance, err_msg=name)
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("name", [*ONCE.split(), *TWICE.split()])
+def test_each_algorithm_is_one_graph_that_learns_as_eagerly(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    case = CASES[name]
+    batches = weighted_batches(case, 50)
+    compiled = learned(case.changed(accelerate="compile").build(), batches)
+    assert compiled[1]["compile_s"] > 0.0
+    check_alike(compiled, learned(case.build(), batches))
+    assert not counters["graph_break"]
+    assert counters["stats"]["unique_graphs"] == 1 + (name in TWICE.split())
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+
+
+@pytest.mark.usefixtures("traced")
+def test_rates_that_change_are_not_compiled_in() -> None:
+    case = CASES["dqn"].changed(learning_rate=Schedule.linear(1e-2, 0.0, 10))
+    agents = [case.build(), case.changed(accelerate="compile").build()]
+    for number in range(12):
+        for agent in agents:
+            agent.env_steps = number
+            agent.opt(batch_for(case, number))
+    eager, compiled = (agent.state() for agent in agents)
+    np.testing.assert_allclose(compiled["model/0.weight"], eager["model/0.weight"], 1e-5, 1e-5)
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("name", ["dqn", "sac"])
+def test_compiled_updates_resume_from_an_eager_state(name: str) -> None:
+    case = CASES[name]
+    first, second = case.build(), case.changed(accelerate="compile").build()
+    learned(second, weighted_batches(case, 3))
+    learned(first, weighted_batches(case, 4))
+    second.load_state(first.state())
+    batches = weighted_batches(case, 5)
+    check_alike(learned(second, batches), learned(first, batches))
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.usefixtures("traced")
+def test_agents_of_users_are_one_graph_too() -> None:
+    case = Case(QRDQNConfig(device="cpu"), CASES["dqn"].spec)
+    batches = weighted_batches(case, 10)
+    compiled = learned(case.changed(accelerate="compile").build(), batches)
+    check_alike(compiled, learned(case.build(), batches))
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.usefixtures("traced")
+def test_what_cannot_be_compiled_runs_eagerly_and_says_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    case = CASES["r2d2"]
+    batches = [batch_for(case, number) for number in range(3)]
+    compiled = learned(case.changed(accelerate="compile").build(), batches)
+    check_alike(compiled, learned(case.build(), batches))
+    (said,) = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert "LSTM" in said
+
+
+@pytest.mark.behaviour(number=65)
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["dqn-normalized", "rainbow", "iqn-noisy", "sac", "crossq"])
+def test_compiled_updates_are_those_of_eager_ones(name: str, precision: str) -> None:
+    case = CASES[name].changed(precision=precision)
+    batches = weighted_batches(case, 6)
+    compiled = learned(case.changed(accelerate="compile").build(), batches)
+    check_alike(compiled, learned(case.build(), batches), 0.05 if precision == "bfloat16" else 1e-5)
