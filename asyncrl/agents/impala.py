@@ -37,8 +37,8 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from asyncrl.agents.parts.choosing import MemoryKind
 from asyncrl.agents.parts.distributions import action_head
-from asyncrl.agents.parts.memories import MemoryKind
 from asyncrl.agents.parts.networks import MakeNetwork, pick_device
 from asyncrl.agents.parts.optimizers import FastOptimizer, FusedAdam, RMSprop
 from asyncrl.agents.parts.policy_gradient import (

@@ -56,8 +56,8 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from asyncrl.agents.parts.choosing import MemoryKind
 from asyncrl.agents.parts.distributions import ActionHead, action_head
-from asyncrl.agents.parts.memories import MemoryKind
 from asyncrl.agents.parts.networks import MakeNetwork, pick_device
 from asyncrl.agents.parts.normalize import RunningNorm
 from asyncrl.agents.parts.optimizers import FusedAdam

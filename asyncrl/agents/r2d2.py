@@ -35,8 +35,8 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
+from asyncrl.agents.parts.choosing import CoreKind, memory_size
 from asyncrl.agents.parts.masks import allowed_only
-from asyncrl.agents.parts.memories import CoreKind, memory_size
 from asyncrl.agents.parts.networks import (
     MakeNetwork,
     NetworkInput,

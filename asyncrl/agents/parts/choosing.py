@@ -9,12 +9,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from asyncrl.agents.parts.exploration import Exploration, Explorer, random_allowed
-from asyncrl.agents.parts.memories import Memories
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.env import DiscreteSpec, EnvSpec
 from asyncrl.core.inference import MEMORY, NOISE, OBS, OUTPUTS, Inference
@@ -23,6 +22,50 @@ from asyncrl.core.types import Array, BoolArray, Columns
 
 REWARD_SCALE = "reward_scale"
 """Output of a network that normalises rewards, and column of initial priorities."""
+
+CoreKind = Literal["gru", "lstm"]
+"""Cho et al. (2014), or Hochreiter and Schmidhuber (1997), whose memory is twice as large."""
+
+MemoryKind = Literal["none", "gru", "lstm"]
+"""Kinds of memory of a policy."""
+
+
+def memory_size(kind: MemoryKind, n_units: int) -> int:
+    """Return the size of the memory of this number of units."""
+    return n_units * {"none": 0, "gru": 1, "lstm": 2}[kind]
+
+
+class Memories:
+    """A policy's memory of each environment, separate for training and evaluation.
+
+    A synchronous run evaluates the acting policy in the middle of its episodes. There is memory for
+    the number of rows of the last step; for any other number it is empty.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._kept: dict[bool, Array] = {}  # by `training`; never changed in place
+
+    def recall(self, n_envs: int, *, training: bool) -> Array:
+        """Return the memory (n_envs, size) that the next step starts from."""
+        kept = self._kept.get(training)
+        if kept is None or len(kept) != n_envs:
+            return np.zeros((n_envs, self._size), np.float32)
+        return kept
+
+    def keep(self, memory: Array, *, training: bool) -> None:
+        """Store this memory (B, size)."""
+        self._kept[training] = memory
+
+    def forget(self, where: BoolArray, *, training: bool) -> None:
+        """Reset the memory of these environments (B,)."""
+        kept = self._kept.get(training)
+        if kept is None or not where.any():
+            return
+        if where.all() or len(where) != len(kept):
+            del self._kept[training]
+            return
+        self._kept[training] = np.where(where[:, None], np.float32(0.0), kept)
 
 
 @dataclass(frozen=True, slots=True)

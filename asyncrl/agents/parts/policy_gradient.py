@@ -18,11 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asyncrl.agents.parts.choosing import ChooserSpec
+from asyncrl.agents.parts.choosing import ChooserSpec, CoreKind, MemoryKind, memory_size
 from asyncrl.agents.parts.distributions import ActionHead
 from asyncrl.agents.parts.inference import steps_of
 from asyncrl.agents.parts.masks import allowed_only
-from asyncrl.agents.parts.memories import CoreKind, MemoryKind, memory_size
 from asyncrl.agents.parts.networks import (
     MakeNetwork,
     NetworkInput,

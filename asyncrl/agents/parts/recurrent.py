@@ -19,7 +19,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.parts.memories import CoreKind, memory_size
+from asyncrl.agents.parts.choosing import CoreKind, memory_size
 from asyncrl.agents.parts.networks import NetworkInput
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from asyncrl.agents.parts.memories import CoreKind, Memories
+from asyncrl.agents.parts.choosing import CoreKind, Memories
 from asyncrl.agents.parts.recurrent import RecurrentCore
 from asyncrl.agents.parts.torch_agent import seeded
 
