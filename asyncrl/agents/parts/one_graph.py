@@ -52,8 +52,8 @@ class OneGraph:
         if counters["stats"]["unique_graphs"] == before:
             return metrics
         seconds = time.perf_counter() - began
-        told = self._update.__qualname__, seconds, cache_dir()
-        _logger.info("compiling %s took %.1f s; the next run finds the code in %s", *told)
+        details = self._update.__qualname__, seconds, cache_dir()
+        _logger.info("compiling %s took %.1f s; the next run finds the code in %s", *details)
         return metrics | {"compile_s": torch.tensor(seconds)}
 
 
