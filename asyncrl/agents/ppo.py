@@ -56,6 +56,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from asyncrl.agents.parts.accelerated import LearningMode
 from asyncrl.agents.parts.choosing import MemoryKind
 from asyncrl.agents.parts.distributions import ActionHead, action_head
 from asyncrl.agents.parts.networks import MakeNetwork, pick_device
@@ -75,7 +76,7 @@ from asyncrl.agents.parts.policy_gradient import (
     vtrace,
 )
 from asyncrl.agents.parts.schedules import Rate, Schedule, value_at
-from asyncrl.agents.parts.torch_agent import TorchPolicy, flatten_parameters, learning_mode, seeded
+from asyncrl.agents.parts.torch_agent import TorchPolicy, flatten_parameters, seeded
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.parts.updater import Updater
 from asyncrl.core.agent import BatchKind, PolicyContext
@@ -317,7 +318,7 @@ class PPOAgent(TrajectoryAgent):
         vectors = [flatten_parameters(self.net)]
         self.adam = FusedAdam(vectors, config.learning_rate, config.adam_eps)
         self.order = torch.Generator(device).manual_seed(context.seed)
-        self.learning = learning_mode(self.model)
+        self.learning = LearningMode(self.model)
         self.updater = Updater(
             self,
             config,

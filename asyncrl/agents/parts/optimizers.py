@@ -243,6 +243,26 @@ class RMSprop(FastOptimizer):
         torch._foreach_addcdiv_(params, gradients, sizes, value=-self.learning_rate)
 
 
+def clip_gradients(gradients: list[Tensor], max_norm: float) -> Tensor:
+    """Scale gradients down in place to a joint norm of `max_norm`; return the norm before.
+
+    Smaller gradients are unchanged; so are all if `max_norm` is 0.
+    """
+    if not gradients:
+        return torch.zeros(())
+    if torch.compiler.is_compiling():
+        norm = torch.stack([g.square().sum() for g in gradients]).sum().sqrt()
+    elif len(gradients) == 1:
+        norm = torch.linalg.vector_norm(gradients[0])
+    else:
+        # Like `nn.utils.get_total_norm` for tensors on one device.
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))  # noqa: SLF001
+    if max_norm:
+        # g <- g * min(1, max_norm / |g|)
+        torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp_(max=1.0))
+    return norm
+
+
 def leaves_of(param: Tensor) -> list[Tensor]:
     """Return the parameters that a vector of `flatten_parameters` consists of, or the only one."""
     return getattr(param, "leaves", [param])

@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ContextDecorator, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Self
@@ -267,7 +267,7 @@ class TorchPolicy:
         inference_inputs: What it takes. Noise may be left out.
         version: Number of the newest model, set by the run.
 
-    Outside of `learning_mode` the model is in evaluation mode, whether `act` explores or not.
+    Outside of `LearningMode` the model is in evaluation mode, whether `act` explores or not.
     Layers such as batch normalisation or dropout then depend on the observation alone, change no
     state, and compute the same everywhere.
     """
@@ -377,8 +377,8 @@ class TorchPolicy:
 class TorchAgent:
     """A policy, and parts that learn; a subclass adds `opt` and registers its parts.
 
-    `opt` puts the networks that it trains into `learning_mode`. `UpdatingAgent` has an `opt` for
-    those who would rather write equations only, as in `examples/own_torch_agent.py`.
+    `opt` puts the networks that it trains into training mode, see `LearningMode`. `UpdatingAgent`
+    has an `opt` for those who would rather write equations only.
 
     Attributes:
         policy: What acts.
@@ -501,45 +501,6 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def learning_mode(*networks: nn.Module) -> LearningMode:
-    """Put networks into training mode inside a `with` block, for layers such as dropout."""
-    return LearningMode(networks)
-
-
-class LearningMode(ContextDecorator):
-    """Networks in training mode inside a `with` block, and in evaluation mode after it.
-
-    It is reusable. `nn.Module.train` looks up and checks each layer's attributes each time, which
-    takes a tenth of an optimisation step of small networks. So flags are set directly, unless a
-    layer overrides `train`.
-    """
-
-    def __init__(self, networks: Sequence[nn.Module]) -> None:
-        self._networks = networks
-        layers = [layer for network in networks for layer in network.modules()]
-        plain = all(
-            type(layer).train is nn.Module.train
-            and type(layer).__setattr__ is nn.Module.__setattr__
-            and "training" in vars(layer)
-            for layer in layers
-        )
-        self._flags = [vars(layer) for layer in layers] if plain else None
-
-    def __enter__(self) -> None:
-        self._switch(learning=True)
-
-    def __exit__(self, *_: object) -> None:
-        self._switch(learning=False)
-
-    def _switch(self, *, learning: bool) -> None:
-        if self._flags is None:
-            for network in self._networks:
-                network.train(learning)
-        else:
-            for flags in self._flags:
-                flags["training"] = learning
-
-
 def learning_parameters(module: nn.Module) -> list[nn.Parameter]:
     """Return the parameters that are not frozen."""
     return [param for param in module.parameters() if param.requires_grad]
@@ -581,45 +542,6 @@ def _flatten(params: list[nn.Parameter]) -> Tensor:
     for param, value, grad in zip(params, *parts, strict=True):
         param.data, param.grad = value.view_as(param), grad.view_as(param)
     return flat
-
-
-def buffer_copier(source: nn.Module, target: nn.Module) -> Callable[[], None]:
-    """Return a function that copies a network's current buffers to another network.
-
-    Buffers are looked up each time, since a network may replace a tensor. A target network, for
-    instance, uses the network's normalisation statistics. Call it under `torch.no_grad`.
-    """
-    places = [
-        (mine, its, name)
-        for mine, its in zip(target.modules(), source.modules(), strict=True)
-        for name, _ in its.named_buffers(recurse=False)
-    ]
-
-    def copy() -> None:
-        for mine, its, name in places:
-            mine.get_buffer(name).copy_(its.get_buffer(name))
-
-    return copy
-
-
-def clip_gradients(gradients: list[Tensor], max_norm: float) -> Tensor:
-    """Scale gradients down in place to a joint norm of `max_norm`; return the norm before.
-
-    Smaller gradients are unchanged; so are all if `max_norm` is 0.
-    """
-    if not gradients:
-        return torch.zeros(())
-    if torch.compiler.is_compiling():
-        norm = torch.stack([g.square().sum() for g in gradients]).sum().sqrt()
-    elif len(gradients) == 1:
-        norm = torch.linalg.vector_norm(gradients[0])
-    else:
-        # Like `nn.utils.get_total_norm` for tensors on one device.
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))  # noqa: SLF001
-    if max_norm:
-        # g <- g * min(1, max_norm / |g|)
-        torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp_(max=1.0))
-    return norm
 
 
 def _under(prefix: str, state: Params) -> dict[str, Array]:

@@ -40,13 +40,11 @@ from asyncrl.agents.parts.accelerated import (
 )
 from asyncrl.agents.parts.networks import NetworkInput, each_field
 from asyncrl.agents.parts.normalize import Normalized, RunningNorm
-from asyncrl.agents.parts.optimizers import FastOptimizer, leaves_of
+from asyncrl.agents.parts.optimizers import FastOptimizer, clip_gradients, leaves_of
 from asyncrl.agents.parts.reduction import Reduction, Rows
 from asyncrl.agents.parts.torch_agent import (
     Part,
     TorchAgent,
-    buffer_copier,
-    clip_gradients,
     flatten_parameters,
     tensors_of,
 )
@@ -290,7 +288,12 @@ class TargetNetwork(Generic[Network]):
         self._leaves: Any = [*self.network.parameters()], [*fast.parameters()]
         self._whole: Any = ([flatten_parameters(self.network)], [*flat]) if flat else self._leaves
         self._tau = tau
-        self._copy_buffers = buffer_copier(fast, self.network)
+        # Looked up each time, since a network may replace a tensor.
+        self._buffers = [
+            (mine, its, name)
+            for mine, its in zip(self.network.modules(), fast.modules(), strict=True)
+            for name, _ in its.named_buffers(recurse=False)
+        ]
 
     @torch.no_grad()
     def soft_update(self) -> None:
@@ -298,7 +301,8 @@ class TargetNetwork(Generic[Network]):
         # theta' <- theta' + tau * (theta - theta')
         mine, its = self._leaves if torch.compiler.is_compiling() else self._whole
         torch._foreach_lerp_(mine, its, self._tau)
-        self._copy_buffers()
+        if self._buffers:  # a target network uses the network's normalisation statistics
+            self._copy_buffers()
 
     @torch.no_grad()
     def hard_update(self) -> None:
@@ -306,6 +310,10 @@ class TargetNetwork(Generic[Network]):
         # theta' <- theta
         torch._foreach_copy_(*self._whole)
         self._copy_buffers()
+
+    def _copy_buffers(self) -> None:
+        for mine, its, name in self._buffers:
+            mine.get_buffer(name).copy_(its.get_buffer(name))
 
 
 class OptimizerStep:
@@ -348,7 +356,10 @@ class OptimizerStep:
         torch.autograd.backward(loss, inputs=optimizer.inputs)
         if not over.alone:
             over.gradients(optimizer.params, rows)
-        norms = self._limit()
+        norms = {
+            name: clip_gradients([p.grad for p in params if p.grad is not None], self._max_norm)
+            for name, params in self._norms.items()
+        }
         optimizer.step()
         return norms
 
@@ -363,12 +374,6 @@ class OptimizerStep:
         }
         optimizer.step_in_graph(gradients)
         return norms
-
-    def _limit(self) -> dict[str, Tensor]:
-        return {
-            name: clip_gradients([p.grad for p in params if p.grad is not None], self._max_norm)
-            for name, params in self._norms.items()
-        }
 
 
 def _drops_out(layer: nn.Module) -> bool:
