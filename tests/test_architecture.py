@@ -269,7 +269,7 @@ MAX_CODE_LINES: Mapping[str, int] = {
     "run": 3188,
     "tools": 4356,
     "transport": 2084,  # a separate link for runs with hosts
-    "tests": 37_846,  # the links of all pages, compiled updates
+    "tests": 37_847,  # the links of all pages, compiled updates
     "benchmarks": 8485,  # the table of commands, hosts, and wrong lines that tests must see
 }
 """Lines of code per room, and in the folders beside the package: without blanks, comments and
