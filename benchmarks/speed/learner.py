@@ -55,7 +55,7 @@ from benchmarks.peers.interface import REPLAY_ROWS, SIZES, Sizes
 
 UNIT = "opt steps/s"
 SAMPLED, FIXED = "from the replay", "one fixed batch"
-PRODUCTS = "its matrix products alone"
+COMPILED, PRODUCTS = "compiled", "its matrix products alone"
 MOVED, ON_DEVICE = "sampled and moved", "replay on the device"
 
 
@@ -131,7 +131,7 @@ CASES: Mapping[str, Case] = {
 }
 VARIANTS: Mapping[str, dict[str, str | bool]] = {
     "bfloat16": {"precision": "bfloat16"},
-    "compiled": {"accelerate": "compile"},
+    COMPILED: {"accelerate": "compile"},
     "normalized observations": {"normalize_obs": True},
     "graphs": {"accelerate": "graphs"},
     "graphs, bfloat16": {"precision": "bfloat16", "accelerate": "graphs"},
@@ -179,7 +179,7 @@ def measures_of(case: Case, args: argparse.Namespace) -> dict[str, Callable[[], 
 
 def compare_all(case: Case, rounds: Rounds, device: str = "cpu") -> list[Comparison]:
     """Compare steps from the replay with limits, and variants with them."""
-    against = [(SAMPLED, FIXED), (FIXED, PRODUCTS)]
+    against = [(SAMPLED, FIXED), (FIXED, PRODUCTS), (COMPILED, PRODUCTS)]
     against += [*((name, SAMPLED) for name in VARIANTS)]
     words = case.words if device == "cpu" else f"{device}, {case.words}"
     found = [

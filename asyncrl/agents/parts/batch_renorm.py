@@ -129,7 +129,9 @@ class RenormedCritics(nn.Module):
             params = [p for norm, *others in layers for p in (*norm.parameters(), *others)]
             values = _renormed(x, self.n_critics, [*self.norms], params)
         else:
-            layer = self._normalised if self.training else self._folded
+            # torch 2.13 cannot compile folded weights behind the step that has changed them.
+            plain = self.training or torch.compiler.is_compiling()
+            layer = self._normalised if plain else self._folded
             values = x.expand(self.n_critics, -1, -1)
             for norm, weight, bias in layers[:-1]:
                 values = layer(norm, weight, bias, values).relu_()
