@@ -200,7 +200,8 @@ class _Recent:
 
 def lost_connection(ended: ActorExit) -> bool:
     """Whether an actor's connection to the learner broke: no failure of one that had worked."""
-    return ended.error.startswith(f"{ConnectionLost.__name__}:")
+    # Not by the name alone: libraries that environments use have exceptions of the same name.
+    return ended.error.startswith(f"{ConnectionLost.__name__}: the connection to the learner at ")
 
 
 def cause_of(ended: ActorExit) -> Cause:

@@ -98,7 +98,7 @@ class Line:
 
     def until_lost(self, work: Callable[[], object]) -> None:
         """Work until the actor notices that its connection broke."""
-        with pytest.raises(ConnectionLost, match="to the learner at"):
+        with pytest.raises(ConnectionLost, match=r"^the connection to the learner at "):
             wait_until(lambda: self.take() or (work() and False), DEADLINE_S, "the loss")
 
     def until_given_up(self) -> None:
