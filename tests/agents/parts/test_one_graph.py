@@ -86,8 +86,7 @@ def test_rates_that_change_are_not_compiled_in() -> None:
         for agent in agents:
             agent.env_steps = number
             agent.opt(batch_for(case, number))
-    eager, compiled = (agent.state() for agent in agents)
-    np.testing.assert_allclose(compiled["model/0.weight"], eager["model/0.weight"], 1e-5, 1e-5)
+    np.testing.assert_allclose(*(agent.state()["model/0.weight"] for agent in agents), 1e-5, 1e-5)
     assert counters["stats"]["unique_graphs"] == 1
 
 
@@ -128,6 +127,7 @@ def test_what_cannot_be_compiled_runs_eagerly_and_says_why(
 @pytest.mark.behaviour(number=65)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
+@pytest.mark.timeout(600)  # machine code takes a minute to make
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["dqn-normalized", "rainbow", "iqn-noisy", "sac", "crossq"])
 def test_compiled_updates_are_those_of_eager_ones(name: str, precision: str) -> None:
