@@ -119,7 +119,7 @@ def plan_acting(agent: AgentConfig, spec: EnvSpec) -> Acting:
     The plan's network is compared with the policy's on random observations.
     """
     policy = agent.build_policy(spec, PolicyContext(seed=0))
-    if not isinstance(policy, TorchPolicy):
+    if not isinstance(policy, TorchPolicy) or policy.chooser_spec is None:
         raise ConfigError(f"{type(policy).__name__} has no chooser that acts without its network")
     columns = {column.name: column for column in policy.inference_inputs}
     if NOISE in columns:

@@ -262,7 +262,8 @@ class TorchPolicy:
         device: Device of the model: a CPU for an actor's policy.
         read_obs: Converts stored observations to inputs of the model.
         chooser: Chooses actions from what its `inference` computes. It counts `env_steps`.
-        chooser_spec: Builds the chooser for an actor whose network is computed elsewhere.
+        chooser_spec: Builds the chooser for an actor whose network is computed elsewhere; None if
+            a subclass has changed how it acts.
         compute: Maps inputs on the device, by name, to outputs there.
         inference_inputs: What it takes. Noise may be left out.
         version: Number of the newest model, set by the run.
@@ -302,7 +303,7 @@ class TorchPolicy:
         self.compute = compute or outputs_of(self.model, self.read_obs)
         is_plain = compute is None and self.read_obs is Tensor.float
         self.inference_inputs = (*observation_input(spec), *inputs)
-        self.chooser_spec = chooser_spec
+        self.chooser_spec = chooser_spec if type(self).act is TorchPolicy.act else None
         self.chooser = chooser_spec(spec, context)
         self.chooser.inference = LocalInference(self.model, self.compute, device, plain=is_plain)
         self.version = ModelVersion(0)

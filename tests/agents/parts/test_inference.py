@@ -92,11 +92,8 @@ def test_a_chooser_acts_like_its_policy_without_a_network(case: str) -> None:
     chooser.inference = infer
     for mine, its in zip(acts(whole), acts(chooser), strict=True):
         np.testing.assert_array_equal(mine.action, its.action)
-        assert mine.extras.keys() == its.extras.keys()
-        for name, column in mine.extras.items():
-            np.testing.assert_array_equal(column, its.extras[name])
-    assert whole.record() == chooser.record()
-    assert whole.env_steps == chooser.env_steps
+        np.testing.assert_equal(mine.extras, its.extras)
+    assert (whole.record(), whole.env_steps) == (chooser.record(), chooser.env_steps)
 
 
 class Worst(Chooser):
@@ -104,11 +101,16 @@ class Worst(Chooser):
         return Act(self.inference({"obs": obs})["outputs"].argmin(axis=1))
 
 
-def test_own_chooser_acts_with_a_network_and_elsewhere() -> None:
-    network = DQNConfig(hidden=(8,)).make_network(CHOICE)
-    context = PolicyContext(seed=0, n_envs=ENVS)
+class Negated(TorchPolicy):
+    def act(self, obs: Array) -> Act:
+        return super().act(-obs)
+
+
+def test_own_chooser_acts_with_a_network_and_elsewhere_but_not_for_an_own_policy() -> None:
+    network, context = DQNConfig(hidden=(8,)).make_network(CHOICE), PolicyContext(seed=0)
     policy = TorchPolicy(network, ChooserSpec(Worst), CHOICE, context)
     assert check_served(policy, CHOICE) == policy.chooser_spec
+    assert check_served(Negated(network, ChooserSpec(Worst), CHOICE, context), CHOICE) is None
     obs = np.random.default_rng(1).normal(size=(ENVS, 3)).astype(np.float32)
     assert (policy.act(obs).action == network(torch.from_numpy(obs)).argmin(dim=1).numpy()).all()
 
