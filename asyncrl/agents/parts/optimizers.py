@@ -38,11 +38,8 @@ class FastOptimizer(ABC):
         self.state: dict[int, dict[str, Tensor]] = {}
         """State by a parameter's position in `params`; none for one without gradients."""
         self._made_with = value_at(learning_rate, 0)
-        self.learning_rate = self._made_with
-        """Learning rate of the next step. It can be set in mid-run, unless there is a schedule or
-        steps are captured as CUDA graphs. It is saved, see `rates`."""
+        self._learning_rate = self._made_with
         self._schedule = learning_rate if isinstance(learning_rate, Schedule) else None
-        self._shown = self.learning_rate, torch.tensor(self.learning_rate)
         self._by_leaf: list[list[Tensor]] = []
         device = self.params[0].device
         # Captured and compiled graphs repeat constants, but read tensors again.
@@ -52,20 +49,25 @@ class FastOptimizer(ABC):
         self._places: list[int] = []
         self._gathered: list[list[Tensor]] = []
 
+    @property
+    def learning_rate(self) -> float:
+        """Learning rate of the next step. It can be set in mid-run, unless there is a schedule.
+
+        It is saved, see `rates`.
+        """
+        return self._learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        self._learning_rate = rate
+        if self._reads_rate:
+            self._rate.fill_(rate)
+
     def set_rate_at(self, env_steps: int) -> float:
         """Set the learning rate from the schedule, if there is one; return it."""
         if self._schedule:
             self.learning_rate = self._schedule.at(env_steps)
-        if self._reads_rate:
-            self._rate.fill_(self.learning_rate)
         return self.learning_rate
-
-    def metrics(self, name: str) -> dict[str, Tensor]:
-        """Return the learning rate under that name."""
-        rate, shown = self._shown
-        if rate != self.learning_rate:
-            rate, shown = self._shown = self.learning_rate, torch.tensor(self.learning_rate)
-        return {name: shown}
 
     def clear(self) -> None:
         """Reset all gradients."""

@@ -333,7 +333,8 @@ class OptimizerStep:
     ) -> None:
         """Set up an optimizer; its metric is `<name>_grad_norm`, or `grad_norm` without a name."""
         self.optimizer = optimizer
-        self.rate_name = _metric_name(name, "learning_rate")
+        self._rate_name = _metric_name(name, "learning_rate")
+        self._shown = optimizer.learning_rate, torch.tensor(optimizer.learning_rate)
         self._max_norm = max_grad_norm
         groups = norms or {name: optimizer.params}
         self._norms = {_metric_name(what, "grad_norm"): [*some] for what, some in groups.items()}
@@ -343,6 +344,13 @@ class OptimizerStep:
             for name, params in self._norms.items()
         }
         """Places of leaves whose gradients are clipped together."""
+
+    def rate(self) -> dict[str, Tensor]:
+        """Return the learning rate under its name."""
+        now = self.optimizer.learning_rate
+        if now != self._shown[0]:
+            self._shown = now, torch.tensor(now)
+        return {self._rate_name: self._shown[1]}
 
     def __call__(self, loss: Tensor, over: Reduction, rows: Rows) -> dict[str, Tensor]:
         """Take a step on the mean over this many rows, and over those of all ranks.
@@ -490,7 +498,7 @@ class Updater:
         if not self.over.alone:
             metrics = self.over.mean_of_each(metrics, self.rows)
         for step in self._optimizer_steps.values():
-            metrics |= step.optimizer.metrics(step.rate_name)
+            metrics |= step.rate()
         self._metrics |= metrics
         return dict(self._metrics)
 

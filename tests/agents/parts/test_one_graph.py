@@ -91,6 +91,16 @@ def test_rates_that_change_are_not_compiled_in() -> None:
 
 
 @pytest.mark.usefixtures("traced")
+def test_rates_can_be_set_in_mid_run() -> None:
+    agents = [CASES["sac"].build(), CASES["sac"].changed(accelerate="compile").build()]
+    for number in range(4):
+        for agent in agents:
+            agent.parts["alpha_adam"].learning_rate = 0.01 * number
+            agent.opt(batch_for(CASES["sac"], number))
+    np.testing.assert_allclose(*(agent.state()["log_alpha/value"] for agent in agents), 1e-5, 1e-5)
+
+
+@pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize("name", ["dqn", "sac"])
 def test_compiled_updates_resume_from_an_eager_state(name: str) -> None:
     case = CASES[name]
