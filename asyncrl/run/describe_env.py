@@ -2,6 +2,10 @@
 
 Constructors of environments may do anything to their process: end it, change its directory, ignore
 its signals, start threads that never end. None of this affects the process that trains.
+
+The first actor could report its spaces instead. That would save 0.07 s of the start at most, which
+the child takes beside other work on 2 cores: it is forked while this process still loads torch. And
+bad environments would be found by actors, which restart.
 """
 
 from __future__ import annotations
