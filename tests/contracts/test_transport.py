@@ -271,8 +271,8 @@ def test_early_and_late_actors_see_the_stop_and_may_send_their_tails(net: Net) -
 def test_a_refused_actor_reads_the_reason_and_is_not_heard(net: Net) -> None:
     actor = net.join()
     other = net.join(make_peer(1))
-    assert actor.send(make_evaluation(), 0.0)
-    assert actor.send(make_experience(1), 0.0)
+    assert actor.send(make_evaluation(), 5.0), "the learner, which reads later, has given credit"
+    assert actor.send(make_experience(1), 5.0)
     net.until(lambda: net.learner.counters.get("refused") == 2)
     assert net.kinds() == [Hello]
     assert "evaluator" in refusal(net, actor)
