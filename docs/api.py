@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 from collections.abc import Iterator
 from importlib import import_module
-from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import asyncrl
+from asyncrl.core.declared import texts_in
 
 TITLES = {
     "run": "Training",
@@ -76,14 +75,8 @@ def _fields(cls: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401
     for base in getattr(cls, "__orig_bases__", ()) or cls.__bases__:
         if getattr(base, "__module__", "").startswith("asyncrl."):
             yield from _fields(base)
-    body = cast("ast.ClassDef", ast.parse(inspect.getsource(cls)).body[0]).body
-    for node, after in pairwise(body):
-        match node, after:
-            case (
-                ast.AnnAssign(target=ast.Name(id=name)),
-                ast.Expr(value=ast.Constant(value=str() as text)),
-            ):
-                yield name, " ".join(text.split())
+    for name, text in texts_in(inspect.getsource(cls)):
+        yield name, " ".join(text.split())
 
 
 def _methods(cls: type) -> Iterator[tuple[str, Any]]:

@@ -16,7 +16,7 @@ import os
 import re
 import textwrap
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
@@ -51,7 +51,7 @@ from asyncrl.run.named_parts import NamedParts
 from asyncrl.run.presets import PRESETS
 from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.transport.zeromq_socket import ZmqTransportConfig
-from benchmarks.learning.runs import DIRECTORY, kept
+from benchmarks.learning.runs import DIRECTORY, Run, kept
 from docs.api import api_page
 from docs.measured import learning, measurements_page, pictures
 
@@ -129,11 +129,6 @@ def pages() -> dict[str, str]:
     }
     noted = {name: NOTICE + text for name, text in made.items()}
     return {**noted, "measurements.md": measurements_page()}
-
-
-def curves() -> dict[str, str]:
-    """Return the pictures of learning curves, by file name."""
-    return pictures(kept(DIRECTORY))
 
 
 # --- settings ------------------------------------------------------------------------------------
@@ -381,9 +376,8 @@ _BLOCK = re.compile(r"^<!-- (\w+): (\S+) -->\n.*?^<!-- end of \1 -->$", re.DOTAL
 """What is written into a page: a kind of text, and of what."""
 
 
-def filled() -> dict[Path, str]:
+def _filled(runs: Sequence[Run]) -> dict[Path, str]:
     """Return the pages that contain code, docstrings or results, with what these are today."""
-    runs = kept(DIRECTORY)
     kinds: Mapping[str, Callable[[str], str]] = {
         "code": _code_of,
         "paper": lambda module: (inspect.getdoc(import_module(module)) or "").partition("\n\n")[2],
@@ -410,11 +404,17 @@ def _file_of(name: str) -> str:
     return re.sub(r"\]\((?!#|https?:)", "](../../", text)
 
 
+def written() -> dict[Path, str]:
+    """Return all that is written here, by path."""
+    runs, docs = kept(DIRECTORY), ROOT / "docs"
+    reference = {docs / "reference" / name: text for name, text in pages().items()}
+    curves = {docs / "assets" / "curves" / name: text for name, text in pictures(runs).items()}
+    return {**reference, **curves, **_filled(runs)}
+
+
 def main() -> None:
     """Write the pages; a page that is as before keeps its time stamp."""
-    written = {ROOT / "docs" / "reference" / name: text for name, text in pages().items()}
-    written |= {ROOT / "docs" / "assets" / "curves" / name: text for name, text in curves().items()}
-    for path, text in {**written, **filled()}.items():
+    for path, text in written().items():
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")

@@ -257,7 +257,7 @@ MAX_CODE_LINES: Mapping[str, int] = {
     "agents": 5404,  # compiled updates
     "checkpoint": 1030,
     "cli": 2454,  # starts hosts on Ray, which the engine does not know
-    "core": 2030,  # plain forms of spaces, from run
+    "core": 2032,  # plain forms of spaces, from run
     "envs": 1626,
     "export": 830,
     "extensions": 2114,  # Ray, from fleet
@@ -269,7 +269,7 @@ MAX_CODE_LINES: Mapping[str, int] = {
     "run": 3188,
     "tools": 4356,
     "transport": 2084,  # a separate link for runs with hosts
-    "tests": 37_855,  # the links of all pages, compiled updates
+    "tests": 37_853,  # the links of all pages, compiled updates
     "benchmarks": 8485,  # the table of commands, hosts, and wrong lines that tests must see
 }
 """Lines of code per room, and in the folders beside the package: without blanks, comments and

@@ -306,11 +306,12 @@ def _texts(cls: type) -> Mapping[str, str]:
     texts: dict[str, str] = {}
     for base in filter(is_dataclass, reversed(cls.__mro__)):
         with suppress(OSError, TypeError):  # the source is not at hand
-            texts |= _texts_in(inspect.getsource(base))
+            texts |= texts_in(inspect.getsource(base))
     return texts
 
 
-def _texts_in(source: str) -> Iterator[tuple[str, str]]:
+def texts_in(source: str) -> Iterator[tuple[str, str]]:
+    """Yield the documented fields of a class, given its source, and their docstrings."""
     tree = typing.cast("ast.ClassDef", ast.parse(textwrap.dedent(source)).body[0])
     for node, after in pairwise(tree.body):
         match node, after:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import sysconfig
 import traceback
 from pathlib import Path
+from typing import ClassVar
 
 OURS = f"{Path(__file__).parents[1]}/"
 """Prefix of the file names of asyncrl."""
@@ -88,7 +89,12 @@ class Refused(TransportError):
 
 
 class ConnectionLost(TransportError):
-    """An actor's connection to the learner broke, so that this incarnation of it ends."""
+    """An actor's connection to the learner broke, so that this incarnation of it ends.
+
+    Its text begins with `START`: the text is what the actor's manager gets.
+    """
+
+    START: ClassVar = "the connection to the learner at "
 
 
 class WireError(AsyncRLError):

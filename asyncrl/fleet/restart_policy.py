@@ -201,7 +201,7 @@ class _Recent:
 def lost_connection(ended: ActorExit) -> bool:
     """Whether an actor's connection to the learner broke: no failure of one that had worked."""
     # Not by the name alone: libraries that environments use have exceptions of the same name.
-    return ended.error.startswith(f"{ConnectionLost.__name__}: the connection to the learner at ")
+    return ended.error.startswith(f"{ConnectionLost.__name__}: {ConnectionLost.START}")
 
 
 def cause_of(ended: ActorExit) -> Cause:

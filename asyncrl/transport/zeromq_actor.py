@@ -244,7 +244,7 @@ class ZmqActorLink:
         self._look_at = self._clock() + _LOOK_S
         self._connections.read()
         if self._connections.is_broken:
-            raise ConnectionLost(f"the connection to the learner at {self._endpoint} broke")
+            raise ConnectionLost(f"{ConnectionLost.START}{self._endpoint} broke")
         if self._connections.counts["denied"]:
             raise Refused(
                 f"the learner at {self._endpoint} does not accept the key of {self._peer}, which "

@@ -319,7 +319,7 @@ class TorchPolicy:
 
     def train(self, mode: bool = True) -> Self:
         """Switch exploration on or off; the model stays in evaluation mode."""
-        self.chooser.training = mode
+        self.chooser.train(mode)
         return self
 
     def forget(self, where: BoolArray) -> None:
