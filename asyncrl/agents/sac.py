@@ -85,12 +85,7 @@ class Temperature:
         if self._fixed is not None:
             return
         # The gradient of J_alpha in log alpha: mean of -log pi(a|s), minus the target entropy.
-        gradient = entropy - self._target_entropy
-        if torch.compiler.is_compiling():
-            self._adam.step_in_graph([gradient[None]])
-            return
-        self._log_alpha.grad = gradient
-        self._adam.step()
+        self._adam.step([entropy - self._target_entropy])
 
 
 _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -25,149 +25,97 @@ class FastOptimizer(ABC):
     """
 
     slots: ClassVar[tuple[str, ...]]
-    """State per parameter: tensors of its shape, and the number `step`."""
+    """Names of the moments, tensors of a parameter's shape."""
 
     def __init__(self, params: Iterable[Tensor], learning_rate: float | Schedule) -> None:
         """Optimize these parameters, or vectors of `flatten_parameters`."""
         self.params = list(params)
         self.leaves = [leaf for param in self.params for leaf in leaves_of(param)]
-        """Parameters that compiled updates compute gradients of: no gradient flows from views of a
-        flat vector to it."""
-        self.inputs = self.params if self.leaves[0] is self.params[0] else None
-        """Tensors whose gradients `backward` computes; None is all that a loss depends on."""
-        self.state: dict[int, dict[str, Tensor]] = {}
-        """State by a parameter's position in `params`; none for one without gradients."""
+        """Parameters that losses depend on: no gradient flows from views of a flat vector to it."""
+        self._flat = self.leaves[0] is not self.params[0]
+        self.moments = [[torch.zeros_like(p) for p in self.params] for _ in self.slots]
+        """Of each slot, those of all parameters."""
+        self.schedule = learning_rate if isinstance(learning_rate, Schedule) else None
         self._made_with = value_at(learning_rate, 0)
-        self._learning_rate = self._made_with
-        self._schedule = learning_rate if isinstance(learning_rate, Schedule) else None
-        self._by_leaf: list[list[Tensor]] = []
         device = self.params[0].device
         # Captured and compiled graphs repeat constants, but read tensors again.
-        self._rate = torch.tensor(self.learning_rate, device=device)
-        self._reads_rate = self._schedule is not None and device.type != "cpu"
-        self._all = list(range(len(self.params)))
-        self._places: list[int] = []
-        self._gathered: list[list[Tensor]] = []
+        self._rate = torch.tensor(self._made_with, device=device)
+        self._reads_rate = self.schedule is not None and device.type != "cpu"
+        self.learning_rate = self._made_with
 
     @property
     def learning_rate(self) -> float:
-        """Learning rate of the next step. It can be set in mid-run, unless there is a schedule.
-
-        It is saved, see `rates`.
-        """
+        """Learning rate of the next step. It can be set in mid-run, unless there is a schedule."""
         return self._learning_rate
 
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
         self._learning_rate = rate
+        self.shown_rate = torch.tensor(rate)
+        """The learning rate, as a number to record."""
         if self._reads_rate:
             self._rate.fill_(rate)
 
     def set_rate_at(self, env_steps: int) -> float:
         """Set the learning rate from the schedule, if there is one; return it."""
-        if self._schedule:
-            self.learning_rate = self._schedule.at(env_steps)
+        if self.schedule:
+            self.learning_rate = self.schedule.at(env_steps)
         return self.learning_rate
 
-    def clear(self) -> None:
-        """Reset all gradients."""
-        if self.inputs is None:
-            for gradient in self.gradients():
-                gradient.zero_()  # the networks' own gradients are views of it
-        else:
-            for param in self.params:
+    def gradients(self, loss: Tensor) -> list[Tensor]:
+        """Return a loss's gradients of all parameters, for `step`; in compiled updates of `leaves`.
+
+        They are zero where the loss does not depend on a parameter.
+        """
+        if torch.compiler.is_compiling():
+            of_leaves = torch.autograd.grad(
+                loss, self.leaves, allow_unused=True, materialize_grads=True
+            )
+            return [*of_leaves]
+        for param in self.params:
+            if self._flat:
+                param.grad.zero_()  # type: ignore[union-attr]  # the leaves' gradients are views
+            else:
                 param.grad = None
+        torch.autograd.backward(loss, inputs=self.leaves)
+        return [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
 
-    def gradients(self) -> list[Tensor]:
-        """Return the existing gradients; changes to them apply to the next step."""
-        return [param.grad for param in self.params if param.grad is not None]
-
-    @torch.no_grad()
-    def step(self) -> None:
-        """Take one step with the parameters that have a gradient."""
-        params, gradients, places = self.params, self.gradients(), self._all
-        if len(gradients) != len(params):
-            places = [place for place in places if params[place].grad is not None]
-            params = [params[place] for place in places]
-        if places != self._places:
-            self._gather(places)
-        if places:
-            self._step(params, gradients, *self._gathered)
+    @abstractmethod
+    def step(self, gradients: list[Tensor]) -> None:
+        """Take one step with what `gradients` returned; it compiles after `prepare_graph`."""
 
     @torch.no_grad()
     def prepare_graph(self) -> None:
-        """Create all state, and views of it for each of `leaves`, for `step_in_graph`."""
-        self._gather(self._all)
+        """Create views of the moments for each of `leaves`, for compiled updates."""
         self._reads_rate = True
-        self._rate.fill_(self.learning_rate)
+        self._rate.fill_(self._learning_rate)
         owned = [leaves_of(param) for param in self.params]
-        self._owners = [place for place, leaves in enumerate(owned) for _ in leaves]
-        held = dict(zip(self.slots, self._gathered, strict=True))
-        held.pop("step", None)
-        self._by_leaf = [[leaf if leaf.ndim else leaf.view(1) for leaf in self.leaves]]
-        self._by_leaf += [
-            [
-                view
-                for whole, leaves in zip(wholes, owned, strict=True)
-                for view in _views(whole, leaves)
-            ]
-            for wholes in held.values()
+        self._by_leaf = [
+            [view for pair in zip(slot, owned, strict=True) for view in _views(*pair)]
+            for slot in self.moments
         ]
+        self._by_leaf.insert(0, [leaf if leaf.ndim else leaf.view(1) for leaf in self.leaves])
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the tensors to save: the moments, and the initial and the current rate."""
+        rates = torch.tensor([self._made_with, self._learning_rate], dtype=torch.float64)
+        return {"rates": rates} | {
+            f"{place}/{name}": moment
+            for name, slot in zip(self.slots, self.moments, strict=True)
+            for place, moment in enumerate(slot)
+        }
 
     @torch.no_grad()
-    def step_in_graph(self, gradients: Sequence[Tensor]) -> None:
-        """Take one step by operations that compile, with the gradients of `leaves`."""
-        self._step(self._by_leaf[0], [*gradients], *self._by_leaf[1:])
-
-    @abstractmethod
-    def _step(self, params: list[Tensor], gradients: list[Tensor], *slots: list[Tensor]) -> None:
-        """Update parameters and their state."""
-
-    @property
-    def rates(self) -> tuple[float, float] | None:
-        """The initial learning rate and the one set since then; None if none was set."""
-        if self._schedule or self.learning_rate == self._made_with:
-            return None
-        return self._made_with, self.learning_rate
-
-    def load(
-        self,
-        state: Mapping[int, Mapping[str, Tensor]],
-        rates: tuple[float, float] | None = None,
-    ) -> None:
-        """Load a copy of another optimizer's `state` and its `rates`.
+    def load(self, saved: Mapping[str, Tensor]) -> None:
+        """Load a `state` of the same names and shapes, in place.
 
         A learning rate that was set in the other counts only if both were created with the same.
         """
-        if not self._schedule:
-            made_with, now = rates or (self._made_with, self._made_with)
+        for name, value in self.state().items():
+            value.copy_(saved[name])
+        if not self.schedule:
+            made_with, now = saved["rates"].tolist()
             self.learning_rate = now if made_with == self._made_with else self._made_with
-        copies = {place: self.nothing(place) for place in state}
-        for place, remembered in state.items():
-            for name, value in remembered.items():
-                copies[place][name].copy_(value)
-        self.state = copies
-        self._places = []
-        if self._by_leaf:
-            self.prepare_graph()
-
-    def _gather(self, places: list[int]) -> None:
-        """Arrange the state of these parameters for the arithmetic."""
-        for place in places:
-            if place not in self.state:
-                self.state[place] = self.nothing(place)
-        self._gathered = [[self.state[place][name] for place in places] for name in self.slots]
-        self._places = places
-
-    def nothing(self, place: int) -> dict[str, Tensor]:
-        """Return the initial state of a parameter."""
-        param = self.params[place]
-        return {
-            name: torch.zeros((), device=param.device, dtype=torch.float32)
-            if name == "step"
-            else torch.zeros_like(param)
-            for name in self.slots
-        }
 
 
 _BETA2 = 0.999
@@ -177,7 +125,7 @@ _PLAIN: Mapping[str, Any] = {"weight_decay": 0.0, "amsgrad": False, "maximize": 
 class FusedAdam(FastOptimizer):
     """`torch.optim.Adam(fused=True)` in two operations."""
 
-    slots = ("exp_avg", "exp_avg_sq", "step")
+    slots = ("exp_avg", "exp_avg_sq")
 
     def __init__(
         self,
@@ -189,27 +137,26 @@ class FusedAdam(FastOptimizer):
         super().__init__(params, learning_rate)
         self.eps = eps
         self.beta1 = beta1
+        self._steps = torch.zeros(1, device=self.params[0].device)
+        self._each_steps = [self._steps[0]] * len(self.params)
 
-    def _gather(self, places: list[int]) -> None:
-        super()._gather(places)
-        if places:
-            # In one tensor, so that one operation increments all of them.
-            self._steps = torch.stack(self._gathered[-1])
-            self._gathered[-1] = list(self._steps.unbind())
-            for place, step in zip(places, self._gathered[-1], strict=True):
-                self.state[place]["step"] = step
+    def state(self) -> dict[str, Tensor]:
+        """Return the tensors to save."""
+        return {"steps": self._steps, **super().state()}
 
-    def _step(self, params: list[Tensor], gradients: list[Tensor], *slots: list[Tensor]) -> None:
+    @torch.no_grad()
+    def step(self, gradients: list[Tensor]) -> None:
+        """Take one step."""
         self._steps.add_(1)
         if torch.compiler.is_compiling():
-            self._step_apart(params, gradients, *slots)
+            self._step_in_graph(gradients)
             return
-        averages, squares, steps = slots
-        rate = self._rate if self._reads_rate else self.learning_rate
+        rate = self._rate if self._reads_rate else self._learning_rate
         others = {"beta1": self.beta1, "beta2": _BETA2, "eps": self.eps, **_PLAIN}
-        torch._fused_adam_(params, gradients, averages, squares, [], steps, lr=rate, **others)
+        slots = *self.moments, [], self._each_steps
+        torch._fused_adam_(self.params, gradients, *slots, lr=rate, **others)
 
-    def _step_apart(self, *pieces: list[Tensor]) -> None:
+    def _step_in_graph(self, gradients: list[Tensor]) -> None:
         # lr m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)
         # Powers in double precision, as in torch's Adam; as exponentials they are compiled outside
         # of the loops over weights.
@@ -217,11 +164,12 @@ class FusedAdam(FastOptimizer):
         first, second = (
             1.0 - torch.exp(steps * math.log(beta or 1e-300)) for beta in (self.beta1, _BETA2)
         )
-        sizes, roots = (self._rate / first).float(), second.sqrt().float()
-        for param, gradient, average, square, owner in zip(*pieces, self._owners, strict=True):
+        size, root = (self._rate / first).float(), second.sqrt().float()
+        params, *slots = self._by_leaf
+        for param, gradient, average, square in zip(params, gradients, *slots, strict=True):
             average.lerp_(gradient, 1.0 - self.beta1)
             square.mul_(_BETA2).addcmul_(gradient, gradient, value=1.0 - _BETA2)
-            param.sub_(sizes[owner] * average / (square.sqrt() / roots[owner] + self.eps))
+            param.sub_(size * average / (square.sqrt() / root + self.eps))
 
 
 class RMSprop(FastOptimizer):
@@ -236,13 +184,16 @@ class RMSprop(FastOptimizer):
         self._decay = decay
         self._eps = eps
 
-    def _step(self, params: list[Tensor], gradients: list[Tensor], *slots: list[Tensor]) -> None:
-        (squares,) = slots
+    @torch.no_grad()
+    def step(self, gradients: list[Tensor]) -> None:
+        """Take one step."""
+        in_graph = torch.compiler.is_compiling()
+        params, squares = self._by_leaf if in_graph else (self.params, *self.moments)
         torch._foreach_mul_(squares, self._decay)
         torch._foreach_addcmul_(squares, gradients, gradients, value=1 - self._decay)
         sizes = torch._foreach_sqrt(squares)  # noqa: SLF001  # no other name for it
         torch._foreach_add_(sizes, self._eps)
-        torch._foreach_addcdiv_(params, gradients, sizes, value=-self.learning_rate)
+        torch._foreach_addcdiv_(params, gradients, sizes, value=-self._learning_rate)
 
 
 def clip_gradients(gradients: list[Tensor], max_norm: float) -> Tensor:
@@ -250,8 +201,6 @@ def clip_gradients(gradients: list[Tensor], max_norm: float) -> Tensor:
 
     Smaller gradients are unchanged; so are all if `max_norm` is 0.
     """
-    if not gradients:
-        return torch.zeros(())
     if torch.compiler.is_compiling():
         norm = torch.stack([g.square().sum() for g in gradients]).sum().sqrt()
     elif len(gradients) == 1:

@@ -87,15 +87,12 @@ class Reduction:
         return counts.sum(0).flatten()[0], var, joint
 
     @torch.no_grad()
-    def gradients(self, params: Sequence[Tensor], rows: Rows) -> None:
+    def gradients(self, own: list[Tensor], rows: Rows) -> None:
         """Replace gradients of means over this many rows by those of the mean over all ranks' rows.
 
-        A parameter without gradient gets one, so that all ranks add the same numbers.
+        They are changed in place: of a flat vector, layers have views.
         """
-        own = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
-        torch._foreach_copy_(own, self._means(own, rows))  # of a flat vector, layers have views
-        for param, gradient in zip(params, own, strict=True):
-            param.grad = gradient
+        torch._foreach_copy_(own, self._means(own, rows))
 
     def _means(self, own: Sequence[Tensor], rows: Rows) -> list[Tensor]:
         """Return the means of ranks' means over this many rows each, by one sum."""

@@ -37,9 +37,8 @@ CPU = torch.device("cpu")
 
 _logger = logging.getLogger(__name__)
 
-_RATES, _MADE_WITH = "rates", "made_with"
-"""Keys of a saved optimizer: learning rates of an asyncrl optimizer that were set in a run, or the
-numbers that a torch optimizer was created with."""
+_MADE_WITH = "made_with"
+"""Key of a saved torch optimizer: the numbers that it was created with."""
 
 _GENERATOR_BYTES = {"cpu": 5056, "cuda": 16}
 """State sizes of torch's generators: Mersenne Twister, or Philox's seed and offset."""
@@ -73,8 +72,7 @@ def tensors_of(part: Part) -> dict[str, Tensor]:
         case nn.Module():
             return dict(part.state_dict())
         case FastOptimizer():
-            rates = {_RATES: torch.tensor(part.rates, dtype=torch.float64)} if part.rates else {}
-            return _by_path(part.state) | rates
+            return part.state()
         case torch.optim.Optimizer():
             return _by_path(part.state_dict()["state"]) | _numbers_of(part)
         case torch.Tensor():
@@ -126,8 +124,6 @@ def _set_numbers(optimizer: torch.optim.Optimizer, numbers: Params) -> None:
 
 def prepare_part(name: str, part: Part, saved: Params) -> Callable[[], object]:
     """Check the saved state of a part; return a function that loads it."""
-    if isinstance(part, FastOptimizer):
-        return _prepare_fast_optimizer(name, part, saved)
     if isinstance(part, torch.optim.Optimizer):
         return _prepare_optimizer(name, part, saved)
     if isinstance(part, torch.Generator):
@@ -141,6 +137,8 @@ def prepare_part(name: str, part: Part, saved: Params) -> Callable[[], object]:
     match part:
         case nn.Module():
             return lambda: part.load_state_dict(tensors)
+        case FastOptimizer():
+            return lambda: part.load(tensors)
         case torch.Tensor():
             return lambda: part.data.copy_(tensors["value"])
     numbers = _generator_numbers(name, part, saved["state"])
@@ -205,20 +203,6 @@ def _prepare_optimizer(
         _set_numbers(part, numbers)
 
     return load
-
-
-def _prepare_fast_optimizer(name: str, part: FastOptimizer, saved: Params) -> Callable[[], object]:
-    rates = saved.get(_RATES)
-    if rates is not None and rates.shape != (2,):
-        raise CheckpointError(
-            f"the saved {name} has {_RATES} of shape {rates.shape}, expected (2,)"
-        )
-    state = _by_place(name, part.params, {k: v for k, v in saved.items() if k != _RATES})
-    for place, held in state.items():
-        expected = {slot: tuple(value.shape) for slot, value in part.nothing(place).items()}
-        if wrong := mismatch(expected, held):
-            raise CheckpointError(f"the saved {name} does not fit: of parameter {place}, {wrong}")
-    return lambda: part.load(state, None if rates is None else (float(rates[0]), float(rates[1])))
 
 
 def _by_place(name: str, params: Sequence[Tensor], saved: Params) -> dict[int, dict[str, Tensor]]:

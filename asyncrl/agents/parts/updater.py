@@ -316,74 +316,6 @@ class TargetNetwork(Generic[Network]):
             mine.get_buffer(name).copy_(its.get_buffer(name))
 
 
-class OptimizerStep:
-    """Steps one optimizer on a loss, and reports the gradient norm.
-
-    The gradients of each of `norms`, by name, are jointly scaled down to `max_grad_norm`; 0
-    disables clipping.
-    """
-
-    def __init__(
-        self,
-        optimizer: FastOptimizer,
-        max_grad_norm: float,
-        *,
-        name: str = "",
-        norms: Mapping[str, Sequence[Tensor]] | None = None,
-    ) -> None:
-        """Set up an optimizer; its metric is `<name>_grad_norm`, or `grad_norm` without a name."""
-        self.optimizer = optimizer
-        self._rate_name = _metric_name(name, "learning_rate")
-        self._shown = optimizer.learning_rate, torch.tensor(optimizer.learning_rate)
-        self._max_norm = max_grad_norm
-        groups = norms or {name: optimizer.params}
-        self._norms = {_metric_name(what, "grad_norm"): [*some] for what, some in groups.items()}
-        owners = [param for param in optimizer.params for _ in leaves_of(param)]
-        self._places = {
-            name: [i for i, owner in enumerate(owners) if any(owner is param for param in params)]
-            for name, params in self._norms.items()
-        }
-        """Places of leaves whose gradients are clipped together."""
-
-    def rate(self) -> dict[str, Tensor]:
-        """Return the learning rate under its name."""
-        now = self.optimizer.learning_rate
-        if now != self._shown[0]:
-            self._shown = now, torch.tensor(now)
-        return {self._rate_name: self._shown[1]}
-
-    def __call__(self, loss: Tensor, over: Reduction, rows: Rows) -> dict[str, Tensor]:
-        """Take a step on the mean over this many rows, and over those of all ranks.
-
-        Computes gradients of this optimizer's parameters only.
-        """
-        if torch.compiler.is_compiling():
-            return self._step_in_graph(loss)
-        optimizer = self.optimizer
-        optimizer.clear()
-        torch.autograd.backward(loss, inputs=optimizer.inputs)
-        if not over.alone:
-            over.gradients(optimizer.params, rows)
-        norms = {
-            name: clip_gradients([p.grad for p in params if p.grad is not None], self._max_norm)
-            for name, params in self._norms.items()
-        }
-        optimizer.step()
-        return norms
-
-    def _step_in_graph(self, loss: Tensor) -> dict[str, Tensor]:
-        optimizer = self.optimizer
-        gradients = torch.autograd.grad(
-            loss, optimizer.leaves, allow_unused=True, materialize_grads=True
-        )
-        norms = {
-            name: clip_gradients([gradients[i] for i in places], self._max_norm)
-            for name, places in self._places.items()
-        }
-        optimizer.step_in_graph(gradients)
-        return norms
-
-
 def _drops_out(layer: nn.Module) -> bool:
     """Whether a layer uses torch's global generator in training; it accepts no other."""
     if isinstance(layer, nn.RNNBase | nn.MultiheadAttention):
@@ -393,6 +325,17 @@ def _drops_out(layer: nn.Module) -> bool:
 
 def _metric_name(name: str, what: str) -> str:
     return f"{name}_{what}" if name else what
+
+
+def _places(norms: Mapping[str, Sequence[Tensor]]) -> dict[str, tuple[slice, slice]]:
+    """Return where the gradients of each norm are: among those of parameters, and of leaves."""
+    places, params, leaves = {}, 0, 0
+    for name, group in norms.items():
+        n_params, n_leaves = len(group), sum(len(leaves_of(param)) for param in group)
+        whole, single = slice(params, params + n_params), slice(leaves, leaves + n_leaves)
+        places[_metric_name(name, "grad_norm")] = whole, single
+        params, leaves = params + n_params, leaves + n_leaves
+    return places
 
 
 class Updater:
@@ -407,8 +350,8 @@ class Updater:
         optimizers: Optimizers by the names that `minimize` takes: "" if there is only one.
         max_grad_norm: Maximum gradient norm of one optimizer; 0 disables clipping.
         networks: Networks that learn.
-        norms: Parameters whose gradients are clipped separately, by the names of their norms;
-            by default all of an optimizer's together.
+        norms: An optimizer's parameters, in order, in groups whose gradients are clipped
+            separately, by the names of their norms; by default all together.
         targets: Target networks, updated by `update_targets`.
         switch_modes: Whether networks are in training mode throughout an update.
         columns: Columns that updates read from a batch, if present.
@@ -440,10 +383,11 @@ class Updater:
         device = self._device = agent.device
         self.over = Reduction(device)
         """What is computed over all ranks."""
-        self._optimizer_steps = {
-            name: OptimizerStep(optimizer, max_grad_norm, name=name, norms=norms)
-            for name, optimizer in optimizers.items()
-        }
+        self._optimizers = dict(optimizers)
+        self._scheduled = [optimizer for optimizer in optimizers.values() if optimizer.schedule]
+        self._max_grad_norm = max_grad_norm
+        self._norms = {n: _places(norms or {n: o.params}) for n, o in optimizers.items()}
+        self._rates = {_metric_name(n, "learning_rate"): o for n, o in optimizers.items()}
         self._targets = targets
         self._singly = "next_obs" in columns
         drawing = any(_drops_out(layer) for network in networks for layer in network.modules())
@@ -462,8 +406,8 @@ class Updater:
         learning = networks if switch_modes else []
         self._run = Accelerated(agent.update, config.accelerate, device, learning)
         if config.accelerate == "compile":
-            for step in self._optimizer_steps.values():
-                step.optimizer.prepare_graph()
+            for optimizer in optimizers.values():
+                optimizer.prepare_graph()
         self._name, self._accelerate = type(agent).__name__, config.accelerate
         self._newest: tuple[Tensor, ...] | None = None
         """The priority of each row of the last batch, or values and their targets, or nothing; None
@@ -480,8 +424,8 @@ class Updater:
         `OutOfMemory` if memory is short. Cached memory is then freed, so that the run can still
         save a checkpoint.
         """
-        for step in self._optimizer_steps.values():
-            step.optimizer.set_rate_at(env_steps)
+        for optimizer in self._scheduled:
+            optimizer.set_rate_at(env_steps)
         if self._norm is not None or (self._singly and "next_obs" not in batch):
             self._check(batch)
         if self._random is not None:
@@ -497,8 +441,8 @@ class Updater:
         self._newest = self._taken_out(metrics)
         if not self.over.alone:
             metrics = self.over.mean_of_each(metrics, self.rows)
-        for step in self._optimizer_steps.values():
-            metrics |= step.rate()
+        for name, optimizer in self._rates.items():
+            metrics[name] = optimizer.shown_rate
         self._metrics |= metrics
         return dict(self._metrics)
 
@@ -623,11 +567,19 @@ class Updater:
     def minimize(
         self, loss: Tensor, name: str = "", *, rows: Rows | None = None
     ) -> dict[str, Tensor]:
-        """Step on the loss by the step of that name; return gradient norms.
+        """Step on the loss by the optimizer of that name; return gradient norms.
 
         `rows` is the number of rows that the loss is a mean over, if it is not the update's.
         """
-        return self._optimizer_steps[name](loss, self.over, self.rows if rows is None else rows)
+        optimizer, in_graph = self._optimizers[name], torch.compiler.is_compiling()
+        gradients = optimizer.gradients(loss)
+        if not self.over.alone:
+            self.over.gradients(gradients, self.rows if rows is None else rows)
+        norms = {}
+        for norm, places in self._norms[name].items():
+            norms[norm] = clip_gradients(gradients[places[in_graph]], self._max_grad_norm)
+        optimizer.step(gradients)
+        return norms
 
     def update_targets(self) -> None:
         """Update all target networks."""

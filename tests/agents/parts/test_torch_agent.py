@@ -190,9 +190,8 @@ def changed(state: Params, **changes: Array | None) -> dict[str, Array]:
         ({"optimizer/group/0/lr": None}, "optimizer .* lacks group/0/lr"),
         ({"optimizer/7/exp_avg": np.zeros(1)}, "saved optimizer has 7/exp_avg"),
         ({"optimizer/0/exp_avg": np.zeros((3, 3))}, r"0/exp_avg has shape \(3, 3\)"),
-        ({"adam/7/step": np.zeros(1)}, "saved adam has 7/step"),
-        ({"adam/0/step": None}, "saved adam .* parameter 0, it lacks step"),
-        ({"adam/0/square_avg": np.zeros((1, 2))}, "parameter 0, it has square_avg"),
+        ({"adam/steps": None}, "saved adam .* lacks steps"),
+        ({"adam/0/square_avg": np.zeros((1, 2))}, "saved adam .* has 0/square_avg"),
         ({"adam/0/exp_avg": np.zeros(())}, r"exp_avg has shape .*, expected \(1, 2\)"),
         ({"random/state": None}, "saved random .* lacks state"),
         ({"random/state": np.frombuffer(b"[1", np.uint8)}, "saved random"),
@@ -206,7 +205,6 @@ def test_state_that_does_not_fit_is_refused_and_changes_nothing(
     optimizer = torch.optim.Adam(agent.model.parameters())
     agent.parts |= {"optimizer": optimizer, "adam": FusedAdam(agent.model.parameters(), 0.1)}
     step(agent, optimizer)
-    agent.parts["adam"].step()  # type: ignore[union-attr]
     other = agent_with(2.0, **{**agent.parts, "random": np.random.default_rng(2)})
     other.parts["model"] = other.model
     before = flat(agent.state())
