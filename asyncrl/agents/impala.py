@@ -53,7 +53,7 @@ from asyncrl.agents.parts.policy_gradient import (
     vtrace,
 )
 from asyncrl.agents.parts.sampling import LOG_PROB
-from asyncrl.agents.parts.schedules import Rate, value_at
+from asyncrl.agents.parts.schedules import Rate
 from asyncrl.agents.parts.torch_agent import TorchPolicy, learning_parameters, seeded
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.parts.updater import Updater
@@ -169,6 +169,7 @@ class IMPALAAgent(TrajectoryAgent):
     """The part that learns, and acts as well."""
 
     algorithm = "IMPALA"
+    config: IMPALAConfig
 
     def __init__(
         self, config: IMPALAConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
@@ -218,14 +219,13 @@ class IMPALAAgent(TrajectoryAgent):
         policy_loss = -_mean(advantages * log_prob, mask)
         value_loss = _mean((targets - values[:, :-1]).square(), mask)
         entropy = _mean(self.net.head.entropy(outputs), mask)
-        weight = value_at(config.entropy_weight, self.env_steps)
-        loss = policy_loss + config.value_weight * value_loss - weight * entropy
+        loss = policy_loss + config.value_weight * value_loss - data["entropy_weight"] * entropy
         metrics = {
             "loss": loss,
             "policy_loss": policy_loss,
             "value_loss": value_loss,
             "entropy": entropy,
-            "entropy_weight": torch.full_like(entropy, weight),
+            "entropy_weight": data["entropy_weight"],
             "rho_mean": _mean(log_rhos.exp(), mask),
             "value_mean": _mean(values[:, :-1], mask),
         }

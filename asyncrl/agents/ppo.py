@@ -51,12 +51,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from asyncrl.agents.parts.accelerated import LearningMode
 from asyncrl.agents.parts.choosing import MemoryKind
 from asyncrl.agents.parts.distributions import ActionHead, action_head
 from asyncrl.agents.parts.networks import MakeNetwork, pick_device
@@ -70,6 +69,7 @@ from asyncrl.agents.parts.policy_gradient import (
     TrajectoryBatch,
     gae,
     make_torso,
+    outputs_of,
     own_columns,
     read_columns,
     sampling_policy,
@@ -126,20 +126,13 @@ def corrected_estimates(
     values: Tensor,
     *,
     lambda_: float,
-    clip_rho: float,
-    clip_c: float,
+    **clips: float,
 ) -> Estimates:
-    """Return V-trace targets, and advantages without the action's own weight r."""
-    targets = vtrace(
-        log_ratio,
-        reward,
-        discount,
-        mask,
-        values,
-        lambda_=lambda_,
-        clip_rho=clip_rho,
-        clip_c=clip_c,
-    ).targets
+    """Return targets of V-trace, and advantages without the action's own weight r.
+
+    `clips` are those of `vtrace`.
+    """
+    targets = vtrace(log_ratio, reward, discount, mask, values, lambda_=lambda_, **clips).targets
     correction = torch.zeros_like(values)  # after the last row there is no correction
     correction[:, :-1] = targets - values[:, :-1]
     # A_t = r_t + gamma V(s_t+1) - V(s_t) + gamma lambda (y_t+1 - V(s_t+1)): for lambda = 1 the
@@ -149,11 +142,16 @@ def corrected_estimates(
     return Estimates(advantages, targets)
 
 
-def surrogate(log_ratio: Tensor, advantage: Tensor, clip: float, dual_clip: float = 0.0) -> Tensor:
+def most_gain(advantage: Tensor, clip: float) -> Tensor:
+    """Return the most that each action can contribute to the objective."""
+    return torch.add(advantage, advantage.abs(), alpha=clip)
+
+
+def surrogate(log_ratio: Tensor, advantage: Tensor, most: Tensor, dual_clip: float = 0.0) -> Tensor:
     """Return each action's contribution to the objective, which is maximised."""
     ratio = log_ratio.clamp(max=_LARGEST_LOG_RATIO).exp()
     # min(r A, clip(r, 1 - eps, 1 + eps) A) = min(r A, A + eps |A|); Schulman et al. (2017), eq. 7
-    limited = torch.min(ratio * advantage, torch.add(advantage, advantage.abs(), alpha=clip))
+    limited = torch.min(ratio * advantage, most)
     if not dual_clip:
         return limited
     # max(that, c A) where A < 0; Ye et al. (2020), equation 5
@@ -308,6 +306,7 @@ class PPOAgent(TrajectoryAgent):
     """The part that learns, and acts as well."""
 
     algorithm = "PPO"
+    config: PPOConfig
 
     def __init__(
         self, config: PPOConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
@@ -318,14 +317,13 @@ class PPOAgent(TrajectoryAgent):
         vectors = [flatten_parameters(self.net)]
         self.adam = FusedAdam(vectors, config.learning_rate, config.adam_eps)
         self.order = torch.Generator(device).manual_seed(context.seed)
-        self.learning = LearningMode(self.model)
         self.updater = Updater(
             self,
             config,
             {"": self.adam},
             max_grad_norm=config.max_grad_norm,
             networks=[self.model],
-            switch_modes=False,
+            inner=self.improve,
             columns=read_columns(self.net),
             hidden=config.hidden if config.network is None else (),
         )
@@ -342,8 +340,8 @@ class PPOAgent(TrajectoryAgent):
         played = TrajectoryBatch(obs, data["mask"], data.get("memory", nothing))
         # Still in the mode in which actors act, so that both compute the same probabilities.
         columns, metrics = self.estimate_all(played, reward, data)
-        with self.learning:
-            return metrics | self.run_epochs(Minibatches(self.net, played, columns, self.updater))
+        weight = {"entropy_weight": data["entropy_weight"]}
+        return weight | metrics | self.run_epochs(Minibatches(played, columns, **weight))
 
     @torch.no_grad()
     def estimate_all(
@@ -367,11 +365,13 @@ class PPOAgent(TrajectoryAgent):
         if self.config.normalize_advantages:
             std, mean = self.updater.std_mean(advantages[mask])
             advantages = (advantages - mean) / (std + 1e-8)
+        # w A, w = min(pi_0 / mu, 2); Hilton et al. (2021), the decoupled objective
+        advantages = advantages * lag.exp().clamp(max=_LARGEST_LAG_WEIGHT)
         return {
             "drawn": drawn,
             "log_newest": log_newest,
-            # w A, w = min(pi_0 / mu, 2); Hilton et al. (2021), the decoupled objective
-            "advantage": advantages * lag.exp().clamp(max=_LARGEST_LAG_WEIGHT),
+            "advantage": advantages,
+            "most_gain": most_gain(advantages, value_at(self.config.clip, self.env_steps)),
             "value": values[:, :-1],
             "target": targets,
         }, metrics
@@ -380,18 +380,11 @@ class PPOAgent(TrajectoryAgent):
         self, log_ratio: Tensor, reward: Tensor, data: Mapping[str, Tensor], values: Tensor
     ) -> Estimates:
         """Return A and y."""
-        config, discount, mask = self.config, data["discount"], data["mask"]
+        config, rows = self.config, (reward, data["discount"], data["mask"], values)
         if config.correction == "gae":
-            return plain_estimates(reward, discount, mask, values, config.lambda_)
+            return plain_estimates(*rows, config.lambda_)
         return corrected_estimates(
-            log_ratio,
-            reward,
-            discount,
-            mask,
-            values,
-            lambda_=config.lambda_,
-            clip_rho=config.clip_rho,
-            clip_c=config.clip_c,
+            log_ratio, *rows, lambda_=config.lambda_, clip_rho=config.clip_rho, clip_c=config.clip_c
         )
 
     def in_rewards(self, values: Tensor) -> Tensor:
@@ -414,7 +407,6 @@ class PPOAgent(TrajectoryAgent):
             if config.target_kl and updater.mean(epochs[-1]["approx_kl"]) > config.target_kl:
                 break
         return _means(epochs) | {
-            "entropy_weight": torch.tensor(value_at(config.entropy_weight, self.env_steps)),
             "grad_steps": torch.tensor(float(count * len(epochs))),
         }
 
@@ -429,23 +421,20 @@ class PPOAgent(TrajectoryAgent):
     def improve_on(self, minibatches: Minibatches, part: slice) -> dict[str, Tensor]:
         """Take one step on these transitions; if there are none, they are those of other ranks."""
         if part.start < part.stop:
-            return self.improve(*minibatches.take(part))
+            return self.updater.inner(minibatches.take(part))
         with self.updater.over.without_rows():
-            return self.improve(*minibatches.take(slice(1)))
+            return self.updater.inner(minibatches.take(slice(1)))
 
-    def improve(
-        self, outputs: Tensor, values: Tensor, rows: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
+    def improve(self, rows: dict[str, Any]) -> dict[str, Tensor]:
         """Take one step on a minibatch; return numbers, and log r of each action."""
         config = self.config
-        clip = value_at(config.clip, self.env_steps)
+        outputs, values = outputs_of(self.net, rows, self.updater)
         log_ratio = self.net.head.log_prob(outputs, rows["drawn"]) - rows["log_newest"]
-        gain = surrogate(log_ratio, rows["advantage"], clip, config.dual_clip).mean()
+        gain = surrogate(log_ratio, rows["advantage"], rows["most_gain"], config.dual_clip).mean()
         errors = value_errors(values, rows["value"], rows["target"], config.value_clip).mean()
-        weight = value_at(config.entropy_weight, self.env_steps)
-        with torch.set_grad_enabled(weight != 0.0):
+        with torch.set_grad_enabled(config.entropy_weight != 0.0):
             entropy = self.net.head.entropy(outputs).mean()
-        loss = config.value_weight * errors - gain - weight * entropy
+        loss = config.value_weight * errors - gain - rows["entropy_weight"] * entropy
         norms = self.updater.minimize(loss, rows=len(values))
         return {
             "loss": loss.detach(),
@@ -458,4 +447,5 @@ class PPOAgent(TrajectoryAgent):
 
 
 def _means(metrics: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    return {name: torch.stack([numbers[name] for numbers in metrics]).mean() for name in metrics[0]}
+    names = dict.fromkeys(name for numbers in metrics for name in numbers)
+    return {n: torch.stack([one[n] for one in metrics if n in one]).mean() for n in names}

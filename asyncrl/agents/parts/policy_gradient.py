@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,7 @@ from asyncrl.agents.parts.networks import (
 )
 from asyncrl.agents.parts.recurrent import RecurrentCore, each_row
 from asyncrl.agents.parts.sampling import LOG_PROB, SamplingChooser
+from asyncrl.agents.parts.schedules import value_at
 from asyncrl.agents.parts.torch_agent import TorchPolicy, seeded
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.parts.updater import TRAJECTORY_COLUMNS, UpdatingAgent
@@ -209,7 +210,13 @@ class TrajectoryAgent(UpdatingAgent):
     algorithm: ClassVar[str]
     """Name of the algorithm in errors."""
 
+    config: Any
     net: PolicyValueNet
+
+    def draw(self, rows: int) -> dict[str, Tensor]:
+        """Return the entropy's weight, which may follow a schedule."""
+        weight = value_at(self.config.entropy_weight, self.env_steps)
+        return {"entropy_weight": torch.tensor(weight)}
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
         """Learn from a batch of trajectories."""
@@ -246,25 +253,20 @@ class Minibatches:
     """A batch, from which parts can be taken in random order."""
 
     def __init__(
-        self,
-        net: PolicyValueNet,
-        played: TrajectoryBatch,
-        columns: Mapping[str, Tensor],
-        ask: Callable[..., tuple[Tensor, Tensor]],
+        self, played: TrajectoryBatch, columns: Mapping[str, Tensor], **all_rows: Tensor
     ) -> None:
         """Allow parts of trajectories, and of columns (B, T, ...) that belong to them.
 
-        `ask(network, *inputs)` passes them through the network.
+        Each part also has `all_rows`.
         """
-        self._net = net
-        self._ask = ask
-        self._stretches = _Stretches(played.mask, played.memory) if net.memory_size else None
+        remembers = played.memory.shape[1] > 0
+        self._stretches = _Stretches(played.mask, played.memory) if remembers else None
         self._length = played.mask.shape[1]
         self._rows = played.mask.flatten().nonzero()[:, 0]  # of transitions, among (B, T)
         self._obs = each_field(played.obs, lambda field: field.flatten(0, 1))
         self._columns = {name: column.flatten(0, 1) for name, column in columns.items()}
         self._order = self._rows
-        self._mixed: tuple[NetworkInput, dict[str, Tensor]] = {}, {}
+        self._all_rows = all_rows
 
     def __len__(self) -> int:
         return len(self._stretches.rows if self._stretches else self._rows)
@@ -276,29 +278,42 @@ class Minibatches:
         are empty if there are fewer transitions than parts.
         """
         self._order = torch.randperm(len(self), generator=generator, device=generator.device)
-        if self._stretches is None:
-            # Gathered once: then each part is a view.
-            self._mixed = {}, {}
-            rows = self._rows[self._order]
-            self._mixed = self._obs_of(rows), {n: c[rows] for n, c in self._columns.items()}
         ends = accumulate(map(len, self._order.tensor_split(parts)), initial=0)
         return [slice(*pair) for pair in pairwise(ends)]
 
-    def take(self, part: slice) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return the network's outputs and values, and the columns, of a part of the order."""
+    def take(self, part: slice) -> dict[str, Any]:
+        """Return what `outputs_of` reads, and the columns, of a part of the order."""
+        chosen, more = self._order[part], self._all_rows
         if self._stretches is None:
-            obs, columns = self._mixed
-            outputs, values = self._ask(self._net, each_field(obs, lambda field: field[part]))
-            return outputs, values, {name: column[part] for name, column in columns.items()}
-        rows, inside, memory = self._stretches.take(self._order[part])
-        outputs, values = self._ask(self._net.unroll, self._obs_of(rows), memory)
-        columns = {name: column[rows[inside]] for name, column in self._columns.items()}
-        return outputs[inside], values[inside], columns
+            rows = counted = self._rows[chosen]
+        else:
+            rows, inside, memory = self._stretches.take(chosen)
+            counted = rows[inside]
+            more = {**more, "inside": inside, MEMORY: memory}
+        # Copies: code that is compiled for a view at one place would not fit one at another.
+        columns = {name: c.index_select(0, counted) for name, c in self._columns.items()}
+        return {"obs": self._obs_of(rows), **columns, **more}
 
     def _obs_of(self, rows: Tensor) -> NetworkInput:
         # A trajectory has one observation more than rows.
         places = rows + rows // self._length
-        return each_field(self._obs, lambda field: field[places])
+        flat = places.flatten()
+        return each_field(
+            self._obs, lambda f: f.index_select(0, flat).view(*places.shape, *f.shape[1:])
+        )
+
+
+def outputs_of(
+    net: PolicyValueNet, rows: Mapping[str, Any], ask: Callable[..., tuple[Tensor, Tensor]]
+) -> tuple[Tensor, Tensor]:
+    """Return the outputs and values of what `Minibatches.take` returned.
+
+    `ask(network, *inputs)` passes inputs through the network.
+    """
+    if MEMORY not in rows:
+        return ask(net, rows["obs"])
+    outputs, values = ask(net.unroll, rows["obs"], rows[MEMORY])
+    return outputs[rows["inside"]], values[rows["inside"]]
 
 
 class _Stretches:

@@ -35,6 +35,7 @@ from torch.utils.checkpoint import checkpoint
 from asyncrl.agents.parts.accelerated import (
     Accelerated,
     FlushedDenormals,
+    Update,
     keep_freed_memory,
     pick_matmul,
 )
@@ -353,7 +354,9 @@ class Updater:
         norms: An optimizer's parameters, in order, in groups whose gradients are clipped
             separately, by the names of their norms; by default all together.
         targets: Target networks, updated by `update_targets`.
-        switch_modes: Whether networks are in training mode throughout an update.
+        inner: A step that `update` repeats by `updater.inner(data)`. It is compiled, and `update`
+            itself is not.
+        switch_modes: Whether networks are in training mode throughout an update, or an inner step.
         columns: Columns that updates read from a batch, if present.
         hidden: Widths of hidden layers, if these alone decide how to multiply matrices.
     """
@@ -376,6 +379,7 @@ class Updater:
         networks: Sequence[nn.Module],
         norms: Mapping[str, Sequence[Tensor]] | None = None,
         targets: Sequence[TargetNetwork[Any]] = (),
+        inner: Update | None = None,
         switch_modes: bool = True,
         columns: Sequence[str] = TRANSITION_COLUMNS,
         hidden: Sequence[int] = (),
@@ -404,7 +408,8 @@ class Updater:
         self._chunked = ChunkedForward(config.accumulate)
         self._at_once = config.accumulate == 1 and config.precision == "float32"
         learning = networks if switch_modes else []
-        self._run = Accelerated(agent.update, config.accelerate, device, learning)
+        self.inner = Accelerated(inner or agent.update, config.accelerate, device, learning)
+        self._run = agent.update if inner else self.inner
         if config.accelerate == "compile":
             for optimizer in optimizers.values():
                 optimizer.prepare_graph()
@@ -606,7 +611,7 @@ class Updater:
 
     def _forget(self) -> None:
         """Handle the replacement of the agent's tensors."""
-        self._run.forget()
+        self.inner.forget()
         self._metrics = {}
 
 
@@ -641,7 +646,9 @@ class UpdatingAgent(TorchAgent, ABC):
 
     `updater` steps the optimizers and updates the target networks that it was created with. A
     subclass that replaces `self.optimizer` also needs a new `Updater`, and the optimizer in
-    `parts`.
+    `parts`. Compiled updates go on with the networks that they began with: another one that is
+    assigned in mid-run, such as to `targets`, is not seen. `load_state` copies into those there
+    are.
 
     Dropout repeats the same masks after `load_state`: it is seeded by the chooser's generator.
     """

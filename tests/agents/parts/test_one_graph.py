@@ -18,11 +18,14 @@ from tests.contracts.test_agent import CASES, Case, batch_for
 
 ONCE = (
     "dqn dqn-normalized c51 rainbow iqn iqn-noisy sac discrete-sac discrete-sac-normalized bc awac "
-    "awac-normalized iql"
+    "awac-normalized iql own"
 )
-TWICE = "td3 crossq impala"
+TWICE = "td3 crossq impala ppo"
 """Algorithms that are compiled with and without an update of the policy, or a second time for any
-number of trajectories."""
+number of trajectories or rows of a minibatch."""
+
+OWN = Case(QRDQNConfig(device="cpu"), CASES["dqn"].spec)
+"""An agent of a user."""
 
 
 @pytest.fixture
@@ -68,7 +71,7 @@ def check_alike(compiled: Any, eager: Any, tolerance: float = 1e-5) -> None:
 def test_each_algorithm_is_one_graph_that_learns_as_eagerly(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    case = CASES[name]
+    case = CASES.get(name, OWN)
     batches = weighted_batches(case, 50)
     compiled = learned(case.changed(accelerate="compile").build(), batches)
     assert compiled[1]["compile_s"] > 0.0
@@ -78,16 +81,21 @@ def test_each_algorithm_is_one_graph_that_learns_as_eagerly(
     assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
 
 
+SCHEDULED = {"dqn": "learning_rate", "ppo": "clip entropy_weight", "impala": "entropy_weight"}
+
+
 @pytest.mark.usefixtures("traced")
-def test_rates_that_change_are_not_compiled_in() -> None:
-    case = CASES["dqn"].changed(learning_rate=Schedule.linear(1e-2, 0.0, 10))
+@pytest.mark.parametrize("name", SCHEDULED)
+def test_schedules_are_not_compiled_in(name: str) -> None:
+    falling = Schedule.linear(1e-2, 1e-3, 10)
+    case = CASES[name].changed(**dict.fromkeys(SCHEDULED[name].split(), falling))
     agents = [case.build(), case.changed(accelerate="compile").build()]
     for number in range(12):
         for agent in agents:
             agent.env_steps = number
             agent.opt(batch_for(case, number))
-    np.testing.assert_allclose(*(agent.state()["model/0.weight"] for agent in agents), 1e-5, 1e-5)
-    assert counters["stats"]["unique_graphs"] == 1
+    check_alike(*((agent.state(), {}) for agent in agents))
+    assert counters["stats"]["unique_graphs"] == 1 + (name in TWICE.split())
 
 
 @pytest.mark.usefixtures("traced")
@@ -110,15 +118,6 @@ def test_compiled_updates_resume_from_an_eager_state(name: str) -> None:
     second.load_state(first.state())
     batches = weighted_batches(case, 5)
     check_alike(learned(second, batches), learned(first, batches))
-    assert counters["stats"]["unique_graphs"] == 1
-
-
-@pytest.mark.usefixtures("traced")
-def test_agents_of_users_are_one_graph_too() -> None:
-    case = Case(QRDQNConfig(device="cpu"), CASES["dqn"].spec)
-    batches = weighted_batches(case, 10)
-    compiled = learned(case.changed(accelerate="compile").build(), batches)
-    check_alike(compiled, learned(case.build(), batches))
     assert counters["stats"]["unique_graphs"] == 1
 
 
