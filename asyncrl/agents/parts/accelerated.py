@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ContextDecorator, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -27,12 +27,12 @@ _Form = tuple[tuple[str, torch.dtype, torch.Size], ...]
 """Names, dtypes and shapes of a batch."""
 
 _EAGER_CALLS = 3
-"""Eager calls with batches of a form before capture: what is allocated once, such as Adam's
-moments, must exist by then."""
+"""Eager calls with batches of a form before capture: what libraries allocate once must exist by
+then."""
 
 
 class Accelerated:
-    """Runs an update as `how` says, with networks in training mode meanwhile.
+    """Runs an update as `how` says, with networks in training mode meanwhile, as for dropout.
 
     Every call is one update, including those before a graph is captured. The next call of a graph
     overwrites the tensors that it has returned, except scalars.
@@ -54,30 +54,11 @@ class Accelerated:
             from asyncrl.agents.parts.one_graph import OneGraph  # noqa: PLC0415  # slow
 
             update = OneGraph(update, device)
-        # A compiled update cannot switch modes inside; a captured one need not when it is replayed.
-        self._update = LearningMode(*learning)(update)
-        self._graphs = _Graphs(self._update, device) if how == "graphs" else None
-
-    def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Update once."""
-        return self._graphs.run(data) if self._graphs else self._update(data)
-
-    def forget(self) -> None:
-        """Capture again: tensors that the update uses have been replaced."""
-        if self._graphs:
-            self._graphs.forget()
-
-
-class LearningMode(ContextDecorator):
-    """Networks in training mode inside a `with` block, and in evaluation mode after it.
-
-    For layers such as dropout. It is reusable. `nn.Module.train` looks up and checks each layer's
-    attributes each time, which takes a tenth of an optimisation step of small networks. So flags
-    are set directly, unless a layer overrides `train`.
-    """
-
-    def __init__(self, *networks: nn.Module) -> None:
-        layers = [layer for network in networks for layer in network.modules()]
+        self._update = update
+        self._graphs = _Graphs(update, device) if how == "graphs" else None
+        layers = [layer for network in learning for layer in network.modules()]
+        # `nn.Module.train` looks up and checks each layer's attributes each time, which takes a
+        # tenth of an optimisation step of small networks. So flags are set directly.
         plain = all(
             type(layer).train is nn.Module.train
             and type(layer).__setattr__ is nn.Module.__setattr__
@@ -85,19 +66,22 @@ class LearningMode(ContextDecorator):
             for layer in layers
         )
         self._flags = [vars(layer) for layer in layers] if plain else []
-        self._networks = () if plain else networks
+        self._networks = () if plain else learning
 
-    def __enter__(self) -> None:
+    def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Update once."""
+        # A compiled update cannot switch modes inside.
         for flags in self._flags:
             flags["training"] = True
         for network in self._networks:
             network.train()
-
-    def __exit__(self, *_: object) -> None:
-        for flags in self._flags:
-            flags["training"] = False
-        for network in self._networks:
-            network.eval()
+        try:
+            return self._graphs.run(data) if self._graphs else self._update(data)
+        finally:
+            for flags in self._flags:
+                flags["training"] = False
+            for network in self._networks:
+                network.eval()
 
 
 class _Graphs:
@@ -121,10 +105,6 @@ class _Graphs:
             return self._run_beside(data)
         graph = self._recorded[form] = _Graph(self._update, data, self._beside)
         return graph.replay(data)
-
-    def forget(self) -> None:
-        self._recorded.clear()
-        self._calls.clear()
 
     def _run_beside(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """Update on another stream than the default one, which cannot be captured."""
@@ -161,20 +141,20 @@ class _Graph:
         return dict(zip(self._names, numbers, strict=True)) | self._arrays
 
 
-class FlushedDenormals:
-    """Numbers closer to 0 than 1.2e-38 become 0 inside a `with` block.
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Make numbers closer to 0 than 1.2e-38 become 0 inside a `with` block.
 
     Adam's moments of weights that get no gradient any more decay to such numbers, and CPUs compute
     slowly with them: after 2,500 updates of SAC an update takes 19 % longer on an Intel Xeon. This
     applies to the current thread, and to threads that it starts inside the block.
     """
-
-    def __enter__(self) -> None:
-        self._before = _SMALLEST_NORMAL * 0.5 == 0.0
-        torch.set_flush_denormal(True)
-
-    def __exit__(self, *_: object) -> None:
-        torch.set_flush_denormal(self._before)
+    before = _SMALLEST_NORMAL * 0.5 == 0.0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
 
 
 _SMALLEST_NORMAL = sys.float_info.min

@@ -252,9 +252,9 @@ class TorchPolicy:
         inference_inputs: What it takes. Noise may be left out.
         version: Number of the newest model, set by the run.
 
-    Outside of `LearningMode` the model is in evaluation mode, whether `act` explores or not.
-    Layers such as batch normalisation or dropout then depend on the observation alone, change no
-    state, and compute the same everywhere.
+    Outside of updates the model is in evaluation mode, whether `act` explores or not. Layers such
+    as batch normalisation or dropout then depend on the observation alone, change no state, and
+    compute the same everywhere.
     """
 
     def __init__(
@@ -362,8 +362,8 @@ class TorchPolicy:
 class TorchAgent:
     """A policy, and parts that learn; a subclass adds `opt` and registers its parts.
 
-    `opt` puts the networks that it trains into training mode, see `LearningMode`. `UpdatingAgent`
-    has an `opt` for those who would rather write equations only.
+    `opt` puts the networks that it trains into training mode, and back into evaluation mode.
+    `UpdatingAgent` has an `opt` for those who would rather write equations only.
 
     Attributes:
         policy: What acts.
@@ -378,8 +378,8 @@ class TorchAgent:
             networks, optimizers and other generators. `resume` keeps a learning rate that was set
             during the run, unless the agent is then built with another one: the settings take
             precedence. The same holds for the other numbers of torch's optimizers, such as betas.
-        on_load: Functions called after `load_state`. It writes into modules and tensors in place,
-            but replaces the tensors of an optimizer: update references to them here.
+        on_load: Functions called after `load_state`. It writes in place, but replaces the tensors
+            of a torch optimizer: update references to them here.
         spare: An older state whose memory the next `state` may reuse; the trainer fills it.
     """
 

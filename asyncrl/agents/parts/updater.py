@@ -34,8 +34,8 @@ from torch.utils.checkpoint import checkpoint
 
 from asyncrl.agents.parts.accelerated import (
     Accelerated,
-    FlushedDenormals,
     Update,
+    flushed_denormals,
     keep_freed_memory,
     pick_matmul,
 )
@@ -401,7 +401,6 @@ class Updater:
         self._read_obs = agent.read_obs
         self._move = BatchMover(device, (*columns, *(DISCOUNTED_RETURN,) * config.normalize_reward))
         self._matmul = pick_matmul(device, *networks, hidden=hidden)
-        self._flushed = FlushedDenormals()
         if device.type == "cpu":
             keep_freed_memory()
         self._precision = config.precision_on(device)
@@ -418,7 +417,7 @@ class Updater:
         """The priority of each row of the last batch, or values and their targets, or nothing; None
         before the first batch."""
         self._metrics: dict[str, Tensor] = {}
-        agent.on_load.append(self._forget)
+        agent.on_load.append(self._metrics.clear)
 
     def step(
         self, batch: Columns, draws: Mapping[str, Tensor], env_steps: int
@@ -436,7 +435,7 @@ class Updater:
         if self._random is not None:
             torch.manual_seed(int(self._random.integers(2**63)))
         try:
-            with self._matmul(), self._flushed:
+            with self._matmul(), flushed_denormals():
                 data = {**self._move(batch), **draws}
                 if not self.over.alone:
                     self._begin_with_all(batch, data)
@@ -608,11 +607,6 @@ class Updater:
                 raise ValueError("priorities are those of the last batch, and there was none yet")
         priorities: Array = (errors if errors.ndim == 1 else errors.mean(dim=0)).cpu().numpy()
         return priorities
-
-    def _forget(self) -> None:
-        """Handle the replacement of the agent's tensors."""
-        self.inner.forget()
-        self._metrics = {}
 
 
 def diverge(parts: Iterable[Part], rank: int) -> None:

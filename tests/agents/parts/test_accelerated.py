@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.parts import accelerated
-from asyncrl.agents.parts.accelerated import Accelerated, FlushedDenormals
+from asyncrl.agents.parts.accelerated import Accelerated, flushed_denormals
 from asyncrl.agents.parts.torch_config import Acceleration
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.errors import ConfigError
@@ -56,29 +56,14 @@ def test_graphs_update_once_a_call_and_report_numbers_that_stay() -> None:
     assert counting.calls < len(sizes)
 
 
-@pytest.mark.gpu
-def test_graphs_work_on_new_tensors_once_asked_to_forget() -> None:
-    device = torch.device("cuda")
-    counting = Counting(device)
-    accelerated = Accelerated(counting.update, "graphs", device)
-    x = torch.ones(1, 3, device=device)
-    for _ in range(6):
-        accelerated({"x": x})
-    counting.total = torch.zeros(3, device=device)
-    accelerated.forget()
-    for _ in range(6):
-        accelerated({"x": x})
-    assert counting.total.tolist() == [6.0] * 3
-
-
 def test_denormals_are_flushed_in_updates_and_nowhere_else() -> None:
     smallest = torch.full((64,), torch.finfo(torch.float32).tiny)
-    with FlushedDenormals(), FlushedDenormals():
+    with flushed_denormals(), flushed_denormals():
         assert not (smallest * 0.5).any()
     assert (smallest * 0.5).all()
     torch.set_flush_denormal(True)
     try:
-        with FlushedDenormals():
+        with flushed_denormals():
             pass
         assert not (smallest * 0.5).any()  # as its user has set it
     finally:
