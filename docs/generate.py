@@ -27,7 +27,7 @@ import yaml
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents.parts.exploration import EpsilonGreedy, EpsilonLadder, Softmax
 from asyncrl.agents.parts.schedules import Schedule
-from asyncrl.agents.parts.torch_config import TorchConfig
+from asyncrl.agents.parts.torch_agent import TorchConfig
 from asyncrl.cli.flags import Output
 from asyncrl.cli.main import main as command_line
 from asyncrl.core.declared import Hint, Kind, Setting, origin_of, settings_of

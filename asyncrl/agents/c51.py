@@ -31,10 +31,10 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.parts.masks import allowed_only
 from asyncrl.agents.parts.networks import (
     MakeNetwork,
     NetworkInput,
+    allowed_only,
     n_actions,
     pick_device,
     q_network,

@@ -45,12 +45,16 @@ from asyncrl.agents.parts.actor_critic import make_actor
 from asyncrl.agents.parts.choosing import ChooserSpec, LogitChooser
 from asyncrl.agents.parts.critics import ChoiceValues, make_action_values
 from asyncrl.agents.parts.exploration import FORBIDDEN
-from asyncrl.agents.parts.masks import with_mask
-from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, n_actions, pick_device
+from asyncrl.agents.parts.networks import (
+    MakeNetwork,
+    NetworkInput,
+    n_actions,
+    pick_device,
+    with_mask,
+)
 from asyncrl.agents.parts.optimizers import FusedAdam
 from asyncrl.agents.parts.schedules import Rate
-from asyncrl.agents.parts.torch_agent import TorchPolicy, flatten_pair, seeded
-from asyncrl.agents.parts.torch_config import TorchConfig
+from asyncrl.agents.parts.torch_agent import TorchConfig, TorchPolicy, flatten_pair, seeded
 from asyncrl.agents.parts.updater import TargetNetwork, Updater, UpdatingAgent
 from asyncrl.agents.sac import Temperature
 from asyncrl.core.agent import PolicyContext

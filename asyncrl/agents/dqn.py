@@ -41,13 +41,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asyncrl.agents.parts.choosing import REWARD_SCALE
-from asyncrl.agents.parts.masks import AllowedOnly, with_mask
 from asyncrl.agents.parts.networks import (
+    AllowedOnly,
     MakeNetwork,
     NetworkInput,
     n_actions,
     pick_device,
     q_network,
+    with_mask,
 )
 from asyncrl.agents.parts.q_learning import QAgent, QConfig, value_policy
 from asyncrl.agents.parts.torch_agent import TorchPolicy

@@ -37,7 +37,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.parts.choosing import MemoryKind
+from asyncrl.agents.parts.choosing import LOG_PROB, MemoryKind
 from asyncrl.agents.parts.distributions import action_head
 from asyncrl.agents.parts.networks import MakeNetwork, pick_device
 from asyncrl.agents.parts.optimizers import FastOptimizer, FusedAdam, RMSprop
@@ -52,10 +52,8 @@ from asyncrl.agents.parts.policy_gradient import (
     sampling_policy,
     vtrace,
 )
-from asyncrl.agents.parts.sampling import LOG_PROB
 from asyncrl.agents.parts.schedules import Rate
-from asyncrl.agents.parts.torch_agent import TorchPolicy, learning_parameters, seeded
-from asyncrl.agents.parts.torch_config import TorchConfig
+from asyncrl.agents.parts.torch_agent import TorchConfig, TorchPolicy, learning_parameters, seeded
 from asyncrl.agents.parts.updater import Updater
 from asyncrl.core.agent import BatchKind, PolicyContext
 from asyncrl.core.declared import (

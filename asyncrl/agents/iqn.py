@@ -35,10 +35,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asyncrl.agents.parts.masks import allowed_only
 from asyncrl.agents.parts.networks import (
     MakeNetwork,
     NetworkInput,
+    allowed_only,
     encoder_layers,
     hidden_layers,
     n_actions,

@@ -76,8 +76,7 @@ from asyncrl.agents.parts.policy_gradient import (
     vtrace,
 )
 from asyncrl.agents.parts.schedules import Rate, Schedule, value_at
-from asyncrl.agents.parts.torch_agent import TorchPolicy, flatten_parameters, seeded
-from asyncrl.agents.parts.torch_config import TorchConfig
+from asyncrl.agents.parts.torch_agent import TorchConfig, TorchPolicy, flatten_parameters, seeded
 from asyncrl.agents.parts.updater import Updater
 from asyncrl.core.agent import BatchKind, PolicyContext
 from asyncrl.core.declared import (

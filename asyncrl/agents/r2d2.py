@@ -36,10 +36,10 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents.parts.choosing import CoreKind, memory_size
-from asyncrl.agents.parts.masks import allowed_only
 from asyncrl.agents.parts.networks import (
     MakeNetwork,
     NetworkInput,
+    allowed_only,
     encoder_layers,
     hidden_layers,
     n_actions,

@@ -40,11 +40,10 @@ from torch import Tensor, nn
 from torch.nn.functional import hardtanh, softplus
 
 from asyncrl.agents.parts.actor_critic import ActorCritic, ActorCriticConfig, make_actor
-from asyncrl.agents.parts.bounded import SquashedChooser
-from asyncrl.agents.parts.choosing import ChooserSpec
+from asyncrl.agents.parts.choosing import ChooserSpec, SquashedChooser
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, pick_device
 from asyncrl.agents.parts.optimizers import FastOptimizer, FusedAdam
-from asyncrl.agents.parts.torch_config import Acceleration
+from asyncrl.agents.parts.torch_agent import Acceleration
 from asyncrl.agents.parts.updater import TargetNetwork
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Finite, NotNegative, Positive, Within

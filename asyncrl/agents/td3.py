@@ -41,8 +41,7 @@ from asyncrl.agents.parts.actor_critic import (
     ActorCriticConfig,
     make_actor,
 )
-from asyncrl.agents.parts.bounded import NoisyChooser
-from asyncrl.agents.parts.choosing import ChooserSpec
+from asyncrl.agents.parts.choosing import ChooserSpec, NoisyChooser
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, pick_device
 from asyncrl.agents.parts.schedules import LearningRate, Rate
 from asyncrl.agents.parts.updater import TargetNetwork

@@ -23,7 +23,7 @@ _PRELOAD = (*PRELOAD, "asyncrl.run.plan", "asyncrl.actor.actor", *_TRANSPORT)
 _NETWORKS = ("asyncrl.agents.dqn", "asyncrl.agents.ppo", "asyncrl.agents.sac")
 """What they load with a network: torch, and nearly all that any agent is made of."""
 
-_CHOICE = ("asyncrl.agents.parts.bounded",)
+_CHOICE = ("asyncrl.agents.parts.choosing",)
 """What they load without one."""
 
 EVALUATOR, SERVER = ActorId(MOST_ACTORS), ActorId(MOST_ACTORS + 1)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.parts.bounded import LastingNoise
+from asyncrl.agents.parts.choosing import LastingNoise
 from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.agents.td3 import TD3Agent, TD3Config
 from asyncrl.core.agent import PolicyContext, evaluation_mode, forget

@@ -32,7 +32,7 @@ from asyncrl.agents.parts import updater as accumulation
 from asyncrl.agents.parts.exploration import EpsilonGreedy, Softmax
 from asyncrl.agents.parts.optimizers import FastOptimizer
 from asyncrl.agents.parts.schedules import Schedule
-from asyncrl.agents.parts.torch_config import TorchConfig
+from asyncrl.agents.parts.torch_agent import TorchConfig
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.agents.rainbow import RainbowConfig

@@ -14,7 +14,7 @@ from asyncrl.agents.discrete_sac import DiscreteSACConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.parts.cloning import CloningConfig
 from asyncrl.agents.parts.q_learning import QConfig
-from asyncrl.agents.parts.torch_config import TorchConfig
+from asyncrl.agents.parts.torch_agent import TorchConfig
 from asyncrl.core.agent import Policy, PolicyContext, evaluation_mode, forget
 from asyncrl.core.env import ACTION_MASK, BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError

@@ -1,6 +1,6 @@
 """How an update runs: eagerly, compiled, or as a CUDA graph; and how a CPU computes it.
 
-The choice is a setting of every agent, `agent.accelerate`; see `torch_config.py`.
+The choice is a setting of every agent, `agent.accelerate`; see `torch_agent.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.parts.torch_config import Acceleration
+from asyncrl.agents.parts.torch_agent import Acceleration
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.measured import measured
 

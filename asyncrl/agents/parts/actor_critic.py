@@ -11,14 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from asyncrl.agents.parts.bounded import Bounds
-from asyncrl.agents.parts.choosing import ChooserSpec
+from asyncrl.agents.parts.choosing import Bounds, ChooserSpec
 from asyncrl.agents.parts.critics import make_critics
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, encoded_mlp
 from asyncrl.agents.parts.optimizers import FastOptimizer, FusedAdam
 from asyncrl.agents.parts.schedules import LearningRate
-from asyncrl.agents.parts.torch_agent import TorchPolicy, learning_parameters, seeded
-from asyncrl.agents.parts.torch_config import TorchConfig
+from asyncrl.agents.parts.torch_agent import TorchConfig, TorchPolicy, learning_parameters, seeded
 from asyncrl.agents.parts.updater import TargetNetwork, Updater, UpdatingAgent
 from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import PolicyContext

@@ -15,22 +15,26 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.parts.choosing import ChooserSpec
-from asyncrl.agents.parts.distributions import ActionHead, CategoricalHead, GaussianHead
-from asyncrl.agents.parts.exploration import FORBIDDEN
-from asyncrl.agents.parts.inference import outputs_of
-from asyncrl.agents.parts.masks import allowed_only
-from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, encoded_mlp, observation_reader
-from asyncrl.agents.parts.optimizers import FusedAdam
-from asyncrl.agents.parts.sampling import (
+from asyncrl.agents.parts.choosing import (
     CategoricalSampler,
+    ChooserSpec,
     GaussianSampler,
     SamplingChooser,
     make_sampler,
 )
+from asyncrl.agents.parts.distributions import ActionHead, CategoricalHead, GaussianHead
+from asyncrl.agents.parts.exploration import FORBIDDEN
+from asyncrl.agents.parts.inference import outputs_of
+from asyncrl.agents.parts.networks import (
+    MakeNetwork,
+    NetworkInput,
+    allowed_only,
+    encoded_mlp,
+    observation_reader,
+)
+from asyncrl.agents.parts.optimizers import FusedAdam
 from asyncrl.agents.parts.schedules import Rate
-from asyncrl.agents.parts.torch_agent import TorchPolicy, flatten_parameters, seeded
-from asyncrl.agents.parts.torch_config import TorchConfig
+from asyncrl.agents.parts.torch_agent import TorchConfig, TorchPolicy, flatten_parameters, seeded
 from asyncrl.agents.parts.updater import TargetNetwork, Updater, UpdatingAgent
 from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import PolicyContext

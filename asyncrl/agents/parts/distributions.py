@@ -5,7 +5,7 @@
     drawn = head.sampler.sample(head.complete(outputs).numpy(), random)
     log_prob = head.log_prob(outputs, batch[head.sampler.column])
 
-Actors sample without torch, see `sampling.py`. The learner computes with the samples here.
+Actors sample without torch, see `choosing.py`. The learner computes with the samples here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.parts.sampling import (
+from asyncrl.agents.parts.choosing import (
     IMPOSSIBLE,
     CategoricalSampler,
     GaussianSampler,

@@ -1,4 +1,11 @@
-"""Default networks of agents, where they compute, and what they make of observations."""
+"""Default networks of agents, where they compute, and what they make of observations.
+
+Action masks: outputs of a network for actions that the observation forbids become very low. A mask
+is a field of the observation, see `ACTION_MASK` in `core/env.py`, so it is stored with the
+observation and its successor, and reaches every place that computes the network: actors, servers,
+updates, exported files. Argmax, softmax and sampling then need no separate mask, and neither do
+the targets of an update.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from asyncrl.agents.parts.exploration import FORBIDDEN
 from asyncrl.core.env import ACTION_MASK, BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array
@@ -561,3 +569,35 @@ def n_actions(spec: EnvSpec, algorithm: str) -> int:
         f"{algorithm} needs a single discrete action, but these are {kind}, of shape "
         f"{spec.action.shape}; use {('PPO' if spec.action.categorical else 'SAC')}"
     )
+
+
+def allowed_only(outputs: Tensor, obs: NetworkInput) -> Tensor:
+    """Return values or logits (..., actions), near `FORBIDDEN` where the observation's mask is 0.
+
+    Without a mask, or where it allows no action, they are unchanged: an episode may end in a state
+    in which nothing can be done.
+    """
+    if isinstance(obs, Tensor) or ACTION_MASK not in obs:
+        return outputs
+    forbidden = (obs[ACTION_MASK] == 0.0).to(outputs.dtype)
+    # Sums and products only, since exported policies compute this as well. 1 - (1 if nothing is
+    # allowed, 0 otherwise) is the factor that leaves such rows unchanged.
+    some = forbidden.amin(dim=-1, keepdim=True) - 1.0
+    return outputs - forbidden * some * FORBIDDEN
+
+
+class AllowedOnly(nn.Module):
+    """A network of values or logits (B, actions) whose outputs are masked."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, obs: NetworkInput) -> Tensor:
+        """Return the masked outputs."""
+        return allowed_only(self.network(obs), obs)
+
+
+def with_mask(network: nn.Module, spec: EnvSpec) -> nn.Module:
+    """Return a network whose outputs are masked, if observations have a mask."""
+    return AllowedOnly(network) if spec.masked else network

@@ -18,13 +18,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asyncrl.agents.parts.choosing import ChooserSpec, CoreKind, MemoryKind, memory_size
+from asyncrl.agents.parts.choosing import (
+    LOG_PROB,
+    ChooserSpec,
+    CoreKind,
+    MemoryKind,
+    SamplingChooser,
+    memory_size,
+)
 from asyncrl.agents.parts.distributions import ActionHead
 from asyncrl.agents.parts.inference import steps_of
-from asyncrl.agents.parts.masks import allowed_only
 from asyncrl.agents.parts.networks import (
     MakeNetwork,
     NetworkInput,
+    allowed_only,
     each_field,
     encoder_layers,
     exactly,
@@ -33,10 +40,8 @@ from asyncrl.agents.parts.networks import (
     observation_reader,
 )
 from asyncrl.agents.parts.recurrent import RecurrentCore, each_row
-from asyncrl.agents.parts.sampling import LOG_PROB, SamplingChooser
 from asyncrl.agents.parts.schedules import value_at
-from asyncrl.agents.parts.torch_agent import TorchPolicy, seeded
-from asyncrl.agents.parts.torch_config import TorchConfig
+from asyncrl.agents.parts.torch_agent import TorchConfig, TorchPolicy, seeded
 from asyncrl.agents.parts.updater import TRAJECTORY_COLUMNS, UpdatingAgent
 from asyncrl.agents.parts.user_networks import own_encoder
 from asyncrl.core.agent import PolicyContext

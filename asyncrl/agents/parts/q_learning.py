@@ -26,8 +26,7 @@ from asyncrl.agents.parts.networks import (
 from asyncrl.agents.parts.normalize import Normalized, RunningNorm
 from asyncrl.agents.parts.optimizers import FusedAdam
 from asyncrl.agents.parts.schedules import LearningRate
-from asyncrl.agents.parts.torch_agent import TorchPolicy, flatten_parameters, seeded
-from asyncrl.agents.parts.torch_config import TorchConfig
+from asyncrl.agents.parts.torch_agent import TorchConfig, TorchPolicy, flatten_parameters, seeded
 from asyncrl.agents.parts.updater import TRANSITION_COLUMNS, TargetNetwork, Updater, UpdatingAgent
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Count, Positive, PositiveOrOff, Share, Widths

@@ -1,4 +1,4 @@
-"""What agents made of torch modules share: models, state, devices.
+"""What agents made of torch modules share: settings, models, state, devices.
 
 A `TorchPolicy` is made of a network and a chooser. An algorithm derives from `TorchAgent`, which
 has a policy. None of it is required: whatever implements the contract in `agent.py` is an agent.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -24,13 +25,14 @@ from asyncrl.agents.parts.inference import Compute, LocalInference, outputs_of
 from asyncrl.agents.parts.networks import observation_reader
 from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.optimizers import FastOptimizer
-from asyncrl.core.agent import Act, PolicyContext
-from asyncrl.core.env import EnvSpec
+from asyncrl.core.agent import Act, BatchKind, PolicyContext
+from asyncrl.core.declared import COMMON, Count, Natural, check_declared
+from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.inference import Inference, observation_input
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.recorder import Record
-from asyncrl.core.segment import ColumnSpec
+from asyncrl.core.segment import DISCOUNTED_RETURN, ColumnSpec
 from asyncrl.core.types import Array, BoolArray, ModelVersion, Params
 
 CPU = torch.device("cpu")
@@ -54,187 +56,108 @@ Part = (
 """What an agent's state consists of."""
 
 
-def mismatch(expected: Mapping[str, tuple[int, ...]], given: Mapping[str, Array | Tensor]) -> str:
-    """Describe how names or shapes differ; empty if they do not."""
-    if missing := sorted(set(expected) - set(given)):
-        return f"it lacks {missing[0]}"
-    if unknown := sorted(set(given) - set(expected)):
-        return f"it has {unknown[0]}, which is unknown here"
-    for name, shape in expected.items():
-        if (its := tuple(given[name].shape)) != shape:
-            return f"{name} has shape {its}, expected {shape}"
-    return ""
+Acceleration = Literal["off", "compile", "graphs"]
+
+Precision = Literal["float32", "bfloat16"]
 
 
-def tensors_of(part: Part) -> dict[str, Tensor]:
-    """Return the tensors to save of a part; some are the part's own, not copies."""
-    match part:
-        case nn.Module():
-            return dict(part.state_dict())
-        case FastOptimizer():
-            return part.state()
-        case torch.optim.Optimizer():
-            return _by_path(part.state_dict()["state"]) | _numbers_of(part)
-        case torch.Tensor():
-            return {"value": part}
-        case torch.Generator():
-            return {"state": part.get_state()}
-        case np.random.Generator():
-            words = json.dumps(part.bit_generator.state).encode()
-            return {"state": torch.frombuffer(bytearray(words), dtype=torch.uint8)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchConfig(ABC):
+    """Settings that do not depend on the algorithm; its config derives from this class."""
 
+    device: Annotated[str, COMMON] = "auto"
+    """Device of the learner: cpu, cuda, cuda:N, or auto, which takes a GPU if there is one. Actors
+    compute on a CPU."""
 
-def _by_path(state: Mapping[int, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    return {
-        f"{index}/{key}": torch.as_tensor(value)
-        for index, slots in state.items()
-        for key, value in slots.items()
-    }
+    threads: Annotated[Natural | Literal["auto"], COMMON] = "auto"
+    """CPU threads of torch in the learner's process. `auto` changes the number in the course of a
+    run: it takes cores that are idle as long as optimisation steps take less time with them, and
+    gives them back when others need them. 0 keeps torch's default, which takes all cores; beside
+    busy actors an optimisation step then takes five to twelve times as long."""
 
+    precision: Precision = "float32"
+    """Precision of the learner's matrix products. Parameters, losses, actors, and the last layers
+    of built-in networks stay in float32. On a CPU without instructions for bfloat16 (`avx512_bf16`
+    or `amx_bf16` in /proc/cpuinfo), steps with bfloat16 can take three times as long."""
 
-def _numbers_of(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the current numeric settings of an optimizer, and those it was created with."""
-    groups = {f"group/{i}": group for i, group in enumerate(optimizer.param_groups)}
-    return {
-        f"{place}/{name}": torch.as_tensor(value, dtype=torch.float64)
-        for place, settings in {**groups, _MADE_WITH: optimizer.defaults}.items()
-        for name, value in settings.items()
-        if name != "params" and _is_numeric(value)
-    }
+    accelerate: Acceleration = "off"
+    """`graphs` captures an optimisation step on a GPU once and replays it; it pays off for all but
+    large networks. `compile` translates the whole step, with gradients and Adam, into one function
+    of machine code: on a CPU a step of SAC, TD3 or DQN then takes a quarter to a half less time.
+    Compiling takes about a minute at first and ten seconds in later runs, which find the code in
+    the directory that a log line names. Where something in a step cannot be compiled, a log line
+    says what, and the step runs as with `off`."""
 
+    normalize_obs: bool = False
+    """Normalise observations by their running mean and standard deviation. Images
+    (bytes from 0 to 255 in two or more dimensions) and discrete observations stay as they are."""
 
-def _is_numeric(value: object) -> bool:
-    numbers = value if isinstance(value, tuple | list) else (value,)
-    return all(isinstance(n, float | int | Tensor) and not isinstance(n, bool) for n in numbers)
+    normalize_reward: bool = False
+    """Divide rewards by the running standard deviation of the discounted return, which the step
+    processor stores with each row. Results are clipped to [-10, 10]."""
 
+    accumulate: Count = 1
+    """Gradient accumulation: the number of parts in which a batch passes the networks. More parts
+    take less memory, but one more pass. Use it for large networks; with small ones each part takes
+    as long as the whole batch. Trajectories and sequences stay whole, so there are at most as many
+    parts as trajectories or sequences."""
 
-def _set_numbers(optimizer: torch.optim.Optimizer, numbers: Params) -> None:
-    """Load the saved numbers, except where the optimizer is now created with another one."""
-    for key, saved in numbers.items():
-        place, name = key.removeprefix("group/").split("/", 1)
-        if place == _MADE_WITH:
-            continue
-        group = optimizer.param_groups[int(place)]
-        now, made_with = group[name], numbers.get(f"{_MADE_WITH}/{name}", saved)
-        if isinstance(now, Tensor):
-            now.copy_(torch.from_numpy(np.array(saved)))
-        elif now != optimizer.defaults.get(name) or np.array_equal(made_with, now):
-            group[name] = tuple(saved.tolist()) if saved.ndim else type(now)(saved)
+    learns_from: ClassVar[BatchKind] = "transitions"
 
+    can_accumulate: ClassVar[bool] = False
+    """Whether the algorithm supports gradient accumulation."""
 
-def prepare_part(name: str, part: Part, saved: Params) -> Callable[[], object]:
-    """Check the saved state of a part; return a function that loads it."""
-    if isinstance(part, torch.optim.Optimizer):
-        return _prepare_optimizer(name, part, saved)
-    if isinstance(part, torch.Generator):
-        return _prepare_generator(name, part, saved)
-    now = {key: tuple(value.shape) for key, value in tensors_of(part).items()}
-    if isinstance(part, np.random.Generator) and set(saved) == {"state"}:
-        now = {"state": saved["state"].shape}  # its integers may have any number of digits
-    if wrong := mismatch(now, saved):
-        raise CheckpointError(f"the saved {name} does not fit this agent's: {wrong}")
-    tensors = {key: torch.from_numpy(np.array(value)) for key, value in saved.items()}
-    match part:
-        case nn.Module():
-            return lambda: part.load_state_dict(tensors)
-        case FastOptimizer():
-            return lambda: part.load(tensors)
-        case torch.Tensor():
-            return lambda: part.data.copy_(tensors["value"])
-    numbers = _generator_numbers(name, part, saved["state"])
-    return lambda: setattr(part.bit_generator, "state", numbers)
-
-
-def _prepare_generator(name: str, part: torch.Generator, saved: Params) -> Callable[[], object]:
-    here = part.device.type
-    given = {key: (value.dtype.name, value.shape) for key, value in saved.items()}
-    for there, size in _GENERATOR_BYTES.items():
-        if there != here and given == {"state": ("uint8", (size,))}:
-            return partial(_reseed, name, part, saved["state"], there)
-    if wrong := mismatch({"state": tuple(part.get_state().shape)}, saved):
-        raise CheckpointError(f"the saved {name} does not fit this agent's: {wrong}")
-    state = torch.from_numpy(np.array(saved["state"]))
-    try:
-        torch.Generator(part.device).set_state(state)
-    except (RuntimeError, TypeError) as error:
-        raise CheckpointError(
-            f"the saved {name} is not a state of a generator on {here}: {error}"
-        ) from error
-    return lambda: part.set_state(state)
-
-
-def _reseed(name: str, part: torch.Generator, saved: Array, there: str) -> None:
-    """Seed a generator from the saved state of a generator on another device."""
-    _logger.warning(
-        "the saved %s is the state of a generator on %s; on %s it is seeded from that state: the "
-        "run continues, but not bit for bit",
-        name,
-        there,
-        part.device.type,
-    )
-    part.manual_seed(int.from_bytes(hashlib.sha256(saved.tobytes()).digest()[:7]))
-
-
-def _generator_numbers(name: str, part: np.random.Generator, saved: Array) -> object:
-    try:
-        numbers = json.loads(saved.tobytes())
-        type(part.bit_generator)().state = numbers
-    except (ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(
-            f"the saved {name} is not a state of a {type(part.bit_generator).__name__}: {error}"
-        ) from error
-    return numbers
-
-
-def _prepare_optimizer(
-    name: str, part: torch.optim.Optimizer, saved: Params
-) -> Callable[[], object]:
-    params = [param for group in part.param_groups for param in group["params"]]
-    kinds = ("group/", f"{_MADE_WITH}/")
-    numbers = {key: value for key, value in saved.items() if key.startswith(kinds)}
-    expected = {key: tuple(value.shape) for key, value in _numbers_of(part).items()}
-    if wrong := mismatch(expected, numbers):
-        raise CheckpointError(f"the saved {name} does not fit this agent's: {wrong}")
-    moments = {key: value for key, value in saved.items() if key not in numbers}
-    state = _by_place(name, params, moments)
-
-    def load() -> None:
-        part.load_state_dict({**part.state_dict(), "state": state})
-        _set_numbers(part, numbers)
-
-    return load
-
-
-def _by_place(name: str, params: Sequence[Tensor], saved: Params) -> dict[int, dict[str, Tensor]]:
-    """Return an optimizer's state by parameter; raise if it does not fit these."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in saved.items():
-        place, _, slot = key.partition("/")
-        if not place.isdigit() or int(place) >= len(params):
-            raise CheckpointError(f"the saved {name} has {key}, which is unknown here")
-        shape = _moment_shape(slot, tuple(params[int(place)].shape))
-        if value.shape not in {(), shape}:
-            raise CheckpointError(
-                f"the saved {name} does not fit: {key} has shape {value.shape}, expected {shape}"
+    def __post_init__(self) -> None:
+        check_declared(self, "agent")
+        if self.accumulate > 1 and not self.can_accumulate:
+            raise ConfigError(
+                f"agent.accumulate={self.accumulate} has no effect on {type(self).__name__}, which "
+                "does not support gradient accumulation; set it to 1, and use smaller batches"
             )
-        state.setdefault(int(place), {})[slot] = torch.from_numpy(np.array(value))
-    return state
+        if self.accumulate > 1 and self.accelerate != "off":
+            raise ConfigError(
+                f"agent.accumulate={self.accumulate} computes parts of a batch twice to save "
+                f"memory, which agent.accelerate={self.accelerate!r} would undo; set only one of "
+                "the two"
+            )
+        if self.accelerate == "graphs" and self.learns_from != "transitions":
+            raise ConfigError(
+                "agent.accelerate='graphs' needs batches of one shape, and the number of "
+                f"{self.learns_from} in a batch varies; set it to off"
+            )
 
+    @abstractmethod
+    def policy(self, spec: EnvSpec, context: PolicyContext, device: torch.device) -> TorchPolicy:
+        """Return a policy that computes on a device."""
 
-_AVERAGED = {"row_var": -1, "col_var": -2}
-"""Moments of torch.optim.Adafactor -> the dimension of a parameter over which they are averaged."""
+    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> TorchPolicy:
+        """Return an actor's policy, which computes on a CPU."""
+        return self.policy(spec, context, CPU)
 
+    @property
+    def norm_columns(self) -> tuple[ColumnSpec, ...]:
+        """Columns that normalisation needs; a step processor fills them."""
+        return (ColumnSpec(DISCOUNTED_RETURN, "float32"),) if self.normalize_reward else ()
 
-def _moment_shape(slot: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of a moment of a parameter of this shape.
+    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
+        """Return the columns that normalisation needs; an agent that stores more adds its own."""
+        return self.norm_columns
 
-    Fused optimizers of torch read and write beyond the end of one that is smaller.
-    """
-    if slot not in _AVERAGED or len(shape) < 2:
-        return shape
-    averaged = list(shape)
-    averaged[_AVERAGED[slot]] = 1
-    return tuple(averaged)
+    def with_norms(self, network: nn.Module, observation: BoxSpec | PackedSpec) -> nn.Module:
+        """Return the network, wrapped in the normalisation that is on, if any."""
+        if not self.normalize_obs and not self.normalize_reward:
+            return network
+        seen = observation if self.normalize_obs else None
+        return Normalized(network, seen, rewards=self.normalize_reward)
+
+    def precision_on(self, device: torch.device) -> Callable[[], AbstractContextManager[object]]:
+        """Return the context in which to multiply matrices: one for each pass of a network.
+
+        Within one context torch converts each parameter once, so parameters must not change there.
+        """
+        if self.precision == "float32":
+            return nullcontext
+        return partial(torch.autocast, device.type, torch.bfloat16)
 
 
 class TorchPolicy:
@@ -468,6 +391,189 @@ class TorchAgent:
         self.env_steps = int(state["env_steps"])
         for hear in self.on_load:
             hear()
+
+
+def mismatch(expected: Mapping[str, tuple[int, ...]], given: Mapping[str, Array | Tensor]) -> str:
+    """Describe how names or shapes differ; empty if they do not."""
+    if missing := sorted(set(expected) - set(given)):
+        return f"it lacks {missing[0]}"
+    if unknown := sorted(set(given) - set(expected)):
+        return f"it has {unknown[0]}, which is unknown here"
+    for name, shape in expected.items():
+        if (its := tuple(given[name].shape)) != shape:
+            return f"{name} has shape {its}, expected {shape}"
+    return ""
+
+
+def tensors_of(part: Part) -> dict[str, Tensor]:
+    """Return the tensors to save of a part; some are the part's own, not copies."""
+    match part:
+        case nn.Module():
+            return dict(part.state_dict())
+        case FastOptimizer():
+            return part.state()
+        case torch.optim.Optimizer():
+            return _by_path(part.state_dict()["state"]) | _numbers_of(part)
+        case torch.Tensor():
+            return {"value": part}
+        case torch.Generator():
+            return {"state": part.get_state()}
+        case np.random.Generator():
+            words = json.dumps(part.bit_generator.state).encode()
+            return {"state": torch.frombuffer(bytearray(words), dtype=torch.uint8)}
+
+
+def _by_path(state: Mapping[int, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {
+        f"{index}/{key}": torch.as_tensor(value)
+        for index, slots in state.items()
+        for key, value in slots.items()
+    }
+
+
+def _numbers_of(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return the current numeric settings of an optimizer, and those it was created with."""
+    groups = {f"group/{i}": group for i, group in enumerate(optimizer.param_groups)}
+    return {
+        f"{place}/{name}": torch.as_tensor(value, dtype=torch.float64)
+        for place, settings in {**groups, _MADE_WITH: optimizer.defaults}.items()
+        for name, value in settings.items()
+        if name != "params" and _is_numeric(value)
+    }
+
+
+def _is_numeric(value: object) -> bool:
+    numbers = value if isinstance(value, tuple | list) else (value,)
+    return all(isinstance(n, float | int | Tensor) and not isinstance(n, bool) for n in numbers)
+
+
+def _set_numbers(optimizer: torch.optim.Optimizer, numbers: Params) -> None:
+    """Load the saved numbers, except where the optimizer is now created with another one."""
+    for key, saved in numbers.items():
+        place, name = key.removeprefix("group/").split("/", 1)
+        if place == _MADE_WITH:
+            continue
+        group = optimizer.param_groups[int(place)]
+        now, made_with = group[name], numbers.get(f"{_MADE_WITH}/{name}", saved)
+        if isinstance(now, Tensor):
+            now.copy_(torch.from_numpy(np.array(saved)))
+        elif now != optimizer.defaults.get(name) or np.array_equal(made_with, now):
+            group[name] = tuple(saved.tolist()) if saved.ndim else type(now)(saved)
+
+
+def prepare_part(name: str, part: Part, saved: Params) -> Callable[[], object]:
+    """Check the saved state of a part; return a function that loads it."""
+    if isinstance(part, torch.optim.Optimizer):
+        return _prepare_optimizer(name, part, saved)
+    if isinstance(part, torch.Generator):
+        return _prepare_generator(name, part, saved)
+    now = {key: tuple(value.shape) for key, value in tensors_of(part).items()}
+    if isinstance(part, np.random.Generator) and set(saved) == {"state"}:
+        now = {"state": saved["state"].shape}  # its integers may have any number of digits
+    if wrong := mismatch(now, saved):
+        raise CheckpointError(f"the saved {name} does not fit this agent's: {wrong}")
+    tensors = {key: torch.from_numpy(np.array(value)) for key, value in saved.items()}
+    match part:
+        case nn.Module():
+            return lambda: part.load_state_dict(tensors)
+        case FastOptimizer():
+            return lambda: part.load(tensors)
+        case torch.Tensor():
+            return lambda: part.data.copy_(tensors["value"])
+    numbers = _generator_numbers(name, part, saved["state"])
+    return lambda: setattr(part.bit_generator, "state", numbers)
+
+
+def _prepare_generator(name: str, part: torch.Generator, saved: Params) -> Callable[[], object]:
+    here = part.device.type
+    given = {key: (value.dtype.name, value.shape) for key, value in saved.items()}
+    for there, size in _GENERATOR_BYTES.items():
+        if there != here and given == {"state": ("uint8", (size,))}:
+            return partial(_reseed, name, part, saved["state"], there)
+    if wrong := mismatch({"state": tuple(part.get_state().shape)}, saved):
+        raise CheckpointError(f"the saved {name} does not fit this agent's: {wrong}")
+    state = torch.from_numpy(np.array(saved["state"]))
+    try:
+        torch.Generator(part.device).set_state(state)
+    except (RuntimeError, TypeError) as error:
+        raise CheckpointError(
+            f"the saved {name} is not a state of a generator on {here}: {error}"
+        ) from error
+    return lambda: part.set_state(state)
+
+
+def _reseed(name: str, part: torch.Generator, saved: Array, there: str) -> None:
+    """Seed a generator from the saved state of a generator on another device."""
+    _logger.warning(
+        "the saved %s is the state of a generator on %s; on %s it is seeded from that state: the "
+        "run continues, but not bit for bit",
+        name,
+        there,
+        part.device.type,
+    )
+    part.manual_seed(int.from_bytes(hashlib.sha256(saved.tobytes()).digest()[:7]))
+
+
+def _generator_numbers(name: str, part: np.random.Generator, saved: Array) -> object:
+    try:
+        numbers = json.loads(saved.tobytes())
+        type(part.bit_generator)().state = numbers
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(
+            f"the saved {name} is not a state of a {type(part.bit_generator).__name__}: {error}"
+        ) from error
+    return numbers
+
+
+def _prepare_optimizer(
+    name: str, part: torch.optim.Optimizer, saved: Params
+) -> Callable[[], object]:
+    params = [param for group in part.param_groups for param in group["params"]]
+    kinds = ("group/", f"{_MADE_WITH}/")
+    numbers = {key: value for key, value in saved.items() if key.startswith(kinds)}
+    expected = {key: tuple(value.shape) for key, value in _numbers_of(part).items()}
+    if wrong := mismatch(expected, numbers):
+        raise CheckpointError(f"the saved {name} does not fit this agent's: {wrong}")
+    moments = {key: value for key, value in saved.items() if key not in numbers}
+    state = _by_place(name, params, moments)
+
+    def load() -> None:
+        part.load_state_dict({**part.state_dict(), "state": state})
+        _set_numbers(part, numbers)
+
+    return load
+
+
+def _by_place(name: str, params: Sequence[Tensor], saved: Params) -> dict[int, dict[str, Tensor]]:
+    """Return an optimizer's state by parameter; raise if it does not fit these."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in saved.items():
+        place, _, slot = key.partition("/")
+        if not place.isdigit() or int(place) >= len(params):
+            raise CheckpointError(f"the saved {name} has {key}, which is unknown here")
+        shape = _moment_shape(slot, tuple(params[int(place)].shape))
+        if value.shape not in {(), shape}:
+            raise CheckpointError(
+                f"the saved {name} does not fit: {key} has shape {value.shape}, expected {shape}"
+            )
+        state.setdefault(int(place), {})[slot] = torch.from_numpy(np.array(value))
+    return state
+
+
+_AVERAGED = {"row_var": -1, "col_var": -2}
+"""Moments of torch.optim.Adafactor -> the dimension of a parameter over which they are averaged."""
+
+
+def _moment_shape(slot: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a moment of a parameter of this shape.
+
+    Fused optimizers of torch read and write beyond the end of one that is smaller.
+    """
+    if slot not in _AVERAGED or len(shape) < 2:
+        return shape
+    averaged = list(shape)
+    averaged[_AVERAGED[slot]] = 1
+    return tuple(averaged)
 
 
 def gpu_names() -> tuple[str, ...]:

@@ -46,10 +46,10 @@ from asyncrl.agents.parts.reduction import Reduction, Rows
 from asyncrl.agents.parts.torch_agent import (
     Part,
     TorchAgent,
+    TorchConfig,
     flatten_parameters,
     tensors_of,
 )
-from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import ConfigError, OutOfMemory
 from asyncrl.core.ranks import Ranks

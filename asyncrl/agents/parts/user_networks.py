@@ -5,14 +5,45 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.parts.masks import WithoutMask, without_mask
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, no_observations
-from asyncrl.core.env import EnvSpec
+from asyncrl.core.env import ACTION_MASK, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
+
+_PLAIN = "observation"
+"""Name of the only other field, if networks get it as a plain observation."""
+
+
+class WithoutMask(nn.Module):
+    """A custom network, which gets observations without the mask."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, obs: dict[str, Tensor], *others: Tensor) -> Tensor:
+        """Return the network's output."""
+        fields: NetworkInput = {name: x for name, x in obs.items() if name != ACTION_MASK}
+        if isinstance(fields, dict) and [*fields] == [_PLAIN]:
+            fields = fields[_PLAIN]
+        answer: Tensor = self.network(fields, *others)
+        return answer
+
+
+def without_mask(spec: EnvSpec) -> EnvSpec:
+    """Return the spaces as custom networks see them: without the mask.
+
+    If one field named `observation` is left, it is a plain observation.
+    """
+    if not spec.masked or not isinstance(spec.observation, PackedSpec):
+        return spec
+    fields = tuple(field for field in spec.observation.fields if field[0] != ACTION_MASK)
+    plain = [name for name, _ in fields] == [_PLAIN]
+    return replace(spec, observation=fields[0][1] if plain else PackedSpec(fields))
 
 
 def own_network(

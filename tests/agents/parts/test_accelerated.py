@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.parts import accelerated
 from asyncrl.agents.parts.accelerated import Accelerated, flushed_denormals
-from asyncrl.agents.parts.torch_config import Acceleration
+from asyncrl.agents.parts.torch_agent import Acceleration
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.errors import ConfigError
 from tests.agents.chain import TWO_STATES, random_batch

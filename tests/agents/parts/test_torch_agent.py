@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.parts.choosing import ChooserSpec, LogitChooser
 from asyncrl.agents.parts.networks import pick_device
 from asyncrl.agents.parts.optimizers import FusedAdam
@@ -270,3 +271,9 @@ def test_torch_has_one_thread_by_default(
         assert torch.get_num_threads() == expected
     finally:
         torch.set_num_threads(before)
+
+
+def test_parts_of_a_batch_are_refused_where_a_compiler_would_undo_them() -> None:
+    assert DQNConfig(accumulate=4).accumulate == 4
+    with pytest.raises(ConfigError, match=r"agent\.accelerate='compile'"):
+        DQNConfig(accumulate=4, accelerate="compile")
