@@ -28,12 +28,13 @@ import torch
 
 from asyncrl.agents.sac import SACConfig
 from asyncrl.core.agent import PolicyContext, build_agent
-from asyncrl.core.env import BoxSpec, EnvSpec
 from asyncrl.core.ranks import RanksConfig, join, place_in
 from asyncrl.extensions.ranks.distributed import joined
 from asyncrl.extensions.ranks.lockstep import STORE_FILE
 from asyncrl.tools.bench.result import title
 from benchmarks.common import ROOT, compare, in_turns, keep, make_parser, provenance, publish
+from benchmarks.peers.interface import make_rows
+from benchmarks.speed.learner import CASES
 
 GUIDE = ROOT / "docs" / "guides" / "several-learners.md"
 MARKS = "<!-- steps: written by benchmarks/speed/learners.py -->", "<!-- end of steps -->"
@@ -152,21 +153,14 @@ def _measured(world: int, sums: str, hidden: list[int], batch_size: int, seconds
 
 def _median_step_s(hidden: list[int], batch_size: int, seconds: float) -> float:
     torch.set_num_threads(1)
-    ones, wide = np.ones(6, np.float32), np.full(17, np.inf, np.float32)
-    spec = EnvSpec(BoxSpec((17,), "float32", -wide, wide), BoxSpec((6,), "float32", -ones, ones))
-    agent = build_agent(SACConfig(hidden=tuple(hidden)), spec, PolicyContext(seed=0))
+    case = CASES["sac"]
+    agent = build_agent(SACConfig(hidden=tuple(hidden)), case.spec, PolicyContext(seed=0))
     place = place_in(os.environ)
     group = None if place is None else joined(place, RanksConfig(several_machines=True))
     if group is not None:
         join(agent, group)
-    draw = np.random.default_rng(0 if place is None else place.rank)
-    batch = {
-        "obs": draw.normal(size=(batch_size, 17)).astype(np.float32),
-        "next_obs": draw.normal(size=(batch_size, 17)).astype(np.float32),
-        "action": draw.uniform(-1, 1, size=(batch_size, 6)).astype(np.float32),
-        "reward": draw.normal(size=batch_size).astype(np.float32),
-        "discount": np.full(batch_size, 0.99, np.float32),
-    }
+    batch = make_rows(case.sizes, batch_size, discrete=False)
+    batch["discount"] = np.full(batch_size, 0.99, np.float32)
     took_s: list[float] = []
     until, goes = float("inf"), True
     while goes:
