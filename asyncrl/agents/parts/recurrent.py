@@ -30,26 +30,20 @@ class RecurrentCore(nn.Module):
         super().__init__()
         make = nn.LSTM if kind == "lstm" else nn.GRU
         self._rnn = make(n_inputs, n_units, batch_first=True)
-
-    @property
-    def n_outputs(self) -> int:
+        self._weights = self._rnn.all_weights[0]
+        self._is_lstm = kind == "lstm"
+        self.n_outputs = n_units
         """Outputs per row."""
-        return self._rnn.hidden_size
-
-    @property
-    def memory_size(self) -> int:
+        self.memory_size = memory_size(kind, n_units)
         """Size of the memory per environment; an empty memory is all 0."""
-        return memory_size("lstm" if isinstance(self._rnn, nn.LSTM) else "gru", self.n_outputs)
 
     def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Process one row (B, n_inputs); return the output and the memory after it."""
-        rnn = self._rnn
-        weights = rnn.all_weights[0]
         with torch.autocast(features.device.type, enabled=False):
-            if isinstance(rnn, nn.GRU):
-                memory = torch.gru_cell(features.float(), memory, *weights)
+            if not self._is_lstm:
+                memory = torch.gru_cell(features.float(), memory, *self._weights)
                 return memory, memory
-            out, cell = torch.lstm_cell(features.float(), memory.chunk(2, dim=1), *weights)
+            out, cell = torch.lstm_cell(features.float(), memory.chunk(2, dim=1), *self._weights)
         return out, torch.cat([out, cell], dim=1)
 
     def unroll(
@@ -79,7 +73,7 @@ class RecurrentCore(nn.Module):
 
     def _stretch(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         with torch.autocast(features.device.type, enabled=False):
-            if isinstance(self._rnn, nn.GRU):
+            if not self._is_lstm:
                 out, last = self._rnn(features.float(), memory[None])
                 return out, last[0]
             start = tuple(part[None].contiguous() for part in memory.chunk(2, dim=1))
