@@ -33,20 +33,17 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents.parts.cloning import (
-    CloningAgent,
     UnitGaussianHead,
+    WeightedCloningAgent,
     WeightedCloningConfig,
     exp_weights,
     weighted_mean,
 )
-from asyncrl.agents.parts.critics import ChoiceValues, make_action_values
+from asyncrl.agents.parts.critics import ChoiceValues
 from asyncrl.agents.parts.networks import NetworkInput, pick_device
-from asyncrl.agents.parts.torch_agent import seeded
-from asyncrl.agents.parts.updater import TargetNetwork
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Positive
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.types import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +60,7 @@ class AWACConfig(WeightedCloningConfig):
         return AWACAgent(self, spec, context, pick_device(self.device))
 
 
-class AWACAgent(CloningAgent):
+class AWACAgent(WeightedCloningAgent):
     """The part that learns, and acts as well."""
 
     config: AWACConfig
@@ -72,15 +69,8 @@ class AWACAgent(CloningAgent):
         self, config: AWACConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(config, spec, context, device)
-        with seeded(context.seed + 1):
-            self.critics = make_action_values(
-                spec, config.hidden, config.n_critics, config.critic_network, "AWAC"
-            ).to(device)
-        target_network = TargetNetwork(self.critics, config.tau)
-        self.targets = target_network.network
-        self.equip(target_network, critic=self.critics)
         self.noise = torch.Generator(device).manual_seed(context.seed)
-        self.parts |= {"critics": self.critics, "targets": self.targets, "noise": self.noise}
+        self.parts["noise"] = self.noise
 
     def draw(self, rows: int) -> dict[str, Tensor]:
         """Return the noise that continuous actions are sampled with."""
@@ -116,10 +106,6 @@ class AWACAgent(CloningAgent):
         metrics |= self.updater.minimize(critic_loss + actor_loss)
         self.updater.update_targets()
         return metrics
-
-    def priorities(self) -> Array:
-        """Return each row's absolute TD error in the last batch, averaged over the critics."""
-        return self.updater.priorities()
 
     def value(
         self, critics: nn.Module, obs: NetworkInput, outputs: Tensor, noise: Tensor | None

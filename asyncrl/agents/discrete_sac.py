@@ -49,6 +49,7 @@ from asyncrl.agents.parts.networks import (
     MakeNetwork,
     NetworkInput,
     n_actions,
+    of_actions,
     pick_device,
     with_mask,
 )
@@ -196,7 +197,7 @@ class DiscreteSACAgent(UpdatingAgent):
         alpha = self.temperature.alpha()
         target = reward + data["discount"] * self.value(next_obs, alpha)
         all_q = self.values(self.critics, obs)
-        q = _taken(all_q, data["action"])
+        q = of_actions(all_q, data["action"])
         errors = self.errors(q, target, obs, data["action"])
         critic_loss = (data["weight"] * errors).mean() if "weight" in data else errors.mean()
         q, reduced = q.detach(), self.reduced(all_q.detach())
@@ -232,7 +233,7 @@ class DiscreteSACAgent(UpdatingAgent):
         if not limit:
             return errors
         with torch.no_grad():
-            slow_q = _taken(self.values(self.targets, obs), action)
+            slow_q = of_actions(self.values(self.targets, obs), action)
         near = slow_q + (q - slow_q).clamp(-limit, limit)
         return torch.maximum(errors, (near - target).square())
 
@@ -258,8 +259,3 @@ class DiscreteSACAgent(UpdatingAgent):
     def values(self, critics: ChoiceValues, obs: NetworkInput) -> Tensor:
         """Return the values (critics, B, actions) of all actions."""
         return self.updater(critics.of_all, obs, dim=1)
-
-
-def _taken(values: Tensor, action: Tensor) -> Tensor:
-    """Select the values (critics, B) of actions (B,) from those of all (critics, B, actions)."""
-    return values.gather(2, action.expand(len(values), -1)[:, :, None]).squeeze(2)

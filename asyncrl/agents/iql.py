@@ -30,22 +30,19 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from asyncrl.agents.parts.cloning import (
-    CloningAgent,
+    WeightedCloningAgent,
     WeightedCloningConfig,
     exp_weights,
     weighted_mean,
 )
-from asyncrl.agents.parts.critics import make_action_values, make_state_value
+from asyncrl.agents.parts.critics import make_state_value
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, pick_device
-from asyncrl.agents.parts.torch_agent import seeded
-from asyncrl.agents.parts.updater import TargetNetwork
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Positive, Within
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.types import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,24 +66,15 @@ class IQLConfig(WeightedCloningConfig):
         return IQLAgent(self, spec, context, pick_device(self.device))
 
 
-class IQLAgent(CloningAgent):
+class IQLAgent(WeightedCloningAgent):
     """The part that learns, and acts as well."""
 
     config: IQLConfig
 
-    def __init__(
-        self, config: IQLConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
-    ) -> None:
-        super().__init__(config, spec, context, device)
-        with seeded(context.seed + 1):
-            self.critics = make_action_values(
-                spec, config.hidden, config.n_critics, config.critic_network, "IQL"
-            ).to(device)
-            self.value = make_state_value(spec, config.hidden, config.value_network).to(device)
-        target_network = TargetNetwork(self.critics, config.tau)
-        self.targets = target_network.network
-        self.equip(target_network, critic=self.critics, value=self.value)
-        self.parts |= {"critics": self.critics, "targets": self.targets, "value": self.value}
+    def make_others(self, spec: EnvSpec) -> dict[str, nn.Module]:
+        """Return the network of state values."""
+        self.value = make_state_value(spec, self.config.hidden, self.config.value_network)
+        return {"value": self.value}
 
     def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """Update state values, critics and actor by one step each."""
@@ -116,10 +104,6 @@ class IQLAgent(CloningAgent):
         metrics |= self.updater.minimize(value_loss + critic_loss + actor_loss)
         self.updater.update_targets()
         return metrics
-
-    def priorities(self) -> Array:
-        """Return each row's absolute TD error in the last batch, averaged over the critics."""
-        return self.updater.priorities()
 
     def value_of(self, obs: NetworkInput) -> Tensor:
         """Return V(s)."""

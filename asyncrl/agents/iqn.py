@@ -43,6 +43,7 @@ from asyncrl.agents.parts.networks import (
     hidden_layers,
     n_actions,
     n_features,
+    of_actions,
     pick_device,
     q_head,
 )
@@ -169,7 +170,7 @@ class IQNAgent(QAgent):
         fractions, target_fractions = data["fractions"].tensor_split([self.config.n_quantiles])
         target = self.targets(next_obs, reward, data["discount"], target_fractions)
         features = self.updater.forward_in_chunks(self.net.encoder, obs)
-        taken = _of(self.quantiles(self.net, features, fractions), data["action"])
+        taken = of_actions(self.quantiles(self.net, features, fractions), data["action"])
         loss = quantile_huber(taken, target, fractions, self.config.kappa)
         metrics = {"q_mean": taken.detach().mean(), "priority": loss.detach()}
         return (data["weight"] * loss if "weight" in data else loss).mean(), metrics
@@ -185,7 +186,7 @@ class IQNAgent(QAgent):
             q = self.updater(self.net, next_obs)
         else:
             q = allowed_only(self.updater(self.target.mean, features), next_obs)
-        return reward + discount * _of(quantiles, q.argmax(dim=1))
+        return reward + discount * of_actions(quantiles, q.argmax(dim=1))
 
     def quantiles(self, network: IQNNetwork, features: Tensor, fractions: Tensor) -> Tensor:
         """Return Z (N, B, actions) of encoded observations, at fractions (N, B)."""
@@ -207,9 +208,3 @@ def quantile_huber(quantiles: Tensor, target: Tensor, fractions: Tensor, kappa: 
     weight = (fractions[:, None] - (y < z).to(z.dtype)).abs()
     loss: Tensor = (weight * huber).mean(dim=1).sum(dim=0)
     return loss
-
-
-def _of(quantiles: Tensor, action: Tensor) -> Tensor:
-    """Return the quantiles (N, B) of one action for each row."""
-    n = len(quantiles)
-    return quantiles.gather(2, action[None, :, None].expand(n, -1, 1)).squeeze(2)

@@ -22,6 +22,7 @@ from asyncrl.agents.parts.choosing import (
     SamplingChooser,
     make_sampler,
 )
+from asyncrl.agents.parts.critics import make_action_values
 from asyncrl.agents.parts.distributions import ActionHead, CategoricalHead, GaussianHead
 from asyncrl.agents.parts.exploration import FORBIDDEN
 from asyncrl.agents.parts.inference import outputs_of
@@ -40,6 +41,7 @@ from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Count, Finite, Positive, PositiveOrOff, Widths, Within
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.types import Array
 
 _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
 
@@ -244,3 +246,40 @@ class WeightedCloningConfig(CloningConfig):
     optimisation step."""
 
     opt_steps_per_env_step: ClassVar[float] = 1.0
+
+
+class WeightedCloningAgent(CloningAgent, ABC):
+    """A cloning agent with critics, their target networks, and perhaps further networks.
+
+    Hooks, besides those of `CloningAgent`:
+
+        make_others(spec)   networks that learn beside actor and critics, by name
+    """
+
+    config: WeightedCloningConfig
+
+    def __init__(
+        self,
+        config: WeightedCloningConfig,
+        spec: EnvSpec,
+        context: PolicyContext,
+        device: torch.device,
+    ) -> None:
+        super().__init__(config, spec, context, device)
+        who = type(config).__name__.removesuffix("Config")
+        settings = config.hidden, config.n_critics, config.critic_network
+        with seeded(context.seed + 1):
+            self.critics = make_action_values(spec, *settings, who).to(device)
+            others = {name: one.to(device) for name, one in self.make_others(spec).items()}
+        target_network = TargetNetwork(self.critics, config.tau)
+        self.targets = target_network.network
+        self.equip(target_network, critic=self.critics, **others)
+        self.parts |= {"critics": self.critics, "targets": self.targets, **others}
+
+    def make_others(self, spec: EnvSpec) -> dict[str, nn.Module]:
+        """Return further networks: none."""
+        return {}
+
+    def priorities(self) -> Array:
+        """Return each row's absolute TD error in the last batch, averaged over the critics."""
+        return self.updater.priorities()

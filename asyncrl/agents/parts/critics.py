@@ -15,6 +15,7 @@ from asyncrl.agents.parts.networks import (
     encoded_mlp,
     encoder_layers,
     n_features,
+    of_actions,
 )
 from asyncrl.agents.parts.user_networks import own_network, own_networks
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
@@ -106,8 +107,7 @@ class ChoiceValues(nn.Module):
 
     def forward(self, obs: NetworkInput, action: Tensor) -> Tensor:
         """Return the values (networks, B) of discrete actions (B,)."""
-        values = self.of_all(obs)
-        return values.gather(2, action.expand(len(values), -1)[..., None]).squeeze(2)
+        return of_actions(self.of_all(obs), action)
 
     def of_all(self, obs: NetworkInput) -> Tensor:
         """Return the values (networks, B, choices) of all discrete actions."""

@@ -352,6 +352,11 @@ class DuelingHead(nn.Module):
         return (value.unsqueeze(-2) + centered).flatten(-2)
 
 
+def of_actions(values: Tensor, action: Tensor) -> Tensor:
+    """Return what (N, B, actions) has for one action (B,) of each row, (N, B)."""
+    return values.gather(2, action.expand(len(values), -1)[..., None]).squeeze(2)
+
+
 class OneHot(nn.Module):
     """One-hot encoding of discrete observations: one input per choice.
 
@@ -451,9 +456,7 @@ def encoded_mlp(
     observation: BoxSpec | PackedSpec, hidden: Sequence[int], n_outputs: int
 ) -> nn.Sequential:
     """Return a network from float observations to (B, n_outputs)."""
-    layers = encoder_layers(observation)
-    network = MLP(n_features(layers, observation), hidden, n_outputs)
-    return nn.Sequential(*layers, network) if layers else network
+    return q_network(observation, hidden, n_outputs)
 
 
 def q_network(
