@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -147,21 +145,7 @@ def _answer(name: str, network: nn.Module, spec: EnvSpec, *others: Tensor) -> tu
         raise ConfigError(
             f"agent.{name} must return a network that returns a tensor, got {_kind(answer)}"
         )
-    # Some layers behave differently in training, such as adding noise; a copy absorbs their state.
-    with suppress(_NoCopy), torch.random.fork_rng(devices=[]):
-        _asked(name, _copied(network), obs, others)
     return tuple(answer.shape)
-
-
-class _NoCopy(Exception):
-    """A network contains something that cannot be copied, such as a lock or a computed tensor."""
-
-
-def _copied(network: nn.Module) -> nn.Module:
-    try:
-        return copy.deepcopy(network)
-    except Exception as error:
-        raise _NoCopy from error
 
 
 def _asked(name: str, network: nn.Module, obs: NetworkInput, others: Sequence[Tensor]) -> object:

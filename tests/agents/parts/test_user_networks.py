@@ -109,21 +109,6 @@ def test_network_of_another_dtype_than_layers_behind_it_is_refused(kind: Any) ->
         config.build(CHOICES, PolicyContext(seed=0))
 
 
-class Noised(nn.Linear):
-    """Adds noise to observations while it learns, but not to a copy of them."""
-
-    def forward(self, obs: Tensor) -> Tensor:
-        return super().forward(obs.add_(torch.randn_like(obs)) if self.training else obs)
-
-
-@pytest.mark.parametrize("kind", [DQNConfig, PPOConfig])
-def test_network_that_writes_into_what_it_is_given_only_while_it_learns_is_refused(
-    kind: type[DQNConfig],
-) -> None:
-    with pytest.raises(ConfigError, match=r"^agent\.network must not modify its input"):
-        kind(network=lambda _: Noised(4, 3)).build(CHOICES, PolicyContext(seed=0))
-
-
 def test_a_network_in_place_of_the_function_that_makes_it_is_named() -> None:
     with pytest.raises(ConfigError, match=r"^agent\.network must be a function .* got a Linear,"):
         own_network("network", nn.Linear(4, 3), CHOICES, [(2, 3)])
