@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -39,8 +39,8 @@ CPU = torch.device("cpu")
 
 _logger = logging.getLogger(__name__)
 
-_MADE_WITH = "made_with"
-"""Key of a saved torch optimizer: the numbers that it was created with."""
+_SETTINGS = "settings"
+"""Key of a saved torch optimizer: what it was created with, and the settings of its groups."""
 
 _GENERATOR_BYTES = {"cpu": 5056, "cuda": 16}
 """State sizes of torch's generators: Mersenne Twister, or Philox's seed and offset."""
@@ -300,7 +300,8 @@ class TorchAgent:
             tensors and generators. It contains the model and the chooser's generator; add target
             networks, optimizers and other generators. `resume` keeps a learning rate that was set
             during the run, unless the agent is then built with another one: the settings take
-            precedence. The same holds for the other numbers of torch's optimizers, such as betas.
+            precedence. Settings of torch's optimizers, such as betas, are kept unless one of those
+            that it is created with has changed.
         on_load: Functions called after `load_state`. It writes in place, but replaces the tensors
             of a torch optimizer: update references to them here.
         spare: An older state whose memory the next `state` may reuse; the trainer fills it.
@@ -413,52 +414,34 @@ def tensors_of(part: Part) -> dict[str, Tensor]:
         case FastOptimizer():
             return part.state()
         case torch.optim.Optimizer():
-            return _by_path(part.state_dict()["state"]) | _numbers_of(part)
+            return _optimizer_tensors(part)
         case torch.Tensor():
             return {"value": part}
         case torch.Generator():
             return {"state": part.get_state()}
         case np.random.Generator():
-            words = json.dumps(part.bit_generator.state).encode()
-            return {"state": torch.frombuffer(bytearray(words), dtype=torch.uint8)}
+            return {"state": _as_bytes(part.bit_generator.state)}
 
 
-def _by_path(state: Mapping[int, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    return {
-        f"{index}/{key}": torch.as_tensor(value)
-        for index, slots in state.items()
-        for key, value in slots.items()
+def _as_bytes(value: object) -> Tensor:
+    words = json.dumps(value, default=float).encode()
+    return torch.frombuffer(bytearray(words), dtype=torch.uint8)
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    saved = optimizer.state_dict()
+    moments = {
+        f"{place}/{slot}": torch.as_tensor(value)
+        for place, slots in saved["state"].items()
+        for slot, value in slots.items()
     }
+    settings = [_settings_of(group) for group in (optimizer.defaults, *saved["param_groups"])]
+    return {**moments, _SETTINGS: _as_bytes(settings)}
 
 
-def _numbers_of(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the current numeric settings of an optimizer, and those it was created with."""
-    groups = {f"group/{i}": group for i, group in enumerate(optimizer.param_groups)}
-    return {
-        f"{place}/{name}": torch.as_tensor(value, dtype=torch.float64)
-        for place, settings in {**groups, _MADE_WITH: optimizer.defaults}.items()
-        for name, value in settings.items()
-        if name != "params" and _is_numeric(value)
-    }
-
-
-def _is_numeric(value: object) -> bool:
-    numbers = value if isinstance(value, tuple | list) else (value,)
-    return all(isinstance(n, float | int | Tensor) and not isinstance(n, bool) for n in numbers)
-
-
-def _set_numbers(optimizer: torch.optim.Optimizer, numbers: Params) -> None:
-    """Load the saved numbers, except where the optimizer is now created with another one."""
-    for key, saved in numbers.items():
-        place, name = key.removeprefix("group/").split("/", 1)
-        if place == _MADE_WITH:
-            continue
-        group = optimizer.param_groups[int(place)]
-        now, made_with = group[name], numbers.get(f"{_MADE_WITH}/{name}", saved)
-        if isinstance(now, Tensor):
-            now.copy_(torch.from_numpy(np.array(saved)))
-        elif now != optimizer.defaults.get(name) or np.array_equal(made_with, now):
-            group[name] = tuple(saved.tolist()) if saved.ndim else type(now)(saved)
+def _settings_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    kinds = bool, int, float, str, tuple, list, Tensor, type(None)
+    return {key: value for key, value in group.items() if isinstance(value, kinds)}
 
 
 def prepare_part(name: str, part: Part, saved: Params) -> Callable[[], object]:
@@ -493,12 +476,6 @@ def _prepare_generator(name: str, part: torch.Generator, saved: Params) -> Calla
     if wrong := mismatch({"state": tuple(part.get_state().shape)}, saved):
         raise CheckpointError(f"the saved {name} does not fit this agent's: {wrong}")
     state = torch.from_numpy(np.array(saved["state"]))
-    try:
-        torch.Generator(part.device).set_state(state)
-    except (RuntimeError, TypeError) as error:
-        raise CheckpointError(
-            f"the saved {name} is not a state of a generator on {here}: {error}"
-        ) from error
     return lambda: part.set_state(state)
 
 
@@ -529,19 +506,23 @@ def _prepare_optimizer(
     name: str, part: torch.optim.Optimizer, saved: Params
 ) -> Callable[[], object]:
     params = [param for group in part.param_groups for param in group["params"]]
-    kinds = ("group/", f"{_MADE_WITH}/")
-    numbers = {key: value for key, value in saved.items() if key.startswith(kinds)}
-    expected = {key: tuple(value.shape) for key, value in _numbers_of(part).items()}
-    if wrong := mismatch(expected, numbers):
-        raise CheckpointError(f"the saved {name} does not fit this agent's: {wrong}")
-    moments = {key: value for key, value in saved.items() if key not in numbers}
+    moments = {key: value for key, value in saved.items() if key != _SETTINGS}
     state = _by_place(name, params, moments)
+    if _SETTINGS not in saved:
+        raise CheckpointError(f"the saved {name} lacks {_SETTINGS}")
+    made_with, *groups = json.loads(saved[_SETTINGS].tobytes())
+    own = part.state_dict()
+    # Settings that the optimizer is now created with have precedence.
+    if json.dumps(made_with) == json.dumps(_settings_of(part.defaults), default=float):
+        for group, its in zip(own["param_groups"], groups, strict=False):
+            group |= {key: _like(group[key], its[key]) for key in its.keys() - {"params"}}
+    return lambda: part.load_state_dict({**own, "state": state})
 
-    def load() -> None:
-        part.load_state_dict({**part.state_dict(), "state": state})
-        _set_numbers(part, numbers)
 
-    return load
+def _like(now: object, saved: Any) -> object:  # noqa: ANN401  # what JSON has
+    if isinstance(now, Tensor):
+        return now.new_tensor(saved)
+    return tuple(saved) if isinstance(saved, list) else saved
 
 
 def _by_place(name: str, params: Sequence[Tensor], saved: Params) -> dict[int, dict[str, Tensor]]:

@@ -109,9 +109,7 @@ def test_generator_of_another_device_is_reseeded_with_a_log_line(
     assert draws[0] != torch.rand(3, generator=torch.Generator().manual_seed(5)).tolist()
 
 
-@pytest.mark.parametrize(
-    "state", [PHILOX[:15], PHILOX.astype(np.float32), np.zeros(5056, np.uint8)]
-)
+@pytest.mark.parametrize("state", [PHILOX[:15], PHILOX.astype(np.float32)])
 def test_generator_state_of_a_wrong_form_is_refused(
     state: Array, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -188,7 +186,7 @@ def changed(state: Params, **changes: Array | None) -> dict[str, Array]:
         ({"stranger/x": np.zeros(1)}, "stranger/x"),
         ({"model/bias": None}, "saved model .* lacks bias"),
         ({"model/weight": np.zeros((2, 2))}, r"weight has shape \(2, 2\), expected \(1, 2\)"),
-        ({"optimizer/group/0/lr": None}, "optimizer .* lacks group/0/lr"),
+        ({"optimizer/settings": None}, "optimizer lacks settings"),
         ({"optimizer/7/exp_avg": np.zeros(1)}, "saved optimizer has 7/exp_avg"),
         ({"optimizer/0/exp_avg": np.zeros((3, 3))}, r"0/exp_avg has shape \(3, 3\)"),
         ({"adam/steps": None}, "saved adam .* lacks steps"),
