@@ -32,71 +32,48 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.parts.choosing import LOG_PROB, MemoryKind
-from asyncrl.agents.parts.distributions import action_head
-from asyncrl.agents.parts.networks import MakeNetwork, pick_device
+from asyncrl.agents.parts.choosing import LOG_PROB
+from asyncrl.agents.parts.networks import pick_device
 from asyncrl.agents.parts.optimizers import FastOptimizer, FusedAdam, RMSprop
 from asyncrl.agents.parts.policy_gradient import (
     Activation,
-    PolicyValueNet,
     TrajectoryAgent,
     TrajectoryBatch,
-    make_torso,
-    own_columns,
+    TrajectoryConfig,
     read_columns,
-    sampling_policy,
     vtrace,
 )
 from asyncrl.agents.parts.schedules import Rate
-from asyncrl.agents.parts.torch_agent import TorchConfig, TorchPolicy, learning_parameters, seeded
+from asyncrl.agents.parts.torch_agent import learning_parameters
 from asyncrl.agents.parts.updater import Updater
-from asyncrl.core.agent import BatchKind, PolicyContext
+from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import (
     COMMON,
-    Finite,
-    NotNegative,
     Positive,
     PositiveOrOff,
     Share,
-    Widths,
 )
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.inference import MEMORY
-from asyncrl.core.segment import ColumnSpec
 
 Optimizer = Literal["adam", "rmsprop"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IMPALAConfig(TorchConfig):
+class IMPALAConfig(TrajectoryConfig):
     """V-trace actor-critic with one network; by default without memory."""
-
-    hidden: Annotated[Widths, COMMON] = (64, 64)
-    """Units of each hidden layer shared by policy and values. For images, these layers follow the
-    convolutions."""
 
     activation: Activation = "relu"
     """Activation after each hidden layer."""
 
-    network: MakeNetwork | None = None
-    """Factory of a custom torso in place of these layers. It maps a batch of float observations
-    (images within [0, 1]), or a dict of them by field name such as "camera/left", to (batch,
-    features). Memory, policy and value heads follow it. Must be importable or cloudpickle-able."""
-
-    memory: MemoryKind = "none"
-    """Recurrent layer after the torso; it has as many units as the last hidden layer."""
-
     optimizer: Optimizer = "adam"
     """Optimizer of all parameters."""
-
-    learning_rate: Annotated[Rate, COMMON] = 1e-3
-    """Learning rate of the optimizer."""
 
     optimizer_eps: Positive = 1e-5
     """Epsilon in the optimizer's denominator."""
@@ -104,24 +81,11 @@ class IMPALAConfig(TorchConfig):
     rmsprop_decay: Share = 0.99
     """Decay of RMSprop's running mean of squared gradients."""
 
-    max_grad_norm: PositiveOrOff = 0.5
-    """Maximum gradient norm. Larger gradients are scaled down to it; 0 disables clipping."""
-
-    value_weight: NotNegative = 0.5
-    """Weight of the value loss."""
-
     entropy_weight: Annotated[Rate, COMMON] = 0.01
     """Weight of the entropy bonus, which keeps the policy from becoming deterministic early."""
 
     lambda_: Share = 1.0
     """Lambda of V-trace, the weight of later corrections. Less than 1 trades variance for bias."""
-
-    clip_rho: Positive = 1.0
-    """Clip of the importance weight rho in the value targets."""
-
-    clip_c: Positive = 1.0
-    """Clip of the importance weight c that carries corrections back to earlier steps; at most
-    `clip_rho`."""
 
     clip_pg_rho: Positive = 1.0
     """Clip of the importance weight of an advantage in the policy gradient."""
@@ -132,15 +96,8 @@ class IMPALAConfig(TorchConfig):
     reward_clip: PositiveOrOff = 0.0
     """Clip rewards to this magnitude, after any normalisation. 0 disables."""
 
-    initial_log_std: Finite = 0.0
-    """Continuous actions: initial log standard deviation, in units in which an action's bounds are
-    -1 and 1."""
-
-    learns_from: ClassVar[BatchKind] = "trajectories"
-    can_accumulate: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
-        TorchConfig.__post_init__(self)
+        TrajectoryConfig.__post_init__(self)
         if self.clip_c > self.clip_rho:
             raise ConfigError(
                 f"agent.clip_c must be no larger than agent.clip_rho={self.clip_rho}, got "
@@ -150,17 +107,6 @@ class IMPALAConfig(TorchConfig):
     def build(self, spec: EnvSpec, context: PolicyContext) -> IMPALAAgent:
         """Return the learner's agent."""
         return IMPALAAgent(self, spec, context, pick_device(self.device))
-
-    def policy(self, spec: EnvSpec, context: PolicyContext, device: torch.device) -> TorchPolicy:
-        """Return a policy with the network on a device."""
-        net = _build_network(self, spec, context.seed)
-        return sampling_policy(self, net, spec, context, device)
-
-    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
-        """Return the columns of V-trace, memory and normalisation."""
-        head = action_head(spec.action, initial_log_std=self.initial_log_std)
-        own = own_columns(spec, head, self.memory, self.hidden, self.network)
-        return (*own, *self.norm_columns)
 
 
 class IMPALAAgent(TrajectoryAgent):
@@ -230,14 +176,6 @@ class IMPALAAgent(TrajectoryAgent):
         return {name: value.detach() for name, value in metrics.items()} | self.updater.minimize(
             loss
         )
-
-
-def _build_network(config: IMPALAConfig, spec: EnvSpec, seed: int) -> PolicyValueNet:
-    head = action_head(spec.action, initial_log_std=config.initial_log_std)
-    with seeded(seed):
-        torso, n_features = make_torso(spec, config.hidden, config.activation, config.network)
-        core = None if config.memory == "none" else config.memory
-        return PolicyValueNet([torso], n_features, head, core)
 
 
 def _optimizer(config: IMPALAConfig, params: Iterable[nn.Parameter]) -> FastOptimizer:

@@ -51,47 +51,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from asyncrl.agents.parts.choosing import MemoryKind
 from asyncrl.agents.parts.distributions import ActionHead, action_head
-from asyncrl.agents.parts.networks import MakeNetwork, pick_device
+from asyncrl.agents.parts.networks import pick_device
 from asyncrl.agents.parts.normalize import RunningNorm
 from asyncrl.agents.parts.optimizers import FusedAdam
 from asyncrl.agents.parts.policy_gradient import (
-    Activation,
     Minibatches,
-    PolicyValueNet,
     TrajectoryAgent,
     TrajectoryBatch,
+    TrajectoryConfig,
     gae,
-    make_torso,
     outputs_of,
-    own_columns,
     read_columns,
-    sampling_policy,
     vtrace,
 )
-from asyncrl.agents.parts.schedules import Rate, Schedule, value_at
-from asyncrl.agents.parts.torch_agent import TorchConfig, TorchPolicy, flatten_parameters, seeded
+from asyncrl.agents.parts.schedules import Schedule, value_at
+from asyncrl.agents.parts.torch_agent import flatten_parameters
 from asyncrl.agents.parts.updater import Updater
-from asyncrl.core.agent import BatchKind, PolicyContext
+from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import (
     COMMON,
     Count,
-    Finite,
-    NotNegative,
     Positive,
     PositiveOrOff,
     Share,
-    Widths,
     Within,
 )
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.segment import ColumnSpec
 
 _LARGEST_LOG_RATIO = 20.0
 """exp(20) is half a billion. The exponential of much larger ratios is infinite, and 0 times
@@ -183,32 +174,14 @@ Correction = Literal["gae", "vtrace"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PPOConfig(TorchConfig):
+class PPOConfig(TrajectoryConfig):
     """Settings of PPO; `correction="vtrace"` is for batches that are several updates old."""
-
-    hidden: Annotated[Widths, COMMON] = (64, 64)
-    """Units of each hidden layer. For images, these layers follow the convolutions."""
-
-    activation: Activation = "tanh"
-    """Activation between the layers."""
-
-    network: MakeNetwork | None = None
-    """Factory of a custom torso in place of the hidden layers and what is before them: float
-    observations (B, ...), images within [0, 1], or a dict of them by field name -> (B, features).
-    Linear heads for policy and value follow it. Must be importable or cloudpickle-able."""
 
     shared_torso: bool = False
     """Share the torso between policy and value. Suits images. With a memory it is always shared."""
 
-    memory: MemoryKind = "none"
-    """Recurrent layer between the torso and the heads. Policy and value share it and the torso."""
-
     state_std: bool = False
     """Continuous actions: standard deviations depend on the observation."""
-
-    initial_log_std: Finite = 0.0
-    """Continuous actions: initial log standard deviation, in units in which their bounds are -1 and
-    1."""
 
     correction: Correction = "gae"
     """Advantage estimator. `vtrace` corrects for actions that older policies chose; `gae` treats
@@ -218,26 +191,14 @@ class PPOConfig(TorchConfig):
     """Lambda of the advantage estimator: 0 relies on values after one step, 1 on rewards alone, as
     far as they go."""
 
-    clip_rho: Positive = 1.0
-    """V-trace: clip of the importance weight rho in the value targets."""
-
-    clip_c: Positive = 1.0
-    """V-trace: clip of the importance weight c that carries corrections back to earlier steps."""
-
     epochs: Annotated[Count, COMMON] = 10
     """Epochs per batch: how often each transition is learned from."""
 
     minibatches: Count = 4
     """Minibatches per batch. Each epoch takes one gradient step on each of them."""
 
-    learning_rate: Annotated[Rate, COMMON] = 1e-3
-    """Learning rate of Adam."""
-
     adam_eps: Positive = 1e-5
     """Adam's epsilon, added to its denominator."""
-
-    max_grad_norm: PositiveOrOff = 0.5
-    """Maximum gradient norm. Larger gradients are scaled down to it; 0 disables clipping."""
 
     clip: Annotated[float | Schedule, Within("(0, inf)"), COMMON] = 0.2
     """Clip of the probability ratio: the objective does not reward a ratio outside [1 - clip, 1 +
@@ -251,12 +212,6 @@ class PPOConfig(TorchConfig):
     """Clip of the change of a value per batch, in standard deviations of targets if values are
     normalised. 0 disables."""
 
-    value_weight: NotNegative = 0.5
-    """Weight of the value loss."""
-
-    entropy_weight: Annotated[Rate, COMMON] = 0.0
-    """Weight of the entropy bonus."""
-
     target_kl: PositiveOrOff = 0.0
     """Stop the epochs of a batch when the KL divergence from the policy before them reaches this
     value, in nats. 0 disables."""
@@ -268,34 +223,17 @@ class PPOConfig(TorchConfig):
     """Normalise value targets by their running mean and standard deviation; the network predicts
     normalised values."""
 
-    learns_from: ClassVar[BatchKind] = "trajectories"
-    can_accumulate: ClassVar[bool] = True
-
     def build(self, spec: EnvSpec, context: PolicyContext) -> PPOAgent:
         """Return the learner's agent."""
         return PPOAgent(self, spec, context, pick_device(self.device))
 
-    def policy(self, spec: EnvSpec, context: PolicyContext, device: torch.device) -> TorchPolicy:
-        """Return a policy with the network on a device."""
-        with seeded(context.seed):
-            net = self.make_network(spec)
-        return sampling_policy(self, net, spec, context, device)
+    @property
+    def n_torsos(self) -> int:
+        """Number of torsos: one that policy and value share, or two."""
+        return 1 if self.shared_torso or self.memory != "none" else 2
 
-    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
-        """Return the columns of log probabilities and memory."""
-        own = own_columns(spec, self._head(spec), self.memory, self.hidden, self.network)
-        return (*own, *self.norm_columns)
-
-    def make_network(self, spec: EnvSpec) -> PolicyValueNet:
-        """Return the network, initialised by torch's global generator."""
-        core = None if self.memory == "none" else self.memory
-        torsos = [
-            make_torso(spec, self.hidden, self.activation, self.network)
-            for _ in range(1 if self.shared_torso or core else 2)
-        ]
-        return PolicyValueNet([t for t, _ in torsos], torsos[0][1], self._head(spec), core)
-
-    def _head(self, spec: EnvSpec) -> ActionHead:
+    def head(self, spec: EnvSpec) -> ActionHead:
+        """Return the action head."""
         return action_head(
             spec.action, state_std=self.state_std, initial_log_std=self.initial_log_std
         )

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from asyncrl.agents.parts.choosing import (
     SamplingChooser,
     memory_size,
 )
-from asyncrl.agents.parts.distributions import ActionHead
+from asyncrl.agents.parts.distributions import ActionHead, action_head
 from asyncrl.agents.parts.inference import steps_of
 from asyncrl.agents.parts.networks import (
     MakeNetwork,
@@ -40,11 +40,12 @@ from asyncrl.agents.parts.networks import (
     observation_reader,
 )
 from asyncrl.agents.parts.recurrent import RecurrentCore, each_row
-from asyncrl.agents.parts.schedules import value_at
+from asyncrl.agents.parts.schedules import Rate, value_at
 from asyncrl.agents.parts.torch_agent import TorchConfig, TorchPolicy, seeded
 from asyncrl.agents.parts.updater import TRAJECTORY_COLUMNS, UpdatingAgent
 from asyncrl.agents.parts.user_networks import own_encoder
-from asyncrl.core.agent import PolicyContext
+from asyncrl.core.agent import BatchKind, PolicyContext
+from asyncrl.core.declared import COMMON, Finite, NotNegative, Positive, PositiveOrOff, Widths
 from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.inference import MEMORY
@@ -149,44 +150,95 @@ class _Torso(nn.Module):
         return x
 
 
-def sampling_policy(
-    config: TorchConfig,
-    net: PolicyValueNet,
-    spec: EnvSpec,
-    context: PolicyContext,
-    device: torch.device,
-) -> TorchPolicy:
-    """Return a policy that samples from the outputs of a network of policy and values."""
-    model, read = config.with_norms(net, spec.observation), observation_reader(spec.observation)
-    settings = {"memory_size": net.memory_size, "stores_samples": True}
-    memory = ColumnSpec(MEMORY, "float32", (net.memory_size,))
-    return TorchPolicy(
-        model,
-        ChooserSpec(SamplingChooser, settings),
-        spec,
-        context,
-        device,
-        compute=steps_of(model, read, net.head.complete),
-        inputs=[memory] * bool(net.memory_size),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryConfig(TorchConfig):
+    """Settings that PPO and IMPALA share."""
 
+    hidden: Annotated[Widths, COMMON] = (64, 64)
+    """Units of each hidden layer. For images, these layers follow the convolutions."""
 
-def own_columns(
-    spec: EnvSpec,
-    head: ActionHead,
-    kind: MemoryKind,
-    hidden: Sequence[int],
-    own: MakeNetwork | None,
-) -> tuple[ColumnSpec, ...]:
-    """Return the columns that a policy adds to rows, given its head and torso."""
-    remembered = 0
-    if kind != "none":
-        # A core has as many units as the torso has features, usually those of its last layer.
-        with seeded(0):
-            n_units = hidden[-1] if hidden and not own else make_torso(spec, hidden, "relu", own)[1]
-        remembered = memory_size(kind, n_units)
-    memory = (ColumnSpec(MEMORY, "float32", (remembered,), start=True),) if remembered else ()
-    return (ColumnSpec(LOG_PROB, "float32"), *head.sampler.columns, *memory)
+    activation: Activation = "tanh"
+    """Activation after each hidden layer."""
+
+    network: MakeNetwork | None = None
+    """Factory of a custom torso in place of the hidden layers and what is before them: float
+    observations (B, ...), images within [0, 1], or a dict of them by field name such as
+    "camera/left" -> (B, features). Memory, and linear heads for policy and value, follow it. Must
+    be importable or cloudpickle-able."""
+
+    memory: MemoryKind = "none"
+    """Recurrent layer between the torso and the heads, with as many units as the last hidden layer.
+    Policy and value share it and the torso."""
+
+    initial_log_std: Finite = 0.0
+    """Continuous actions: initial log standard deviation, in units in which their bounds are -1 and
+    1."""
+
+    learning_rate: Annotated[Rate, COMMON] = 1e-3
+    """Learning rate of the optimizer."""
+
+    max_grad_norm: PositiveOrOff = 0.5
+    """Maximum gradient norm. Larger gradients are scaled down to it; 0 disables clipping."""
+
+    value_weight: NotNegative = 0.5
+    """Weight of the value loss."""
+
+    entropy_weight: Annotated[Rate, COMMON] = 0.0
+    """Weight of the entropy bonus, which keeps the policy from becoming deterministic early."""
+
+    clip_rho: Positive = 1.0
+    """V-trace: clip of the importance weight rho in the value targets."""
+
+    clip_c: Positive = 1.0
+    """V-trace: clip of the importance weight c that carries corrections back to earlier steps."""
+
+    learns_from: ClassVar[BatchKind] = "trajectories"
+    can_accumulate: ClassVar[bool] = True
+
+    @property
+    def n_torsos(self) -> int:
+        """Number of torsos: one that policy and value share, or two."""
+        return 1
+
+    def head(self, spec: EnvSpec) -> ActionHead:
+        """Return the action head."""
+        return action_head(spec.action, initial_log_std=self.initial_log_std)
+
+    def make_network(self, spec: EnvSpec) -> PolicyValueNet:
+        """Return the network, initialised by torch's global generator."""
+        core, kind = None if self.memory == "none" else self.memory, self.activation
+        torsos = [make_torso(spec, self.hidden, kind, self.network) for _ in range(self.n_torsos)]
+        return PolicyValueNet([t for t, _ in torsos], torsos[0][1], self.head(spec), core)
+
+    def policy(self, spec: EnvSpec, context: PolicyContext, device: torch.device) -> TorchPolicy:
+        """Return a policy that samples from the network's outputs."""
+        with seeded(context.seed):
+            net = self.make_network(spec)
+        model, read = self.with_norms(net, spec.observation), observation_reader(spec.observation)
+        settings = {"memory_size": net.memory_size, "stores_samples": True}
+        memory = ColumnSpec(MEMORY, "float32", (net.memory_size,))
+        return TorchPolicy(
+            model,
+            ChooserSpec(SamplingChooser, settings),
+            spec,
+            context,
+            device,
+            compute=steps_of(model, read, net.head.complete),
+            inputs=[memory] * bool(net.memory_size),
+        )
+
+    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
+        """Return the columns of log probabilities, memory and normalisation."""
+        hidden, own, remembered = self.hidden, self.network, 0
+        if self.memory != "none":
+            # A core has as many units as the torso has features, usually those of its last layer.
+            with seeded(0):
+                is_known = hidden and not own
+                n_units = hidden[-1] if is_known else make_torso(spec, hidden, "relu", own)[1]
+            remembered = memory_size(self.memory, n_units)
+        memory = (ColumnSpec(MEMORY, "float32", (remembered,), start=True),) if remembered else ()
+        columns = self.head(spec).sampler.columns
+        return (ColumnSpec(LOG_PROB, "float32"), *columns, *memory, *self.norm_columns)
 
 
 def read_columns(net: PolicyValueNet) -> tuple[str, ...]:
@@ -215,7 +267,7 @@ class TrajectoryAgent(UpdatingAgent):
     algorithm: ClassVar[str]
     """Name of the algorithm in errors."""
 
-    config: Any
+    config: TrajectoryConfig
     net: PolicyValueNet
 
     def draw(self, rows: int) -> dict[str, Tensor]:
