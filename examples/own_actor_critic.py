@@ -20,7 +20,6 @@ from asyncrl import EnvSpec, PolicyContext
 from asyncrl.agents.parts.critics import BatchedCritics
 from asyncrl.agents.parts.networks import MLP, NetworkInput, pick_device
 from asyncrl.agents.parts.optimizers import FastOptimizer, FusedAdam
-from asyncrl.agents.parts.updater import TargetNetwork
 from asyncrl.agents.td3 import TD3Agent, TD3Config
 
 
@@ -68,11 +67,11 @@ class TD7Agent(TD3Agent):
         n_inputs = spec.observation.shape[0] + 2 * hidden[-1] + n_actions
         return BatchedCritics(self.config.n_critics, n_inputs, hidden)
 
-    def equip(self, *targets: TargetNetwork[nn.Module], **optimizers: FastOptimizer) -> None:
+    def equip(self, **optimizers: FastOptimizer) -> None:
         """Set up updates, with an optimizer of encoder and predictor."""
         self.parts["predictor"] = self.predictor
         encoders = [*self.actor.encoder.parameters(), *self.predictor.parameters()]
-        super().equip(*targets, encoder=FusedAdam(encoders, self.config.critic_learning_rate))
+        super().equip(encoder=FusedAdam(encoders, self.config.critic_learning_rate))
 
     def values(self, critics: Callable[..., Tensor], obs: NetworkInput, action: Tensor) -> Tensor:
         """Return Q(s, a, f(s), g(f(s), a)), (critics, B)."""
@@ -95,5 +94,6 @@ class TD7Agent(TD3Agent):
         if "improve_policy" in data:
             loss = -self.values(self.first_critic, obs, self.act_by(self.actor, obs)).mean()
             metrics |= {"actor_loss": loss.detach()} | self.updater.minimize(loss, "actor")
-            self.updater.update_targets()
+            for network in self.target_networks:
+                network.soft_update()
         return metrics

@@ -104,7 +104,7 @@ class AWACAgent(WeightedCloningAgent):
             "target": target,
         }
         metrics |= self.updater.minimize(critic_loss + actor_loss)
-        self.updater.update_targets()
+        self.target_network.soft_update()
         return metrics
 
     def value(

@@ -162,8 +162,8 @@ class DiscreteSACAgent(UpdatingAgent):
                 spec, config.hidden, config.n_critics, config.critic_network, "discrete SAC"
             )
         self.critics = cast(ChoiceValues, critics).to(device).eval()
-        target_network = TargetNetwork(self.critics, config.tau)
-        self.targets = target_network.network
+        self.target_network = TargetNetwork(self.critics, config.tau)
+        self.targets = self.target_network.network
         vectors, critic_vectors = flatten_pair(self.actor, self.critics)
         self.actor_adam = FusedAdam(vectors, config.actor_learning_rate)
         self.critic_adam = FusedAdam(critic_vectors, config.critic_learning_rate)
@@ -177,7 +177,6 @@ class DiscreteSACAgent(UpdatingAgent):
             {"actor": self.actor_adam, "critic": self.critic_adam},
             max_grad_norm=config.max_grad_norm,
             networks=[self.model, self.critics],
-            targets=[target_network],
         )
         self.parts |= {
             "critics": self.critics,
@@ -216,7 +215,7 @@ class DiscreteSACAgent(UpdatingAgent):
         metrics |= self.updater.minimize(actor_loss, "actor")
         excess = entropy - self.config.target_entropy_share * self.most_entropy(log_pi.detach())
         self.temperature.improve(self.updater.mean(excess))
-        self.updater.update_targets()
+        self.target_network.soft_update()
         return metrics
 
     @torch.no_grad()

@@ -102,7 +102,7 @@ class IQLAgent(WeightedCloningAgent):
             "target": target,
         }
         metrics |= self.updater.minimize(value_loss + critic_loss + actor_loss)
-        self.updater.update_targets()
+        self.target_network.soft_update()
         return metrics
 
     def value_of(self, obs: NetworkInput) -> Tensor:

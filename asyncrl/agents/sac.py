@@ -163,9 +163,9 @@ class SACAgent(ActorCritic):
         self, config: SACConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(config, spec, context, device)
-        target_network = TargetNetwork(self.critics, config.tau)
-        self.targets = target_network.network
-        self.equip(target_network)
+        self.target_network = TargetNetwork(self.critics, config.tau)
+        self.targets = self.target_network.network
+        self.equip()
         self.temperature = config.temperature(self.bounds.size, device)
         self.parts |= {"targets": self.targets, **self.temperature.parts}
 
@@ -181,21 +181,17 @@ class SACAgent(ActorCritic):
         q = self.values(self.critics, obs, self.scaled(data["action"]))
         loss, metrics = self.critic_loss(q, target, data.get("weight"))
         metrics |= self.updater.minimize(loss, "critic")
-        action, log_prob = self.sample(obs, noise[1])
+        action, log_prob = sample_action(self.updater(self.actor, obs), noise[1])
         loss = (alpha * log_prob - self.values(self.critics, obs, action).amin(dim=0)).mean()
         entropy = -log_prob.detach().mean()
         metrics |= {"actor_loss": loss.detach(), "alpha": alpha, "entropy": entropy}
         metrics |= self.updater.minimize(loss, "actor")
         self.temperature.improve(self.updater.mean(entropy))
-        self.updater.update_targets()
+        self.target_network.soft_update()
         return metrics
 
     @torch.no_grad()
     def value(self, obs: NetworkInput, noise: Tensor, alpha: Tensor) -> Tensor:
         """Return V(s)."""
-        action, log_prob = self.sample(obs, noise)
+        action, log_prob = sample_action(self.updater(self.actor, obs), noise)
         return self.values(self.targets, obs, action).amin(dim=0) - alpha * log_prob
-
-    def sample(self, obs: NetworkInput, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the policy's actions for this noise, and their log densities."""
-        return sample_action(self.updater(self.actor, obs), noise)

@@ -110,10 +110,11 @@ class TD3Agent(ActorCritic):
         self, config: TD3Config, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(config, spec, context, device)
-        target_critics = TargetNetwork(self.critics, config.tau)
-        target_actor = TargetNetwork(self.actor, config.tau)
-        self.target_critics, self.target_actor = target_critics.network, target_actor.network
-        self.equip(target_critics, target_actor)
+        self.target_networks = [
+            TargetNetwork(one, config.tau) for one in (self.critics, self.actor)
+        ]
+        self.target_critics, self.target_actor = (one.network for one in self.target_networks)
+        self.equip()
         self.parts |= {"target_critics": self.target_critics, "target_actor": self.target_actor}
 
     def draw(self, rows: int) -> dict[str, Tensor]:
@@ -132,7 +133,8 @@ class TD3Agent(ActorCritic):
             loss = -self.values(self.first_critic, obs, self.act_by(self.actor, obs)).mean()
             metrics["actor_loss"] = loss.detach()
             metrics |= self.updater.minimize(loss, "actor")
-            self.updater.update_targets()
+            for network in self.target_networks:
+                network.soft_update()
         return metrics
 
     @torch.no_grad()

@@ -17,7 +17,7 @@ from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, encoded_mlp
 from asyncrl.agents.parts.optimizers import FastOptimizer, FusedAdam
 from asyncrl.agents.parts.schedules import LearningRate
 from asyncrl.agents.parts.torch_agent import TorchConfig, TorchPolicy, learning_parameters, seeded
-from asyncrl.agents.parts.updater import TargetNetwork, Updater, UpdatingAgent
+from asyncrl.agents.parts.updater import Updater, UpdatingAgent
 from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Count, Natural, PositiveOrOff, Widths
@@ -149,8 +149,8 @@ class ActorCritic(UpdatingAgent):
         config = self.config
         return make_critics(spec, config.hidden, config.n_critics, config.critic_network)
 
-    def equip(self, *targets: TargetNetwork[Any], **optimizers: FastOptimizer) -> None:
-        """Set up updates with these target networks, and with further optimizers by name."""
+    def equip(self, **optimizers: FastOptimizer) -> None:
+        """Set up updates, with further optimizers by name."""
         config = self.config
         standard = config.actor_network is None and config.critic_network is None
         self.updater = Updater(
@@ -159,7 +159,6 @@ class ActorCritic(UpdatingAgent):
             {"actor": self.actor_adam, "critic": self.critic_adam, **optimizers},
             max_grad_norm=config.max_grad_norm,
             networks=[self.model, self.critics],
-            targets=targets,
             switch_modes=self.switches_modes,
             hidden=config.hidden if standard else (),
         )

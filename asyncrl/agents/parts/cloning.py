@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, ClassVar, cast
 
 import numpy as np
 import torch
@@ -156,7 +156,7 @@ class CloningAgent(UpdatingAgent, ABC):
         self.actor = cast(Actor, self.net)
         self.head = self.actor.head
 
-    def equip(self, *targets: TargetNetwork[Any], **others: nn.Module) -> None:
+    def equip(self, **others: nn.Module) -> None:
         """Set up what learning needs; `others` are networks that learn beside the actor."""
         config, networks = self.config, {"actor": self.actor, **others}
         vectors = {name: [flatten_parameters(one)] for name, one in networks.items()}
@@ -169,7 +169,6 @@ class CloningAgent(UpdatingAgent, ABC):
             max_grad_norm=config.max_grad_norm,
             norms=vectors if others else None,
             networks=[self.model, *others.values()],
-            targets=targets,
             hidden=config.hidden,
         )
         self.parts |= {"optimizer": self.optimizer}
@@ -271,9 +270,9 @@ class WeightedCloningAgent(CloningAgent, ABC):
         with seeded(context.seed + 1):
             self.critics = make_action_values(spec, *settings, who).to(device)
             others = {name: one.to(device) for name, one in self.make_others(spec).items()}
-        target_network = TargetNetwork(self.critics, config.tau)
-        self.targets = target_network.network
-        self.equip(target_network, critic=self.critics, **others)
+        self.target_network = TargetNetwork(self.critics, config.tau)
+        self.targets = self.target_network.network
+        self.equip(critic=self.critics, **others)
         self.parts |= {"critics": self.critics, "targets": self.targets, **others}
 
     def make_others(self, spec: EnvSpec) -> dict[str, nn.Module]:

@@ -190,7 +190,6 @@ class QAgent(UpdatingAgent, ABC):
             {"": self.optimizer},
             max_grad_norm=config.max_grad_norm,
             networks=[self.model],
-            targets=[] if self.copies_every else [self.target_network],
             columns=self.columns,
         )
 
@@ -239,7 +238,8 @@ class QAgent(UpdatingAgent, ABC):
             )
         loss, metrics = answer
         metrics |= {"loss": loss.detach()} | self.updater.minimize(loss)
-        self.updater.update_targets()
+        if not self.copies_every:
+            self.target_network.soft_update()
         if self.perturbation.size:
             self.perturbation.clear()
             self.target_perturbation.clear()

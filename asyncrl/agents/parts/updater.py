@@ -1,8 +1,8 @@
 """One update: everything between a batch and the recorded numbers, the same for every agent.
 
 An agent implements its equations in `update`. Its `Updater` moves the batch to the device, runs
-networks in the learner's precision and in parts, steps the optimizers, updates target networks, and
-keeps what priorities are computed from:
+networks in the learner's precision and in parts, steps the optimizers, and keeps what priorities
+are computed from:
 
     Agent.opt(batch)
       Updater.step                  learning rates, checks, BatchMover, out of memory
@@ -12,7 +12,7 @@ keeps what priorities are computed from:
             Updater(network, ...)   a pass: autocast, gradient accumulation
             Updater.minimize(loss)  gradients, their norm, clipping, optimizer step; detach what
                                     the update returns of the loss
-            Updater.update_targets()
+            TargetNetwork.soft_update()
 """
 
 from __future__ import annotations
@@ -353,7 +353,6 @@ class Updater:
         networks: Networks that learn.
         norms: An optimizer's parameters, in order, in groups whose gradients are clipped
             separately, by the names of their norms; by default all together.
-        targets: Target networks, updated by `update_targets`.
         inner: A step that `update` repeats by `updater.inner(data)`. It is compiled, and `update`
             itself is not.
         switch_modes: Whether networks are in training mode throughout an update, or an inner step.
@@ -378,7 +377,6 @@ class Updater:
         max_grad_norm: float,
         networks: Sequence[nn.Module],
         norms: Mapping[str, Sequence[Tensor]] | None = None,
-        targets: Sequence[TargetNetwork[Any]] = (),
         inner: Update | None = None,
         switch_modes: bool = True,
         columns: Sequence[str] = TRANSITION_COLUMNS,
@@ -392,7 +390,6 @@ class Updater:
         self._max_grad_norm = max_grad_norm
         self._norms = {n: _places(norms or {n: o.params}) for n, o in optimizers.items()}
         self._rates = {_metric_name(n, "learning_rate"): o for n, o in optimizers.items()}
-        self._targets = targets
         self._singly = "next_obs" in columns
         drawing = any(_drops_out(layer) for network in networks for layer in network.modules())
         self._random = agent.policy.chooser.random if drawing else None
@@ -585,11 +582,6 @@ class Updater:
         optimizer.step(gradients)
         return norms
 
-    def update_targets(self) -> None:
-        """Update all target networks."""
-        for target in self._targets:
-            target.soft_update()
-
     def priorities(self) -> Array:
         """Return the priority of each row of the last batch."""
         match self._newest:
@@ -638,11 +630,10 @@ class UpdatingAgent(TorchAgent, ABC):
         update(data)    the equations: learns from a batch on the device and returns numbers
         draw(rows)      the random numbers of an update of this many rows, such as noise
 
-    `updater` steps the optimizers and updates the target networks that it was created with. A
-    subclass that replaces `self.optimizer` also needs a new `Updater`, and the optimizer in
-    `parts`. Compiled updates go on with the networks that they began with: another one that is
-    assigned in mid-run, such as to `targets`, is not seen. `load_state` copies into those there
-    are.
+    `updater` steps the optimizers that it was created with. A subclass that replaces
+    `self.optimizer` also needs a new `Updater`, and the optimizer in `parts`. Compiled updates go
+    on with the networks that they began with: another one that is assigned in mid-run, such as to
+    `targets`, is not seen. `load_state` copies into those there are.
 
     Dropout repeats the same masks after `load_state`: it is seeded by the chooser's generator.
     """
