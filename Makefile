@@ -58,7 +58,7 @@ chaos:
 chaos-actors: $(VENV)/installed-dev
 	$(CHAOS) --only kill_storm orphans full_disk ranks $(ARGS)
 chaos-machines: $(VENV)/installed-dev
-	$(CHAOS) --only socket_flood partition hosts $(ARGS)
+	$(CHAOS) --only nonsense partition hosts $(ARGS)
 
 # Continues with everything after a failure, and fails at the end.
 nightly: $(VENV)/installed-dev

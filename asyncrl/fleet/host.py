@@ -24,9 +24,8 @@ from asyncrl.fleet.host_messages import (
     Plain,
     decode,
     peer_of,
+    plain_actor,
     plain_exit,
-    plain_peer,
-    plain_report,
 )
 
 logger = logging.getLogger(__name__)
@@ -200,10 +199,10 @@ class Host:
         reports: list[Any] = []
         for peer in self._running:
             with contextlib.suppress(KeyError):  # it has just exited
-                heartbeats = plain_report(self._launcher.progress(peer))
+                heartbeats = self._launcher.progress(peer)
                 held_bytes = self._launcher.memory_bytes(peer)
                 pid = self._launcher.place(peer).pid
-                reports.append([plain_peer(peer), heartbeats, held_bytes, pid])
+                reports.append(plain_actor(peer, heartbeats, held_bytes, pid))
         echo = [self._sent_at, self._spoke_at - self._read_at]
         self._line.send(self._talk.message(actors=reports, echo=echo))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,12 +26,11 @@ from asyncrl.fleet.config import HostsConfig
 from asyncrl.fleet.host_messages import (
     Conversation,
     Plain,
+    actor_of,
     decode,
     encode,
     exit_of,
-    peer_of,
     plain_peer,
-    report_of,
 )
 from asyncrl.fleet.local_output import CONTROLS
 
@@ -50,6 +49,8 @@ _FIRST_REMINDER_S = 10.0
 _TRIPS = 16
 """Round trips of a host whose smallest counts: the others contain waits of the processes."""
 _MOST_HOSTS = 4096
+_MOST_LINES, _LINES_S = 50, 10.0
+"""Maximum number of lines of one kind in the log, in this time."""
 _MOST_ROOM = 4096
 
 
@@ -134,6 +135,7 @@ class HostLauncher:
         self._begun = config.min_actors == 0
         self._closed = False
         self._summary: dict[str, dict[str, float]] = {}
+        self._noted = defaultdict[str, deque[float]](partial(deque, maxlen=_MOST_LINES))
         self._looked_at = clock()
         self._waits_since: float | None = None
         """When it first waited for hosts: the key may be written long after this was made."""
@@ -245,7 +247,7 @@ class HostLauncher:
 
     def hosts(self) -> dict[str, dict[str, float]]:
         """Return what is known of each host, by name: numbers. Any thread."""
-        return {name: dict(numbers) for name, numbers in self._summary.copy().items()}
+        return {name: dict(numbers) for name, numbers in self._summary.items()}
 
     def close(self) -> None:
         """Inform all hosts that the run has ended, so that they end their actors and themselves."""
@@ -288,7 +290,7 @@ class HostLauncher:
             self._port.send(who, encode({"refused": str(error)}))
             self._lose(who, self._hosts[who], f"was refused: {error}")
         except WireError as error:
-            _log.warning("a message of a host is ignored: %s", error)
+            self._note("a message of a host is ignored: %s", error)
 
     def _join(self, who: bytes, message: Plain) -> _Host | None:
         """Return a new host, or answer why it may not join."""
@@ -302,7 +304,7 @@ class HostLauncher:
         if not 0 < room <= _MOST_ROOM or len(self._hosts) >= _MOST_HOSTS:
             why = f"{room} actors on one host, or {len(self._hosts)} hosts, are too many"
         if why:
-            _log.warning("host %s is refused: %s", name, why)
+            self._note("host %s is refused: %s", name, why)
             self._port.send(who, encode({"refused": why}))
             return None
         program = facts.get("program") is True
@@ -311,7 +313,8 @@ class HostLauncher:
         host.started = int(before.get("started", 0))
         host.traffic_bytes = int(before.get("traffic_bytes", 0))
         host.talk.say(welcome=dict(self._welcome))
-        _log.info("host %s has joined with room for %d actors", host.name, room)
+        joined = host.name, room
+        self._note("host %s has joined with room for %d actors", *joined, level=logging.INFO)
         return host
 
     def _free_name(self, name: str) -> str:
@@ -353,14 +356,10 @@ class HostLauncher:
     def _on_reports(self, host: _Host, reports: Any) -> None:  # noqa: ANN401  # from JSON
         if not isinstance(reports, list):
             raise WireError("reports of actors that are no list")
-        for report in reports:
-            match report:
-                case [peer, heartbeats, int(memory_bytes), int(pid)]:
-                    if actor := host.actors.get(peer_of(peer)):
-                        actor.report = report_of(heartbeats)
-                        actor.memory_bytes, actor.pid = memory_bytes, pid
-                case _:
-                    raise WireError(f"a report that cannot be read: {report!r:.80}")
+        for plain in reports:
+            peer, heartbeats, memory_bytes, pid = actor_of(plain)
+            if peer in host.actors:
+                host.actors[peer] = _Actor(heartbeats, memory_bytes, pid)
 
     def _on_echo(self, host: _Host, echo: Any) -> None:  # noqa: ANN401  # from JSON
         """Measure a round trip, if the host returns a time that it was sent."""
@@ -392,8 +391,8 @@ class HostLauncher:
         self._summarize(host)
 
     def _summarize(self, *lost: _Host) -> None:
-        for host in (*self._hosts.values(), *lost):
-            self._summary[host.name] = {
+        now = {
+            host.name: {
                 "room": host.room,
                 "actors": 0 if host in lost else len(host.actors),
                 "started": host.started,
@@ -402,13 +401,24 @@ class HostLauncher:
                 "traffic_bytes": host.traffic_bytes + sum(map(self._traffic_bytes, host.actors)),
                 "round_trip_s": min(host.trips_s, default=0.0),
             }
+            for host in (*self._hosts.values(), *lost)
+        }
+        before = [one for one in self._summary.items() if one[0] not in now]
+        self._summary = {**dict(before[-_MOST_HOSTS:]), **now}
 
     def _log_loss(self, host: _Host, why: str, level: int = logging.WARNING) -> None:
         ids = ", ".join(str(peer.actor_id) for peer in host.actors)
         then = (
             f"; its actors ({ids}) start again as soon as a host has room for them" if ids else ""
         )
-        _log.log(level, "host %s %s%s", host.name, why, then)
+        self._note("host %s %s%s", host.name, why, then, level=level)
+
+    def _note(self, words: str, *of: object, level: int = logging.WARNING) -> None:
+        """Log a line, unless there were many of its kind just before."""
+        before, now = self._noted[words], self._clock()
+        if len(before) < _MOST_LINES or now - before[0] > _LINES_S:
+            before.append(now)
+            _log.log(level, words, *of)
 
     def _speak(self) -> None:
         for who, host in self._hosts.items():

@@ -140,6 +140,20 @@ def report_of(plain: object) -> ProgressReport:
     raise WireError(f"heartbeats must be four counts, got {plain!r:.80}")
 
 
+def plain_actor(peer: Peer, report: ProgressReport, memory_bytes: int, pid: int) -> list[Any]:
+    """Return what a host knows of a running actor as JSON."""
+    return [plain_peer(peer), plain_report(report), memory_bytes, pid]
+
+
+def actor_of(plain: object) -> tuple[Peer, ProgressReport, int, int]:
+    """Return what `plain_actor` was given."""
+    match plain:
+        case [peer, report, int(memory_bytes), int(pid)]:
+            if 0 <= memory_bytes < _MOST and 0 <= pid < _MOST:
+                return peer_of(peer), report_of(report), memory_bytes, pid
+    raise WireError(f"a report that cannot be read: {plain!r:.80}")
+
+
 def plain_exit(ended: ActorExit) -> dict[str, Any]:
     """Return an exit as JSON; of a long text, its end."""
     return {
@@ -168,8 +182,8 @@ def exit_of(plain: Plain) -> ActorExit:
             return ActorExit(
                 peer=peer_of(peer),
                 code=code,
-                text=CONTROLS.sub("", text),
-                error=CONTROLS.sub("", error),
+                text=CONTROLS.sub("", text[-_MOST_TEXT:]),
+                error=CONTROLS.sub("", error[:_MOST_TEXT]),
                 began=began,
                 last=report_of(last),
                 peak_bytes=peak,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from asyncrl.core import errors
 from asyncrl.core.errors import ActorFailed, AsyncRLError, describe_error
@@ -75,55 +75,38 @@ def run_in_child(
         path = launcher.directory / _ANSWER
         undo.callback(path.unlink, missing_ok=True)
         launcher.launch(_CHILD, _Question(body, path), early=early)
-        wait = _Wait(launcher, what, timeout_s, timeout_setting, interrupter or Interrupter())
-        ended = wait.until_ended()
+        interrupter = interrupter or Interrupter()
+        ended = _until_ended(launcher, what, timeout_s, timeout_setting, interrupter)
         return _read(path, ended, what)
 
 
-class _Wait:
-    """Waits for the child to exit, logs that at intervals, and kills it after the timeout."""
+def _until_ended(
+    launcher: LocalLauncher, what: str, limit_s: float, setting: str, interrupter: Interrupter
+) -> ActorExit:
+    """Return how the child exited; log the wait at intervals, and kill it after the limit."""
+    began, next_word_s = time.monotonic(), _FIRST_REPORT_S
+    while not (ends := launcher.exits(_POLL_S)):
+        passed_s = time.monotonic() - began
+        if interrupter.is_set:
+            launcher.kill(_CHILD)
+            raise ActorFailed(f"{what} was not finished, since the run ends")
+        if passed_s > limit_s:
+            raise _timed_out(launcher, what, limit_s, setting)
+        if passed_s > next_word_s:
+            limit = f", timeout {limit_s:g} s" if limit_s < math.inf else ""
+            logger.info("%s in a separate process, %.0f s so far%s", what, passed_s, limit)
+            next_word_s = 2 * passed_s
+    return ends[0]
 
-    def __init__(
-        self,
-        launcher: LocalLauncher,
-        what: str,
-        timeout_s: float,
-        timeout_setting: str,
-        interrupter: Interrupter,
-    ) -> None:
-        self._launcher = launcher
-        self._what = what
-        self._timeout_s = timeout_s
-        self._setting = timeout_setting
-        self._interrupter = interrupter
 
-    def until_ended(self) -> ActorExit:
-        """Return how the child exited by itself."""
-        began, next_word_s = time.monotonic(), _FIRST_REPORT_S
-        while not (ends := self._launcher.exits(_POLL_S)):
-            passed_s = time.monotonic() - began
-            if passed_s > self._timeout_s or self._interrupter.is_set:
-                self._give_up()
-            if passed_s > next_word_s:
-                limit = f", timeout {self._timeout_s:g} s" if self._timeout_s < math.inf else ""
-                logger.info(
-                    "%s in a separate process, %.0f s so far%s", self._what, passed_s, limit
-                )
-                next_word_s = 2 * passed_s
-        return ends[0]
-
-    def _give_up(self) -> NoReturn:
-        """Kill the child, and raise with the stacks of its threads unless the run ends."""
-        if self._interrupter.is_set:
-            self._launcher.kill(_CHILD)
-            raise ActorFailed(f"{self._what} was not finished, since the run ends")
-        self._launcher.kill(_CHILD, with_stacks=True)
-        stacks = "".join(ended.text for ended in self._launcher.exits(_KILL_S))
-        raise ActorFailed(
-            f"{self._what} took more than {self._timeout_s:g} s, and its process was killed. If it "
-            f"needs more time, raise {self._setting}; else {SEE_STACKS}"
-            + (f"\n\n{stacks}" if stacks else "")
-        )
+def _timed_out(launcher: LocalLauncher, what: str, limit_s: float, setting: str) -> ActorFailed:
+    """Kill the child, and return an error with the stacks of its threads."""
+    launcher.kill(_CHILD, with_stacks=True)
+    stacks = "".join(ended.text for ended in launcher.exits(_KILL_S))
+    return ActorFailed(
+        f"{what} took more than {limit_s:g} s, and its process was killed. If it "
+        f"needs more time, raise {setting}; else {SEE_STACKS}" + (f"\n\n{stacks}" if stacks else "")
+    )
 
 
 @dataclass(frozen=True, slots=True)

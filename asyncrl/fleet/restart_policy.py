@@ -85,7 +85,7 @@ class RestartPolicy:
 
     def __init__(self, config: RestartPolicyConfig, seed: int) -> None:
         self._config = config
-        self._recent = _Recent(config, seed)
+        self._recent, self._breaks = _Recent(config, seed), _Recent(config, seed)
         self._ever_started = False
 
     def on_exit(
@@ -110,7 +110,8 @@ class RestartPolicy:
         _, advice, wasted_s = cause or cause_of(ended)
         if lost_connection(ended):
             if ended.last.turns:
-                return Restart(0.0)
+                breaks, wait_s = self._breaks.add(ended.peer.actor_id, now)
+                return Restart(wait_s if breaks > 1 else 0.0)
         elif ended.code == 1 and ended.error and ended.began:
             decision = self._on_exception(ended, advice, others_left)
             if decision is not None:

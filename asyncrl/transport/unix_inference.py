@@ -117,9 +117,7 @@ class UnixInferenceClient:
             self._poll.modify(stream.socket, _BOTH)
         for _, events in self._poll.poll(1000 * timeout_s):
             if events & select.POLLOUT:
-                stream.flush()
-                if not stream.pending:
-                    self._poll.modify(stream.socket, select.POLLIN)
+                stream.flush(self._poll)
             if events & ~select.POLLOUT:
                 stream.read()
 
@@ -190,7 +188,7 @@ class UnixInferenceListener:
                 continue
             try:
                 if events & select.POLLOUT:
-                    self._flush(stream)
+                    stream.flush(self._poll)
                 if events & ~select.POLLOUT:
                     stream.read()
                     requests += self._decode(stream)
@@ -248,11 +246,6 @@ class UnixInferenceListener:
         stream.received.clear()
         return requests
 
-    def _flush(self, stream: _Stream) -> None:
-        stream.flush()
-        if not stream.pending:
-            self._poll.modify(stream.socket, select.POLLIN)
-
     def _drop(self, stream: _Stream) -> None:
         self._poll.unregister(stream.socket)
         del self._open[stream.socket.fileno()]
@@ -284,10 +277,12 @@ class _Stream:
         if sent < sum(map(len, parts)):
             self.pending = b"".join(parts)[sent:]
 
-    def flush(self) -> None:
-        """Send more of what is pending."""
+    def flush(self, poll: select.poll) -> None:
+        """Send more of what is pending; after the last of it, poll only for what arrives."""
         with suppress(BlockingIOError):
             self.pending = self.pending[self.socket.send(self.pending) :]
+        if not self.pending:
+            poll.modify(self.socket, select.POLLIN)
 
     def read(self) -> None:
         """Read what is there; raise `OSError` at the end of the connection."""

@@ -27,7 +27,7 @@ from asyncrl.core.messages import (
     ModelInfo,
     Peer,
 )
-from asyncrl.core.segment import SegmentSchema
+from asyncrl.core.segment import END, SegmentSchema
 from asyncrl.core.transport import Topic
 from asyncrl.core.types import ActorId, Array, ModelVersion
 from asyncrl.transport.protocol import (
@@ -428,6 +428,9 @@ class WireFormat:
             c.name: view(c.name, data, DTYPES[c.dtype], (n, schema.rows, *c.shape))
             for c, data in zip(schema.columns, arrays[1:], strict=True)
         }
+        real = (np.arange(schema.rows) < rows[:, None]) & (columns["flags"] < END)
+        if transitions != (found := np.count_nonzero(real[:, schema.sampled])):  # for the ledger
+            raise WireError(f"Experience: {found} transitions, its header says {transitions}")
         return Experience(
             peer=peer,
             seq=seq,

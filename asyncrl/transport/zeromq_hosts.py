@@ -29,12 +29,7 @@ MAX_BYTES = 1 << 20
 
 _NAME_BYTES = 17
 _KIND = b"\x02"  # names of actors begin with another byte
-_MOST_WAITING = 4096
-
-
-def _is_host(name: bytes) -> bool:
-    """Whether this is the name of a host, not of an actor."""
-    return name[:1] == _KIND and len(name) == _NAME_BYTES
+_MOST_WAITING_BYTES = 16 << 20
 
 
 class HostMailbox:
@@ -46,6 +41,7 @@ class HostMailbox:
         self._changed = threading.Condition()
         self._arrived: deque[tuple[bytes, bytes]] = deque()
         self._departing: deque[tuple[bytes, bytes]] = deque()
+        self._waiting_bytes = 0
         self.reads = 0
         """How often the learner's socket was read."""
         self.expected = 0
@@ -69,7 +65,7 @@ class HostMailbox:
         with self._changed:
             if timeout_s > 0:
                 self._changed.wait_for(lambda: self._arrived, timeout_s)
-            arrived, self._arrived = self._arrived, deque()
+            arrived, self._arrived, self._waiting_bytes = self._arrived, deque(), 0
         return [*arrived]
 
     def send(self, host: bytes, data: bytes) -> None:
@@ -79,11 +75,13 @@ class HostMailbox:
 
     def put(self, name: bytes, frames: list[memoryview]) -> bool:
         """Keep a message that has arrived; return False if a host does not send such a one."""
-        if not _is_host(name) or len(frames) != 1 or frames[0].nbytes > MAX_BYTES:
+        of_host = name[:1], len(name), len(frames)
+        if of_host != (_KIND, _NAME_BYTES, 1) or frames[0].nbytes > MAX_BYTES:
             return False
         with self._changed:
-            if len(self._arrived) < _MOST_WAITING:  # hosts repeat what is not acknowledged
+            if self._waiting_bytes < _MOST_WAITING_BYTES:  # else the host repeats it
                 self._arrived.append((name, bytes(frames[0])))
+                self._waiting_bytes += 256 + frames[0].nbytes  # with what it takes besides
             self._changed.notify_all()
         return True
 

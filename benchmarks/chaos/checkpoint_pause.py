@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -46,6 +45,7 @@ class Saves:
 
     def __call__(self, stage: Stage) -> Iterator[None]:
         """Fill the replay, then save."""
+        checkpoints = Checkpointer(self.directory)
         yield from stage.begins()
         yield from stage.until(
             lambda: stage.audit.total() > _CAPACITY, 2 * DEADLINE_S, "a replay that is full"
@@ -53,16 +53,13 @@ class Saves:
         for number in range(self.count):
             yield from stage.for_s(_APART_S)
             began = time.monotonic()
-            newest = _newest(self.directory)
+            newest = checkpoints.latest()
             stage.trainer.interrupter.save_requested = True
-            is_newer = partial(self._has_newer_than, newest)
+            is_newer = lambda before=newest: checkpoints.latest() != before  # noqa: E731
             yield from stage.until(is_newer, DEADLINE_S, "a checkpoint")
             self.spans.append((began, time.monotonic()))
             note(f"checkpoint {number + 1} of {self.count}")
         yield from stage.for_s(_APART_S)
-
-    def _has_newer_than(self, newest: str | None) -> bool:
-        return _newest(self.directory) != newest
 
     def during(self, moments: Sequence[float]) -> tuple[list[float], list[float]]:
         """Return the gaps between moments that touch a save, and the others."""
@@ -72,10 +69,6 @@ class Saves:
             touched = any(before < end and after > begin for begin, end in self.spans)
             (saving if touched else others).append(after - before)
         return saving, others
-
-
-def _newest(directory: Path) -> str | None:
-    return Checkpointer(directory).latest()
 
 
 def _configured(config: RunConfig) -> RunConfig:

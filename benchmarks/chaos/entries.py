@@ -45,7 +45,12 @@ class Entry:
 
 
 _ROWS: tuple[tuple[str, str, float, float], ...] = (
-    ("socket_flood", "hostile connections while an honest actor works", 15, 400),
+    (
+        "nonsense",
+        "hosts, actors and strangers that speak nonsense while honest actors work",
+        8,
+        650,
+    ),
     ("kill_storm", "actors that are killed, one after the other, at a steady rate", 30, 650),
     (
         "orphans",

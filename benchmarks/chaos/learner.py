@@ -12,8 +12,7 @@ import mmap
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,19 +21,11 @@ from typing import Self
 from benchmarks.chaos.stage import DEADLINE_S, Stage
 from benchmarks.chaos.worlds import Incarnations
 from benchmarks.machines import machine, no_mounts
+from tests.support.helpers import wait_until as wait_until
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # that is where it is
 _STATUS = "status"
 _CAPACITY = 4_000
-
-
-def wait_until(condition: Callable[[], object], timeout_s: float, what: str) -> None:
-    """Return as soon as something holds; raise with what was waited for if it never does."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() >= deadline:
-            raise TimeoutError(f"waited {timeout_s:g} s for {what}")
-        time.sleep(0.002)
 
 
 @dataclass(slots=True)

@@ -191,14 +191,9 @@ def measure(size: Size, directory: Path) -> list[Finding]:
 
 def _stalled(seconds: float, heartbeat_s: float, directory: Path) -> list[Finding]:
     detour = Detour()
-
-    def stall() -> None:
-        detour.proxy.stalled.set()
-
-    def heal() -> None:
-        detour.proxy.stalled.clear()
-
-    cut = Cut(seconds, stall, heal)
+    begin = lambda: detour.proxy.stalled.set()  # noqa: E731, PLW0108  # it is made later
+    heal = lambda: detour.proxy.stalled.clear()  # noqa: E731, PLW0108
+    cut = Cut(seconds, begin, heal)
     stage = Stage(directory, configure=_over(_LOOPBACK, heartbeat_s))
     with detour.open():
         stage.play(cut)
@@ -208,14 +203,12 @@ def _stalled(seconds: float, heartbeat_s: float, directory: Path) -> list[Findin
 def _swallowed(seconds: float, heartbeat_s: float, directory: Path) -> list[Finding]:
     detour = Detour()
 
-    def swallow() -> None:
-        detour.proxy.swallowing.set()
-
     def heal() -> None:
         detour.proxy.swallowing.clear()
         detour.proxy.cut()
 
-    cut = Cut(seconds, swallow, heal)
+    begin = lambda: detour.proxy.swallowing.set()  # noqa: E731, PLW0108  # it is made later
+    cut = Cut(seconds, begin, heal)
     stage = Stage(directory, configure=_over(_LOOPBACK, heartbeat_s))
     with detour.open():
         stage.play(cut)

@@ -20,6 +20,7 @@ from asyncrl.checkpoint.checkpoint import PASSING, Checkpoint, Checkpointer, pac
 from asyncrl.checkpoint.directory import DirectoryLock
 from asyncrl.core.errors import CheckpointError, ConfigError
 from tests.support import scale
+from tests.support.traced_saves import groups
 
 FILES_OF = ["agent", "model"]
 FILES = ["agent.safetensors", "model.safetensors", "manifest.json"]
@@ -30,13 +31,6 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "deleted": lambda path: path.unlink(),
     "a folder": lambda path: (path.unlink(), path.mkdir()),
 }
-
-
-def groups(value: float = 1.0) -> dict[str, dict[str, np.ndarray]]:
-    return {
-        "agent": {"step": np.array(3), "moments": np.full((2, 3), value, np.float32)},
-        "model": {"weight": np.full(4, value)},
-    }
 
 
 def value_of(checkpointer: Checkpointer, name: str) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from asyncrl.actor.acting_model import NoAnswer
-from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep, PackedSpec
 from asyncrl.core.errors import ConfigError, TransportClosed, TransportError
 from asyncrl.extensions.connect.user_loop import UserLoop
 from tests.support.helpers import wait_until
@@ -20,6 +20,10 @@ SPEC = EnvSpec(
     BoxSpec((2,), "float32", np.full(2, -9, "float32"), np.full(2, 9, "float32")), DiscreteSpec(4)
 )
 PIXELS = replace(SPEC, observation=replace(SPEC.observation, dtype="uint8"))
+SEVERAL = replace(
+    SPEC,
+    observation=PackedSpec((("a", PIXELS.observation), ("b/1", SPEC.observation))),  # type: ignore[arg-type]
+)
 
 
 class ActorSide:
@@ -55,6 +59,19 @@ class ActorSide:
 @pytest.fixture
 def loop() -> UserLoop:
     return UserLoop(SPEC, DEADLINE_S)
+
+
+def test_an_observation_may_have_several_arrays() -> None:
+    loop = UserLoop(SEVERAL, DEADLINE_S)
+    actor = ActorSide(loop)
+    loop.act({"b/1": [0.5, 2], "a": [3, 4]})
+    actor.end()
+    packed = SEVERAL.observation.unpack(actor.first)  # type: ignore[union-attr]
+    np.testing.assert_array_equal(packed["a"], [[3, 4]])
+    np.testing.assert_array_equal(packed["b/1"], [[0.5, 2]])
+    for wrong in ({"a": [3, 4]}, {"a": [3], "b/1": [0, 0]}, [3, 4]):
+        with pytest.raises(ConfigError, match=r"^(a|b/1|an observation) must be .* of shape"):
+            loop.act(wrong)
 
 
 def test_steps_are_those_of_the_loop(loop: UserLoop) -> None:

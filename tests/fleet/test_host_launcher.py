@@ -13,6 +13,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import ActorExit, Launcher, Place, Spec
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import MOST_ACTORS, ActorId
+from asyncrl.fleet import host_launcher
 from asyncrl.fleet.config import HostsConfig
 from asyncrl.fleet.host_launcher import HostLauncher
 from asyncrl.fleet.host_messages import Conversation, decode, encode, plain_exit
@@ -308,10 +309,16 @@ def test_what_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFixture) -
         encode({"heard": 0}),
         encode({"heard": 0, "items": [], "actors": 5}),
         encode({"heard": 0, "items": [], "actors": [[1]]}),
+        encode({"heard": 0, "items": [], "actors": [[[0, 0], [1, 1, 0, 1], 10**400, 1]]}),
+        *[b"{}"] * 99,
     ):
         stage.inbox.append((host.id, words))
     assert stage.look() == []
-    assert len(caplog.records) == 5
+    assert len(caplog.records) == 50, "further lines of this kind are left out"
+    stage.now_s += 11.0
+    stage.inbox.append((host.id, b"[]"))
+    assert stage.look() == []
+    assert len(caplog.records) == 51
     stage.inbox.append((b"a stranger", encode({"heard": 0, "items": []})))
     stage.look()
     assert decode(stage.outbox[-1][1]) == {"lost": "the learner does not know this host"}
@@ -352,6 +359,16 @@ def test_hosts_are_described() -> None:
     third.say()
     left = stage.launcher.hosts()["n3"]
     assert (left["lost"], left["left"]) == (0, 1)
+
+
+def test_few_of_the_hosts_that_are_gone_are_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_launcher, "_MOST_HOSTS", 2)
+    stage = Stage()
+    for number in range(4):
+        HostSide(stage, f"n{number}").talk.say(leaves="")
+        stage.look(11.0)
+    HostSide(stage, "there")
+    assert [*stage.launcher.hosts()] == ["n2", "n3", "there"]
 
 
 def test_round_trip_of_the_network_is_the_smallest_of_late() -> None:

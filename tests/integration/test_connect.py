@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,8 +19,10 @@ import pytest
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.callback import Callback, Training
 from asyncrl.core.errors import ConfigError, Refused, TransportClosed, TransportError
+from asyncrl.core.segment import ColumnSpec
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.extensions.connect.connect import Connection, connect
+from asyncrl.fleet.threads import ThreadLauncher
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.run.join_key import JoinKey
@@ -147,6 +149,21 @@ def test_a_loop_acts_on_in_its_next_incarnation_when_its_connection_broke(tmp_pa
     assert result.ledger["lost"] <= steps - result.ledger["stored"]
 
 
+def test_a_defect_of_the_connection_reaches_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = tmp_path / "join.key"
+
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("a defect")
+
+    with training(key), connect(key) as actor:
+        play(actor, steps=5)
+        monkeypatch.setattr(ThreadLauncher, "exits", fails)
+        with pytest.raises(ZeroDivisionError, match="a defect"):
+            play(actor)
+
+
 LEARNS = """
 import sys
 from pathlib import Path
@@ -251,6 +268,6 @@ def test_a_program_needs_no_torch(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 
 def test_an_agent_that_stores_more_of_its_actions_takes_no_others() -> None:
     actor = Connection.__new__(Connection)
-    actor._session = SimpleNamespace(columns_of_actions=["log_prob"], agent="PPOConfig")
+    actor._session = Mock(extras=[ColumnSpec("log_prob", "float32")], agent="PPOConfig")
     with pytest.raises(ConfigError, match="PPOConfig stores log_prob of each action"):
         actor.override(0)

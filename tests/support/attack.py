@@ -8,12 +8,10 @@ from __future__ import annotations
 import random
 import select
 import socket
-from pathlib import Path
 
 import zmq
 
 from asyncrl.transport.zeromq import ZmqTransport
-from tests.support.canaries import canaries
 from tests.support.hostile_messages import change_bytes, hostile
 
 Address = tuple[str, int]
@@ -51,14 +49,6 @@ def is_cut(link: socket.socket) -> bool:
         return True
 
 
-def attack_socket(address: Address, attacks: int, seed: int, mark: Path) -> None:
-    """Attack this number of times; a canary that is executed leaves a mark."""
-    chance = random.Random(seed)  # no secret
-    birds = [bird.data for bird in canaries(mark)]
-    for _ in range(attacks):
-        attack(address, chance, birds)
-
-
 def attack(address: Address, chance: random.Random, birds: list[bytes]) -> None:
     """Connect once and do harm in one of several ways."""
     kind = chance.randrange(4)
@@ -85,9 +75,7 @@ def _send_messages(
         link.setsockopt(zmq.ROUTING_ID, chance.randbytes(chance.randrange(1, 25)) or b"x")
     link.connect("tcp://{}:{}".format(*address))
     for _ in range(1 if link.type == zmq.REQ else _MESSAGES):
-        frames = hostile(chance)
-        if chance.random() < 0.3:
-            frames[chance.randrange(len(frames))] = chance.choice(birds)
+        frames = hostile(chance, birds=birds)
         try:
             link.send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again:

@@ -61,6 +61,10 @@ class CountingBatch:
         return np.stack([np.arange(self.n_envs), steps], axis=1).astype(np.float32)
 
 
+_KEPT = 5000
+"""Batches that an agent remembers, since some runs are long."""
+
+
 class ConstantAgent:
     """Always does what its one parameter says; learning adds 1 to that."""
 
@@ -92,6 +96,7 @@ class ConstantAgent:
 
     def opt(self, batch: Columns) -> Mapping[str, float]:
         self.batches.append(batch)
+        del self.batches[:-_KEPT]
         self.opt_steps += 1
         self.params = {"action": np.array((self.params["action"] + 1) % 10)}
         return {"loss": 1.0 / self.opt_steps}

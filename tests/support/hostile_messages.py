@@ -6,10 +6,11 @@ each kind that there is.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgpack
@@ -17,7 +18,9 @@ import numpy as np
 
 from asyncrl.core.errors import WireError
 from asyncrl.core.inference import InferenceAnswer, InferenceRequest
+from asyncrl.core.launcher import ActorExit
 from asyncrl.core.messages import EvaluationReport
+from asyncrl.fleet.host_messages import plain_exit
 from asyncrl.transport import wire
 from asyncrl.transport.inference_wire import InferenceMessage, InferenceWire
 from asyncrl.transport.protocol import (
@@ -121,14 +124,15 @@ def change_fields(chance: random.Random, head: bytes) -> bytes:
     return packed
 
 
-def hostile(chance: random.Random) -> list[bytes]:
-    """Return the frames of one hostile message."""
-    frames = list(chance.choice(MESSAGES))
-    other = list(chance.choice(MESSAGES))
+def hostile(
+    chance: random.Random, of: Sequence[Sequence[bytes]] = MESSAGES, birds: Sequence[bytes] = ()
+) -> list[bytes]:
+    """Return the frames of one of these messages with parts of others, or with a canary."""
+    frames, other = list(chance.choice(of)), list(chance.choice(of))
     for _ in range(chance.randrange(1, 3)):
         kind = chance.randrange(6)
         if kind == 0:
-            frames[0] = change_fields(chance, MESSAGES[chance.randrange(len(MESSAGES))][0])
+            frames[0] = change_fields(chance, chance.choice(of)[0])
         elif kind == 1:
             frames[chance.randrange(len(frames))] = chance.choice(other)
         elif kind == 2:
@@ -138,7 +142,43 @@ def hostile(chance: random.Random) -> list[bytes]:
         else:
             at = chance.randrange(len(frames)) if kind == 4 else 0
             frames[at] = change_bytes(chance, frames[at], chance.choice(other))
+    if birds and chance.random() < 0.3:
+        frames[chance.randrange(len(frames))] = chance.choice(birds)
     return frames
+
+
+_STRANGE: tuple[Any, ...] = (
+    *(None, True, -1, 0, 2**53, 2**64, 10**400, 0.5, -1e308, float("inf"), float("nan"), ""),
+    *("text", "x" * 300, "\ud800", "\x1b[2J\0\n", [], {}, [[]], [0, 0], [0] * 999, {"": {}}),
+)
+_WORDS: tuple[dict[str, Any], ...] = (
+    *({"leaves": "a reason"}, {"keys": ["x" * 40]}, plain_exit(ActorExit(peer=PEER, code=1))),
+    *({word: [0, 0]} for word in "join launch kill finish progress said ask answer end".split()),
+)
+"""What hosts and learners say, here of an actor of another host."""
+
+
+def twisted(chance: random.Random, plain: Any) -> Any:  # JSON
+    """Return JSON of which one part is missing, or something else."""
+    if not isinstance(plain, dict | list) or not plain or chance.random() < 0.2:
+        return chance.choice(_STRANGE)
+    at = chance.choice([*plain] if isinstance(plain, dict) else range(len(plain)))
+    changed: Any = plain.copy()
+    if chance.random() < 0.2:
+        del changed[at]
+    else:
+        changed[at] = twisted(chance, plain[at])
+    return changed
+
+
+def nonsense(chance: random.Random, data: bytes) -> bytes:
+    """Return a message of a host that has become another one, or none."""
+    if chance.random() < 0.1:
+        return change_bytes(chance, data, data)
+    message = json.loads(data)
+    if message["items"]:
+        chance.choice(message["items"])[1] = chance.choice(_WORDS)
+    return json.dumps(twisted(chance, message)).encode()
 
 
 def costs(frames: list[bytes], decode: Callable[[list[bytes]], object] = accepted) -> int:

@@ -1,18 +1,18 @@
-"""A learner's launcher and hosts that have joined it over TCP, in threads of one process."""
+"""A learner's launcher and a host that has joined it over TCP, in threads of one process."""
 
 from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 import cloudpickle
 
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.launcher import Launcher
 from asyncrl.core.messages import Peer
+from asyncrl.core.types import ActorId
 from asyncrl.fleet.config import HostsConfig
 from asyncrl.fleet.host import Host, HostTimeouts
 from asyncrl.fleet.host_launcher import HostLauncher
@@ -27,6 +27,7 @@ from tests.support.sample_messages import SCHEMA
 
 DEADLINE_S = 60.0
 TIMEOUTS = HostTimeouts(first_answer_s=DEADLINE_S, learner_s=DEADLINE_S, stop_s=5.0)
+CONFIG = ZmqTransportConfig()
 
 
 def carried(_: Peer, __: Any, order: Any) -> Runs:
@@ -35,89 +36,45 @@ def carried(_: Peer, __: Any, order: Any) -> Runs:
     return spec
 
 
-class Fleet:
-    """A learner's port on the loopback address, and the hosts that a test starts."""
-
-    def __init__(self) -> None:
-        self.link: ZmqHostsLink = ZmqTransport.tcp(
-            "tcp://127.0.0.1", schema=SCHEMA, config=ZmqTransportConfig()
-        ).listen_to_hosts()
-        self.curve: Curve = self.link.hosts.open(4)
-        self._ends = threading.Event()
-        self._reads = threading.Thread(target=self._read)
-        self._reads.start()
-        self.hosts: list[tuple[threading.Thread, Interrupter]] = []
-        self.outcomes: list[Any] = []
-
-    def launcher(self, *, local: Launcher | None = None, **config: Any) -> HostLauncher:
-        return HostLauncher(
-            local or ThreadLauncher(),
-            self.link.hosts,
-            config=HostsConfig(min_actors=0, **config),
-            admit=self.link.admit,
-            objection_to_key=self.link.hosts.objection_to_key,
-        )
-
-    def line(self) -> ZmqHostLine:
-        endpoint = self.link.address.endpoint  # type: ignore[attr-defined]
-        return ZmqHostLine(endpoint, self.curve, ZmqTransportConfig())
-
-    def join(
-        self, make_launcher: Callable[[], Any], *, room: int = 8, timeouts: HostTimeouts = TIMEOUTS
-    ) -> Interrupter:
-        """Start a host in a thread; return what asks it to leave."""
-        interrupter = Interrupter()
-        args = (make_launcher, room, timeouts, interrupter)
-        thread = threading.Thread(target=self._serve, args=args)
-        thread.start()
-        self.hosts.append((thread, interrupter))
-        return interrupter
-
-    def close(self) -> None:
-        for thread, interrupter in self.hosts:
-            interrupter.stop("the test ends")
-            thread.join(DEADLINE_S)
-        self._ends.set()
-        self._reads.join(DEADLINE_S)
-        self.link.close()
-
-    def _read(self) -> None:
-        while not self._ends.is_set():
-            self.link.poll(0.1)
-
-    def _serve(
-        self,
-        make_launcher: Callable[[], Any],
-        room: int,
-        timeouts: HostTimeouts,
-        interrupter: Interrupter,
-    ) -> None:
-        facts = {"host": "a host", "room": room}
-        with ExitStack() as undo:
-            launcher = undo.enter_context(make_launcher())
-            line = self.line()
-            undo.callback(line.close)
-            keys = ActorKeys(self.curve.server)
-            host = Host(launcher, line, facts, carried, timeouts, offer_key=keys.offer)
-            try:
-                self.outcomes.append(host.run(interrupter))
-            except Exception as error:
-                self.outcomes.append(error)
-
-
 @contextmanager
 def joined() -> Iterator[HostLauncher]:
     """Yield a launcher that one host has joined."""
-    fleet = Fleet()
-    launcher = fleet.launcher()
+    link = ZmqTransport.tcp("tcp://127.0.0.1", schema=SCHEMA, config=CONFIG).listen_to_hosts()
+    leaves, ends = Interrupter(), threading.Event()
+    arguments = link.address.endpoint, link.hosts.open(1), leaves  # type: ignore[attr-defined]
+    host = threading.Thread(target=_be_host, args=arguments)
+    reader = threading.Thread(target=_read, args=(link, ends))
+    launcher = HostLauncher(
+        ThreadLauncher(),
+        link.hosts,
+        config=HostsConfig(min_actors=0),
+        admit=link.admit,
+        objection_to_key=link.hosts.objection_to_key,
+    )
+    reader.start()
+    host.start()
     try:
-        fleet.join(LocalLauncher)
         wait_until(
-            lambda: launcher.exits(0.01) == [] and launcher.has_room(0, 8),  # type: ignore[arg-type]
+            lambda: launcher.exits(0.01) == [] and launcher.has_room(ActorId(0), 8),
             DEADLINE_S,
             "a host",
         )
         yield launcher
     finally:
         launcher.close()
-        fleet.close()
+        leaves.stop("the test ends")
+        host.join(DEADLINE_S)
+        ends.set()
+        reader.join(DEADLINE_S)
+        link.close()
+
+
+def _read(link: ZmqHostsLink, ends: threading.Event) -> None:
+    while not ends.is_set():
+        link.poll(0.1)
+
+
+def _be_host(endpoint: str, curve: Curve, leaves: Interrupter) -> None:
+    facts, keys = {"host": "a host", "room": 8}, ActorKeys(curve.server)
+    with LocalLauncher() as launcher, closing(ZmqHostLine(endpoint, curve, CONFIG)) as line:
+        Host(launcher, line, facts, carried, TIMEOUTS, offer_key=keys.offer).run(leaves)

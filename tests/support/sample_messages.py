@@ -34,13 +34,14 @@ def make_hello(peer: Peer = PEER) -> Hello:
 
 
 def make_experience(seq: int, peer: Peer = PEER, segments: int = 2) -> Experience:
-    """Return a message whose columns hold its number."""
+    """Return a message whose columns hold its number, and no end of an episode."""
     return Experience(
         peer=peer,
         seq=seq,
         columns={
-            c.name: np.full((segments, SCHEMA.rows, *c.shape), seq % 256, c.dtype)
+            c.name: np.full((segments, SCHEMA.rows, *c.shape), value, c.dtype)
             for c in SCHEMA.columns
+            for value in [0 if c.name == "flags" else seq % 256]
         },
         rows=np.full(segments, SCHEMA.rows, np.int64),
         transitions=segments * SCHEMA.length,

@@ -60,7 +60,7 @@ for line in sys.stdin:
 """
 
 
-def groups(value: float) -> dict[str, dict[str, Array]]:
+def groups(value: float = 1.0) -> dict[str, dict[str, Array]]:
     """Return what is saved: one number, everywhere."""
     return {
         "agent": {"step": np.array(3), "moments": np.full((2, 3), value, np.float32)},

@@ -20,7 +20,7 @@ from asyncrl.core.messages import (
     ModelInfo,
     Peer,
 )
-from asyncrl.core.segment import ColumnSpec, SegmentSchema
+from asyncrl.core.segment import END, ColumnSpec, SegmentSchema
 from asyncrl.transport.protocol import (
     _MOST_PEERS,
     Ack,
@@ -68,13 +68,15 @@ def experiences(draw: st.DrawFn) -> Experience:
     columns = {
         c.name: draw(hnp.arrays(c.dtype, (n, SCHEMA.rows, *c.shape))) for c in SCHEMA.columns
     }
-    transitions = draw(st.integers(0, n * SCHEMA.length))
+    rows = draw(hnp.arrays(np.int64, n, elements=st.integers(1, SCHEMA.rows)))
+    filled = np.arange(SCHEMA.rows) < rows[:, None]
+    transitions = int((filled & (columns["flags"] < END))[:, SCHEMA.sampled].sum())
     produced = draw(st.integers(transitions, MAX_COUNT))
     return Experience(
         peer=draw(peers),
         seq=draw(st.integers(1, 2**63 - 1)),
         columns=columns,
-        rows=draw(hnp.arrays(np.int64, n, elements=st.integers(1, SCHEMA.rows))),
+        rows=rows,
         transitions=transitions,
         produced=produced,
         env_steps=draw(counts),
@@ -232,11 +234,11 @@ def test_of_more_episodes_than_a_report_may_list_it_lists_the_newest(limit_bytes
     np.testing.assert_array_equal(report.episode_lengths, ended[-fit:])
 
 
-@pytest.mark.parametrize("rows", [0, -1, SCHEMA.rows + 1])
-def test_row_counts_outside_a_segment_are_refused(rows: int) -> None:
+@pytest.mark.parametrize("rows", [0, -1, SCHEMA.rows + 1, SCHEMA.length - 1])
+def test_row_counts_outside_a_segment_or_of_other_transitions_are_refused(rows: int) -> None:
     frames = frames_of(make_experience(1))
     frames[1] = np.full(2, rows, np.int64).tobytes()
-    with pytest.raises(WireError, match="row counts"):
+    with pytest.raises(WireError, match=r"row counts|6 transitions, its header says 8"):
         WIRE.decode(frames)
 
 

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
-import random
 import resource
 import socket
 import stat
@@ -224,25 +222,6 @@ def test_links_are_of_no_use_in_a_process_forked_from_theirs(
 
 
 # --- hostile and broken peers --------------------------------------------------------------------
-
-
-@pytest.mark.fault("F22")
-def test_noise_is_counted_and_honest_actors_continue(
-    learner: ZmqLearnerLink,
-    actor: ZmqActorLink,
-    stranger: zmq.Socket[bytes],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    # The same each time: now and then chance writes the beginning of another protocol's message.
-    chance = random.Random(0)
-    noise = [[chance.randbytes(n) for _ in range(1 + n % 5)] for n in range(100)]
-    with caplog.at_level(logging.WARNING):
-        for frames in [[b""], *noise]:
-            stranger.send_multipart(frames)
-        received = until(learner, lambda: learner.counters.get("malformed") == 101)
-    assert received == []
-    assert len(caplog.records) == 1, "one line for a flood, not one for each message"
-    goes_on(learner, actor)
 
 
 def test_a_message_of_endless_frames_is_thrown_away(

@@ -230,9 +230,12 @@ def test_what_is_no_message_of_a_host_is_not_kept(site: Site) -> None:
     assert not mailbox.put(name, [memoryview(b"a"), memoryview(b"b")])
     assert not mailbox.put(name, [memoryview(bytes(MAX_BYTES + 1))])
     assert not mailbox.put(b"\x01" + bytes(16), [memoryview(b"a")])
-    for _ in range(5000):
-        assert mailbox.put(name, [memoryview(b"a")])
-    assert len(mailbox.receive(0.0)) < 5000, "memory is bounded"
+    for size in (0, MAX_BYTES):
+        for _ in range(100_000 // (1 + size // 100)):
+            assert mailbox.put(name, [memoryview(bytes(size))])
+        assert len(mailbox.receive(0.0)) <= (16 << 20) // max(size, 256) + 1, "memory is bounded"
+    assert mailbox.put(name, [memoryview(b"a")])
+    assert mailbox.receive(0.0) == [(name, b"a")]
 
 
 @pytest.mark.parametrize(

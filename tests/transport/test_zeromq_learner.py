@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import random
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -18,11 +17,10 @@ from asyncrl.core.messages import Experience
 from asyncrl.transport.wire import PROTOCOL
 from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
 from asyncrl.transport.zeromq_actor import ZmqActorLink
-from tests.support.attack import Address, address_of, attack, greeting, is_cut, ready
-from tests.support.canaries import canaries
+from tests.support.attack import Address, address_of, greeting, is_cut, ready
 from tests.support.helpers import wait_until
 from tests.support.intruders import turned_away
-from tests.support.sample_messages import PEER, SCHEMA, make_experience, make_hello, make_peer
+from tests.support.sample_messages import SCHEMA, make_experience, make_hello, make_peer
 from tests.transport.conftest import Keep
 
 CONFIG = ZmqTransportConfig(max_message_bytes=1 << 20)
@@ -147,33 +145,6 @@ def test_a_message_without_end_is_not_received_before_a_key_was_shown(curve: Sit
             liar.sendall(frames)
     curve.until(lambda: turned_away(curve.learner), "word of it")
     curve.works()
-
-
-# --- what speaks ---------------------------------------------------------------------------------
-
-
-@pytest.mark.fault("F22")
-@pytest.mark.parametrize("kind", ["loopback", "curve"])
-def test_an_honest_actor_works_on_under_attack(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    site: Site = request.getfixturevalue(kind)
-    mark = tmp_path / "ran"
-    birds = [bird.data for bird in canaries(mark)]
-    chance = random.Random(0)
-    for i in range(200):
-        attack(site.address, chance, birds)
-        if i % 10 == 0:
-            site.works(1)
-    site.until(lambda: site.learner._connections.open <= 1, "the attackers to be gone")
-    site.works()
-    assert not mark.exists()
-    assert {type(m) for m in site.received if m.peer != PEER} == set()
-    assert turned_away(site.learner) > 20
-    if kind == "loopback":
-        assert site.learner.counters["malformed"] > 50
-    else:
-        assert "malformed" not in site.learner.counters, "no message reached the decoder"
 
 
 # --- other versions ------------------------------------------------------------------------------

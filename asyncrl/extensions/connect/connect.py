@@ -19,11 +19,11 @@ import logging
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
-from typing import Self
 
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import EnvDescription, spec_of
@@ -43,13 +43,9 @@ from asyncrl.run.run_config import RunConfig
 
 _log = logging.getLogger(__name__)
 
-_NAME = "asyncrl-connection"
-
-_AGAIN_S = 1.0
-"""Seconds between two attempts to join."""
-
-_AGAIN_TIMEOUT_S = 5.0
-"""Timeout of such an attempt: meanwhile a restarted learner may have written another key."""
+_AGAIN_S, _AGAIN_TIMEOUT_S = 1.0, 5.0
+"""Seconds between two attempts to join, and their timeout: meanwhile a restarted learner may have
+written another key."""
 
 _CLOSE_S = 30.0
 """Seconds for the thread to end, in addition to the time for the actor to send what it has."""
@@ -89,7 +85,7 @@ def connect(
     return connection
 
 
-class Connection(UserLoop):
+class Connection(UserLoop, AbstractContextManager["Connection"]):
     """An actor whose environment is the caller's loop; use it in a `with` block, or close it.
 
     Call `act`, then `observe`, from one thread. While the learner is out of reach, `act` waits.
@@ -104,7 +100,9 @@ class Connection(UserLoop):
         self._session = self._newest()
         self._interrupter = Interrupter()
         self._joined = Future[None]()
-        self._thread = threading.Thread(target=self._run_host, name=_NAME, daemon=True)
+        self._thread = threading.Thread(
+            target=self._run_host, name="asyncrl-connection", daemon=True
+        )
         start_thread(self._thread)
 
     def override(self, action: object) -> None:
@@ -113,7 +111,8 @@ class Connection(UserLoop):
         Call it between `act` and `observe`. The replaced action is stored and learned from. Not for
         agents that store more about an action than itself, as on-policy ones do.
         """
-        if fixed := self._session.columns_of_actions:
+        extras = self._session.extras
+        if fixed := [c.name for c in extras if not c.start and c.name != DISCOUNTED_RETURN]:
             raise ConfigError(
                 f"{self._session.agent} stores {', '.join(fixed)} of each action "
                 "that it chooses, which other actions lack; override works with agents such as "
@@ -134,9 +133,6 @@ class Connection(UserLoop):
         if self._thread.is_alive():
             raise TransportError(f"the connection did not end within {limit_s:g} s")
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -147,10 +143,13 @@ class Connection(UserLoop):
                 if self._be_host() != "lost":
                     break
                 why = "the learner had given up this actor"
-            except (AsyncRLError, OSError) as error:
+            except Exception as error:
                 if not self._joined.done():
                     self._joined.set_exception(error)
-                    return
+                    break
+                if not isinstance(error, AsyncRLError | OSError):  # a defect: for the caller
+                    self.end(error)
+                    break
                 why = str(error)
             if why != self.why_waiting:
                 _log.warning("%s; it joins again", why)
@@ -199,11 +198,6 @@ class _Session:
     """Columns that the agent adds to rows."""
 
     host: HostPlan
-
-    @property
-    def columns_of_actions(self) -> list[str]:
-        """Columns that the agent stores about its own actions."""
-        return [c.name for c in self.extras if not c.start and c.name != DISCOUNTED_RETURN]
 
 
 def _planned(key: JoinKey, plan: ActorPlan, loop: UserLoop) -> _Session:

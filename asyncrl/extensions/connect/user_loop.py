@@ -57,7 +57,9 @@ class UserLoop:
         return self._end is not None
 
     def act(self, obs: object, *, timeout_s: float | None = None) -> Array:
-        """Return the action for one observation, an array of the observation space.
+        """Return the action for one observation: an array of the observation space.
+
+        If an observation has several, it is a dict of them, with nested ones under `NAME/NAME`.
 
         Waits while the learner does not want more experience, or is out of reach; after the timeout
         it raises `TransportError`, and may be called again. Raises `TransportClosed` when the run
@@ -94,8 +96,9 @@ class UserLoop:
         spec = self.spec.action
         row = _row(action, spec, "an action")
         low, high = (0, spec.n - 1) if isinstance(spec, DiscreteSpec) else (spec.low, spec.high)
-        is_choice = isinstance(spec, DiscreteSpec) or spec.categorical
-        if is_choice and ((row < low) | (row > high)).any():
+        if (isinstance(spec, DiscreteSpec) or spec.categorical) and (
+            (row < low) | (row > high)
+        ).any():
             raise ConfigError(f"an action must be from {low} to {high}, got {action!r:.80}")
         with self._changed:
             if self._done is None:
@@ -131,15 +134,10 @@ class UserLoop:
                 raise ConfigError("call act before observe")
             final = (self._before if last is None else last)[None]
             if self._counts:
-                self._outcome = EnvStep(
-                    final,
-                    np.array([reward], np.float32),
-                    np.array([bool(terminated)]),
-                    np.array([bool(truncated)]),
-                    final,
-                    info=success if terminated or truncated else None,
-                    action=self._done[None],
-                )
+                gain, over = np.array([reward], np.float32), np.array([bool(terminated)])
+                cut, done = np.array([bool(truncated)]), self._done[None]
+                info = success if terminated or truncated else None
+                self._outcome = EnvStep(final, gain, over, cut, final, info=info, action=done)
             self._done = None
             self._changed.notify_all()
 
@@ -230,6 +228,8 @@ class _Env:
 
 def _row(given: object, spec: BoxSpec | PackedSpec | DiscreteSpec, what: str) -> Array:
     """Return a copy of what the user gave, in the dtype of its space."""
+    if isinstance(spec, PackedSpec) and isinstance(given, Mapping):
+        return spec.pack({name: _row(given.get(name), box, name) for name, box in spec.fields})
     found = np.asarray(given)
     row = found.astype(spec.dtype) if found.dtype.kind in "biuf" else None
     # Floats may be rounded, integers must be exact.
