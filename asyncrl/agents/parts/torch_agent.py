@@ -83,10 +83,10 @@ class TorchConfig(ABC):
     accelerate: Acceleration = "off"
     """`graphs` captures an optimisation step on a GPU once and replays it; it pays off for all but
     large networks. `compile` translates the whole step, with gradients and Adam, into one function
-    of machine code: on a CPU a step of SAC, TD3 or DQN then takes a quarter to a half less time.
-    Compiling takes about a minute at first and ten seconds in later runs, which find the code in
-    the directory that a log line names. Where something in a step cannot be compiled, a log line
-    says what, and the step runs as with `off`."""
+    of machine code: on a CPU a step of SAC, TD3, DQN or PPO then takes a quarter to a half less
+    time. Compiling takes about a minute at first and ten seconds in later runs, which find the code
+    in the directory that a log line names. Where something in a step cannot be compiled, such as a
+    recurrent layer in torch 2.13, a log line says what, and the step runs as with `off`."""
 
     normalize_obs: bool = False
     """Normalise observations by their running mean and standard deviation. Images

@@ -140,6 +140,8 @@ def test_what_cannot_be_compiled_runs_eagerly_and_says_why(
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["dqn-normalized", "rainbow", "iqn-noisy", "sac"])
 def test_compiled_updates_are_those_of_eager_ones(name: str, precision: str) -> None:
+    # Not CrossQ: in bfloat16 its moments are 0.2 from those in float32 after 6 updates, compiled or
+    # not. That is rounding: without machine code compiled ones are within 0.004 of eager ones.
     case = CASES[name].changed(precision=precision)
     batches = weighted_batches(case, 6)
     compiled = learned(case.changed(accelerate="compile").build(), batches)
