@@ -288,8 +288,8 @@ MAX_LOADED: Mapping[str, int] = {
 FEATURES: Mapping[str, tuple[str, str]] = {
     "served inference": (r"[iI]nference|\b[sS]erved\b|[sS]erving", r"inference|batcher"),
     "hosts": (
-        r"\b[hH]osts?(?![\w.])|Hosts?[A-Z]\w+|_host\b|elsewhere|[jJ]oin_?[kK]ey",
-        r"host|join|ray",
+        r"\b[hH]osts(?![\w.])|Hosts?[A-Z]\w+|\.elsewhere\b|[jJ]oin_?[kK]ey",
+        r"host|join|ray|^asyncrl/fleet/|connect",
     ),
     "several learners": (
         r"\b[lL]ockstep\b|RanksConfig|\branks?\b|\bworld\b|Reduction|shared_sums",
@@ -301,7 +301,7 @@ FEATURES: Mapping[str, tuple[str, str]] = {
 
 MAX_FILES_THAT_NAME: Mapping[str, int] = {
     "served inference": 26,
-    "hosts": 38,  # the settings of the fleet
+    "hosts": 17,
     "several learners": 21,  # the table of what modes use
     "recorded order": 4,  # the same
 }

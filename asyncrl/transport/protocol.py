@@ -216,7 +216,7 @@ class PeerTable:
         if not fits(hello.software):
             return (
                 f"actor {actor_id} runs {hello.software[:80]!r}, the learner runs {SOFTWARE!r}:"
-                " install the same versions on all hosts"
+                " install the same versions on all machines"
             )
         if hello.schema_hash not in {"", self.schema_hash}:
             return (

@@ -507,7 +507,7 @@ def unpack(header: Frame, arrays: Sequence[Frame]) -> Fields:
     if (protocol := fields.integer("protocol")) != PROTOCOL:
         raise ForeignProtocol(
             f"the other side speaks protocol {protocol}, this side {PROTOCOL}: install the same"
-            " version of asyncrl on all hosts"
+            " version of asyncrl on all machines"
         )
     return fields
 
