@@ -254,10 +254,10 @@ def test_nothing_runs_what_came_from_outside() -> None:
 MAX_CODE_LINES: Mapping[str, int] = {
     "asyncrl": 92,  # on_ray
     "actor": 1891,  # learners do not load what acts
-    "agents": 5166,
+    "agents": 5173,  # compiled updates, also from some step of a run on
     "checkpoint": 1030,
     "cli": 2454,  # starts hosts on Ray, which the engine does not know
-    "core": 2032,  # plain forms of spaces, from run
+    "core": 2029,  # plain forms of spaces, from run
     "envs": 1626,
     "export": 830,
     "extensions": 2111,  # Ray, from fleet
@@ -266,16 +266,16 @@ MAX_CODE_LINES: Mapping[str, int] = {
     "metrics": 1106,
     "recorders": 1633,
     "replay": 1594,
-    "run": 3188,
+    "run": 3332,  # compiling in the course of a run
     "tools": 4356,
     "transport": 2084,  # a separate link for runs with hosts
-    "tests": 37_824,  # the links of all pages, compiled updates
+    "tests": 38_067,  # the links of all pages, compiled updates and when they pay
     "benchmarks": 8484,  # the table of commands, hosts, and wrong lines that tests must see
 }
 """Lines of code per room, and in the folders beside the package: without blanks, comments and
 docstrings."""
 
-MAX_MODULES = 257
+MAX_MODULES = 258  # compiling in the course of a run
 
 MAX_LOADED: Mapping[str, int] = {
     "asyncrl": 0,

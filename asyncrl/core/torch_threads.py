@@ -63,11 +63,7 @@ def limit_of_user() -> int | None:
 def are_adaptive(config: object, agent: object) -> bool:
     """Whether this agent's number of threads may change during learning.
 
-    It may if the setting `threads` is `auto` and the agent computes on the CPU, not compiled:
-    compiled code is made for one number of threads.
+    It may if the setting `threads` is `auto` and the agent computes on the CPU.
     """
-    return (
-        getattr(config, "threads", None) == "auto"
-        and str(getattr(agent, "device", "")) == "cpu"
-        and getattr(config, "accelerate", "off") == "off"
-    )
+    is_auto = getattr(config, "threads", None) == "auto"
+    return is_auto and str(getattr(agent, "device", "")) == "cpu"

@@ -74,7 +74,7 @@ class Callbacks:
                 left.remove(kept)
                 with _naming(callback, "restore"):
                     callback.restore(self._trainer, json.loads(kept[1]))
-        for name, _ in left:
+        for name in (name for name, state in left if state != "{}"):
             _logger.warning(
                 "the checkpoint contains the state of a callback %s, which this run does not have",
                 name,

@@ -15,6 +15,7 @@ from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.resume import first_incarnation
 from asyncrl.core.agent import Agent
+from asyncrl.core.callback import Callback
 from asyncrl.core.env import MakeBatchEnv, source_of
 from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.core.evaluator import MakeEvaluator
@@ -85,6 +86,7 @@ def build_async_trainer(config: RunConfig, make_env: MakeBatchEnv, parts: Parts)
         )
         source = share.source(actors, learner, opened.checkpointer)
         site = share.evaluation or _evaluation(config, actors, evaluate, learner, closing)
+        parts["callbacks"] = [*parts.get("callbacks", ()), *_compiling(plan, learner, parts)]
         trainer = trainer_of(
             AsyncTrainer, config, parts, opened, learner, source, spec=plan.spec, evaluation=site
         )
@@ -193,6 +195,15 @@ def _served(
     from asyncrl.run.inference import ServedInference  # noqa: PLC0415  # few runs
 
     return ServedInference(plan, transport.inference(directory), admit)
+
+
+def _compiling(plan: RunPlan, learner: Agent, parts: Parts) -> list[Callback]:
+    """Return what compiles optimisation steps in the course of the run, if that is asked for."""
+    if getattr(plan.agent, "accelerate", "off") != "auto":
+        return []
+    from asyncrl.run.compiling import compiled_in_mid_run  # noqa: PLC0415  # many runs are short
+
+    return compiled_in_mid_run(plan, learner, parts)
 
 
 def _follow_goals(plan: RunPlan, proxy: ReplayBufferProxy, kwargs: Mapping[str, Any]) -> None:

@@ -34,8 +34,8 @@ then."""
 class Accelerated:
     """Runs an update as `how` says, with networks in training mode meanwhile, as for dropout.
 
-    Every call is one update, including those before a graph is captured. The next call of a graph
-    overwrites the tensors that it has returned, except scalars.
+    It is compiled after `compile`. Every call is one update, including those before a graph is
+    captured. The next call of a graph overwrites the tensors that it has returned, except scalars.
     """
 
     def __init__(
@@ -50,11 +50,7 @@ class Accelerated:
                 "agent.accelerate='graphs' captures CUDA graphs, but the learner computes on "
                 f"{device}; set agent.device to cuda, or agent.accelerate to off"
             )
-        if how == "compile":
-            from asyncrl.agents.parts.one_graph import OneGraph  # noqa: PLC0415  # slow
-
-            update = OneGraph(update, device)
-        self._update = update
+        self._update, self._device = update, device
         self._graphs = _Graphs(update, device) if how == "graphs" else None
         layers = [layer for network in learning for layer in network.modules()]
         # `nn.Module.train` looks up and checks each layer's attributes each time, which takes a
@@ -82,6 +78,12 @@ class Accelerated:
                 flags["training"] = False
             for network in self._networks:
                 network.eval()
+
+    def compile(self) -> None:
+        """Run the update compiled from the next call on, as the setting `compile` has it."""
+        from asyncrl.agents.parts.one_graph import OneGraph  # noqa: PLC0415  # slow
+
+        self._update = OneGraph(self._update, self._device)
 
 
 class _Graphs:

@@ -56,7 +56,7 @@ Part = (
 """What an agent's state consists of."""
 
 
-Acceleration = Literal["off", "compile", "graphs"]
+Acceleration = Literal["auto", "off", "compile", "graphs"]
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -80,13 +80,18 @@ class TorchConfig(ABC):
     of built-in networks stay in float32. On a CPU without instructions for bfloat16 (`avx512_bf16`
     or `amx_bf16` in /proc/cpuinfo), steps with bfloat16 can take three times as long."""
 
-    accelerate: Acceleration = "off"
+    accelerate: Acceleration = "auto"
     """`graphs` captures an optimisation step on a GPU once and replays it; it pays off for all but
     large networks. `compile` translates the whole step, with gradients and Adam, into one function
     of machine code: on a CPU a step of SAC, TD3, DQN or PPO then takes a quarter to a half less
-    time. Compiling takes about a minute at first and ten seconds in later runs, which find the code
-    in the directory that a log line names. Where something in a step cannot be compiled, such as a
-    recurrent layer in torch 2.13, a log line says what, and the step runs as with `off`."""
+    time. Compiling takes half a minute at first and five seconds in later runs, which find the code
+    in the directory that a log line names, `TORCHINDUCTOR_CACHE_DIR`. Where something in a step
+    cannot be compiled, such as a recurrent layer in torch 2.13, a log line says what, and the step
+    runs as with `off`. `auto` begins as `off`. If more than four minutes of optimisation are ahead,
+    a process of low priority compiles the step; the learner then waits five seconds, and continues
+    as with `compile`. That takes actors, an agent and networks of asyncrl that learn from
+    transitions on a CPU, a C++ compiler, and no recorded order. All other runs, also those that
+    repeat bit for bit, stay as with `off`."""
 
     normalize_obs: bool = False
     """Normalise observations by their running mean and standard deviation. Images
@@ -114,7 +119,7 @@ class TorchConfig(ABC):
                 f"agent.accumulate={self.accumulate} has no effect on {type(self).__name__}, which "
                 "does not support gradient accumulation; set it to 1, and use smaller batches"
             )
-        if self.accumulate > 1 and self.accelerate != "off":
+        if self.accumulate > 1 and self.accelerate in {"compile", "graphs"}:
             raise ConfigError(
                 f"agent.accumulate={self.accumulate} computes parts of a batch twice to save "
                 f"memory, which agent.accelerate={self.accelerate!r} would undo; set only one of "

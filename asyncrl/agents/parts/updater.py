@@ -365,8 +365,8 @@ class Updater:
     its batch, of trajectories those that are transitions. An update whose means are over others
     sets it."""
 
-    repeatable: Columns | None = None
-    """The newest batch, for a step without one; with several ranks only."""
+    newest_batch: Columns | None = None
+    """The one that was last learned from, or is now; None before the first."""
 
     def __init__(
         self,
@@ -409,6 +409,7 @@ class Updater:
         if config.accelerate == "compile":
             for optimizer in optimizers.values():
                 optimizer.prepare_graph()
+            self.inner.compile()
         self._name, self._accelerate = type(agent).__name__, config.accelerate
         self._newest: tuple[Tensor, ...] | None = None
         """The priority of each row of the last batch, or values and their targets, or nothing; None
@@ -434,6 +435,7 @@ class Updater:
         try:
             with self._matmul(), flushed_denormals():
                 data = {**self._move(batch), **draws}
+                self.newest_batch = batch
                 if not self.over.alone:
                     self._begin_with_all(batch, data)
                 metrics = self._run(data)
@@ -449,7 +451,7 @@ class Updater:
 
     def join(self, ranks: Ranks, modules: Iterable[nn.Module]) -> None:
         """Compute with all ranks from now on, and so let the normalisation among modules."""
-        if self._accelerate != "off":
+        if self._accelerate in {"compile", "graphs"}:
             raise ConfigError(
                 f"agent.accelerate={self._accelerate!r} cannot be combined with several learners, "
                 f"{ranks.world} here, which add up their gradients in the middle of an update; set "
@@ -468,7 +470,6 @@ class Updater:
 
     def _begin_with_all(self, batch: Columns, data: dict[str, Tensor]) -> None:
         """Count rows, and divide importance weights by the largest of all ranks."""
-        self.repeatable = batch
         self.rows = int(batch["mask"].sum()) if "mask" in batch else len(batch["reward"])
         if "weight" not in data:
             return
@@ -662,6 +663,13 @@ class UpdatingAgent(TorchAgent, ABC):
         self.version = ModelVersion(self.version + 1)
         return metrics
 
+    def compile(self) -> None:
+        """Update from the next step on as `agent.accelerate=compile` does from the first."""
+        for part in self.parts.values():
+            if isinstance(part, FastOptimizer):
+                part.prepare_graph()
+        self.updater.inner.compile()
+
     def join(self, ranks: Ranks) -> None:
         """Compute with all ranks from now on, see `core/ranks.py`."""
         networks = [part for part in self.parts.values() if isinstance(part, nn.Module)]
@@ -673,7 +681,7 @@ class UpdatingAgent(TorchAgent, ABC):
 
     def opt_without_batch(self) -> Mapping[str, Tensor]:
         """Do a step with the other ranks, with no rows here; return its numbers."""
-        batch = self.updater.repeatable
+        batch = self.updater.newest_batch
         if batch is None:
             raise ValueError(
                 "a rank without a batch repeats its newest one, and there was none yet"

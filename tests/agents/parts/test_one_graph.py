@@ -33,8 +33,11 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Leave out machine code, which takes a minute to make: run the traced operations."""
     compiling = torch.compile
 
-    def trace(update: Callable[..., Any], *, fullgraph: bool, **_: object) -> Callable[..., Any]:
-        return compiling(update, backend="aot_eager", fullgraph=fullgraph)
+    def trace(
+        update: Callable[..., Any], *, fullgraph: bool, options: dict[str, Any]
+    ) -> Callable[..., Any]:
+        checks = {"guard_filter_fn": options["guard_filter_fn"]}
+        return compiling(update, backend="aot_eager", fullgraph=fullgraph, options=checks)
 
     monkeypatch.setattr(torch, "compile", trace)
     counters.clear()
@@ -96,6 +99,33 @@ def test_schedules_are_not_compiled_in(name: str) -> None:
             agent.opt(batch_for(case, number))
     check_alike(*((agent.state(), {}) for agent in agents))
     assert counters["stats"]["unique_graphs"] == 1 + (name in TWICE.split())
+
+
+@pytest.mark.usefixtures("traced")
+def test_number_of_threads_can_change_in_mid_run() -> None:
+    agent = CASES["dqn"].changed(accelerate="compile").build()
+    before = torch.get_num_threads()
+    try:
+        for number in range(3):
+            torch.set_num_threads(1 + number)
+            agent.opt(batch_for(CASES["dqn"], number))
+    finally:
+        torch.set_num_threads(before)
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("name", ["dqn", "sac", "td3"])
+def test_agent_changes_to_compiled_updates_in_mid_run(name: str) -> None:
+    case = CASES[name]
+    agents = [case.build(), case.changed(accelerate="auto").build()]
+    batches = weighted_batches(case, 8)
+    for agent in agents:
+        learned(agent, batches[:4])
+    assert not counters["stats"]["unique_graphs"]
+    agents[1].compile()  # type: ignore[attr-defined]  # of updating agents
+    check_alike(*(learned(agent, batches[4:]) for agent in reversed(agents)))
+    assert counters["stats"]["unique_graphs"] > 0
 
 
 @pytest.mark.usefixtures("traced")
