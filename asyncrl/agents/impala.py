@@ -140,18 +140,15 @@ class IMPALAAgent(TrajectoryAgent):
         mask = data["mask"]
         nothing = reward.new_zeros(len(reward), 0)
         played = TrajectoryBatch(obs, mask, data.get(MEMORY, nothing))
-        unroll = self.net.unroll
-        outputs, values = self.updater(unroll, obs, played.memory, played.begins)
+        outputs, values = self.updater(self.net.unroll, obs, played.memory, played.begins)
         outputs = outputs[:, :-1]
         log_prob = self.net.head.log_prob(outputs, data[self.net.head.sampler.column])
         log_rhos = log_prob.detach() - data[LOG_PROB]
         config = self.config
+        rows = reward, data["discount"], mask, values.detach()
         targets, advantages = vtrace(
             log_rhos,
-            reward,
-            data["discount"],
-            mask,
-            values.detach(),
+            *rows,
             lambda_=config.lambda_,
             clip_rho=config.clip_rho,
             clip_c=config.clip_c,

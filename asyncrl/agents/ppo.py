@@ -264,11 +264,7 @@ class PPOAgent(TrajectoryAgent):
             columns=read_columns(self.net),
             hidden=config.hidden if config.network is None else (),
         )
-        self.parts |= {
-            "value_norm": self.value_norm,
-            "adam": self.adam,
-            "order": self.order,
-        }
+        self.parts |= {"value_norm": self.value_norm, "adam": self.adam, "order": self.order}
 
     def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """Learn from a batch of trajectories, several times."""

@@ -40,6 +40,7 @@ from asyncrl.agents.parts.networks import (
     MakeNetwork,
     NetworkInput,
     allowed_only,
+    each_field,
     encoder_layers,
     hidden_layers,
     n_actions,
@@ -223,9 +224,7 @@ class R2D2Agent(QAgent):
 
 
 def _rows(obs: NetworkInput, which: slice) -> NetworkInput:
-    if isinstance(obs, Tensor):
-        return obs[:, which]
-    return {name: field[:, which] for name, field in obs.items()}
+    return each_field(obs, lambda field: field[:, which])
 
 
 def _make_encoder(

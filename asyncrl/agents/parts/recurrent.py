@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents.parts.choosing import CoreKind, memory_size
-from asyncrl.agents.parts.networks import NetworkInput
+from asyncrl.agents.parts.networks import NetworkInput, each_field
 
 
 class RecurrentCore(nn.Module):
@@ -84,10 +84,5 @@ class RecurrentCore(nn.Module):
 def each_row(encode: Callable[[NetworkInput], Tensor], inputs: NetworkInput) -> Tensor:
     """Apply a function of inputs (N, ...) to rows (B, T, ...); return (B, T, ...) again."""
     some = inputs if isinstance(inputs, Tensor) else next(iter(inputs.values()))
-    flat: NetworkInput
-    if isinstance(inputs, Tensor):
-        flat = inputs.flatten(0, 1)
-    else:
-        flat = {name: field.flatten(0, 1) for name, field in inputs.items()}
-    encoded = encode(flat)
+    encoded = encode(each_field(inputs, lambda field: field.flatten(0, 1)))
     return encoded.reshape(*some.shape[:2], *encoded.shape[1:])
