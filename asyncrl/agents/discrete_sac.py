@@ -170,7 +170,7 @@ class DiscreteSACAgent(UpdatingAgent):
         self.masked = spec.masked
         settings = config.alpha, config.initial_alpha, config.alpha_learning_rate
         # improved by the excess entropy
-        self.temperature = Temperature(*settings, 0.0, device, config.accelerate)
+        self.temperature = Temperature(*settings, 0.0, device)
         self.updater = Updater(
             self,
             config,

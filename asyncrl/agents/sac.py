@@ -43,7 +43,6 @@ from asyncrl.agents.parts.actor_critic import ActorCritic, ActorCriticConfig, ma
 from asyncrl.agents.parts.choosing import ChooserSpec, SquashedChooser
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, pick_device
 from asyncrl.agents.parts.optimizers import FastOptimizer, FusedAdam
-from asyncrl.agents.parts.torch_agent import Acceleration
 from asyncrl.agents.parts.updater import TargetNetwork
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Finite, NotNegative, Positive, Within
@@ -60,15 +59,12 @@ class Temperature:
         learning_rate: float,
         target_entropy: float,
         device: torch.device,
-        how: Acceleration,
     ) -> None:
-        """Adapt the temperature if `alpha` is None; `how` updates run."""
+        """Adapt the temperature if `alpha` is None."""
         self._fixed = None if alpha is None else torch.tensor(alpha).to(device)
         self._target_entropy = target_entropy
         self._log_alpha = torch.tensor(math.log(initial_alpha), device=device)
         self._adam = FusedAdam([self._log_alpha], learning_rate)
-        if how == "compile":
-            self._adam.prepare_graph()
 
     @property
     def parts(self) -> dict[str, Tensor | FastOptimizer]:
@@ -124,7 +120,7 @@ class SquashedConfig(ActorCriticConfig):
         """Return the temperature for this number of action dimensions."""
         aim = -float(n_dimensions) if self.target_entropy is None else self.target_entropy
         settings = self.alpha, self.initial_alpha, self.alpha_learning_rate
-        return Temperature(*settings, aim, device, self.accelerate)
+        return Temperature(*settings, aim, device)
 
 
 def sample_action(actor_output: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

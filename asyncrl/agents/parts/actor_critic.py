@@ -131,6 +131,8 @@ class ActorCritic(UpdatingAgent):
         self.bounds = Bounds(spec, config.algorithm)
         with seeded(context.seed + 1):
             self.critics = self.make_critics(spec).to(device).eval()
+        # Not of flat vectors: they save less than 1 % of a step with 256 units, 3 % with 64, and
+        # other optimizers could not share parameters.
         self.actor_adam = FusedAdam(learning_parameters(self.actor), config.actor_learning_rate)
         self.critic_adam = FusedAdam(learning_parameters(self.critics), config.critic_learning_rate)
         self.noise_generator = torch.Generator(device).manual_seed(context.seed)

@@ -35,6 +35,8 @@ class FastOptimizer(ABC):
         self._flat = self.leaves[0] is not self.params[0]
         self.moments = [[torch.zeros_like(p) for p in self.params] for _ in self.slots]
         """Of each slot, those of all parameters."""
+        self._by_leaf = self._views_by_leaf()
+        """Parameters and moments as `leaves` have them, for compiled updates."""
         self.schedule = learning_rate if isinstance(learning_rate, Schedule) else None
         self._made_with = value_at(learning_rate, 0)
         device = self.params[0].device
@@ -42,6 +44,15 @@ class FastOptimizer(ABC):
         self._rate = torch.tensor(self._made_with, device=device)
         self._reads_rate = self.schedule is not None and device.type != "cpu"
         self.learning_rate = self._made_with
+
+    @torch.no_grad()
+    def _views_by_leaf(self) -> list[list[Tensor]]:
+        owned = [leaves_of(param) for param in self.params]
+        moments = [
+            [view for pair in zip(slot, owned, strict=True) for view in _views(*pair)]
+            for slot in self.moments
+        ]
+        return [[leaf if leaf.ndim else leaf.view(1) for leaf in self.leaves], *moments]
 
     @property
     def learning_rate(self) -> float:
@@ -53,8 +64,7 @@ class FastOptimizer(ABC):
         self._learning_rate = rate
         self.shown_rate = torch.tensor(rate)
         """The learning rate, as a number to record."""
-        if self._reads_rate:
-            self._rate.fill_(rate)
+        self._rate.fill_(rate)
 
     def set_rate_at(self, env_steps: int) -> float:
         """Set the learning rate from the schedule, if there is one; return it."""
@@ -82,19 +92,7 @@ class FastOptimizer(ABC):
 
     @abstractmethod
     def step(self, gradients: list[Tensor]) -> None:
-        """Take one step with what `gradients` returned; it compiles after `prepare_graph`."""
-
-    @torch.no_grad()
-    def prepare_graph(self) -> None:
-        """Create views of the moments for each of `leaves`, for compiled updates."""
-        self._reads_rate = True
-        self._rate.fill_(self._learning_rate)
-        owned = [leaves_of(param) for param in self.params]
-        self._by_leaf = [
-            [view for pair in zip(slot, owned, strict=True) for view in _views(*pair)]
-            for slot in self.moments
-        ]
-        self._by_leaf.insert(0, [leaf if leaf.ndim else leaf.view(1) for leaf in self.leaves])
+        """Take one step with what `gradients` returned."""
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors to save: the moments, and the initial and the current rate."""

@@ -407,8 +407,6 @@ class Updater:
         self.inner = Accelerated(inner or agent.update, config.accelerate, device, learning)
         self._run = agent.update if inner else self.inner
         if config.accelerate == "compile":
-            for optimizer in optimizers.values():
-                optimizer.prepare_graph()
             self.inner.compile()
         self._name, self._accelerate = type(agent).__name__, config.accelerate
         self._newest: tuple[Tensor, ...] | None = None
@@ -665,9 +663,6 @@ class UpdatingAgent(TorchAgent, ABC):
 
     def compile(self) -> None:
         """Update from the next step on as `agent.accelerate=compile` does from the first."""
-        for part in self.parts.values():
-            if isinstance(part, FastOptimizer):
-                part.prepare_graph()
         self.updater.inner.compile()
 
     def join(self, ranks: Ranks) -> None:
