@@ -268,6 +268,7 @@ def test_process_that_does_not_compile_leaves_the_run_as_it_is(
 
 @pytest.mark.slow
 @pytest.mark.processes
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
 @pytest.mark.timeout(300)  # machine code takes half a minute to make
 @pytest.mark.usefixtures("eager_to_compile")
 def test_run_has_its_steps_compiled_and_learns_on(caplog: pytest.LogCaptureFixture) -> None:
