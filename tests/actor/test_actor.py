@@ -57,6 +57,7 @@ class FakeLink:
         self.reports: list[ActorReport] = []
         self.drained_s: list[float] = []
         self.drained_at_s = float("inf")
+        self.waits = 0
         self.on_wait: Callable[[], None] = lambda: None
         self.wanted = EnvChange()
 
@@ -114,6 +115,7 @@ class FakeLink:
     def _wait(self, timeout_s: float) -> None:
         self.now_s += timeout_s
         if timeout_s:
+            self.waits += 1
             self.on_wait()
 
 
@@ -225,19 +227,16 @@ def test_actor_that_is_not_let_in_waits_and_leaves_its_manager_to_judge() -> Non
     stage = Stage(4)
     stage.stop_after(1)
     stage.link.open = False
-    waits = 0
 
     def open_after_an_hour() -> None:
-        nonlocal waits
-        waits += 1
         assert stage.progress.waits == stage.progress.turns == []
         assert stage.env.seeds == []
         stage.link.open = stage.link.now_s > 3600
 
     stage.link.on_wait = open_after_an_hour
     stage.actor.run(HELLO, seed=7)
-    assert set(stage.link.calls[:waits]) == {"hello"}
-    assert waits > 10_000, "it waits in slices"
+    assert set(stage.link.calls[: stage.link.waits]) == {"hello"}
+    assert stage.link.waits > 10_000, "it waits in slices"
     assert stage.env.actions == [[4, 4]]
 
 
@@ -245,20 +244,18 @@ def test_actor_that_is_not_let_in_waits_and_leaves_its_manager_to_judge() -> Non
 @pytest.mark.fault("F31")
 def test_nothing_acts_before_the_first_model() -> None:
     stage = Stage()
-    waits = 0
 
     def publish_on_the_third_wait() -> None:
-        nonlocal waits
-        waits += 1
         assert stage.env.seeds == []
-        assert stage.progress.waits == [True] * waits, "said again with each slice of the wait"
-        if waits == 3:
+        slices = stage.link.waits
+        assert stage.progress.waits == [True] * slices, "said again with each slice of the wait"
+        if stage.link.waits == 3:
             stage.link.models = FakeLink(0).models
 
     stage.link.on_wait = publish_on_the_third_wait
     stage.policy.train(False)
     stage.actor.start(seed=1)
-    assert waits == 3
+    assert stage.link.waits == 3
     assert stage.policy.training, "it explores"
     assert stage.progress.waits == [True] * 4 + [False]
     stage.actor.run_step()
@@ -421,21 +418,18 @@ def test_actor_acts_for_what_is_granted_with_the_newest_model() -> None:
     stage = Stage(0, length=100)
     stage.stop_after(4)
     stage.link.granted = 1
-    waits = 0
 
     def want_more_on_the_third_wait() -> None:
-        nonlocal waits
-        waits += 1
         assert stage.progress.waits[-1] is True
         assert stage.env.actions == [[0, 0]] * 2, "all of the first message"
         assert len(stage.sent()) == 4, "which is sent without the step that follows it"
-        stage.link.models += FakeLink(waits).models
-        if waits == 3:
+        stage.link.models += FakeLink(stage.link.waits).models
+        if stage.link.waits == 3:
             stage.link.granted = 2
 
     stage.link.on_wait = want_more_on_the_third_wait
     stage.actor.run(HELLO, seed=1)
-    assert waits == 3
+    assert stage.link.waits == 3
     assert stage.progress.waits[-1] is False
     assert stage.env.actions[2:] == [[3, 3]] * 2
     assert sum(stage.link.reports[-1].shares.values()) > 0
@@ -445,19 +439,16 @@ def test_actor_acts_for_what_is_granted_with_the_newest_model() -> None:
 def test_actor_without_credit_waits_for_it() -> None:
     stage = Stage(0)
     stage.link.credit = 1
-    waits = 0
 
     def credit_on_the_fifth_wait() -> None:
-        nonlocal waits
-        waits += 1
         assert stage.progress.waits[-1] is True
-        if waits == 5:
+        if stage.link.waits == 5:
             stage.link.credit = 10**9
 
     stage.link.on_wait = credit_on_the_fifth_wait
     stage.stop_after(12)
     stage.actor.run(HELLO, seed=1)
-    assert waits == 5
+    assert stage.link.waits == 5
     model, credit = [True, False], [True] * 6 + [False]
     assert stage.progress.waits == model + credit
     assert len(stage.sent()) == stage.outbox.produced == 24

@@ -53,6 +53,16 @@ def linear_value(spec: EnvSpec) -> Linear:  # noqa: ARG001  # of any space
     return Linear(3, 1)
 
 
+SETTINGS: dict[str, Any] = {
+    "device": "cpu",
+    "actor_network": linear_actor,
+    "critic_network": linear_critic,
+    "initial_log_std": LOG_STD,
+    "learning_rate": LEARNING_RATE,
+    "tau": 0.1,
+}
+
+
 def randomize(module: nn.Module, seed: int) -> None:
     """Give a module numbers of normal size, in place."""
     generator = torch.Generator().manual_seed(seed)

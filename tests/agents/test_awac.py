@@ -13,14 +13,9 @@ from asyncrl.core.types import Array, Columns
 from tests.agents import cloning
 
 CONFIG = AWACConfig(
-    device="cpu",
-    actor_network=cloning.linear_actor,
-    critic_network=cloning.linear_critic,
-    initial_log_std=cloning.LOG_STD,
-    learning_rate=cloning.LEARNING_RATE,
     temperature=2.0,
     max_weight=1.5,
-    tau=0.1,
+    **cloning.SETTINGS,
 )
 
 

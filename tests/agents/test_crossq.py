@@ -9,16 +9,7 @@ import pytest
 
 from asyncrl.agents.crossq import CrossQAgent, CrossQConfig
 from asyncrl.core.types import Array, Columns
-from tests.agents.squashed import (
-    RATES,
-    arrays_of,
-    check_losses_and_steps,
-    drawn_noise,
-    randomize,
-    sampled,
-    scaled,
-    weighted,
-)
+from tests.agents import squashed
 from tests.agents.test_sac import CONTEXT, HIGH, LOW, SPEC, batch_of
 
 EPSILON = 1e-3
@@ -107,10 +98,10 @@ class NaiveCrossQ:
     def __init__(self, agent: CrossQAgent, batch: Columns, alpha: float, *, warm: bool) -> None:
         self.batch = {name: column.astype(np.float64) for name, column in batch.items()}
         self.rows, self.alpha = len(batch["obs"]), alpha
-        self.noise, self.warm = drawn_noise(CONTEXT.seed, self.rows, 2), warm
-        self.actor, self.actor_runs = arrays_of(agent.model), running_of(agent.model)
+        self.noise, self.warm = squashed.drawn_noise(CONTEXT.seed, self.rows, 2), warm
+        self.actor, self.actor_runs = squashed.arrays_of(agent.model), running_of(agent.model)
         self.n_critics = agent.config.n_critics
-        self.critics, self.critic_runs = arrays_of(agent.critics), runs_of_critics(agent)
+        self.critics, self.critic_runs = squashed.arrays_of(agent.critics), runs_of_critics(agent)
 
     def each(self, critics: list[Array]) -> list[list[Array]]:
         return each_critic(critics, self.n_critics)
@@ -119,12 +110,12 @@ class NaiveCrossQ:
         obs = self.batch[name]
         answers, _ = naive_pass(actor, self.actor_runs, obs, learning=learning, warm=self.warm)
         noise = self.noise[1 if learning else 0]
-        pairs = [sampled(*row) for row in zip(answers, noise, strict=True)]
+        pairs = [squashed.sampled(*row) for row in zip(answers, noise, strict=True)]
         return np.array([a for a, _ in pairs]), np.array([log_prob for _, log_prob in pairs])
 
     def in_one_pass(self, critics: list[Array]) -> tuple[Array, Array, list[list[Array]]]:
         """Return Q(s, a), Q(s', a'), each (critics, rows), and the running numbers then."""
-        action = np.array([scaled(one, LOW, HIGH) for one in self.batch["action"]])
+        action = np.array([squashed.scaled(one, LOW, HIGH) for one in self.batch["action"]])
         next_action, _ = self.drawn(self.actor, "next_obs", learning=False)
         obs = np.concatenate([self.batch["obs"], self.batch["next_obs"]])
         x = np.concatenate([obs, np.concatenate([action, next_action])], axis=1)
@@ -168,19 +159,19 @@ def test_step_is_that_of_the_papers_equations(warm: bool) -> None:
         n_critics=3,
         target_entropy=5.0,
         renorm_warmup_opt_steps=0 if warm else 1000,
-        **RATES,
+        **squashed.RATES,
     ).build(SPEC, CONTEXT)
     for seed, network in enumerate((agent.model, agent.critics)):
-        randomize(network, seed)
-    batch = weighted(batch_of(6))
+        squashed.randomize(network, seed)
+    batch = squashed.weighted(batch_of(6))
     naive = NaiveCrossQ(agent, batch, alpha=0.3, warm=warm)
     if warm:  # corrections towards the running numbers are not learned through
         reported = agent.opt(batch)
-        actor_loss = naive.actor_loss(naive.actor, arrays_of(agent.critics))
+        actor_loss = naive.actor_loss(naive.actor, squashed.arrays_of(agent.critics))
         assert float(reported["critic_loss"]) == pytest.approx(naive.critic_loss(naive.critics))
         assert float(reported["actor_loss"]) == pytest.approx(actor_loss, rel=1e-3)
     else:
-        check_losses_and_steps(naive, agent, batch, 5.0)
+        squashed.check_losses_and_steps(naive, agent, batch, 5.0)
     _, _, runs = naive.in_one_pass(naive.critics)
     for critic, expected in zip(runs_of_critics(agent), runs, strict=True):
         for found, wanted in zip(critic, expected, strict=True):
@@ -191,9 +182,9 @@ def test_policy_and_temperature_wait_for_their_turn() -> None:
     agent = small(policy_interval_opt_steps=3, alpha_learning_rate=0.1).build(SPEC, CONTEXT)
     moved = []
     for _ in range(6):
-        before = [*arrays_of(agent.model), agent.state()["log_alpha/value"]]
+        before = [*squashed.arrays_of(agent.model), agent.state()["log_alpha/value"]]
         agent.opt(batch_of())
-        after = [*arrays_of(agent.model), agent.state()["log_alpha/value"]]
+        after = [*squashed.arrays_of(agent.model), agent.state()["log_alpha/value"]]
         changed = {not np.array_equal(p, q) for p, q in zip(before, after, strict=True)}
         assert len(changed) == 1, "both or none"
         moved += changed

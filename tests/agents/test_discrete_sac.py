@@ -26,15 +26,8 @@ SPEC = EnvSpec(BoxSpec((2,), "float32", np.zeros(2), np.ones(2)), DiscreteSpec(C
 
 
 def small(**settings: Any) -> DiscreteSACConfig:
-    return DiscreteSACConfig(
-        **{
-            "hidden": (16,),
-            "device": "cpu",
-            "random_env_steps": 0,
-            "critic_reduction": "min",
-            **settings,
-        }
-    )
+    usual = {"hidden": (16,), "device": "cpu", "random_env_steps": 0, "critic_reduction": "min"}
+    return DiscreteSACConfig(**usual | settings)
 
 
 def observations(n: int, seed: int = 0) -> Array:

@@ -12,16 +12,11 @@ from asyncrl.core.types import Array, Columns
 from tests.agents import cloning
 
 CONFIG = IQLConfig(
-    device="cpu",
-    actor_network=cloning.linear_actor,
-    critic_network=cloning.linear_critic,
     value_network=cloning.linear_value,
-    initial_log_std=cloning.LOG_STD,
-    learning_rate=cloning.LEARNING_RATE,
     expectile=0.8,
     temperature=0.5,
     max_weight=0.9,
-    tau=0.1,
+    **cloning.SETTINGS,
 )
 
 

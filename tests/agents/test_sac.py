@@ -16,16 +16,7 @@ from asyncrl.core.agent import PolicyContext, evaluation_mode
 from asyncrl.core.env import BoxSpec, EnvSpec
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.types import Array, Columns, ModelVersion
-from tests.agents.squashed import (
-    RATES,
-    arrays_of,
-    check_losses_and_steps,
-    drawn_noise,
-    randomize,
-    sampled,
-    scaled,
-    weighted,
-)
+from tests.agents import squashed
 
 CONTEXT = PolicyContext(seed=3)
 CPU = torch.device("cpu")
@@ -155,13 +146,14 @@ class NaiveSAC:
     def __init__(self, agent: SACAgent, batch: Columns, alpha: float) -> None:
         self.batch = {name: column.astype(np.float64) for name, column in batch.items()}
         self.rows, self.alpha = len(batch["obs"]), alpha
-        self.noise = drawn_noise(CONTEXT.seed, self.rows, 2)
-        self.actor = arrays_of(agent.model)
-        self.critics, self.targets = arrays_of(agent.critics), arrays_of(agent.targets)
+        self.noise = squashed.drawn_noise(CONTEXT.seed, self.rows, 2)
+        self.actor = squashed.arrays_of(agent.model)
+        self.critics = squashed.arrays_of(agent.critics)
+        self.targets = squashed.arrays_of(agent.targets)
 
     def drawn(self, actor: list[Array], obs: Array, noise: Array) -> tuple[Array, float]:
         weight, bias, out_weight, out_bias = actor
-        return sampled(out_weight @ np.maximum(weight @ obs + bias, 0.0) + out_bias, noise)
+        return squashed.sampled(out_weight @ np.maximum(weight @ obs + bias, 0.0) + out_bias, noise)
 
     def values(self, critics: list[Array], obs: Array, unit: Array) -> list[float]:
         x = np.concatenate([obs, unit])
@@ -182,7 +174,7 @@ class NaiveSAC:
     def critic_loss(self, critics: list[Array]) -> float:
         total, count = 0.0, 0
         for i, y in enumerate(self.targets_of_rows()):
-            unit = scaled(self.batch["action"][i], LOW, HIGH)
+            unit = squashed.scaled(self.batch["action"][i], LOW, HIGH)
             for q in self.values(critics, self.batch["obs"][i], unit):
                 total += self.batch["weight"][i] * (q - y) ** 2
                 count += 1
@@ -203,15 +195,15 @@ class NaiveSAC:
 
 @pytest.mark.parametrize(("target_entropy", "n_critics"), [(-2.0, 2), (5.0, 3)])
 def test_step_is_that_of_the_papers_equations(target_entropy: float, n_critics: int) -> None:
-    settings = {"target_entropy": target_entropy, "n_critics": n_critics} | RATES
+    settings = {"target_entropy": target_entropy, "n_critics": n_critics} | squashed.RATES
     agent = small(hidden=(5,), initial_alpha=0.3, **settings).build(SPEC, CONTEXT)
     for seed, network in enumerate((agent.model, agent.critics, agent.targets)):
-        randomize(network, seed)
-    batch = weighted(batch_of(6))
+        squashed.randomize(network, seed)
+    batch = squashed.weighted(batch_of(6))
     naive = NaiveSAC(agent, batch, alpha=0.3)
-    check_losses_and_steps(naive, agent, batch, target_entropy)
-    pairs = zip(naive.targets, arrays_of(agent.critics), strict=True)
-    for slow, (old, new) in zip(arrays_of(agent.targets), pairs, strict=True):
+    squashed.check_losses_and_steps(naive, agent, batch, target_entropy)
+    pairs = zip(naive.targets, squashed.arrays_of(agent.critics), strict=True)
+    for slow, (old, new) in zip(squashed.arrays_of(agent.targets), pairs, strict=True):
         np.testing.assert_allclose(slow, 0.995 * old + 0.005 * new, rtol=1e-4, atol=1e-6)
 
 

@@ -83,20 +83,16 @@ def test_row_of_saves_that_ends_at_any_system_call(
 @pytest.mark.skipif(bool(no_mounts()), reason=no_mounts())
 def test_disk_that_is_really_full_costs_the_new_checkpoint_only(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "1M") as disk:
-        only_the_new_checkpoint_is_lost(disk)
-
-
-def only_the_new_checkpoint_is_lost(disk: Path) -> None:
-    checkpointer = Checkpointer(disk / "run")
-    checkpointer.save("1", groups(1), {})
-    large = {"model": {"weight": np.ones(1 << 18)}}
-    before = sorted(path.name for path in (disk / "run").iterdir())
-    with pytest.raises(CheckpointError, match=r"/2: No space left on device"):
-        checkpointer.save("2", large, {})
-    assert sorted(path.name for path in (disk / "run").iterdir()) == before
-    checkpointer.save("3", groups(3), {})
-    assert value_of(checkpointer.load("1")) == 1
-    assert value_of(checkpointer.load_latest()) == 3
+        checkpointer = Checkpointer(disk / "run")
+        checkpointer.save("1", groups(1), {})
+        large = {"model": {"weight": np.ones(1 << 18)}}
+        before = sorted(path.name for path in (disk / "run").iterdir())
+        with pytest.raises(CheckpointError, match=r"/2: No space left on device"):
+            checkpointer.save("2", large, {})
+        assert sorted(path.name for path in (disk / "run").iterdir()) == before
+        checkpointer.save("3", groups(3), {})
+        assert value_of(checkpointer.load("1")) == 1
+        assert value_of(checkpointer.load_latest()) == 3
 
 
 # --- damage --------------------------------------------------------------------------------------

@@ -110,59 +110,54 @@ def logs_and_prints(progress: Progress) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class StartsHelpers:
-    """Starts a process in its own group and one in another session, and notes their numbers."""
+class Notes:
+    """Leaves notes in a file, which is there once it is complete."""
 
     def __init__(self, notes: Path) -> None:
         self.notes = notes
+        self.draft = notes.with_suffix(".draft")
+
+    def write(self, *pids: int) -> None:
+        self.draft.write_text(" ".join(map(str, pids)))
+        self.draft.rename(self.notes)
+
+
+class StartsHelpers(Notes):
+    """Starts a process in its own group and one in another session, and notes their numbers."""
 
     def __call__(self, progress: Progress) -> None:
         command = [sys.executable, "-c", "import time; time.sleep(600)"]
         near = subprocess.Popen(command)
         far = subprocess.Popen(command, start_new_session=True)
-        draft = self.notes.with_suffix(".draft")
-        draft.write_text(f"{os.getpid()} {near.pid} {far.pid}")
-        draft.rename(self.notes)
+        self.write(os.getpid(), near.pid, far.pid)
         progress.turn(0)
         forever()
 
 
-class LeavesOrphan:
+class LeavesOrphan(Notes):
     """Starts a process in another session that loses its parent at once, and notes its number."""
 
-    def __init__(self, notes: Path) -> None:
-        self.notes = notes
-
     def __call__(self, progress: Progress) -> None:
-        draft = self.notes.with_suffix(".draft")
-        command = f"sleep 600 & echo $! > {draft}; mv {draft} {self.notes}"
+        command = f"sleep 600 & echo $! > {self.draft}; mv {self.draft} {self.notes}"
         subprocess.run(["sh", "-c", command], start_new_session=True, check=True)
         progress.turn(0)
         forever()
 
 
-class ForksAway:
+class ForksAway(Notes):
     """Forks a process into another session, and notes its number: one that loads nothing again."""
-
-    def __init__(self, notes: Path) -> None:
-        self.notes = notes
 
     def __call__(self, progress: Progress) -> None:
         if not os.fork():
             os.setsid()
-            draft = self.notes.with_suffix(".draft")
-            draft.write_text(str(os.getpid()))
-            draft.rename(self.notes)
+            self.write(os.getpid())
             forever()
         progress.turn(0)
         forever()
 
 
-class NotesSurroundings:
+class NotesSurroundings(Notes):
     """Writes down what an actor sees of the process it runs in."""
-
-    def __init__(self, notes: Path) -> None:
-        self.notes = notes
 
     def __call__(self, progress: Progress) -> None:
         handler = signal.getsignal(signal.SIGINT)
@@ -188,11 +183,8 @@ def descriptors(pid: int) -> list[str]:
     return links
 
 
-class LooksWhileUnpickled:
+class LooksWhileUnpickled(Notes):
     """Writes down the process's descriptors while its function is unpickled."""
-
-    def __init__(self, notes: Path) -> None:
-        self.notes = notes
 
     def __setstate__(self, state: dict[str, Path]) -> None:
         self.__dict__ |= state

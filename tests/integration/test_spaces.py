@@ -42,10 +42,34 @@ DISCRETE = Discrete(3)
 CONTINUOUS = Box(-1, 1, (2,), np.float32)
 
 
-class FieldsEnv(gym.Env[Any, Any]):
-    """Numbers its observations one after another, and puts the number into each field."""
+class NumberedEnv(gym.Env[Any, Any]):
+    """Numbers its observations one after another, and rewards with the number of the last."""
+
+    def __init__(self, length: int) -> None:
+        self.length, self.steps, self.number = length, 0, 0
+
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+        self.steps = 0
+        return self.observed(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        obs = self.observed()
+        return obs, float(self.number), self.steps == self.length, False, {}
+
+    def observed(self) -> Any:
+        self.number += 1
+        return self.numbered(self.number)
+
+    def numbered(self, n: int) -> Any:
+        raise NotImplementedError
+
+
+class FieldsEnv(NumberedEnv):
+    """Puts the number of an observation into each of its fields."""
 
     def __init__(self, action_space: gym.Space[Any]) -> None:
+        super().__init__(length=7)
         self.action_space = action_space
         self.observation_space = Dict(
             {
@@ -54,21 +78,8 @@ class FieldsEnv(gym.Env[Any, Any]):
                 "buttons": MultiBinary(3),
             }
         )
-        self._number = 0
-        self._steps = 0
 
-    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
-        self._steps = 0
-        return self._observe(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._steps += 1
-        obs = self._observe()
-        return obs, float(self._number), self._steps == 7, False, {}
-
-    def _observe(self) -> Any:
-        self._number += 1
-        n = self._number
+    def numbered(self, n: int) -> Any:
         return {
             "camera": np.full((3, 36, 36), n % 256, np.uint8),
             "pose": (np.array([n, -n], np.float64), n % 5 + 1),
@@ -128,27 +139,16 @@ def test_actors_and_learner_train_on_several_fields(
     assert all(np.isfinite(value).all() for value in trainer.agent.model_info().params.values())
 
 
-class SampledEnv(gym.Env[Any, Any]):
-    """Emits random members of its space, keeps them, and rewards with the number of the last."""
+class SampledEnv(NumberedEnv):
+    """Emits random members of its space, and keeps them."""
 
     def __init__(self, space: gym.Space[Any], length: int) -> None:
+        super().__init__(length)
         self.observation_space = space
         self.action_space = DISCRETE
         self.emitted: list[Any] = []
-        self._length = length
-        self._steps = 0
 
-    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
-        self._steps = 0
-        return self._observe(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._steps += 1
-        obs = self._observe()
-        ended = self._steps == self._length
-        return obs, float(len(self.emitted) - 1), ended, False, {}
-
-    def _observe(self) -> Any:
+    def numbered(self, n: int) -> Any:
         self.emitted.append(self.observation_space.sample())
         return copy.deepcopy(self.emitted[-1])
 
@@ -189,7 +189,7 @@ def test_whatever_the_space_a_sample_is_what_was_emitted(
     spec, parts = batch.spec.observation, Parts(space)
     sample = buffer.sample(40)
     numbers = sample["reward"].astype(int)
-    for column, at in (("obs", numbers - 1), ("next_obs", numbers)):
+    for column, at in (("obs", numbers - 2), ("next_obs", numbers - 1)):
         packed = isinstance(spec, PackedSpec)
         stored = [*spec.unpack(sample[column]).values()] if packed else [sample[column]]
         for field, right in zip(stored, parts([env.emitted[i] for i in at]), strict=True):

@@ -31,9 +31,10 @@ class Machine:
     def room(self) -> Room:
         return Room(self.cores - self.busy, self.waits)
 
-    def run(self, seconds: float = 2.0) -> int:
-        """Learn for a while; return the number of threads at the end."""
-        end = self.now + seconds
+    def threads_with(self, busy: float = 0.0, waits: float = 0.0) -> int:
+        """Learn for a while under this load; return the number of threads at the end."""
+        self.busy, self.waits = busy, waits
+        end = self.now + 2.0
         while self.now < end:
             took_s = self.step_s / self.threads.count
             self.now += took_s
@@ -43,42 +44,24 @@ class Machine:
 
 def test_cores_that_others_leave_free_are_taken_and_returned() -> None:
     machine = Machine(cores=8, step_s=0.02)
-    assert machine.run() == 8
+    assert [machine.threads_with(busy=busy) for busy in (0.0, 5.0, 7.0, 0.0)] == [8, 3, 1, 8]
     assert machine.threads.record() == {"learner/threads": 8.0}
-    machine.busy = 5.0
-    assert machine.run() == 3
-    machine.busy = 7.0
-    assert machine.run() == 1
-    machine.busy = 0.0
-    assert machine.run() == 8
     assert machine.applied == [8, 3, 1, 8], "set when it changes, and only then"
 
 
 def test_a_core_that_is_nearly_free_counts_and_one_in_use_is_kept_a_little_longer() -> None:
-    machine = Machine(busy=0.5)
-    assert machine.run() == 1
-    machine.busy = 0.35
-    assert machine.run() == 2
-    machine.busy = 0.5
-    assert machine.run() == 2
-    machine.busy = 0.65
-    assert machine.run() == 1
+    machine = Machine()
+    assert [machine.threads_with(busy=busy) for busy in (0.5, 0.35, 0.5, 0.65)] == [1, 2, 2, 1]
 
 
 @pytest.mark.parametrize(("step_s", "expected"), [(0.0009, 1), (0.0031, 3), (0.02, 8)])
 def test_short_steps_get_few_threads(step_s: float, expected: int) -> None:
-    assert Machine(cores=8, step_s=step_s).run() == expected
+    assert Machine(cores=8, step_s=step_s).threads_with() == expected
 
 
 def test_learner_that_waits_takes_no_more_threads_or_returns_them() -> None:
-    machine = Machine(waits=0.2)
-    assert machine.run() == 1
-    machine.waits = 0.0
-    assert machine.run() == 2
-    machine.waits = 0.2
-    assert machine.run() == 2
-    machine.waits = 0.5
-    assert machine.run() == 1
+    machine = Machine()
+    assert [machine.threads_with(waits=waits) for waits in (0.2, 0.0, 0.2, 0.5)] == [1, 2, 2, 1]
 
 
 def test_room_is_the_machine_without_what_others_use(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -55,39 +56,24 @@ def eager_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Compiles(CompilerSpec):
-    """Takes no time to compile."""
+class Does(CompilerSpec):
+    """Does what a test says: by default it only reports that it has compiled."""
+
+    what: str = "reports"
 
     def run(self, peer: Any, progress: Any) -> None:
-        assert self.form["obs"][0][0] == 16
-        progress.turn(1)
-
-
-@dataclass(frozen=True, slots=True)
-class CannotCompile(CompilerSpec):
-    """Has said why, as updates do that cannot be compiled."""
-
-    def run(self, peer: Any, progress: Any) -> None:
-        logging.getLogger("asyncrl.agents").warning("runs as with agent.accelerate=off")
-        progress.turn(0)
-
-
-@dataclass(frozen=True, slots=True)
-class Fails(CompilerSpec):
-    def run(self, peer: Any, progress: Any) -> NoReturn:
-        raise OSError("no space left")
-
-
-@dataclass(frozen=True, slots=True)
-class Dies(CompilerSpec):
-    def run(self, peer: Any, progress: Any) -> NoReturn:
-        os._exit(3)
-
-
-@dataclass(frozen=True, slots=True)
-class Hangs(CompilerSpec):
-    def run(self, peer: Any, progress: Any) -> None:
-        time.sleep(10 * DEADLINE_S)
+        match self.what:
+            case "fails":
+                raise OSError("no space left")
+            case "dies":
+                os._exit(3)
+            case "hangs":
+                time.sleep(10 * DEADLINE_S)
+            case "compiles":
+                CompilerSpec.run(self, peer, progress)
+            case "reports":
+                assert self.form["obs"][0][0] == 16
+                progress.turn(1)
 
 
 class Run:
@@ -102,22 +88,6 @@ class Run:
     def last_record(self) -> Record:
         self.opt_steps += 1
         return {"opt_steps": float(self.opt_steps), "ms/opt": 1.0}
-
-
-def looked(kind: type[CompilerSpec], **spec: Any) -> CompilesInMidRun:
-    """Return a callback that has done what it does with this process, and was closed."""
-    case, run = CASES["dqn"].changed(accelerate="auto"), Run()
-    callback = CompilesInMidRun(kind(case.config, case.spec, **spec), {})
-
-    def is_over() -> bool:
-        callback.step(run)  # type: ignore[arg-type]  # what it uses of a run
-        return callback.is_over
-
-    try:
-        wait_until(is_over, DEADLINE_S, "the process has ended")
-    finally:
-        callback.close(run)  # type: ignore[arg-type]
-    return callback
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -203,7 +173,7 @@ class Counts(Callback):
 def test_run_changes_to_compiled_steps_and_learns_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(compiling, "CompilerSpec", Compiles)
+    monkeypatch.setattr(compiling, "CompilerSpec", Does)
     caplog.set_level(logging.INFO, compiling.__name__)
     counts, recorder = Counts(), MemoryRecorder()
     result = train(config(), callbacks=[counts], recorder=recorder, checkpoint_dir=tmp_path)
@@ -221,11 +191,8 @@ def test_run_changes_to_compiled_steps_and_learns_on(
 @pytest.mark.processes
 @pytest.mark.usefixtures("eager_to_compile")
 def test_run_that_ends_does_not_wait_for_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "CompilerSpec", Hangs)
-    began_s = time.monotonic()
-    result = train(config(), stop=MaxSeconds(2.0), recorder=None)
-    assert time.monotonic() - began_s < DEADLINE_S
-    assert result.opt_steps > 0
+    monkeypatch.setattr(compiling, "CompilerSpec", partial(Does, what="hangs"))
+    assert train(config(), stop=MaxSeconds(2.0), recorder=None).opt_steps > 0
 
 
 @pytest.mark.usefixtures("eager_to_compile")
@@ -251,17 +218,25 @@ def test_runs_that_repeat_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.processes
 @pytest.mark.usefixtures("eager_to_compile")
 @pytest.mark.parametrize(
-    ("kind", "why"),
-    [(Fails, "no space left"), (Dies, "code 3"), (Hangs, "more than"), (CannotCompile, "off")],
+    ("what", "why"),
+    [
+        ("fails", "no space left"),
+        ("dies", "code 3"),
+        ("hangs", "more than"),
+        ("compiles", "agent.accelerate=off"),
+    ],
 )
 def test_process_that_does_not_compile_leaves_the_run_as_it_is(
-    kind: type[CompilerSpec],
-    why: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    what: str, why: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(compiling, "_TIMEOUT_S", 0.5 if kind is Hangs else DEADLINE_S)
-    looked(kind)
+    monkeypatch.setattr(compiling, "_TIMEOUT_S", 0.5 if what == "hangs" else DEADLINE_S)
+    monkeypatch.setenv("CXX", "false")  # a compiler that fails
+    case, run = CASES["dqn"].changed(accelerate="auto"), Run()
+    callback: Any = CompilesInMidRun(Does(case.config, case.spec, what=what), {})
+    try:
+        wait_until(lambda: callback.step(run) or callback.is_over, DEADLINE_S, "the process ends")
+    finally:
+        callback.close(run)
     (said,) = warnings(caplog)
     assert why in said
 
@@ -277,14 +252,3 @@ def test_run_has_its_steps_compiled_and_learns_on(caplog: pytest.LogCaptureFixtu
     train(config(max_seconds=240.0), callbacks=[counts], recorder=None)
     assert counts.after >= 50
     assert not warnings(caplog)
-
-
-@pytest.mark.processes
-@pytest.mark.usefixtures("eager_to_compile")
-def test_bad_compiler_leaves_the_run_as_it_is(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("CXX", "false")
-    looked(CompilerSpec)
-    (said,) = warnings(caplog)
-    assert "runs as with agent.accelerate=off" in said
