@@ -196,6 +196,9 @@ def test_what_follows_a_loss_is_not_stored_before_the_actor_notices(
     assert line.actor.send(make_experience(line.sent + 1, line.peer), 0.0)
     line.until_given_up()
     line.proxy.swallowing.clear()
+    line.proxy.cut()  # or the next message might be swallowed with the old connection
+    connections = line.actor._connections
+    wait_until(lambda: connections.read() or connections.is_broken, DEADLINE_S, "the cut")
     assert line.actor.send(make_experience(line.sent + 2, line.peer), 0.0)
     wait_until(lambda: line.take() or line.learner.counters.get("after_gap"), DEADLINE_S, "a gap")
     assert line.seqs[line.peer] == arrived
