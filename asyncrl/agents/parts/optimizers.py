@@ -12,10 +12,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from asyncrl.agents.parts.schedules import Schedule, value_at
+from asyncrl.core.types import Array
 
 
 class FastOptimizer(ABC):
@@ -103,6 +105,19 @@ class FastOptimizer(ABC):
             for place, moment in enumerate(slot)
         }
 
+    def completed(self, saved: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Return a saved state with what the first checkpoints of 0.1.0 left out.
+
+        That were rates not set in the run, and moments of parameters without a gradient so far.
+        """
+        if "rates" in saved:
+            return saved
+        steps = next((value for key, value in saved.items() if key.endswith("/step")), None)
+        whole = {key: np.zeros(value.shape, np.float32) for key, value in self.state().items()}
+        if steps is not None:
+            whole |= {key: steps for key in whole if key.endswith("/step")}
+        return {**whole, "rates": np.full(2, self._made_with), **saved}
+
     @torch.no_grad()
     def load(self, saved: Mapping[str, Tensor]) -> None:
         """Load a `state` of the same names and shapes, in place.
@@ -140,7 +155,8 @@ class FusedAdam(FastOptimizer):
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors to save."""
-        return {"steps": self._steps, **super().state()}
+        counts = {f"{place}/step": step for place, step in enumerate(self._each_steps)}
+        return counts | super().state()
 
     @torch.no_grad()
     def step(self, gradients: list[Tensor]) -> None:

@@ -189,7 +189,7 @@ def changed(state: Params, **changes: Array | None) -> dict[str, Array]:
         ({"optimizer/settings": None}, "optimizer lacks settings"),
         ({"optimizer/7/exp_avg": np.zeros(1)}, "saved optimizer has 7/exp_avg"),
         ({"optimizer/0/exp_avg": np.zeros((3, 3))}, r"0/exp_avg has shape \(3, 3\)"),
-        ({"adam/steps": None}, "saved adam .* lacks steps"),
+        ({"adam/0/step": None}, "saved adam .* lacks 0/step"),
         ({"adam/0/square_avg": np.zeros((1, 2))}, "saved adam .* has 0/square_avg"),
         ({"adam/0/exp_avg": np.zeros(())}, r"exp_avg has shape .*, expected \(1, 2\)"),
         ({"random/state": None}, "saved random .* lacks state"),
@@ -210,6 +210,26 @@ def test_state_that_does_not_fit_is_refused_and_changes_nothing(
     with pytest.raises(CheckpointError, match=words):
         agent.load_state(changed(other.state(), **changes))
     assert flat(agent.state()) == before
+
+
+def test_first_checkpoints_of_optimizers_load() -> None:
+    agents = [agent_with(weight) for weight in (1.0, 2.0)]
+    for agent in agents:
+        optimizer = torch.optim.Adam(agent.model.parameters(), 0.1)
+        agent.parts |= {"torch": optimizer, "adam": FusedAdam(agent.model.parameters(), 0.1)}
+    step(agents[0], agents[0].parts["torch"])  # type: ignore[arg-type]
+    adam = agents[0].parts["adam"]
+    assert isinstance(adam, FusedAdam)
+    adam.step([torch.ones_like(param) for param in adam.params])
+    state = agents[0].state()
+    early: dict[str, Array | None] = {"torch/settings": None, "torch/group/0/lr": np.array(0.1)}
+    agents[1].load_state(changed(state, **early, **{"adam/rates": None}))
+    assert flat(agents[1].state()) == flat(state)
+    rest = [key for key in state if key.startswith("adam/1/")]
+    agents[1].load_state(changed(state, **dict.fromkeys(rest), **{"adam/rates": None}))
+    found = agents[1].state()
+    assert {float(np.abs(found[key]).sum()) for key in rest if "exp" in key} == {0.0}
+    assert found["adam/1/step"] == 1
 
 
 @pytest.mark.parametrize("name", ["gpu", "", "cuda:x"])
