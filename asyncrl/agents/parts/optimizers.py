@@ -106,17 +106,8 @@ class FastOptimizer(ABC):
         }
 
     def completed(self, saved: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return a saved state with what the first checkpoints of 0.1.0 left out.
-
-        That were rates not set in the run, and moments of parameters without a gradient so far.
-        """
-        if "rates" in saved:
-            return saved
-        steps = next((value for key, value in saved.items() if key.endswith("/step")), None)
-        whole = {key: np.zeros(value.shape, np.float32) for key, value in self.state().items()}
-        if steps is not None:
-            whole |= {key: steps for key in whole if key.endswith("/step")}
-        return {**whole, "rates": np.full(2, self._made_with), **saved}
+        """Return a saved state as it is now, if it is from the first checkpoints of 0.1.0."""
+        return saved
 
     @torch.no_grad()
     def load(self, saved: Mapping[str, Tensor]) -> None:
@@ -155,8 +146,21 @@ class FusedAdam(FastOptimizer):
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors to save."""
-        counts = {f"{place}/step": step for place, step in enumerate(self._each_steps)}
-        return counts | super().state()
+        return {"steps": self._steps, **super().state()}
+
+    def completed(self, saved: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Return a saved state; one of the first checkpoints of 0.1.0 with what they left out.
+
+        That were rates not set in the run, and moments of parameters without a gradient so far.
+        """
+        counts = [value for key, value in saved.items() if key.endswith("/step")]
+        if saved and not counts:
+            return saved
+        whole = {key: np.zeros(value.shape, np.float32) for key, value in self.state().items()}
+        whole |= {key: value for key, value in saved.items() if not key.endswith("/step")}
+        whole["steps"] = np.reshape(counts[0] if counts else 0.0, 1)
+        whole["rates"] = saved.get("rates", np.full(2, self._made_with))
+        return whole
 
     @torch.no_grad()
     def step(self, gradients: list[Tensor]) -> None:
