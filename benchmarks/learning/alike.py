@@ -58,6 +58,8 @@ def equal(config: RunConfig) -> Asked:
         case _:
             return {}
     agent = config.agent
+    # Stable-Baselines3 keeps what critics learn near one by the rewards alone.
+    norm_reward = agent.normalize_reward or getattr(agent, "normalize_values", False)
     hindsight = None
     if isinstance(config.replay, HindsightReplayConfig):
         share = config.replay.relabelled
@@ -68,7 +70,7 @@ def equal(config: RunConfig) -> Asked:
     return {
         "algorithm": name,
         "total_steps": _FOREVER,
-        "normalize": {"norm_obs": agent.normalize_obs, "norm_reward": agent.normalize_reward},
+        "normalize": {"norm_obs": agent.normalize_obs, "norm_reward": norm_reward},
         "linear": [],
         "hindsight": hindsight,
         "settings": settings,

@@ -40,10 +40,11 @@ _SHORT = (
     "times as fast",
 )
 
+_WITHOUT_ZOO = 4
 _INTRODUCTION = (
-    "Seconds from the start of a run to a return, with the command `asyncrl train --env ID`, which "
-    "chooses agent and settings itself, on 2 cores. Medians over seeds; Stable-Baselines3 runs the "
-    "same algorithm in turns with it, its evaluations not counted:"
+    "Seconds of training to a return on 2 cores with `asyncrl train --env ID`, which chooses agent "
+    "and settings itself. Medians over seeds, in turns with Stable-Baselines3 as fast as it can be "
+    "at the same algorithm; its evaluations do not count."
 )
 
 PICTURE = ROOT / "docs" / "assets" / "curves.svg"
@@ -147,16 +148,24 @@ def render(runs: Sequence[Run]) -> str:
 
 
 def render_short(runs: Sequence[Run]) -> str:
-    """Return the table for readers who have just come."""
-    pictured = [_PICTURE] if PICTURE.exists() else []
-    lines = ["", _INTRODUCTION, "", *pictured, *_head(_SHORT)]
-    for name, row, own, equal, zoo in sides(runs):
-        if name in _SMALL:
-            continue
-        texts = [own.times_text(equal), zoo.seconds(), own.times_text(zoo)]
-        cells = [_title(row), own.seconds(), equal.seconds(), *texts]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", not_faster(runs), ""])
+    """Return the table for readers who have just come; without columns that are empty."""
+    shown = [(row, *of_row) for name, row, *of_row in sides(runs) if name not in _SMALL]
+    columns = len(_SHORT) if any(zoo for *_, zoo in shown) else _WITHOUT_ZOO
+    rows = [
+        [
+            _title(row),
+            own.seconds(),
+            equal.seconds(),
+            own.times_text(equal),
+            zoo.seconds(),
+            own.times_text(zoo),
+        ]
+        for row, own, equal, zoo in shown
+    ]
+    lines = [f"{_INTRODUCTION} {not_faster(runs)}".rstrip(), ""]
+    lines += [_PICTURE] if PICTURE.exists() else []
+    lines += _head(_SHORT[:columns])
+    return "\n".join([*lines, *(f"| {' | '.join(cells[:columns])} |" for cells in rows)])
 
 
 def not_faster(runs: Sequence[Run]) -> str:

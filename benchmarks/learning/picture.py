@@ -23,7 +23,12 @@ from benchmarks.learning.commands_table import PICTURE, Side, name_of, sides
 from benchmarks.learning.rows import Row
 from benchmarks.learning.runs import Run, kept
 
-TASKS = ("halfcheetah-5000", "hopper", "walker2d", "ant", "bipedalwalker", "breakout")
+TASKS = (
+    *("halfcheetah-5000", "lunarlander-continuous", "hopper", "walker2d", "ant", "bipedalwalker"),
+    *("breakout", "halfcheetah", "cartpole", "acrobot"),
+)
+_PANELS = 6
+"""The first tasks that have runs of both sides."""
 _OURS, _PEER = "asyncrl", "Stable-Baselines3"
 _BEHIND = 1.12
 """Seconds that are shown, in units of the slower median."""
@@ -51,7 +56,7 @@ def draw(runs: Sequence[Run], tasks: Sequence[str], look: Look) -> Any:  # noqa:
     from matplotlib import pyplot  # noqa: PLC0415  # an extra
 
     panels = {name: (row, own, equal) for name, row, own, equal, _ in sides(runs) if own and equal}
-    chosen = [name for name in tasks if name in panels]
+    chosen = [name for name in tasks if name in panels][:_PANELS]
     across = min(3, len(chosen))
     style: Any = {
         "font.family": "sans-serif",
@@ -117,7 +122,7 @@ def _panel(axis: Any, row: Row, both: Mapping[str, Side], look: Look) -> None:  
                 bbox={"fc": look.ground, "ec": "none", "pad": 0.5, "alpha": 0.85},
             )
     times = both[_OURS].times_text(both[_PEER]).strip("*")
-    axis.set_title(name_of(row), loc="left", weight="bold", fontsize=10)
+    axis.set_title(name_of(row).partition("-v")[0], loc="left", weight="bold", fontsize=10)
     if times:
         axis.set_title(f"{times} times as fast", loc="right", fontsize=8.5)
     axis.set_xlim(0, last)
