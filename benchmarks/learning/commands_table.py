@@ -149,19 +149,12 @@ def render(runs: Sequence[Run]) -> str:
 
 def render_short(runs: Sequence[Run]) -> str:
     """Return the table for readers who have just come; without columns that are empty."""
-    shown = [(row, *of_row) for name, row, *of_row in sides(runs) if name not in _SMALL]
+    shown = [found for found in sides(runs) if found[0] not in _SMALL]
     columns = len(_SHORT) if any(zoo for *_, zoo in shown) else _WITHOUT_ZOO
-    rows = [
-        [
-            _title(row),
-            own.seconds(),
-            equal.seconds(),
-            own.times_text(equal),
-            zoo.seconds(),
-            own.times_text(zoo),
-        ]
-        for row, own, equal, zoo in shown
-    ]
+    rows = []
+    for _, row, own, equal, zoo in shown:
+        texts = [own.times_text(equal), zoo.seconds(), own.times_text(zoo)]
+        rows.append([_title(row), own.seconds(), equal.seconds(), *texts])
     lines = [f"{_INTRODUCTION} {not_faster(runs)}".rstrip(), ""]
     lines += [_PICTURE] if PICTURE.exists() else []
     lines += _head(_SHORT[:columns])
