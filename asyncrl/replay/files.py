@@ -156,24 +156,6 @@ def check_numbers(name: str, value: Array, count: int, dtype: str) -> Array:
     return value
 
 
-def generator_state(random: np.random.Generator) -> Array:
-    """Return the state of a random generator as JSON in bytes."""
-    return np.frombuffer(json.dumps(random.bit_generator.state).encode(), np.uint8).copy()
-
-
-def prepare_generator(random: np.random.Generator, state: Array) -> Callable[[], None]:
-    """Check a generator's state; return a function that sets it."""
-    try:
-        numbers = json.loads(state.tobytes())
-        type(random.bit_generator)().state = numbers
-    except (ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(
-            f"the saved replay's random is not a state of a {type(random.bit_generator).__name__}: "
-            f"{error}"
-        ) from error
-    return lambda: setattr(random.bit_generator, "state", numbers)
-
-
 def save_replay(buffer: ReplayBuffer, path: Path) -> Path:
     """Write a replay to disk piece by piece; return its path.
 

@@ -16,9 +16,10 @@ import numpy.typing as npt
 from asyncrl.core.declared import Count, Positive, Share
 from asyncrl.core.errors import CheckpointError, NonFiniteModel
 from asyncrl.core.replay_buffer import LARGEST_WEIGHT
+from asyncrl.core.seeding import generator_state, prepare_generator
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.types import Array, Columns, IntArray, Params
-from asyncrl.replay.files import check_numbers, generator_state, prepare_generator
+from asyncrl.replay.files import check_numbers
 from asyncrl.replay.ring import Ring
 from asyncrl.replay.ring_config import RingConfig
 
@@ -248,7 +249,7 @@ class Priorities:
             raise CheckpointError("a saved priority is 0; its row could never be sampled")
         highest = check_numbers("highest", state["highest"], 1, "float64")
         samples = check_numbers("samples", state["samples"], 1, "int64")
-        draw_on = prepare_generator(self._random, state["random"])
+        draw_on = prepare_generator("replay's random", self._random, state["random"])
 
         def take() -> None:
             ring = self._ring

@@ -14,9 +14,10 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from asyncrl.checkpoint.array_file import collected
+from asyncrl.core.seeding import generator_state, prepare_generator
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.types import Array, ArrayStream, Columns, IntArray, Params
-from asyncrl.replay.files import check_kind, generator_state, kind_state, prepare_generator
+from asyncrl.replay.files import check_kind, kind_state
 from asyncrl.replay.ring import Ring, go_on
 from asyncrl.replay.ring_config import RingConfig
 
@@ -75,7 +76,7 @@ class Uniformly:
 
     def prepare(self, state: Params, count: int) -> Callable[[], None]:
         """Check the generator's state; return a function that loads it."""
-        return prepare_generator(self._random, state["random"])
+        return prepare_generator("replay's random", self._random, state["random"])
 
 
 class RingReplay(ABC):

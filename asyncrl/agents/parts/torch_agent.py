@@ -32,6 +32,7 @@ from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.inference import Inference, observation_input
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.recorder import Record
+from asyncrl.core.seeding import generator_state, prepare_generator
 from asyncrl.core.segment import DISCOUNTED_RETURN, ColumnSpec
 from asyncrl.core.types import Array, BoolArray, ModelVersion, Params
 
@@ -425,7 +426,7 @@ def tensors_of(part: Part) -> dict[str, Tensor]:
         case torch.Generator():
             return {"state": part.get_state()}
         case np.random.Generator():
-            return {"state": _as_bytes(part.bit_generator.state)}
+            return {"state": torch.from_numpy(generator_state(part))}
 
 
 def _as_bytes(value: object) -> Tensor:
@@ -469,8 +470,7 @@ def prepare_part(name: str, part: Part, saved: Params) -> Callable[[], object]:
             return lambda: part.load(tensors)
         case torch.Tensor():
             return lambda: part.data.copy_(tensors["value"])
-    numbers = _generator_numbers(name, part, saved["state"])
-    return lambda: setattr(part.bit_generator, "state", numbers)
+    return prepare_generator(name, part, saved["state"])
 
 
 def _prepare_generator(name: str, part: torch.Generator, saved: Params) -> Callable[[], object]:
@@ -495,17 +495,6 @@ def _reseed(name: str, part: torch.Generator, saved: Array, there: str) -> None:
         part.device.type,
     )
     part.manual_seed(int.from_bytes(hashlib.sha256(saved.tobytes()).digest()[:7]))
-
-
-def _generator_numbers(name: str, part: np.random.Generator, saved: Array) -> object:
-    try:
-        numbers = json.loads(saved.tobytes())
-        type(part.bit_generator)().state = numbers
-    except (ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(
-            f"the saved {name} is not a state of a {type(part.bit_generator).__name__}: {error}"
-        ) from error
-    return numbers
 
 
 def _prepare_optimizer(
