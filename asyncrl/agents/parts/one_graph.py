@@ -93,7 +93,6 @@ class _FewerLoops(CustomGraphPass):
     Biases are added after products, together with the activation, in one loop over the output.
     Within a product they would first be copied to each row. What is computed by feature, such as a
     normalisation's scale, is computed before the loop over rows that uses it, and not in each row.
-    With this a step of CrossQ takes 6.2 instead of 8.0 ms.
     """
 
     def __call__(self, graph: fx.Graph) -> None:
