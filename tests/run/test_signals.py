@@ -51,12 +51,11 @@ def test_sigusr1_saves_and_sigterm_ends_the_run(tmp_path: Path) -> None:
         MAKE_ENV,
         CONFIG,
         signals=True,
-        stop=MaxOptSteps(1000),
+        stop=MaxOptSteps(100_000),
         callbacks=[Sends({5: signal.SIGUSR1, 9: signal.SIGTERM}), WaitsForSaves(tmp_path)],
         checkpoint_dir=tmp_path,
     )
     assert result.stop_reason == "interrupted by SIGTERM"
-    assert result.opt_steps < 20
     saved = [name for name in Checkpointer(tmp_path).names() if name.isdigit()]
     assert saved == ["5", str(result.opt_steps)]
     assert [signal.getsignal(number) for number in handled] == before
