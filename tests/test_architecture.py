@@ -269,7 +269,7 @@ MAX_CODE_LINES: Mapping[str, int] = {
     "run": 3332,  # compiling in the course of a run
     "tools": 4356,
     "transport": 2084,  # a separate link for runs with hosts
-    "tests": 38_000,  # the links of all pages, compiled updates and when they pay
+    "tests": 38_001,  # the links of all pages, compiled updates and when they pay
     "benchmarks": 8491,  # the table of commands, hosts, and wrong lines that tests must see
 }
 """Lines of code per room, and in the folders beside the package: without blanks, comments and

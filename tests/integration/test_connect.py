@@ -157,7 +157,8 @@ def test_a_defect_of_the_connection_reaches_the_caller(
     def fails(*_: object) -> None:
         raise ZeroDivisionError("a defect")
 
-    with training(key), connect(key) as actor:
+    forgets_soon = replace(CONFIG, hosts=replace(CONFIG.hosts, host_timeout_s=1.0))
+    with training(key, cfg=forgets_soon), connect(key) as actor:
         play(actor, steps=5)
         monkeypatch.setattr(ThreadLauncher, "exits", fails)
         with pytest.raises(ZeroDivisionError, match="a defect"):
