@@ -49,6 +49,9 @@ class EnvFacts:
     step_s: float
     """Median seconds of a step of one environment."""
 
+    fails: bool = True
+    """Whether random actions end episodes before their limit, as where something can fall."""
+
     @property
     def has_choices(self) -> bool:
         """Whether an action is one of a few choices, or several such."""
@@ -106,8 +109,16 @@ RULES = (
         "observations are large pictures, actions choices",
         lambda env: env.pixels >= _LARGE_PICTURE and env.has_choices,
     ),
-    Rule("ppo", "actions are choices", lambda env: env.has_choices),
-    Rule("ppo-mujoco", "actions are continuous and steps cheap", lambda env: env.is_cheap),
+    Rule(
+        "ppo-mujoco",
+        "actions are continuous, steps cheap, and random ones end no episode",
+        lambda env: not env.has_choices and env.is_cheap and not env.fails,
+    ),
+    Rule(
+        "ppo",
+        "actions are choices, or steps cheap",
+        lambda env: env.has_choices or env.is_cheap,
+    ),
     Rule("crossq-mujoco", "actions are continuous and steps dear", lambda _: True),
 )
 
@@ -135,28 +146,31 @@ def suggested_for(env: EnvConfig, *, timeout_s: float) -> Suggestion:
         timeout_s=timeout_s,
         preload=PRELOAD,
     )
-    step_s = plain.pop("step_s")
-    return suggest(EnvFacts(id=env.id, seen=description_of(plain), step_s=step_s))
+    step_s, fails = plain.pop("step_s"), plain.pop("fails")
+    seen = description_of(plain)
+    return suggest(EnvFacts(id=env.id, seen=seen, step_s=step_s, fails=fails))
 
 
 def _look(make_env: MakeBatchEnv) -> dict[str, Any]:
-    """Describe and time an environment, in the child."""
+    """Describe and try an environment, in the child."""
     seen = plain_description(source_of(make_env).describe(goals=True))
-    return {**seen, "step_s": _median_step_s(make_env)}
+    return {**seen, **_tried(make_env)}
 
 
-def _median_step_s(make_env: MakeBatchEnv) -> float:
+def _tried(make_env: MakeBatchEnv) -> dict[str, Any]:
+    """Take random actions; return how long a step takes, and whether they end episodes."""
     from asyncrl.envs.spaces import random_allowed_actions  # noqa: PLC0415  # loads Gymnasium
 
     env = make_batch_env(make_env)
-    random, step_s = np.random.default_rng(0), list[float]()
+    random, step_s, fails = np.random.default_rng(0), list[float](), False
     try:
         obs, until = env.reset(0), time.perf_counter() + _STEPPING_S
         while not step_s or time.perf_counter() < until:
             action = random_allowed_actions(env.spec, obs, random)
             begun = time.perf_counter()
-            obs = env.step(action).obs
+            outcome = env.step(action)
             step_s.append((time.perf_counter() - begun) / env.n_envs)
+            obs, fails = outcome.obs, fails or bool(outcome.terminated.any())
     finally:
         env.close()
-    return float(np.median(step_s))
+    return {"step_s": float(np.median(step_s)), "fails": fails}

@@ -244,28 +244,36 @@ def iqn() -> RunConfig:
 
 
 def ppo() -> RunConfig:
-    """PPO for small problems with discrete or continuous actions; close to on-policy.
+    """PPO for cheap steps, discrete or continuous: CartPole in seconds, landers, walkers.
 
-    Batches come from models that are few versions old, since little experience is in flight.
+    Close to on-policy: batches come from models that are few versions old, since little experience
+    is in flight. It learns from each batch eight times.
     """
     from asyncrl.agents.ppo import PPOConfig
 
     return RunConfig(
-        agent=PPOConfig(),
-        envs_per_actor=8,
-        segment=SegmentConfig(length=32),
+        agent=PPOConfig(
+            initial_log_std=-1.0,
+            epochs=8,
+            minibatches=8,
+            learning_rate=6e-4,
+            normalize_obs=True,
+        ),
+        envs_per_actor=32,
+        segment=SegmentConfig(length=64),
         transport=ZmqTransportConfig(window=1),
         replay=TrajectoryQueueConfig(),
         limiter=RateLimiterConfig(samples_per_insert=1.0),
-        trainer=AsyncTrainerConfig(batch_size=1024, sync_interval_opt_steps=1),
+        trainer=AsyncTrainerConfig(batch_size=4096, sync_interval_opt_steps=1),
         evaluate=EvaluationConfig(interval_opt_steps=5),
     )
 
 
 def ppo_mujoco() -> RunConfig:
-    """PPO for robots whose steps are cheap, such as those of MuJoCo; HalfCheetah in seconds.
+    """PPO for robots whose steps are cheap and that cannot fall; HalfCheetah in seconds.
 
-    Both cores work: actors sample as fast as the learner learns from each step eight times.
+    Smaller batches and larger steps. Robots that can fall learn to stand still this way: `ppo` is
+    for them.
     """
     from asyncrl.agents.ppo import PPOConfig
 
@@ -274,15 +282,17 @@ def ppo_mujoco() -> RunConfig:
         start,
         agent=PPOConfig(
             initial_log_std=-1.0,
-            epochs=8,
-            minibatches=8,
-            learning_rate=6e-4,
+            epochs=5,
+            minibatches=4,
+            learning_rate=8e-4,
             normalize_obs=True,
+            normalize_reward=True,
+            normalize_values=False,
         ),
         env="HalfCheetah-v5",
-        envs_per_actor=32,
-        segment=SegmentConfig(length=64),
-        trainer=replace(start.trainer, batch_size=4096),
+        segment=SegmentConfig(length=32),
+        trainer=replace(start.trainer, batch_size=2048),
+        evaluate=replace(start.evaluate, interval_opt_steps=10),
     )
 
 

@@ -30,7 +30,7 @@ def box(*shape: int, dtype: str = "float32", categorical: bool = False) -> BoxSp
         ("Own-v0", box(2), CHOICES, 1e-5, "ppo"),
         ("Own-v0", box(dtype="int64", categorical=True), CHOICES, 1e-5, "dqn-toy"),
         ("Own-v0", box(4, 84, 84, dtype="uint8"), CHOICES, 1e-3, "dqn-atari"),
-        ("Own-v0", box(17), box(6), 5e-5, "ppo-mujoco"),
+        ("Own-v0", box(17), box(6), 5e-5, "ppo"),
         ("Own-v0", box(17), box(6), 5e-3, "crossq-mujoco"),
     ],
 )
@@ -39,6 +39,15 @@ def test_first_row_that_fits_is_taken(
 ) -> None:
     seen = EnvDescription(EnvSpec(obs, action), 1)
     assert suggest(EnvFacts(id=env, seen=seen, step_s=step_s)).preset == preset
+
+
+@pytest.mark.processes
+def test_what_random_actions_end_needs_another_preset() -> None:
+    """One pendulum swings until its time limit, the other one falls."""
+    pytest.importorskip("mujoco")
+    names = "Pendulum-v1", "InvertedPendulum-v5"
+    found = [suggested_for(EnvConfig(id=name), timeout_s=60.0).preset for name in names]
+    assert found == ["ppo-mujoco", "ppo"]
 
 
 def test_page_shows_the_table() -> None:
@@ -51,7 +60,7 @@ def test_train_without_an_agent_says_what_it_takes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert suggested_for(EnvConfig(id="Taxi-v4"), timeout_s=60.0).preset == "dqn-toy"
-    flags = ["--env", "CartPole-v1", "--mode", "sync", "--max-env-steps", "2000"]
+    flags = ["--env", "CartPole-v1", "--mode", "sync", "--max-env-steps", "5000"]
     assert main(["train", *flags, "--run-dir", str(tmp_path / "run")]) == 0
     assert f"asyncrl train ppo {' '.join(flags)}" in capsys.readouterr().err
     assert main(["train", *flags, "--agent.clip", "0.1"]) == 2

@@ -164,21 +164,22 @@ class _Examination:
         until = time.perf_counter() + self._seconds["speed"]
         step_s: list[float] = []
         rewards: list[float] = []
+        fails = False
         while not step_s or time.perf_counter() < until:
             action = random_allowed_actions(batch.spec, obs, random)  # not measured
             started = time.perf_counter()
             outcome = batch.step(action)
             step_s.append(time.perf_counter() - started)
-            obs = outcome.obs
+            obs, fails = outcome.obs, fails or bool(outcome.terminated.any())
             stepped = slice(None) if outcome.stepped is None else outcome.stepped
             rewards += outcome.reward[stepped].tolist()
         yield findings.reward_scale(rewards)
         yield findings.speed(step_s, reset_s, batch.n_envs, len(rewards))
-        yield self._preset(float(np.median(step_s)) / batch.n_envs)
+        yield self._preset(float(np.median(step_s)) / batch.n_envs, fails=fails)
 
-    def _preset(self, step_s: float) -> Finding:
+    def _preset(self, step_s: float, *, fails: bool) -> Finding:
         seen = self._config.build.describe(goals=True)
-        found = suggest(EnvFacts(id=self._config.id, seen=seen, step_s=step_s))
+        found = suggest(EnvFacts(id=self._config.id, seen=seen, step_s=step_s, fails=fails))
         text = f"{found.preset} suits it: {found.why}"
         return ok("preset", f"{text}; asyncrl train --env {self._config.id} takes it")
 
