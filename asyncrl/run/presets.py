@@ -42,14 +42,7 @@ def appo() -> RunConfig:
 
     Corrects for actions of models that are some batches old.
     """
-    from asyncrl.agents.ppo import PPOConfig
-
-    start = ppo()
-    return replace(
-        start,
-        agent=PPOConfig(correction="vtrace"),
-        transport=ZmqTransportConfig(),
-    )
+    return replace(_ppo("vtrace"), transport=ZmqTransportConfig())
 
 
 def awac() -> RunConfig:
@@ -249,11 +242,16 @@ def ppo() -> RunConfig:
     Close to on-policy: batches come from models that are few versions old, since little experience
     is in flight. It learns from each batch eight times.
     """
+    return _ppo("gae")
+
+
+def _ppo(correction: Literal["gae", "vtrace"]) -> RunConfig:
     from asyncrl.agents.ppo import PPOConfig
 
     return RunConfig(
         agent=PPOConfig(
             initial_log_std=-1.0,
+            correction=correction,
             epochs=8,
             minibatches=8,
             learning_rate=6e-4,

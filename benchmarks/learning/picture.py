@@ -25,7 +25,7 @@ from benchmarks.learning.runs import Run, kept
 
 TASKS = (
     *("halfcheetah-5000", "lunarlander-continuous", "hopper", "walker2d", "ant", "bipedalwalker"),
-    *("breakout", "halfcheetah", "cartpole", "acrobot"),
+    *("breakout", "lunarlander", "halfcheetah", "cartpole", "acrobot"),
 )
 _PANELS = 6
 """The first tasks that have runs of both sides."""
