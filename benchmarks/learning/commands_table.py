@@ -44,7 +44,7 @@ _WITHOUT_ZOO = 4
 _INTRODUCTION = (
     "Seconds of training to a return on 2 cores with `asyncrl train --env ID`, which chooses agent "
     "and settings itself. Medians over seeds, in turns with Stable-Baselines3 as fast as it can be "
-    "at the same algorithm; its evaluations do not count."
+    "at the same algorithm. Its evaluations do not count; ours do."
 )
 
 PICTURE = ROOT / "docs" / "assets" / "curves.svg"
@@ -52,7 +52,7 @@ PICTURE = ROOT / "docs" / "assets" / "curves.svg"
 
 _PICTURE = (
     '<picture><source media="(prefers-color-scheme: dark)" srcset="docs/assets/curves-dark.svg">'
-    '<img alt="Returns over seconds" src="docs/assets/curves.svg"></picture>\n'
+    '<img alt="Returns over seconds, beside Stable-Baselines3" src="docs/assets/curves.svg"></picture>\n'
 )
 _SMALL = ("cartpole", "acrobot", "mountaincar", "mountaincar-continuous", "pendulum", "taxi")
 """Tasks that only the whole table has."""

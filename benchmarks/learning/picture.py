@@ -3,7 +3,7 @@
     python -m benchmarks.learning.picture
 
 Thin lines are seeds, which end at the bar; bold lines are medians, in which a run that has ended
-keeps its last return. It writes an SVG for light pages, one for dark ones, and a PNG.
+keeps its last return. It writes an SVG for light pages and one for dark ones.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _panel(axis: Any, row: Row, both: Mapping[str, Side], look: Look) -> None:  
     """Draw the curves of a task."""
     colours = {_OURS: look.ours, _PEER: look.peer}
     ends = {name: min(side.s, row.max_s) for name, side in both.items()}
-    last = _BEHIND * max(ends.values())
+    last, first = _BEHIND * max(ends.values()), min(ends, key=ends.__getitem__)
     axis.axhline(row.bar, color=look.text, lw=0.8, ls=(0, (1, 2)), alpha=0.6)
     for name in (_PEER, _OURS):
         colour, side = colours[name], both[name]
@@ -107,24 +107,25 @@ def _panel(axis: Any, row: Row, both: Mapping[str, Side], look: Look) -> None:  
         at = np.linspace(0.0, ends[name], 80)
         median = _median(curves, at)
         if side.s < math.inf:
-            median[-1] = row.bar  # where half of the runs are at it
+            median[-1] = max(median[-1], row.bar)  # where half of the runs are at it
         axis.plot(at, median, color=colour, lw=2.4, solid_capstyle="round")
         if side.s < math.inf:
-            axis.plot([side.s], [row.bar], "o", color=colour, ms=5.5, mec=look.ground, zorder=5)
+            axis.plot([side.s], median[-1:], "o", color=colour, ms=5.5, mec=look.ground, zorder=5)
             axis.annotate(
                 f"{side.s:.0f} s" if side.s >= 10 else f"{side.s:.1f} s",
-                (side.s, row.bar),
-                (0, 6),
+                (side.s, median[-1]),
+                (4 if name != first else 0, 6),
                 textcoords="offset points",
-                ha="center",
+                ha="right" if name == first else "center",
                 color=colour,
                 weight="bold",
                 bbox={"fc": look.ground, "ec": "none", "pad": 0.5, "alpha": 0.85},
             )
     times = both[_OURS].times_text(both[_PEER]).strip("*")
-    axis.set_title(name_of(row).partition("-v")[0], loc="left", weight="bold", fontsize=10)
+    title = f"{name_of(row).partition('-v')[0]}, {row.bar:,g}"
+    axis.set_title(title, loc="left", weight="bold", fontsize=9)
     if times:
-        axis.set_title(f"{times} times as fast", loc="right", fontsize=8.5)
+        axis.set_title(f"{times}\N{MULTIPLICATION SIGN}", loc="right", fontsize=9)
     axis.set_xlim(0, last)
     low, high = axis.get_ylim()
     axis.set_ylim(low, max(high, row.bar + 0.12 * (row.bar - low)))
@@ -153,16 +154,6 @@ def _median(curves: Sequence[tuple[Numbers, Numbers]], at: Numbers) -> Numbers:
     return median
 
 
-def _write_png(figure: Any, path: Path) -> None:  # noqa: ANN401
-    """Write pixels of few colours, which take a third of the bytes."""
-    from PIL import Image  # noqa: PLC0415  # comes with matplotlib
-
-    figure.savefig(path, dpi=150)
-    with Image.open(path) as image:
-        few = image.convert("RGB").quantize(64, dither=Image.Dither.NONE)
-    few.save(path, optimize=True)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the pictures."""
     parser = make_parser(__doc__, results=DIRECTORY)
@@ -176,8 +167,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         figure.savefig(path, metadata={"Date": None})
         short = re.sub(r"(\.\d\d)\d+", r"\1", path.read_text(encoding="utf-8"))
         path.write_text(short, encoding="utf-8")
-        if not suffix:
-            _write_png(figure, path.with_suffix(".png"))
     return 0
 
 
