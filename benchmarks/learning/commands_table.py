@@ -52,7 +52,7 @@ PICTURE = ROOT / "docs" / "assets" / "curves.svg"
 
 _PICTURE = (
     '<picture><source media="(prefers-color-scheme: dark)" srcset="docs/assets/curves-dark.svg">'
-    '<img alt="Returns over seconds, beside Stable-Baselines3" src="docs/assets/curves.svg"></picture>\n'
+    '<img alt="Returns over seconds, six tasks" src="docs/assets/curves.svg"></picture>\n'
 )
 _SMALL = ("cartpole", "acrobot", "mountaincar", "mountaincar-continuous", "pendulum", "taxi")
 """Tasks that only the whole table has."""
