@@ -50,19 +50,12 @@ def swept(traced: TracedSaves, tmp_path: Path, names: str, fault: str, most: int
 
 @pytest.mark.behaviour(number=45)
 @needs_strace
-@pytest.mark.fault("F18")
-def test_wherever_a_save_is_killed_the_newest_checkpoint_is_whole(
-    traced: TracedSaves, tmp_path: Path
+@pytest.mark.fault("F17", "F18")
+@pytest.mark.parametrize(("names", "fault"), [("best", KILL), ("6", FULL)])
+def test_wherever_a_save_is_killed_or_refused_the_newest_checkpoint_is_whole(
+    traced: TracedSaves, tmp_path: Path, names: str, fault: str
 ) -> None:
-    assert swept(traced, tmp_path, "best", KILL, 16) == 16
-
-
-@needs_strace
-@pytest.mark.fault("F17")
-def test_wherever_the_disk_refuses_a_save_the_newest_checkpoint_is_whole(
-    traced: TracedSaves, tmp_path: Path
-) -> None:
-    assert swept(traced, tmp_path, "6", FULL, 16) == 16
+    assert swept(traced, tmp_path, names, fault, 16) == 16
 
 
 @needs_strace

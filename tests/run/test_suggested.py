@@ -45,9 +45,9 @@ def test_first_row_that_fits_is_taken(
 def test_what_random_actions_end_needs_another_preset() -> None:
     """One pendulum swings until its time limit, the other one falls."""
     pytest.importorskip("mujoco")
-    names = "Pendulum-v1", "InvertedPendulum-v5"
+    names = "Taxi-v4", "Pendulum-v1", "InvertedPendulum-v5"
     found = [suggested_for(EnvConfig(id=name), timeout_s=60.0).preset for name in names]
-    assert found == ["ppo-mujoco", "ppo"]
+    assert found == ["dqn-toy", "ppo-mujoco", "ppo"]
 
 
 def test_page_shows_the_table() -> None:
@@ -59,7 +59,6 @@ def test_page_shows_the_table() -> None:
 def test_train_without_an_agent_says_what_it_takes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert suggested_for(EnvConfig(id="Taxi-v4"), timeout_s=60.0).preset == "dqn-toy"
     flags = ["--env", "CartPole-v1", "--mode", "sync", "--max-env-steps", "5000"]
     assert main(["train", *flags, "--run-dir", str(tmp_path / "run")]) == 0
     assert f"asyncrl train ppo {' '.join(flags)}" in capsys.readouterr().err
