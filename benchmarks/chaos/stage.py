@@ -37,7 +37,7 @@ from benchmarks.chaos.worlds import Incarnation, Incarnations, Numbered
 DEADLINE_S = 60.0
 """For whatever is sure to come, on a machine that is busy elsewhere."""
 
-AGENT = DQNConfig(hidden=(32,), device="cpu", threads=1)
+AGENT = DQNConfig(hidden=(32,), device="cpu", threads=1, accelerate="off")
 
 _CAPACITY = 50_000
 _LOGGER = logging.getLogger("asyncrl")
