@@ -229,16 +229,25 @@ def _is_large(network: nn.Module) -> bool:
 
 
 @contextmanager
-def _onednn() -> Iterator[None]:
+def matmul_precision(precision: str) -> Iterator[None]:
+    """Let oneDNN have products of matrices as torch's `fp32_precision` says."""
+    settings, before = torch.backends.mkldnn.matmul, precision_now()  # type: ignore[attr-defined]
+    settings.fp32_precision = precision
+    try:
+        yield
+    finally:
+        settings.fp32_precision = before
+
+
+def precision_now() -> str:
+    """Return the setting that `matmul_precision` changes."""
+    return torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined,no-any-return]
+
+
+def _onednn() -> AbstractContextManager[None]:
     """Multiply with oneDNN instead of MKL, which leaves AVX-512 unused on some AMD processors.
 
     torch selects oneDNN for float32 only where bfloat16 would be acceptable, too. On a CPU with AMX
     oneDNN then computes in bfloat16; elsewhere in float32, which `multiplies_better` checks.
     """
-    settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # made on import
-    before = settings.fp32_precision
-    settings.fp32_precision = "bf16"
-    try:
-        yield
-    finally:
-        settings.fp32_precision = before
+    return matmul_precision("bf16")

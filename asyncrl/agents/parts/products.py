@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from asyncrl.agents.parts.accelerated import matmul_precision, precision_now
+
 _aten = torch.ops.aten
 _MULTIPLY: dict[object, Callable[..., Tensor]] = {
     _aten.mm.default: torch.mm,
@@ -31,9 +33,9 @@ def matrix_products(work: Callable[[], object], times: int = 1) -> Callable[[], 
     """Do the work some times; return a function that computes its products alone, in their order.
 
     Products are those of matrices and convolutions, forward and backward, of the same shapes and
-    memory layouts. Their operands are random, and nothing is added. Products with a vector are not
-    counted: memory limits them. Products inside other operations, such as those of recurrent
-    layers, are not seen, nor is compiled work.
+    memory layouts, by the same library. Operands are random, and nothing is added. Products with a
+    vector are not counted: memory limits them. Products inside other operations, such as those of
+    recurrent layers, are not seen, nor is compiled work.
     """
     with _Recorder() as recorder:
         for _ in range(times):
@@ -42,8 +44,9 @@ def matrix_products(work: Callable[[], object], times: int = 1) -> Callable[[], 
     products = recorder.products
 
     def compute() -> None:
-        for product in products:
-            product()
+        with matmul_precision(recorder.precision):
+            for product in products:
+                product()
 
     return compute
 
@@ -54,6 +57,8 @@ class _Recorder(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self.products: list[Callable[[], object]] = []
+        self.precision = precision_now()
+        """The setting with which matrices were multiplied; it also chooses the library."""
         self._made: dict[object, list[Tensor]] = {}
         self._seen: Counter[object] = Counter()
         self._replayed: dict[object, Callable[[], object]] = {}
@@ -72,6 +77,7 @@ class _Recorder(TorchDispatchMode):
         if func in _MULTIPLY:
             operands = [arg for arg in args if isinstance(arg, Tensor)][-2:]
             if all(min(operand.shape[-2:]) > 1 for operand in operands):
+                self.precision = precision_now()
                 self._add(_MULTIPLY[func], operands)
         elif func in _CONVOLVE:
             self._add(func, args)

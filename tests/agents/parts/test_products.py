@@ -6,10 +6,13 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import count
 
+import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
+from asyncrl.agents.parts import products
+from asyncrl.agents.parts.accelerated import matmul_precision, precision_now
 from asyncrl.agents.parts.critics import BatchedCritics
 from asyncrl.agents.parts.networks import MLP
 from asyncrl.agents.parts.products import matrix_products
@@ -35,5 +38,20 @@ def test_layers_forward_and_backward_are_products() -> None:
 
 def test_work_that_differs_between_repetitions_is_computed_as_often() -> None:
     layers, x, turns = (nn.Linear(4, 4), nn.Linear(4, 2)), torch.randn(3, 4), count()
-    products = matrix_products(lambda: [layer(x) for layer in layers[: 1 + next(turns) % 2]], 4)
-    assert operations(products) == {"aten::mm": 2 + 4}
+    alone = matrix_products(lambda: [layer(x) for layer in layers[: 1 + next(turns) % 2]], 4)
+    assert operations(alone) == {"aten::mm": 2 + 4}
+
+
+def test_products_are_computed_by_the_library_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, x = list[str](), torch.ones(2, 2)
+
+    def multiply(*operands: Tensor, out: Tensor | None = None) -> Tensor:
+        seen.append(precision_now())
+        return torch.mm(*operands, out=out)
+
+    monkeypatch.setitem(products._MULTIPLY, torch.ops.aten.mm.default, multiply)
+    with matmul_precision("bf16"):
+        compute = matrix_products(lambda: x @ x)
+    seen.clear()
+    compute()
+    assert seen == ["bf16"]
