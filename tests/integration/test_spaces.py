@@ -62,7 +62,7 @@ class NumberedEnv(gym.Env[Any, Any]):
         return self.numbered(self.number)
 
     def numbered(self, n: int) -> Any:
-        raise NotImplementedError
+        raise NotImplementedError("a subclass says where an observation has its number")
 
 
 class FieldsEnv(NumberedEnv):

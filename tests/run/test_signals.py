@@ -19,7 +19,7 @@ from asyncrl.learner.run_services import SaveConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.train import train_sync
-from tests.support.helpers import WaitsForSaves
+from tests.support.helpers import WaitsForSaves, wait_until
 
 AGENT = DQNConfig(hidden=(8,), device="cpu")
 MAKE_ENV = EnvConfig(id="CartPole-v1", n_envs=2).build
@@ -32,7 +32,7 @@ CONFIG = RunConfig(
 
 
 class Sends(Callback):
-    """Sends a signal to this process after some step each."""
+    """Sends a signal to this process after some step each; waits until a thread knows the end."""
 
     def __init__(self, signals: dict[int, signal.Signals]) -> None:
         self.signals = signals
@@ -40,6 +40,8 @@ class Sends(Callback):
     def step(self, trainer: Training) -> None:
         if number := self.signals.pop(trainer.opt_steps, None):
             os.kill(os.getpid(), number)
+            if number == signal.SIGTERM:
+                wait_until(lambda: trainer.interrupter.is_set, 30, "the signal ends the run")
 
 
 @pytest.mark.behaviour(number=42)
@@ -51,11 +53,12 @@ def test_sigusr1_saves_and_sigterm_ends_the_run(tmp_path: Path) -> None:
         MAKE_ENV,
         CONFIG,
         signals=True,
-        stop=MaxOptSteps(100_000),
+        stop=MaxOptSteps(1000),
         callbacks=[Sends({5: signal.SIGUSR1, 9: signal.SIGTERM}), WaitsForSaves(tmp_path)],
         checkpoint_dir=tmp_path,
     )
     assert result.stop_reason == "interrupted by SIGTERM"
+    assert result.opt_steps < 20
     saved = [name for name in Checkpointer(tmp_path).names() if name.isdigit()]
     assert saved == ["5", str(result.opt_steps)]
     assert [signal.getsignal(number) for number in handled] == before
