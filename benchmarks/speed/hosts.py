@@ -186,7 +186,7 @@ def measure(case: Case, seconds: float, address: str = "") -> dict[str, float]:
             recorder=None,
         )
         if proxy:
-            endpoint = trainer._link.address.endpoint  # type: ignore[attr-defined]  # noqa: SLF001
+            endpoint = trainer.source._link.address.endpoint  # noqa: SLF001
             proxy.server_port = int(endpoint.rpartition(":")[2])
         hosts = case.hosts if case.where == "join" else 0
         room = case.actors // case.hosts
@@ -277,7 +277,8 @@ def asleep_rows(args: argparse.Namespace, where: str, details: dict[str, Any]) -
             for name, values in each.items():
                 rounds[name] += values
             details.setdefault(f"asleep, {where}", []).append(figures)
-    what = f"64 actors on 4 hosts ({where}), 10 ms asleep a step / 64 times one actor"
+    place = "in one helper" if where == "local" else f"on 4 hosts ({where})"
+    what = f"64 actors {place}, 10 ms asleep a step / 64 times one actor"
     return [compare(rounds, where, "64 times one actor", what=what, unit="env steps/s")]
 
 
@@ -326,13 +327,13 @@ def ray_rows(args: argparse.Namespace, details: dict[str, Any]) -> list[Comparis
     return [compare(rounds, *sides, unit="env steps/s", what=what)]
 
 
-CASES = ("join", "ray", "busy", "busy-ray")
+CASES = ("local", "join", "ray", "busy", "busy-ray")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure the chosen cases."""
     parser = make_parser(__doc__, repeats=3)
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=["join", "busy"])
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=["local", "join", "busy"])
     parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
     args = parser.parse_args(argv)
     for name in args.cases:
