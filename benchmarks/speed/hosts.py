@@ -186,7 +186,7 @@ def measure(case: Case, seconds: float, address: str = "") -> dict[str, float]:
             recorder=None,
         )
         if proxy:
-            endpoint = trainer.source._link.address.endpoint  # noqa: SLF001
+            endpoint = trainer.source._link.address.endpoint  # type: ignore[attr-defined]  # noqa: SLF001
             proxy.server_port = int(endpoint.rpartition(":")[2])
         hosts = case.hosts if case.where == "join" else 0
         room = case.actors // case.hosts
