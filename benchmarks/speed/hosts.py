@@ -228,11 +228,8 @@ def _words(process: psutil.Process) -> str:
 
 
 def _is_ours(words: str) -> bool:
-    return (
-        words.startswith("asyncrl ")
-        or "benchmarks.speed.hosts import" in words
-        or ("HostActor" in words)
-    )
+    is_host = any(it in words for it in ("benchmarks.speed.hosts import", "HostActor"))
+    return is_host or words.startswith("asyncrl ")
 
 
 def _pss(process: psutil.Process) -> int:
