@@ -12,12 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from asyncrl.agents.parts.schedules import Schedule, value_at
-from asyncrl.core.types import Array
 
 
 class FastOptimizer(ABC):
@@ -105,10 +103,6 @@ class FastOptimizer(ABC):
             for place, moment in enumerate(slot)
         }
 
-    def completed(self, saved: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return a saved state as it is now, if it is from the first checkpoints of 0.1.0."""
-        return saved
-
     @torch.no_grad()
     def load(self, saved: Mapping[str, Tensor]) -> None:
         """Load a `state` of the same names and shapes, in place.
@@ -147,20 +141,6 @@ class FusedAdam(FastOptimizer):
     def state(self) -> dict[str, Tensor]:
         """Return the tensors to save."""
         return {"steps": self._steps, **super().state()}
-
-    def completed(self, saved: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return a saved state; one of the first checkpoints of 0.1.0 with what they left out.
-
-        That were rates not set in the run, and moments of parameters without a gradient so far.
-        """
-        counts = [value for key, value in saved.items() if key.endswith("/step")]
-        if saved and not counts:
-            return saved
-        whole = {key: np.zeros(value.shape, np.float32) for key, value in self.state().items()}
-        whole |= {key: value for key, value in saved.items() if not key.endswith("/step")}
-        whole["steps"] = np.reshape(counts[0] if counts else 0.0, 1)
-        whole["rates"] = saved.get("rates", np.full(2, self._made_with))
-        return whole
 
     @torch.no_grad()
     def step(self, gradients: list[Tensor]) -> None:

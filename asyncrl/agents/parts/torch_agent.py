@@ -456,7 +456,6 @@ def prepare_part(name: str, part: Part, saved: Params) -> Callable[[], object]:
         return _prepare_optimizer(name, part, saved)
     if isinstance(part, torch.Generator):
         return _prepare_generator(name, part, saved)
-    saved = part.completed(saved) if isinstance(part, FastOptimizer) else saved
     now = {key: tuple(value.shape) for key, value in tensors_of(part).items()}
     if isinstance(part, np.random.Generator) and set(saved) == {"state"}:
         now = {"state": saved["state"].shape}  # its integers may have any number of digits
@@ -501,14 +500,11 @@ def _prepare_optimizer(
     name: str, part: torch.optim.Optimizer, saved: Params
 ) -> Callable[[], object]:
     params = [param for group in part.param_groups for param in group["params"]]
-    # The first checkpoints of 0.1.0 have single numbers in place of the settings; these stay.
-    is_early = any(key.startswith("group/") for key in saved)
-    others = (_SETTINGS, "group/", "made_with/") if is_early else _SETTINGS
-    moments = {key: value for key, value in saved.items() if not key.startswith(others)}
+    moments = {key: value for key, value in saved.items() if key != _SETTINGS}
     state = _by_place(name, params, moments)
-    if _SETTINGS not in saved and not is_early:
+    if _SETTINGS not in saved:
         raise CheckpointError(f"the saved {name} lacks {_SETTINGS}")
-    made_with, *groups = json.loads(saved[_SETTINGS].tobytes()) if not is_early else [None]
+    made_with, *groups = json.loads(saved[_SETTINGS].tobytes())
     own = part.state_dict()
     # Settings that the optimizer is now created with have precedence.
     if json.dumps(made_with) == json.dumps(_settings_of(part.defaults), default=float):

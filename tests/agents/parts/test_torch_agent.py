@@ -208,27 +208,6 @@ def test_state_that_does_not_fit_is_refused_and_changes_nothing(
     assert flat(agent.state()) == before
 
 
-def test_first_checkpoints_of_optimizers_load() -> None:
-    agents = [agent_with(weight) for weight in (1.0, 2.0)]
-    for agent in agents:
-        optimizer, adam = (
-            make(agent.model.parameters(), 0.1) for make in (torch.optim.Adam, FusedAdam)
-        )
-        step(agent, optimizer)
-        adam.step([torch.ones_like(param) for param in adam.params])
-        agent.parts |= {"torch": optimizer, "adam": adam}
-    state = agents[0].state()
-    early: dict[str, Array | None] = dict.fromkeys(["torch/settings", "adam/rates", "adam/steps"])
-    early |= {"torch/group/0/lr": np.array(0.1), "adam/0/step": np.float32(1.0)}
-    agents[1].load_state(changed(state, **early))
-    assert flat(agents[1].state()) == flat(state)
-    rest = dict.fromkeys(key for key in state if key.startswith("adam/1/"))
-    agents[1].load_state(changed(state, **early, **rest))
-    assert not any(agents[1].state()[key].any() for key in rest)
-    agents[1].load_state(changed(state, **dict.fromkeys(k for k in state if "adam" in k)))
-    assert agents[1].state()["adam/steps"] == 0
-
-
 @pytest.mark.parametrize("name", ["gpu", "", "cuda:x"])
 def test_unknown_device_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"agent\.device must be"):
