@@ -40,6 +40,10 @@ _LARGE_PICTURE = 32 * 32
 """Pixels from which a picture needs the network of Atari games."""
 
 
+_SEVERAL_JOINTS = 3
+"""Continuous actions of this many numbers move something that walks; of fewer, mostly not."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvFacts:
     """What the choice depends on."""
@@ -57,6 +61,11 @@ class EnvFacts:
         """Whether an action is one of a few choices, or several such."""
         action = self.seen.spec.action
         return isinstance(action, DiscreteSpec) or action.categorical
+
+    @property
+    def joints(self) -> int:
+        """Numbers in a continuous action; 0 if actions are choices."""
+        return 0 if self.has_choices else prod(self.seen.spec.action.shape)
 
     @property
     def is_numbered(self) -> bool:
@@ -113,6 +122,11 @@ RULES = (
         "ppo-mujoco",
         "actions are continuous, steps cheap, and random ones end no episode",
         lambda env: not env.has_choices and env.is_cheap and not env.fails,
+    ),
+    Rule(
+        "ppo-walker",
+        "actions are forces of several joints, steps cheap, and random ones end episodes",
+        lambda env: env.joints >= _SEVERAL_JOINTS and env.is_cheap,
     ),
     Rule(
         "ppo",

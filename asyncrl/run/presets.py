@@ -237,7 +237,7 @@ def iqn() -> RunConfig:
 
 
 def ppo() -> RunConfig:
-    """PPO for cheap steps, discrete or continuous: CartPole in seconds, landers, walkers.
+    """PPO for cheap steps, discrete or continuous: CartPole in seconds, landers.
 
     Close to on-policy: batches come from models that are few versions old, since little experience
     is in flight. It learns from each batch eight times.
@@ -270,8 +270,8 @@ def _ppo(correction: Literal["gae", "vtrace"]) -> RunConfig:
 def ppo_mujoco() -> RunConfig:
     """PPO for robots whose steps are cheap and that cannot fall; HalfCheetah in seconds.
 
-    Smaller batches and larger steps. Robots that can fall learn to stand still this way: `ppo` is
-    for them.
+    Smaller batches and larger steps. Robots that can fall learn to stand still this way:
+    `ppo-walker` is for them.
     """
     from asyncrl.agents.ppo import PPOConfig
 
@@ -292,6 +292,16 @@ def ppo_mujoco() -> RunConfig:
         trainer=replace(start.trainer, batch_size=2048),
         evaluate=replace(start.evaluate, interval_opt_steps=10),
     )
+
+
+def ppo_walker() -> RunConfig:
+    """PPO for robots whose steps are cheap and that can fall, such as Hopper and BipedalWalker.
+
+    `ppo` with more exploration: with little of it at first they learn to stand still.
+    """
+    start = ppo()
+    agent: Any = start.agent
+    return replace(start, agent=replace(agent, initial_log_std=0.0), env="Hopper-v5")
 
 
 _R2D2_BURN_IN = 8
@@ -461,6 +471,7 @@ PRESETS: Mapping[str, Callable[[], RunConfig]] = {
         iqn,
         ppo,
         ppo_mujoco,
+        ppo_walker,
         r2d2,
         rainbow,
         sac,
