@@ -40,10 +40,17 @@ OPT_STEPS: Mapping[str, int] = {
     "sac/pendulum": 2000,
     "dqn/cartpole": 2500,
     "dqn/lunarlander": 3000,
+    "ppo/halfcheetah": 100,
+    "ppo/cartpole": 15,
+    "ppo/pendulum": 150,
+    "ppo/lunarlander": 60,
 }
 """Steps of each case: its learning curve is still steep there."""
 
-_CASES = (Case(algorithm="dqn", task="lunarlander"),)
+_CASES = (
+    *(Case(algorithm=name, task="lunarlander") for name in ("dqn", "ppo")),
+    Case(algorithm="ppo", task="halfcheetah", preset="ppo-mujoco"),
+)
 """Cases that the learning table lacks."""
 
 MARKS = "<!-- freshness: written by learning/freshness.py -->", "<!-- end of freshness -->"

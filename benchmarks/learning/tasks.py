@@ -189,7 +189,7 @@ CASES: tuple[Case, ...] = (
     Case(algorithm="sac", task="pendulum"),
     Case(algorithm="td3", task="pendulum"),
     Case(algorithm="crossq", task="pendulum"),
-    Case(algorithm="ppo", task="pendulum"),
+    Case(algorithm="ppo", task="pendulum", preset="ppo-mujoco"),
     Case(algorithm="dqn", task="acrobot"),
     Case(algorithm="ppo", task="acrobot"),
     Case(algorithm="dqn", task="mountaincar-discrete", preset="dqn-mountaincar"),
