@@ -217,8 +217,7 @@ def _mark() -> Iterator[None]:
 
 def _left() -> list[str]:
     """Return which actors and hosts are still there."""
-    found = [_words(one) for one in marked(os.environ[MARK]) if one.pid != os.getpid()]
-    return [words for words in found if _is_ours(words)]
+    return [words for one in marked(os.environ[MARK]) if _is_ours(words := _words(one))]
 
 
 def _words(process: psutil.Process) -> str:
@@ -258,22 +257,17 @@ def cluster() -> Iterator[str]:
                     rest.kill()
 
 
-def asleep(where: str, seconds: float, address: str = "") -> tuple[Rounds, Mapping[str, float]]:
-    """Measure 64 sleeping actors and one, of which 64 times the rate is the limit."""
-    many = measure(Case(where=where, actors=64, hosts=4, asleep=True), seconds, address)
-    one = measure(Case(where="local", actors=1, asleep=True), seconds)
-    return {where: [many["rate"]], "64 times one actor": [64 * one["rate"]]}, many
-
-
 def asleep_rows(args: argparse.Namespace, where: str, details: dict[str, Any]) -> list[Comparison]:
     """Compare 64 sleeping actors with 64 times one, in turns."""
     rounds: Rounds = {where: [], "64 times one actor": []}
     with cluster() if where == "ray" else nullcontext("") as address:
         for _ in range(args.repeats):
-            each, figures = asleep(where, args.seconds, address)
-            for name, values in each.items():
-                rounds[name] += values
-            details.setdefault(f"asleep, {where}", []).append(figures)
+            case = Case(where=where, actors=64, hosts=4, asleep=True)
+            many = measure(case, args.seconds, address)
+            one = measure(Case(where="local", actors=1, asleep=True), args.seconds)
+            rounds[where].append(many["rate"])
+            rounds["64 times one actor"].append(64 * one["rate"])
+            details.setdefault(f"asleep, {where}", []).append(many)
     place = "in one helper" if where == "local" else f"on 4 hosts ({where})"
     what = f"64 actors {place}, 10 ms asleep a step / 64 times one actor"
     return [compare(rounds, where, "64 times one actor", what=what, unit="env steps/s")]
@@ -287,15 +281,13 @@ def busy_rows(args: argparse.Namespace, details: dict[str, Any]) -> list[Compari
         "through a proxy": Case(where="join", actors=2, asleep=False, delay_s=0.0),
         "20 ms away": Case(where="join", actors=2, asleep=False, delay_s=0.02),
     }
-    short = {
-        name: replace(cases[name], envs=8, length=2) for name in ("through a proxy", "20 ms away")
-    }
+    far = ("20 ms away", "through a proxy")
+    short = {name: replace(cases[name], envs=8, length=2) for name in far}
 
     def rate(case: Case) -> float:
         return measure(case, args.seconds)["rate"]
 
     rows = []
-    far = ("20 ms away", "through a proxy")
     for what, of, pairs in (
         ("2 actors of 64 CartPoles", cases, [("on a host", "local over TCP"), far]),
         ("2 actors of 8 CartPoles, in segments of 2", short, [far]),
