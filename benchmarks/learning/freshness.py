@@ -41,7 +41,7 @@ OPT_STEPS: Mapping[str, int] = {
     "dqn/cartpole": 2500,
     "dqn/lunarlander": 3000,
     "ppo/halfcheetah": 100,
-    "ppo/cartpole": 4,
+    "ppo/cartpole": 8,
     "ppo/pendulum": 150,
     "ppo/lunarlander": 60,
 }
