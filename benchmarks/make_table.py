@@ -37,11 +37,11 @@ _PER = "sample 256 of 1,000,000 by priority and update them"
 PICKS: Mapping[str, Mapping[str, Sequence[str]]] = {
     "README.md": {
         "speed": [
-            "2 actors of 256 CartPoles / SB3 PPO rollouts, 128 envs",
+            f"2 actors of 256 CartPoles / {_TWO}",
             f"2 actors of 64 HalfCheetahs / {_TWO}",
-            "64 actors, 10 ms asleep a step / 64 times one actor",
-            f"{_SAC}: from the replay / Stable-Baselines3",
-            f"{_DQN}: from the replay / Stable-Baselines3",
+            "64 actors in one helper, 10 ms asleep a step / 64 times one actor",
+            f"{_SAC}: from the replay / one fixed batch",
+            f"{_SAC}: compiled / its matrix products alone",
         ]
     },
     "docs/project/performance.md": {
@@ -51,7 +51,7 @@ PICKS: Mapping[str, Mapping[str, Sequence[str]]] = {
             f"2 actors of 2048 native CartPoles / {_TWO}",
             f"2 actors of 64 HalfCheetahs / {_TWO}",
             f"2 actors of 16 Pongs / {_TWO}",
-            "64 actors, 10 ms asleep a step / 64 times one actor",
+            "64 actors in one helper, 10 ms asleep a step / 64 times one actor",
         ],
         "learning": [
             f"{_SAC}: from the replay / Stable-Baselines3",
