@@ -40,8 +40,8 @@ _LARGE_PICTURE = 32 * 32
 """Pixels from which a picture needs the network of Atari games."""
 
 
-_SEVERAL_JOINTS = 3
-"""Continuous actions of this many numbers move something that walks; of fewer, mostly not."""
+_JOINTS_OF_ONE_OR_TWO_LEGS = range(3, 7)
+"""Numbers in an action of Hopper, BipedalWalker and Walker2d. Ant, which can stand still, has 8."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +125,8 @@ RULES = (
     ),
     Rule(
         "ppo-walker",
-        "actions are forces of several joints, steps cheap, and random ones end episodes",
-        lambda env: env.joints >= _SEVERAL_JOINTS and env.is_cheap,
+        "actions are those of one or two legs, steps cheap, and random ones end episodes",
+        lambda env: env.joints in _JOINTS_OF_ONE_OR_TWO_LEGS and env.is_cheap,
     ),
     Rule(
         "ppo",

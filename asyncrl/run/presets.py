@@ -237,7 +237,7 @@ def iqn() -> RunConfig:
 
 
 def ppo() -> RunConfig:
-    """PPO for cheap steps, discrete or continuous: CartPole in seconds, landers.
+    """PPO for cheap steps, discrete or continuous: CartPole in seconds, landers, Ant.
 
     Close to on-policy: batches come from models that are few versions old, since little experience
     is in flight. It learns from each batch eight times.
@@ -271,7 +271,7 @@ def ppo_mujoco() -> RunConfig:
     """PPO for robots whose steps are cheap and that cannot fall; HalfCheetah in seconds.
 
     Smaller batches and larger steps. Robots that can fall learn to stand still this way:
-    `ppo-walker` is for them.
+    `ppo-walker` and `ppo` are for them.
     """
     from asyncrl.agents.ppo import PPOConfig
 
@@ -295,7 +295,7 @@ def ppo_mujoco() -> RunConfig:
 
 
 def ppo_walker() -> RunConfig:
-    """PPO for robots whose steps are cheap and that can fall, such as Hopper and BipedalWalker.
+    """PPO for robots on one or two legs whose steps are cheap; Hopper in half a minute.
 
     `ppo` with more exploration: with little of it at first they learn to stand still.
     """
