@@ -217,18 +217,15 @@ def _mark() -> Iterator[None]:
 
 def _left() -> list[str]:
     """Return which actors and hosts are still there."""
-    return [words for one in marked(os.environ[MARK]) if _is_ours(words := _words(one))]
+    others = [_words(one) for one in marked(os.environ[MARK]) if one.pid != os.getpid()]
+    hosts = "benchmarks.speed.hosts import", "HostActor"
+    return [w for w in others if w.startswith("asyncrl ") or any(host in w for host in hosts)]
 
 
 def _words(process: psutil.Process) -> str:
     with suppress(psutil.Error):
         return " ".join(process.cmdline())
     return ""
-
-
-def _is_ours(words: str) -> bool:
-    is_host = any(it in words for it in ("benchmarks.speed.hosts import", "HostActor"))
-    return is_host or words.startswith("asyncrl ")
 
 
 def _pss(process: psutil.Process) -> int:
