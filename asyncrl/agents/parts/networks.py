@@ -214,7 +214,12 @@ def no_observations(observation: BoxSpec | PackedSpec, count: int) -> NetworkInp
 
 def _array_reader(box: BoxSpec) -> Callable[[Tensor], Tensor]:
     scale = input_scale(box)
-    return Tensor.float if scale == 1.0 else ScaledBytes(scale)
+    return as_floats if scale == 1.0 else ScaledBytes(scale)
+
+
+def as_floats(stored: Tensor) -> Tensor:
+    """Read numbers that need no scale; torch 2.11 compiles functions, and not `Tensor.float`."""
+    return stored.float()
 
 
 def _read_fields(spec: PackedSpec, packed: Tensor) -> dict[str, Tensor]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import profile
 
 from asyncrl.core.callback import Callback, Training
 
@@ -27,10 +26,8 @@ class Profiler(Callback):
 
     def begin(self, trainer: Training) -> None:
         """Create the profiler, and note where the run begins."""
-        activities = [ProfilerActivity.CPU]
-        if torch.cuda.is_available():
-            activities.append(ProfilerActivity.CUDA)
-        self._profile = profile(activities=activities)
+        # There is one cycle to accumulate; without this, torch 2.11 warns.
+        self._profile = profile(acc_events=True)
         self._ends_at = trainer.opt_steps + _SKIP_OPT_STEPS + self._opt_steps
 
     def step(self, trainer: Training) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from asyncrl.agents.parts.choosing import ChooserSpec
 from asyncrl.agents.parts.inference import Compute, LocalInference, outputs_of
-from asyncrl.agents.parts.networks import observation_reader
+from asyncrl.agents.parts.networks import as_floats, observation_reader
 from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.optimizers import FastOptimizer
 from asyncrl.core.agent import Act, BatchKind, PolicyContext
@@ -214,7 +214,7 @@ class TorchPolicy:
         self.device = device
         self.read_obs = observation_reader(spec.observation)
         self.compute = compute or outputs_of(self.model, self.read_obs)
-        is_plain = compute is None and self.read_obs is Tensor.float
+        is_plain = compute is None and self.read_obs is as_floats
         self.inference_inputs = (*observation_input(spec), *inputs)
         self.chooser_spec = chooser_spec if type(self).act is TorchPolicy.act else None
         self.chooser = chooser_spec(spec, context)

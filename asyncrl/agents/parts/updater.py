@@ -571,7 +571,7 @@ class Updater:
 
         `rows` is the number of rows that the loss is a mean over, if it is not the update's.
         """
-        optimizer, in_graph = self._optimizers[name], torch.compiler.is_compiling()
+        optimizer, in_graph = self._optimizers[name], int(torch.compiler.is_compiling())
         gradients = optimizer.gradients(loss)
         if not self.over.alone:
             self.over.gradients(gradients, self.rows if rows is None else rows)

@@ -19,7 +19,7 @@ from asyncrl.agents.parts.products import matrix_products
 
 
 def operations(work: Callable[[], None]) -> Counter[str]:
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, acc_events=True) as seen:
         work()
     kinds = ("aten::mm", "aten::bmm", "aten::convolution", "aten::convolution_backward")
     return Counter(event.name for event in seen.events() if event.name in kinds)
