@@ -22,6 +22,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -152,7 +153,8 @@ def full_replay(case: Case, device: str = "host") -> ReplayBuffer:
 
 def make_agent(case: Case, variant: str, device: str) -> Agent:
     """Return a case's agent with the settings of a variant; the empty name is the plain one."""
-    config = replace(case.agent, device=device, **VARIANTS.get(variant, {}))  # type: ignore[arg-type]  # by name
+    changes: dict[str, Any] = {"accelerate": "off", **VARIANTS.get(variant, {})}
+    config = replace(case.agent, device=device, **changes)
     return config.build(case.spec, PolicyContext(seed=0))
 
 
@@ -172,10 +174,12 @@ def measures_of(case: Case, args: argparse.Namespace) -> dict[str, Callable[[], 
         PRODUCTS: rate(plain.products_alone, plain.settle),
     }
     for name in args.variants:
+        if replay.once and "graphs" in name:
+            continue  # minibatches vary
         turns = Turns(make_agent(case, name, args.device), replay, size)
         turn = turns.from_one_batch if replay.once else turns.from_replay
         measures[name] = rate(turn, turns.settle)
-    if args.device != "cpu":
+    if args.device != "cpu" and not replay.once:
         for name, source in ((MOVED, replay), (ON_DEVICE, full_replay(case, args.device))):
             arrive = partial(_arrive, BatchMover(torch.device(args.device), TRANSITION_COLUMNS))
             measures[name] = rate(partial(arrive, source, size), torch.cuda.synchronize)
@@ -202,6 +206,8 @@ def measure_parity(case: Case, variants: Sequence[str], device: str, opt_steps: 
     """Return how far each variant's model is from the plain one's after the same batches."""
     replay, apart = full_replay(case), {}
     for variant in variants:
+        if "normalize_obs" in VARIANTS[variant]:
+            continue  # another network
         plain, other = (make_agent(case, name, device) for name in ("", variant))
         for _ in range(opt_steps):
             batch = replay.sample(case.sizes.batch)
@@ -261,8 +267,6 @@ def main() -> None:
     threads = "" if args.threads == 1 else f"_{args.threads}_threads"
     for name in args.cases:
         case = CASES[name]
-        if device and isinstance(case.agent, PPOConfig):
-            continue  # graphs, which pay there, cannot be captured of it
         if threads:
             case = replace(case, words=f"{case.words}, {args.threads} threads")
         note(case.words)
@@ -270,7 +274,7 @@ def main() -> None:
         rounds = in_turns(measures_of(case, args), args.repeats)
         comparisons = compare_all(case, rounds, args.device)
         details = {name: rounds}
-        if device:
+        if device and not isinstance(case.agent, PPOConfig):
             key = f"{name}: largest relative difference from plain updates"
             details[key] = measure_parity(CASES[name], args.variants, args.device, args.opt_steps)
         result = f"learner_{device}{name}{threads}"
