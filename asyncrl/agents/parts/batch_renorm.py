@@ -53,12 +53,16 @@ class BatchRenorm(nn.Module):
         x, mean, inverse_std = torch.native_batch_norm(
             x, None, None, None, None, training=True, momentum=0.0, eps=_EPSILON
         )
-        mean, inverse_std = mean.detach(), inverse_std.detach()
+        scale, shift = self.corrected(mean.detach(), inverse_std.detach())
+        return torch.addcmul(shift, x, scale)
+
+    def corrected(self, mean: Tensor, inverse_std: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scale and shift of a normalised batch, and track its statistics."""
         warm = self.batches >= self.warmup_batches
         r, d = self.corrections(mean, inverse_std)
         r, d = torch.where(warm, r, 1.0), torch.where(warm, d, 0.0)
         self.track(mean, inverse_std.pow(-2.0) - _EPSILON)
-        return torch.addcmul(bias + weight * d, x, weight * r)
+        return self.weight * r, self.bias + self.weight * d
 
     @property
     def is_warm(self) -> bool:
@@ -130,11 +134,13 @@ class RenormedCritics(nn.Module):
             values = _renormed(x, self.n_critics, [*self.norms], params)
         else:
             # torch 2.13 cannot compile folded weights behind the step that has changed them.
-            plain = self.training or torch.compiler.is_compiling()
-            layer = self._normalised if plain else self._folded
+            fold = torch.compiler.is_compiling() == self.training
+            later = self._folded if fold else self._normalised
+            # Inputs may be large and vary little: with a batch's statistics folded in, they cancel.
+            layer = self._normalised if self.training else later
             values = x.expand(self.n_critics, -1, -1)
-            for norm, weight, bias in layers[:-1]:
-                values = layer(norm, weight, bias, values).relu_()
+            for hidden in layers[:-1]:
+                values, layer = layer(*hidden, values).relu_(), later
             values = exactly(partial(layer, *layers[-1]), values)
         return values.squeeze(2)[:count]
 
@@ -144,10 +150,18 @@ class RenormedCritics(nn.Module):
         return torch.baddbmm(bias, x, weight.mT)
 
     def _folded(self, norm: nn.Module, weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
-        """Multiply by weights that contain the normalisation by running statistics."""
+        """Multiply by weights that contain the normalisation."""
         assert isinstance(norm, BatchRenorm)  # noqa: S101  # a `ModuleList` has no type of items
-        s = norm.weight * (norm.var + _EPSILON).rsqrt()
-        t = torch.addcmul(norm.bias, norm.mean, s, value=-1.0)
+        if self.training:
+            mean = x.mean(dim=1, keepdim=True)
+            inverse_std = ((x - mean).square().mean(dim=1) + _EPSILON).rsqrt().flatten()
+            mean = mean.flatten()
+            scale, shift = norm.corrected(mean.detach(), inverse_std.detach())
+        else:
+            mean, inverse_std = norm.mean, (norm.var + _EPSILON).rsqrt()
+            scale, shift = norm.weight, norm.bias
+        s = scale * inverse_std
+        t = torch.addcmul(shift, mean, s, value=-1.0)
         s, t = s.view(self.n_critics, 1, -1), t.view(self.n_critics, 1, -1)
         return torch.baddbmm(torch.baddbmm(bias, t, weight.mT), x, (weight * s).mT)
 
