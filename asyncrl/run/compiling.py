@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,19 +59,13 @@ _logger = logging.getLogger(__name__)
 
 
 def compiled_in_mid_run(plan: RunPlan, learner: Agent, parts: Parts) -> list[Callback]:
-    """Return what compiles the steps of a run with actors, if its agent can be.
-
-    Tracing would take what Python does in networks of a user for constant, such as random choices.
-    """
+    """Return what compiles the steps of a run with actors, if its agent can be."""
     agent: Any = plan.agent
     compiler = os.environ.get("CXX", "g++")
-    own = [one.name for one in fields(agent) if callable(getattr(agent, one.name))]
+    eager = getattr(getattr(learner, "updater", None), "why_eager", "the agent is not asyncrl's")
     obstacles = {
-        "the agent is not asyncrl's": not type(learner).__module__.startswith("asyncrl."),
-        f"the agent has {own} of its user": bool(own),
+        eager: bool(eager),
         f"the learner computes on {agent.device}": str(getattr(learner, "device", "")) != "cpu",
-        f"the agent learns from {agent.learns_from}": agent.learns_from != "transitions",
-        "agent.accumulate computes parts of a batch twice": agent.accumulate > 1,
         "several learners add up their gradients": plan.setup.learners > 1,
         "observers may repeat the run": bool(parts.get("observers")),
         f"there is no C++ compiler {compiler}": shutil.which(compiler) is None,

@@ -475,18 +475,3 @@ def test_updates_leave_nothing_behind_that_belongs_to_a_stream(name: str) -> Non
     agent.opt(batch_for(ALGORITHMS[name], 1))
     del nodes, node
     assert still_marked(learned) == 0
-
-
-RECORDED = ("td3", "crossq", "bc", "awac", "awac-normalized", "iql")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", RECORDED)
-def test_recorded_updates_are_those_of_eager_ones(name: str) -> None:
-    case = CASES[name]
-    plain, recorded = (
-        case.changed(device="cuda", accelerate=how).build() for how in ("off", "graphs")
-    )
-    for number in range(8):
-        right, found = (learned(agent, batch_for(case, number)) for agent in (plain, recorded))
-        assert found == pytest.approx(right, rel=1e-3, abs=1e-5)

@@ -11,11 +11,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import fields
 
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.parts.torch_agent import Acceleration
+from asyncrl.agents.parts.torch_agent import Acceleration, TorchConfig
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.measured import measured
 
@@ -29,6 +30,22 @@ _Form = tuple[tuple[str, torch.dtype, torch.Size], ...]
 _EAGER_CALLS = 3
 """Eager calls with batches of a form before capture: what libraries allocate once must exist by
 then."""
+
+
+def why_eager(agent: object, config: TorchConfig) -> str:
+    """Return why `auto` leaves an agent's updates as they are; nothing if it does not.
+
+    Compiling and capturing take what Python does in networks of a user for constant, such as random
+    choices.
+    """
+    own = [one.name for one in fields(config) if callable(getattr(config, one.name))]
+    if not all(type(one).__module__.startswith("asyncrl.") for one in (agent, config)):
+        return "the agent is not asyncrl's"
+    if own:
+        return f"the agent has {own} of its user"
+    if config.learns_from != "transitions":
+        return f"the agent learns from {config.learns_from}"
+    return "agent.accumulate computes parts of a batch twice" * (config.accumulate > 1)
 
 
 class Accelerated:
@@ -79,11 +96,15 @@ class Accelerated:
             for network in self._networks:
                 network.eval()
 
+    def capture_nothing(self) -> None:
+        """Run the update as it is, also on a GPU."""
+        self._graphs = None
+
     def compile(self) -> None:
         """Run the update compiled from the next call on, as the setting `compile` has it."""
         from asyncrl.agents.parts.one_graph import OneGraph  # noqa: PLC0415  # slow
 
-        self._update = OneGraph(self._update, self._device)
+        self._update, self._graphs = OneGraph(self._update, self._device), None
 
 
 class _Graphs:
@@ -105,7 +126,14 @@ class _Graphs:
         self._calls[form] += 1
         if self._calls[form] <= _EAGER_CALLS:
             return self._run_beside(data)
-        graph = self._recorded[form] = _Graph(self._update, data, self._beside)
+        try:
+            graph = self._recorded[form] = _Graph(self._update, data, self._beside)
+        except torch.AcceleratorError as error:
+            raise ConfigError(
+                f"{self._update.__qualname__} cannot be captured as a CUDA graph: something in it "
+                "waits for the GPU, or copies from memory that is not pinned; set agent.accelerate "
+                "to off"
+            ) from error
         return graph.replay(data)
 
     def _run_beside(self, data: dict[str, Tensor]) -> dict[str, Tensor]:

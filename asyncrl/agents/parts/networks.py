@@ -186,7 +186,9 @@ class ScaledBytes:
 def observation_reader(observation: BoxSpec | PackedSpec) -> Callable[[Tensor], NetworkInput]:
     """Return a function that converts stored observations to network inputs."""
     if isinstance(observation, PackedSpec):
-        return partial(_read_fields, observation)
+        return partial(
+            _read_fields, observation, [_array_reader(box) for _, box in observation.fields]
+        )
     return _array_reader(observation)
 
 
@@ -222,15 +224,17 @@ def as_floats(stored: Tensor) -> Tensor:
     return stored.float()
 
 
-def _read_fields(spec: PackedSpec, packed: Tensor) -> dict[str, Tensor]:
+def _read_fields(
+    spec: PackedSpec, readers: Sequence[Callable[[Tensor], Tensor]], packed: Tensor
+) -> dict[str, Tensor]:
     lead = packed.shape[:-1]
     return {
-        name: _array_reader(box)(
+        name: read(
             packed[..., start : start + box.nbytes]
             .view(getattr(torch, box.dtype))
             .reshape(*lead, *box.shape)
         )
-        for (name, box), start in zip(spec.fields, spec.offsets, strict=True)
+        for (name, box), start, read in zip(spec.fields, spec.offsets, readers, strict=True)
     }
 
 

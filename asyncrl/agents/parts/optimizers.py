@@ -39,10 +39,8 @@ class FastOptimizer(ABC):
         """Parameters and moments as `leaves` have them, for compiled updates."""
         self.schedule = learning_rate if isinstance(learning_rate, Schedule) else None
         self._made_with = value_at(learning_rate, 0)
-        device = self.params[0].device
         # Captured and compiled graphs repeat constants, but read tensors again.
-        self._rate = torch.tensor(self._made_with, device=device)
-        self._reads_rate = self.schedule is not None and device.type != "cpu"
+        self._rate = torch.tensor(self._made_with, device=self.params[0].device)
         self.learning_rate = self._made_with
 
     @torch.no_grad()
@@ -149,7 +147,7 @@ class FusedAdam(FastOptimizer):
         if torch.compiler.is_compiling():
             self._step_in_graph(gradients)
             return
-        rate = self._rate if self._reads_rate else self._learning_rate
+        rate = self._learning_rate if self._rate.device.type == "cpu" else self._rate
         others = {"beta1": self.beta1, "beta2": _BETA2, "eps": self.eps, **_PLAIN}
         slots = *self.moments, [], self._each_steps
         torch._fused_adam_(self.params, gradients, *slots, lr=rate, **others)

@@ -82,17 +82,17 @@ class TorchConfig(ABC):
     or `amx_bf16` in /proc/cpuinfo), steps with bfloat16 can take three times as long."""
 
     accelerate: Acceleration = "auto"
-    """`graphs` captures an optimisation step on a GPU once and replays it; it pays off for all but
-    large networks. `compile` translates the whole step, with gradients and Adam, into one function
-    of machine code: on a CPU a step of SAC, TD3, DQN or PPO then takes a quarter to a half less
-    time. Compiling takes half a minute at first and five seconds in later runs, which find the code
-    in the directory that a log line names, `TORCHINDUCTOR_CACHE_DIR`. Where something in a step
-    cannot be compiled, such as a recurrent layer in torch 2.13, a log line says what, and the step
-    runs as with `off`. `auto` begins as `off`. If more than four minutes of optimisation are ahead,
-    a process of low priority compiles the step; the learner then waits five seconds, and continues
-    as with `compile`. That takes actors, an agent and networks of asyncrl that learn from
-    transitions on a CPU, a C++ compiler, and no recorded order. All other runs, also those that
-    repeat bit for bit, stay as with `off`."""
+    """`graphs` captures an optimisation step on a GPU once and replays it. `compile` translates the
+    whole step, with gradients and Adam, into one function of machine code: on a CPU a step of SAC,
+    TD3, DQN or PPO then takes a quarter to a half less time. Compiling takes half a minute at first
+    and five seconds in later runs, which find the code in the directory that a log line names,
+    `TORCHINDUCTOR_CACHE_DIR`. Where something in a step cannot be compiled, such as a recurrent
+    layer in torch 2.13, a log line says what, and the step runs as with `off`. `auto` is for agents
+    and networks of asyncrl that learn from transitions; for others it is `off`. On a GPU it is
+    `graphs`. On a CPU it begins as `off`. If more than four minutes of optimisation are ahead, a
+    process of low priority compiles the step; the learner then waits five seconds, and continues as
+    with `compile`. That takes actors, a C++ compiler, and no recorded order: runs that repeat bit
+    for bit stay as with `off`."""
 
     normalize_obs: bool = False
     """Normalise observations by their running mean and standard deviation. Images

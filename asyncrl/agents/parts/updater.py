@@ -38,6 +38,7 @@ from asyncrl.agents.parts.accelerated import (
     flushed_denormals,
     keep_freed_memory,
     pick_matmul,
+    why_eager,
 )
 from asyncrl.agents.parts.networks import NetworkInput, each_field
 from asyncrl.agents.parts.normalize import Normalized, RunningNorm
@@ -404,9 +405,13 @@ class Updater:
         self._chunked = ChunkedForward(config.accumulate)
         self._at_once = config.accumulate == 1 and config.precision == "float32"
         learning = networks if switch_modes else []
-        self.inner = Accelerated(inner or agent.update, config.accelerate, device, learning)
+        how, self.why_eager = config.accelerate, why_eager(agent, config)
+        """Why `auto` leaves updates as they are; empty if it does not."""
+        if how == "auto" and device.type == "cuda" and not self.why_eager:
+            how = "graphs"
+        self.inner = Accelerated(inner or agent.update, how, device, learning)
         self._run = agent.update if inner else self.inner
-        if config.accelerate == "compile":
+        if how == "compile":
             self.inner.compile()
         self._name, self._accelerate = type(agent).__name__, config.accelerate
         self._newest: tuple[Tensor, ...] | None = None
@@ -455,6 +460,7 @@ class Updater:
                 f"{ranks.world} here, which add up their gradients in the middle of an update; set "
                 "it to off"
             )
+        self.inner.capture_nothing()
         for module in modules:
             if isinstance(module, _BatchNorm):
                 raise ConfigError(

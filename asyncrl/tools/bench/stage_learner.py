@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import SupportsFloat
 
 import numpy as np
@@ -86,10 +87,11 @@ def learner_stage(load: Load, *, slices: int = 0) -> Stage:
 def update_stage(load: Load) -> Stage:
     """Return optimisation on one fixed batch, against its matrix products alone."""
     turns = _turns(load)
+    plain = _turns(replace(load, agent=replace(load.agent, accelerate="off")))  # type: ignore[type-var]
     return side_by_side(
         [_quantity(load, turns, case="update", limit_is="its matrix products alone")],
         [turns.from_one_batch],
-        [turns.products_alone],
+        [plain.products_alone],  # those of a captured step are not seen
         load.workload,
         settle=turns.settle,
     )

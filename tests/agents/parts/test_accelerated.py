@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -54,6 +55,20 @@ def test_graphs_update_once_a_call_and_report_numbers_that_stay() -> None:
     counting, results = run("graphs", torch.device("cuda"), sizes)
     assert results == expected
     assert counting.calls < len(sizes)
+
+
+def test_what_cannot_be_captured_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("Stream", "stream", "current_stream", "CUDAGraph"):
+        monkeypatch.setattr(torch.cuda, name, MagicMock())
+    monkeypatch.setattr(torch.cuda, "graph", MagicMock(side_effect=torch.AcceleratorError("waits")))
+    counting = Counting(CPU)
+    update = Accelerated(lambda data: counting.update(data) and {}, "graphs", torch.device("cuda"))
+    x = torch.ones(2, 3)
+    for _ in range(3):
+        update({"x": x})
+    with pytest.raises(ConfigError, match=r"cannot be captured .* set agent\.accelerate to off"):
+        update({"x": x})
+    assert counting.total.tolist() == [6.0] * 3
 
 
 def test_denormals_are_flushed_in_updates_and_nowhere_else() -> None:
@@ -107,16 +122,36 @@ def test_only_updates_of_large_networks_change_who_multiplies(width: int, precis
 
 # --- whole agents -------------------------------------------------------------------------------
 
+RECORDED = "dqn-normalized rainbow iqn-noisy sac discrete-sac td3 crossq bc awac-normalized iql"
+
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["dqn-normalized", "rainbow", "iqn-noisy", "sac"])
+@pytest.mark.parametrize("name", RECORDED.split())
 def test_recorded_updates_are_those_of_eager_ones(name: str, precision: str) -> None:
     # Draws of a GPU depend on its generator alone, which both runs start alike.
     case = CASES[name].changed(device="cuda", precision=precision)
     batches = weighted_batches(case, 12)
-    recorded = learned(case.changed(accelerate="graphs").build(), batches)
-    check_alike(recorded, learned(case.build(), batches), 1e-4)
+    recorded, eager = (
+        learned(case.changed(accelerate=how).build(), batches) for how in ("graphs", "off")
+    )
+    check_alike(recorded, eager, 1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("changes", "captured"),
+    [({}, True), ({"accumulate": 2}, False), ({"network": lambda _: nn.LazyLinear(4)}, False)],
+)
+def test_auto_captures_what_no_user_has_changed(changes: dict[str, Any], captured: bool) -> None:
+    case = CASES["dqn"].changed(device="cuda", accelerate="auto", **changes)
+    agent: Any = case.build()
+    batches = weighted_batches(case, 8)
+    learned(agent, batches[:6])
+    passes: list[object] = []
+    agent.net.register_forward_hook(lambda *_: passes.append(None))
+    learned(agent, batches[6:])
+    assert bool(passes) is not captured  # a captured update calls no Python any more
 
 
 @pytest.mark.gpu
