@@ -40,7 +40,6 @@ PICKS: Mapping[str, Mapping[str, Sequence[str]]] = {
             f"2 actors of 256 CartPoles / {_TWO}",
             f"2 actors of 64 HalfCheetahs / {_TWO}",
             "64 actors in one helper, 10 ms asleep a step / 64 times one actor",
-            f"{_SAC}: from the replay / one fixed batch",
             f"{_SAC}: compiled / its matrix products alone",
         ]
     },
