@@ -4,6 +4,7 @@
 # make check       the gates that take seconds: format, lint, types, imports, documentation
 # make chaos       inject faults into small runs, where no test does, and check the promised behaviour
 # make nightly     what takes hours: all tests at full size, other arithmetic, all faults at full size
+# make oldest      all tests with the oldest torch that pyproject.toml accepts, in build/oldest
 # make docs        build the documentation site into build/site; a broken link is an error
 # make bench       measure sampling throughput (ARGS= adds options)
 # make clean       remove caches and build outputs; remove .venv by hand to reinstall
@@ -21,7 +22,7 @@ PYTHON := $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	then echo $$p; break; fi; done)
 endif
 
-.PHONY: train test tests quick check chaos chaos-actors chaos-machines nightly tests-full chaos-full arithmetic docs bench clean
+.PHONY: train test tests quick check chaos chaos-actors chaos-machines nightly tests-full chaos-full arithmetic oldest docs bench clean
 
 train: $(VENV)/installed
 	$(BIN)/asyncrl train dqn --env CartPole-v1 --actors 2 --stop-at-return 475 $(ARGS)
@@ -60,9 +61,17 @@ chaos-actors: $(VENV)/installed-dev
 chaos-machines: $(VENV)/installed-dev
 	$(CHAOS) --only nonsense partition hosts $(ARGS)
 
+# What torch can compile and capture changes with its version. Other packages are the newest.
+OLDEST_TORCH = $(shell sed -n 's/.*"torch>=\(.*\)",/\1/p' pyproject.toml)
+oldest:
+	$(PYTHON) -m venv build/oldest
+	build/oldest/bin/python -m pip install --disable-pip-version-check \
+		--editable ".[dev]" "torch==$(OLDEST_TORCH).*"
+	build/oldest/bin/python -m pytest --numprocesses 2 --dist worksteal --durations 10 $(ARGS)
+
 # Continues with everything after a failure, and fails at the end.
 nightly: $(VENV)/installed-dev
-	$(MAKE) --keep-going tests-full arithmetic chaos-full
+	$(MAKE) --keep-going tests-full arithmetic oldest chaos-full
 
 tests-full: $(VENV)/installed-dev
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --durations 30 --timeout 3600 \
