@@ -266,10 +266,10 @@ MAX_CODE_LINES: Mapping[str, int] = {
     "metrics": 1106,
     "recorders": 1633,
     "replay": 1584,
-    "run": 3359,  # compiling in the course of a run; presets for what can fall, and cannot
+    "run": 3362,  # compiling in the course of a run; presets for what can fall, and cannot
     "tools": 4359,  # whether episodes fail, for the preset
     "transport": 2084,  # a separate link for runs with hosts
-    "tests": 38_012,  # the links of all pages, compiled updates and when they pay
+    "tests": 38_015,  # the links of all pages, compiled updates and when they pay
     "benchmarks": 8486,  # the table of commands, hosts, and wrong lines that tests must see
 }
 """Lines of code per room, and in the folders beside the package: without blanks, comments and

@@ -36,7 +36,7 @@ from asyncrl.learner.actor_source import Hosts
 from asyncrl.learner.rate_limiter import RateLimiter, build_limiter
 from asyncrl.metrics.verdict import Setup
 from asyncrl.run.launchers import EVALUATOR
-from asyncrl.run.preset_rules import EnvFacts, suggest
+from asyncrl.run.preset_rules import if_cheap
 from asyncrl.run.run_config import RunConfig
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class RunPlan:
             most_actors=config.most_actors(actor_agents),
             learners=world,
             served=config.inference != "actor",
-            if_cheap=suggest(EnvFacts(id="", seen=seen, step_s=0.0)).preset,
+            if_cheap=if_cheap(seen),
         )
 
     def build_learner(self) -> Agent:

@@ -152,6 +152,12 @@ def suggest(env: EnvFacts) -> Suggestion:
     return Suggestion(preset=rule.preset, why=f"{rule.why}; a step takes {took}")
 
 
+def if_cheap(seen: EnvDescription) -> str:
+    """Return the preset that suits cheap steps; two if it depends on what random actions end."""
+    facts = [EnvFacts(id="", seen=seen, step_s=0.0, fails=fails) for fails in (True, False)]
+    return " or ".join(dict.fromkeys(suggest(one).preset for one in facts))
+
+
 def suggested_for(env: EnvConfig, *, timeout_s: float) -> Suggestion:
     """Look at an environment in a child process, and return what suits it."""
     plain: dict[str, Any] = run_in_child(

@@ -11,7 +11,7 @@ import pytest
 from asyncrl.cli.main import main
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvDescription, EnvSpec
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.run.preset_rules import RULES, EnvFacts, suggest, suggested_for
+from asyncrl.run.preset_rules import RULES, EnvFacts, if_cheap, suggest, suggested_for
 
 PAGE = Path(__file__).parents[2] / "docs" / "algorithms" / "index.md"
 CHOICES = DiscreteSpec(3)
@@ -41,6 +41,11 @@ def test_first_row_that_fits_is_taken(
 ) -> None:
     seen = EnvDescription(EnvSpec(obs, action), 1)
     assert suggest(EnvFacts(id=env, seen=seen, step_s=step_s)).preset == preset
+
+
+def test_both_are_named_where_only_a_trial_shows_which() -> None:
+    seen = EnvDescription(EnvSpec(box(17), box(6)), 1)
+    assert if_cheap(seen) == "ppo-walker or ppo-mujoco"
 
 
 @pytest.mark.processes
