@@ -204,8 +204,11 @@ def input_scale(box: BoxSpec) -> float | list[Any]:
 
 
 def is_image(box: BoxSpec) -> bool:
-    """Return whether an array holds pixels: bytes from 0 to 255 in at least two dimensions."""
-    return input_scale(box) == _LARGEST_BYTE and len(box.shape) > 1
+    """Return whether an array holds a large picture: bytes from 0 to 255, of many rows and columns.
+
+    Smaller ones, such as a board with a plane for each kind of piece, go through no convolutions.
+    """
+    return input_scale(box) == _LARGEST_BYTE and sorted((1, *box.shape))[-2] >= _MIN_IMAGE_SIDE
 
 
 def no_observations(observation: BoxSpec | PackedSpec, count: int) -> NetworkInput:

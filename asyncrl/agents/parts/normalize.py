@@ -132,7 +132,7 @@ class Normalized(nn.Module):
 
 
 def _fields(observation: BoxSpec | PackedSpec | None) -> dict[str, BoxSpec]:
-    """Return the fields to normalise: images are within [0, 1] already, choices have no scale.
+    """Return the fields to normalise: large images are in [0, 1] already, choices have no scale.
 
     Neither has the action mask.
     """

@@ -41,22 +41,22 @@ def test_outliers_are_cut() -> None:
     assert norm(torch.tensor([[1e6], [-1e6]])).tolist() == [[10.0], [-10.0]]
 
 
-@pytest.mark.parametrize("left", [box((1, 2), "uint8"), box((1, 2), "int64", categorical=True)])
+@pytest.mark.parametrize("left", [box((36, 40), "uint8"), box((1, 2), "int64", categorical=True)])
 def test_images_and_choices_are_left_unchanged(left: BoxSpec) -> None:
     model = Normalized(nn.Identity(), left, rewards=False)
-    obs = torch.tensor([[[0.25, 1.0]], [[0.5, 0.0]]])
+    obs = torch.rand(2, *left.shape)
     model.learn(obs, {})
     assert torch.equal(model(obs), obs)
     assert not list(model.buffers())
 
 
 def test_fields_are_normalized_each_by_itself() -> None:
-    board = BoxSpec((1, 2), "uint8", np.zeros((1, 2)), np.full((1, 2), 3))
-    fields = {"image": box((1, 2), "uint8"), "board": board, "ram": box((1,), "uint8")}
+    board = box((1, 2), "uint8")  # too small for convolutions
+    fields = {"image": box((36, 40), "uint8"), "board": board, "ram": box((1,), "uint8")}
     spec = PackedSpec((*fields.items(), ("speed", box((1,))), ("arm/angle", box(()))))
     model = Normalized(nn.Identity(), spec, rewards=False)
     obs = {
-        "image": torch.tensor([[[0.0, 1.0]], [[0.5, 0.5]]]),
+        "image": torch.rand(2, 36, 40),
         "board": torch.tensor([[[0.0, 1.0]], [[0.5, 0.5]]]),
         "ram": torch.tensor([[0.0], [0.1]]),
         "speed": torch.tensor([[10.0], [30.0]]),
