@@ -39,7 +39,6 @@ PICKS: Mapping[str, Mapping[str, Sequence[str]]] = {
         "speed": [
             f"2 actors of 256 CartPoles / {_TWO}",
             f"2 actors of 64 HalfCheetahs / {_TWO}",
-            "64 actors in one helper, 10 ms asleep a step / 64 times one actor",
             f"{_SAC}: compiled / its matrix products alone",
         ]
     },
