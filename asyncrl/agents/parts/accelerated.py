@@ -45,7 +45,9 @@ def why_eager(agent: object, config: TorchConfig) -> str:
         return f"the agent has {own} of its user"
     if config.learns_from != "transitions":
         return f"the agent learns from {config.learns_from}"
-    return "agent.accumulate computes parts of a batch twice" * (config.accumulate > 1)
+    if config.accumulate > 1:
+        return "agent.accumulate computes parts of a batch twice"
+    return ""
 
 
 class Accelerated:
@@ -130,9 +132,8 @@ class _Graphs:
             graph = self._recorded[form] = _Graph(self._update, data, self._beside)
         except torch.AcceleratorError as error:
             raise ConfigError(
-                f"{self._update.__qualname__} cannot be captured as a CUDA graph: something in it "
-                "waits for the GPU, or copies from memory that is not pinned; set agent.accelerate "
-                "to off"
+                f"{self._update.__qualname__} cannot be captured as a graph: something in it waits "
+                "for the GPU, or copies from memory that is not pinned; set agent.accelerate to off"
             ) from error
         return graph.replay(data)
 

@@ -53,10 +53,10 @@ class BatchRenorm(nn.Module):
         x, mean, inverse_std = torch.native_batch_norm(
             x, None, None, None, None, training=True, momentum=0.0, eps=_EPSILON
         )
-        scale, shift = self.corrected(mean.detach(), inverse_std.detach())
+        scale, shift = self.scale_and_shift(mean.detach(), inverse_std.detach())
         return torch.addcmul(shift, x, scale)
 
-    def corrected(self, mean: Tensor, inverse_std: Tensor) -> tuple[Tensor, Tensor]:
+    def scale_and_shift(self, mean: Tensor, inverse_std: Tensor) -> tuple[Tensor, Tensor]:
         """Return scale and shift of a normalised batch, and track its statistics."""
         warm = self.batches >= self.warmup_batches
         r, d = self.corrections(mean, inverse_std)
@@ -156,7 +156,7 @@ class RenormedCritics(nn.Module):
             mean = x.mean(dim=1, keepdim=True)
             inverse_std = ((x - mean).square().mean(dim=1) + _EPSILON).rsqrt().flatten()
             mean = mean.flatten()
-            scale, shift = norm.corrected(mean.detach(), inverse_std.detach())
+            scale, shift = norm.scale_and_shift(mean.detach(), inverse_std.detach())
         else:
             mean, inverse_std = norm.mean, (norm.var + _EPSILON).rsqrt()
             scale, shift = norm.weight, norm.bias

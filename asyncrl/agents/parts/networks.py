@@ -186,9 +186,8 @@ class ScaledBytes:
 def observation_reader(observation: BoxSpec | PackedSpec) -> Callable[[Tensor], NetworkInput]:
     """Return a function that converts stored observations to network inputs."""
     if isinstance(observation, PackedSpec):
-        return partial(
-            _read_fields, observation, [_array_reader(box) for _, box in observation.fields]
-        )
+        readers = [_array_reader(box) for _, box in observation.fields]
+        return partial(_read_fields, observation, readers)
     return _array_reader(observation)
 
 

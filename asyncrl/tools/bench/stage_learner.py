@@ -9,7 +9,7 @@ from typing import SupportsFloat
 import numpy as np
 
 from asyncrl.agents.parts.products import matrix_products
-from asyncrl.core.agent import Agent, build_agent
+from asyncrl.core.agent import Agent, AgentConfig, build_agent
 from asyncrl.core.replay_buffer import ReplayBuffer, ReplayBufferConfig, in_batches
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.torch_threads import torch_threads
@@ -39,7 +39,7 @@ class Turns:
     """An agent's optimisation steps, from a replay or from one batch."""
 
     def __init__(self, agent: Agent, buffer: ReplayBuffer, batch_size: int) -> None:
-        self.agent, self._buffer, self._batch_size = agent, buffer, batch_size
+        self.agent, self.buffer, self.batch_size = agent, buffer, batch_size
         self._batch = buffer.sample(batch_size)
         self.at_once = AsyncTrainerConfig(batch_size=batch_size).draw_at_once(self._batch)
         self._record: Mapping[str, SupportsFloat] = {}
@@ -47,8 +47,8 @@ class Turns:
 
     def from_replay(self) -> int:
         """Sample batches and optimise on them, as `AsyncTrainer` does; return their number."""
-        together = self._buffer.sample(self.at_once * self._batch_size)
-        return sum(map(self._opt, in_batches(together, self._batch_size)))
+        together = self.buffer.sample(self.at_once * self.batch_size)
+        return sum(map(self._opt, in_batches(together, self.batch_size)))
 
     def from_one_batch(self) -> int:
         """Optimise on the same batch again."""
@@ -87,22 +87,23 @@ def learner_stage(load: Load, *, slices: int = 0) -> Stage:
 def update_stage(load: Load) -> Stage:
     """Return optimisation on one fixed batch, against its matrix products alone."""
     turns = _turns(load)
-    plain = _turns(replace(load, agent=replace(load.agent, accelerate="off")))  # type: ignore[type-var]
+    # Products of a captured step are not seen. The replay is shared: memory may not hold two.
+    plain: AgentConfig = replace(load.agent, accelerate="off")  # type: ignore[type-var]
+    other = Turns(build_agent(plain, load.spec, load.context), turns.buffer, turns.batch_size)
     return side_by_side(
         [_quantity(load, turns, case="update", limit_is="its matrix products alone")],
         [turns.from_one_batch],
-        [plain.products_alone],  # those of a captured step are not seen
+        [other.products_alone],
         load.workload,
         settle=turns.settle,
     )
 
 
 def _turns(load: Load) -> Turns:
-    workload = load.workload
-    segments = max(1, min(64, load.capacity // workload.segment_length))
+    segments = max(1, min(64, load.capacity // load.workload.segment_length))
     message = synthetic_experience(load.schema, load.spec, segments)
     buffer = filled(load.async_config().replay, load.schema, message)
-    return Turns(build_agent(load.agent, load.spec, load.context), buffer, workload.batch_size)
+    return Turns(build_agent(load.agent, load.spec, load.context), buffer, load.workload.batch_size)
 
 
 def _quantity(load: Load, turns: Turns, *, case: str, limit_is: str) -> Quantity:

@@ -51,13 +51,14 @@ def test_images_and_choices_are_left_unchanged(left: BoxSpec) -> None:
 
 
 def test_fields_are_normalized_each_by_itself() -> None:
-    board = box((1, 2), "uint8")  # too small for convolutions
+    board = BoxSpec((1, 2), "uint8", np.zeros((1, 2)), np.full((1, 2), 3))
     fields = {"image": box((36, 40), "uint8"), "board": board, "ram": box((1,), "uint8")}
+    fields["small picture"] = box((1, 2), "uint8")
     spec = PackedSpec((*fields.items(), ("speed", box((1,))), ("arm/angle", box(()))))
     model = Normalized(nn.Identity(), spec, rewards=False)
     obs = {
         "image": torch.rand(2, 36, 40),
-        "board": torch.tensor([[[0.0, 1.0]], [[0.5, 0.5]]]),
+        **dict.fromkeys(("board", "small picture"), torch.tensor([[[0.0, 1.0]], [[0.5, 0.5]]])),
         "ram": torch.tensor([[0.0], [0.1]]),
         "speed": torch.tensor([[10.0], [30.0]]),
         "arm/angle": torch.tensor([0.1, 0.3]),
@@ -65,7 +66,8 @@ def test_fields_are_normalized_each_by_itself() -> None:
     model.learn(obs, {})
     seen = model(obs)
     assert torch.equal(seen["image"], obs["image"])
-    assert seen["board"].ravel().tolist() == pytest.approx([-1.0, 1.0, 1.0, -1.0], abs=1e-4)
+    for name in ("board", "small picture"):
+        assert seen[name].ravel().tolist() == pytest.approx([-1.0, 1.0, 1.0, -1.0], abs=1e-4)
     assert seen["ram"].ravel().tolist() == pytest.approx([-1.0, 1.0], abs=1e-4)
     assert seen["speed"].ravel().tolist() == pytest.approx([-1.0, 1.0])
     assert seen["arm/angle"].tolist() == pytest.approx([-1.0, 1.0], abs=1e-5)
