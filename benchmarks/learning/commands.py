@@ -30,7 +30,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from asyncrl.run.run_config import RunConfig
+from asyncrl.core.seeding import Role, derive_seed
+from asyncrl.run.run_config import EvaluationConfig, RunConfig
 from asyncrl.run.yaml_file import load_yaml
 from benchmarks.common import ASYNCRL, FIRST_SEED, RESULTS, ROOT, note, positive, write_json
 from benchmarks.learning.alike import Asked, equal, variants, zoo
@@ -44,7 +45,9 @@ SIDES = (OURS, PEER, ZOO)
 _ZOO_SEEDS = 3
 """Most of the zoo's settings take far longer, and their column is the second one."""
 
-_EPISODES = 10
+_PLAYED = {"episodes": 10, "eval_seed": derive_seed(EvaluationConfig().seed, Role.EVALUATION)}
+"""Those of asyncrl: ten others can be easier."""
+
 _SPARE_S = 60.0
 """Seconds beside training: start and end."""
 
@@ -123,7 +126,7 @@ def peer(cell: Cell, beside: Run, fastest: Asked) -> Run:
     """Run Stable-Baselines3 beside a run of ours."""
     row, started = ROWS[cell.task], origin()
     asked = {**fastest, "bar": row.bar, "max_s": row.max_s, "seed": cell.seed}
-    asked["episodes"] = _EPISODES
+    asked |= _PLAYED
     begun, cpu_s = time.perf_counter(), _children_cpu_s()
     printed = _ask(row, asked, limit_s=3 * row.max_s + 300)
     cpu_s = _children_cpu_s() - cpu_s - printed["away_cpu_s"]

@@ -52,7 +52,7 @@ ROWS: Mapping[str, Row] = {
     "fetchreach": Row(
         env=_ROBOTICS, bar=-2.5, max_s=300.0, seeds=5, policy="MultiInputPolicy", venv="robotics"
     ),
-    "breakout": Row(env=_BREAKOUT, bar=8.0, max_s=600.0, seeds=5, zoo_env="none"),
+    "breakout": Row(env=_BREAKOUT, bar=8.0, zoo_env="none"),
     "pong": Row(
         env="ALE/Pong-v5", bar=15.0, max_s=1800.0, seeds=5, policy="CnnPolicy", zoo_env="atari"
     ),

@@ -32,7 +32,6 @@ from stable_baselines3.common.vec_env import (
 
 ALGORITHMS = {"ppo": PPO, "dqn": DQN, "sac": SAC}
 FOREVER = 2**40
-_EVAL_SEED = 1_000_000
 _MIN_APART_S, _SHARE_APART = 0.5, 0.05
 """Seconds between evaluations, and the same as a share of the run."""
 
@@ -120,7 +119,7 @@ class Curve(BaseCallback):  # type: ignore[misc]  # untyped here
 
     def _score(self) -> float:
         """Return the mean return of one episode of each environment."""
-        self.envs.seed(_EVAL_SEED)
+        self.envs.seed(self.asked["eval_seed"])
         normalize, obs = self.model.get_vec_normalize_env(), self.envs.reset()
         returns, playing = np.zeros(self.envs.num_envs), np.ones(self.envs.num_envs, np.bool_)
         while playing.any():
