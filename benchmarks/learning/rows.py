@@ -37,10 +37,10 @@ _BREAKOUT = "benchmarks.learning.environments:minatar_breakout"
 ROWS: Mapping[str, Row] = {
     "cartpole": Row(env="CartPole-v1", bar=475.0),
     "acrobot": Row(env="Acrobot-v1", bar=-90.0),
-    "mountaincar": Row(env="MountainCar-v0", bar=-110.0),
-    "mountaincar-continuous": Row(env="MountainCarContinuous-v0", bar=90.0),
+    "mountaincar": Row(env="MountainCar-v0", bar=-110.0, max_s=30.0),
+    "mountaincar-continuous": Row(env="MountainCarContinuous-v0", bar=90.0, max_s=30.0),
     "pendulum": Row(env="Pendulum-v1", bar=-150.0),
-    "taxi": Row(env="Taxi-v4", bar=7.0, zoo_env="default"),
+    "taxi": Row(env="Taxi-v4", bar=7.0, max_s=30.0, zoo_env="default"),
     "lunarlander": Row(env="LunarLander-v3", bar=200.0),
     "lunarlander-continuous": Row(env="LunarLanderContinuous-v3", bar=200.0),
     "bipedalwalker": Row(env="BipedalWalker-v3", bar=250.0, max_s=240.0),
