@@ -50,7 +50,7 @@ ROWS: Mapping[str, Row] = {
     "walker2d": Row(env="Walker2d-v5", bar=3000.0, max_s=300.0, seeds=5),
     "ant": Row(env="Ant-v5", bar=2500.0, max_s=600.0, seeds=5),
     "fetchreach": Row(
-        env=_ROBOTICS, bar=-2.5, max_s=300.0, seeds=5, policy="MultiInputPolicy", venv="robotics"
+        env=_ROBOTICS, bar=-2.5, max_s=60.0, policy="MultiInputPolicy", venv="robotics"
     ),
     "breakout": Row(env=_BREAKOUT, bar=8.0, zoo_env="none"),
     "pong": Row(
