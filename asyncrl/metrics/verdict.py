@@ -50,8 +50,8 @@ class Setup:
     """Whether the actors' networks are computed in batches of all actors."""
 
     if_cheap: str = ""
-    """Preset that suits such environments if a step is cheap, or two of which a trial shows which;
-    empty if unknown."""
+    """Preset that suits such environments if a step is cheap; two if only a trial shows which of
+    them does; empty if unknown."""
 
     @property
     def share(self) -> float:

@@ -45,8 +45,9 @@ SIDES = (OURS, PEER, ZOO)
 _ZOO_SEEDS = 3
 """Most of the zoo's settings take far longer, and their column is the second one."""
 
-_PLAYED = {"episodes": 10, "eval_seed": derive_seed(EvaluationConfig().seed, Role.EVALUATION)}
-"""Those of asyncrl: ten others can be easier."""
+_OURS = EvaluationConfig()
+_PLAYED = {"episodes": _OURS.play.episodes, "eval_seed": derive_seed(_OURS.seed, Role.EVALUATION)}
+"""The episodes of asyncrl's evaluations, for the peer as well: others can be easier."""
 
 _SPARE_S = 60.0
 """Seconds beside training: start and end."""
@@ -125,8 +126,7 @@ def _read(path: Path) -> Any:  # noqa: ANN401  # JSON
 def peer(cell: Cell, beside: Run, fastest: Asked) -> Run:
     """Run Stable-Baselines3 beside a run of ours."""
     row, started = ROWS[cell.task], origin()
-    asked = {**fastest, "bar": row.bar, "max_s": row.max_s, "seed": cell.seed}
-    asked |= _PLAYED
+    asked = {**fastest, **_PLAYED, "bar": row.bar, "max_s": row.max_s, "seed": cell.seed}
     begun, cpu_s = time.perf_counter(), _children_cpu_s()
     printed = _ask(row, asked, limit_s=3 * row.max_s + 300)
     cpu_s = _children_cpu_s() - cpu_s - printed["away_cpu_s"]
