@@ -18,7 +18,7 @@ PACKAGES = ("asyncrl", "torch", "numpy", "gymnasium", "pyzmq")
 def machine() -> dict[str, Any]:
     """Return the fingerprint of this machine as plain values."""
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "usable_cores": round(Cores().share, 2),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
@@ -41,7 +41,7 @@ _VECTORS = {"avx512f": "AVX-512", "avx512_bf16": "BF16", "amx_tile": "AMX"}
 """Flag of Linux -> instructions that change how fast matrices are multiplied."""
 
 
-def _processor() -> str:
+def processor() -> str:
     """Return name, family, model and vector instructions: clouds give one name to many models."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")

@@ -35,6 +35,7 @@ from asyncrl.core.recorder import Record
 from asyncrl.core.seeding import generator_state, prepare_generator
 from asyncrl.core.segment import DISCOUNTED_RETURN, ColumnSpec
 from asyncrl.core.types import Array, BoolArray, ModelVersion, Params
+from asyncrl.metrics.machine import processor
 
 CPU = torch.device("cpu")
 
@@ -59,7 +60,7 @@ Part = (
 
 Acceleration = Literal["auto", "off", "compile", "graphs"]
 
-Precision = Literal["float32", "bfloat16"]
+Precision = Literal["auto", "float32", "bfloat16"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,8 @@ class TorchConfig(ABC):
     precision: Precision = "float32"
     """Precision of the learner's matrix products. Parameters, losses, actors, and the last layers
     of built-in networks stay in float32. On a CPU without instructions for bfloat16 (`avx512_bf16`
-    or `amx_bf16` in /proc/cpuinfo), steps with bfloat16 can take three times as long."""
+    or `amx_bf16` in /proc/cpuinfo), steps with bfloat16 can take three times as long. `auto` is
+    float32 there, and bfloat16 elsewhere."""
 
     accelerate: Acceleration = "auto"
     """`graphs` captures an optimisation step on a GPU once and replays it. `compile` translates the
@@ -161,7 +163,8 @@ class TorchConfig(ABC):
 
         Within one context torch converts each parameter once, so parameters must not change there.
         """
-        if self.precision == "float32":
+        has_it = device.type != "cpu" or "BF16" in processor()
+        if self.precision == "float32" or (self.precision == "auto" and not has_it):
             return nullcontext
         return partial(torch.autocast, device.type, torch.bfloat16)
 

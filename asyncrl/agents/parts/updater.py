@@ -21,6 +21,7 @@ import copy
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Self, TypeVar
@@ -403,7 +404,7 @@ class Updater:
             keep_freed_memory()
         self._precision = config.precision_on(device)
         self._chunked = ChunkedForward(config.accumulate)
-        self._at_once = config.accumulate == 1 and config.precision == "float32"
+        self._at_once = config.accumulate == 1 and self._precision is nullcontext
         learning = networks if switch_modes else []
         how, self.why_eager = config.accelerate, why_eager(agent, config)
         """Why `auto` leaves updates as they are; empty if it does not."""

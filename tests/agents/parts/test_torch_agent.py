@@ -11,10 +11,11 @@ import torch
 from torch import nn, tensor
 
 from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.parts import torch_agent
 from asyncrl.agents.parts.choosing import ChooserSpec, LogitChooser
 from asyncrl.agents.parts.networks import pick_device
 from asyncrl.agents.parts.optimizers import FusedAdam
-from asyncrl.agents.parts.torch_agent import Part, TorchAgent, TorchPolicy
+from asyncrl.agents.parts.torch_agent import Part, Precision, TorchAgent, TorchPolicy
 from asyncrl.core.agent import PolicyContext, build_agent
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import CheckpointError, ConfigError
@@ -54,6 +55,24 @@ def step(agent: TorchAgent, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
     agent.model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("precision", "has_it", "dtype"),
+    [
+        ("auto", True, torch.bfloat16),
+        ("auto", False, torch.float32),
+        ("bfloat16", False, torch.bfloat16),
+        ("float32", True, torch.float32),
+    ],
+)
+def test_auto_multiplies_in_bfloat16_where_the_processor_has_it(
+    precision: Precision, has_it: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"AMD EPYC (family 26, AVX-512{', BF16' * has_it})"
+    monkeypatch.setattr(torch_agent, "processor", lambda: name)
+    with DQNConfig(precision=precision).precision_on(torch.device("cpu"))():
+        assert layer(1.0)(torch.ones(1, 2)).dtype == dtype
 
 
 @pytest.mark.parametrize(("own", "given", "known"), [(10, 30, 30), (30, 10, 30)])
