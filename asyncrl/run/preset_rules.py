@@ -114,6 +114,11 @@ RULES = (
     ),
     Rule("dqn-toy", "states and actions are numbers of a list", lambda env: env.is_numbered),
     Rule(
+        "ppo-atari",
+        "observations are large pictures, actions choices, steps cheap",
+        lambda env: env.pixels >= _LARGE_PICTURE and env.has_choices and env.is_cheap,
+    ),
+    Rule(
         "dqn-atari",
         "observations are large pictures, actions choices",
         lambda env: env.pixels >= _LARGE_PICTURE and env.has_choices,

@@ -267,6 +267,34 @@ def _ppo(correction: Literal["gae", "vtrace"]) -> RunConfig:
     )
 
 
+def ppo_atari() -> RunConfig:
+    """PPO for Atari games and other pictures whose steps are cheap.
+
+    A small network, and many gradient steps on small batches. Pong is at -10 after about ten
+    minutes on two cores. Where steps are dear, `dqn-atari` learns more from each.
+    """
+    from asyncrl.agents.parts.networks import small_image_network
+    from asyncrl.agents.ppo import PPOConfig
+
+    start = ppo()
+    return replace(
+        start,
+        agent=PPOConfig(
+            network=small_image_network,
+            shared_torso=True,
+            precision="auto",
+            epochs=4,
+            learning_rate=8e-4,
+            entropy_weight=0.01,
+        ),
+        env="ALE/Pong-v5",
+        envs_per_actor=8,
+        segment=SegmentConfig(length=64, frame_stack=4),
+        trainer=replace(start.trainer, batch_size=1024),
+        evaluate=replace(start.evaluate, interval_opt_steps=100),
+    )
+
+
 def ppo_mujoco() -> RunConfig:
     """PPO for robots whose steps are cheap and that cannot fall; HalfCheetah in seconds.
 
@@ -470,6 +498,7 @@ PRESETS: Mapping[str, Callable[[], RunConfig]] = {
         iql,
         iqn,
         ppo,
+        ppo_atari,
         ppo_mujoco,
         ppo_walker,
         r2d2,

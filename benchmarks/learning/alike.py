@@ -16,6 +16,7 @@ import yaml
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.parts.exploration import EpsilonGreedy, EpsilonLadder
+from asyncrl.agents.parts.networks import small_image_network
 from asyncrl.agents.parts.schedules import value_at
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.sac import SACConfig
@@ -120,6 +121,8 @@ def _ppo(config: RunConfig, agent: PPOConfig) -> Asked:
     pixels = config.env.startswith("ALE/")
     hidden = [*agent.hidden]
     width = _behind_pixels(hidden) if pixels else {"net_arch": {"pi": hidden, "vf": hidden}}
+    if agent.network is small_image_network:
+        width = {**_behind_pixels([256]), "features_extractor_class": "small"}
     return {
         "batch": batch,
         "batch_size": batch // agent.minibatches,

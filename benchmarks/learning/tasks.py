@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from asyncrl.agents.parts.exploration import EpsilonLadder
+from asyncrl.agents.parts.networks import small_image_network
 from asyncrl.run.presets import preset, preset_lines
 from asyncrl.run.run_config import EvaluationConfig, RunConfig
-from benchmarks.learning.networks import shallow
 from benchmarks.peers.apart import python_of
 
 _ENVIRONMENTS = "benchmarks.learning.environments"
@@ -235,29 +235,12 @@ CASES: tuple[Case, ...] = (
             "evaluate.interval_opt_steps": 200,
         },
     ),
-    Case(
-        algorithm="appo",
-        task="pong",
-        settings={
-            "agent.network": shallow,
-            "agent.shared_torso": True,
-            # Convolutions on a CPU that can multiply in bfloat16 take less than half the time.
-            "agent.precision": "bfloat16",
-            "agent.learning_rate": 5e-4,
-            "agent.epochs": 3,
-            "agent.minibatches": 4,
-            "agent.clip": 0.1,
-            "agent.entropy_weight": 0.01,
-            "segment.length": 64,
-            "segment.frame_stack": 4,
-            "evaluate.interval_opt_steps": 100,
-        },
-    ),
+    Case(algorithm="ppo", task="pong", preset="ppo-atari"),
     Case(
         algorithm="impala",
         task="pong",
         settings={
-            "agent.network": shallow,
+            "agent.network": small_image_network,
             "agent.precision": "bfloat16",
             "agent.learning_rate": 4e-4,
             "agent.lambda_": 0.95,

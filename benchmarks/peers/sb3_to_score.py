@@ -22,6 +22,7 @@ import torch
 from stable_baselines3 import DQN, PPO, SAC, HerReplayBuffer
 from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
     SubprocVecEnv,
@@ -71,6 +72,8 @@ def make_model(asked: dict[str, Any]) -> Any:  # noqa: ANN401  # untyped here
     policy = dict(settings.pop("policy_kwargs", {}))
     if activation := policy.get("activation_fn"):
         policy["activation_fn"] = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}[activation]
+    if "features_extractor_class" in policy:
+        policy["features_extractor_class"] = Small
     for name in asked["linear"]:
         settings[name] = partial(_falling, settings[name])
     if asked["hindsight"] is not None:
@@ -79,6 +82,27 @@ def make_model(asked: dict[str, Any]) -> Any:  # noqa: ANN401  # untyped here
     return ALGORITHMS[asked["algorithm"]](
         asked["policy"], envs, policy_kwargs=policy, seed=asked["seed"], device="cpu", **settings
     )
+
+
+class Small(BaseFeaturesExtractor):  # type: ignore[misc]  # untyped here
+    """The network of asyncrl's preset `ppo-atari`."""
+
+    def __init__(self, observation_space: Any, features_dim: int) -> None:  # noqa: ANN401
+        super().__init__(observation_space, features_dim)
+        self.layers = torch.nn.Sequential(
+            torch.nn.Conv2d(4, 16, kernel_size=8, stride=4),
+            torch.nn.ReLU(),
+            torch.nn.Conv2d(16, 32, kernel_size=4, stride=2),
+            torch.nn.ReLU(),
+            torch.nn.Flatten(),
+            torch.nn.Linear(2592, features_dim),
+            torch.nn.ReLU(),
+        )
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Return features."""
+        features: torch.Tensor = self.layers(observations)
+        return features
 
 
 def _falling(value: float, left: float) -> float:

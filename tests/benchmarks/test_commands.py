@@ -37,7 +37,7 @@ def a_run(side: str, seed: int, wall_s: float, *, reached: bool = True) -> Run:
 
 
 def test_each_row_has_a_preset_that_a_peer_can_equal():
-    names = "ppo ppo-mujoco dqn-toy dqn-mountaincar dqn-atari sac-goals sac-mountaincar"
+    names = "ppo ppo-mujoco ppo-atari dqn-toy dqn-mountaincar dqn-atari sac-goals sac-mountaincar"
     for name in names.split():
         asked = equal(preset(name))
         found = list(variants(asked, is_zoo=False))

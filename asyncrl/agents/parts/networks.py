@@ -159,7 +159,7 @@ _EXACT_IN_FLOAT32 = 2**24
 _LARGEST_BYTE = 255.0
 
 _MIN_IMAGE_SIDE = 36
-"""Minimum height and width in pixels for `nature_cnn`."""
+"""Minimum height and width in pixels for convolutions."""
 
 
 def each_field(obs: NetworkInput, change: Callable[[Tensor], Tensor]) -> NetworkInput:
@@ -312,15 +312,38 @@ class ImageConv2d(nn.Conv2d):
 
 def nature_cnn(n_channels: int) -> nn.Sequential:
     """Return the convolutions of Mnih et al. (2015), with flattened outputs."""
-    return nn.Sequential(
-        ImageConv2d(n_channels, 32, kernel_size=8, stride=4),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, kernel_size=4, stride=2),
-        nn.ReLU(),
-        nn.Conv2d(64, 64, kernel_size=3, stride=1),
-        nn.ReLU(),
-        nn.Flatten(),
-    )
+    return _convolutions(n_channels, (32, 8, 4), (64, 4, 2), (64, 3, 1))
+
+
+def small_cnn(n_channels: int) -> nn.Sequential:
+    """Return the fewer convolutions of Espeholt et al. (2018), with flattened outputs.
+
+    An update takes about half of the time that it takes with `nature_cnn`.
+    """
+    return _convolutions(n_channels, (16, 8, 4), (32, 4, 2))
+
+
+def _convolutions(n_channels: int, *layers: tuple[int, int, int]) -> nn.Sequential:
+    """Return layers of (channels, kernel, stride) with ReLU after each, and flattened outputs."""
+    made: list[nn.Module] = []
+    kind: type[nn.Conv2d] = ImageConv2d
+    for n_outputs, kernel, stride in layers:
+        made += [kind(n_channels, n_outputs, kernel, stride), nn.ReLU()]
+        n_channels, kind = n_outputs, nn.Conv2d
+    return nn.Sequential(*made, nn.Flatten())
+
+
+def small_image_network(spec: EnvSpec) -> nn.Module:
+    """Make `small_cnn` and a layer of 256 units, a `network` for PPO and IMPALA on a CPU.
+
+    Observations that are no images go through the usual encoders.
+    """
+    seen = spec.observation
+    layers = _image_layers(seen, small_cnn) if isinstance(seen, BoxSpec) else []
+    layers = layers or encoder_layers(seen)
+    network = nn.Sequential(*layers, nn.Linear(n_features(layers, seen), 256), nn.ReLU())
+    make_orthogonal(network, math.sqrt(2.0))
+    return network
 
 
 class ChannelsFirst(nn.Module):
@@ -557,14 +580,16 @@ def _n_choices(spec: BoxSpec) -> Array:
     )
 
 
-def _image_layers(spec: BoxSpec) -> list[nn.Module]:
+def _image_layers(
+    spec: BoxSpec, convolve: Callable[[int], nn.Sequential] = nature_cnn
+) -> list[nn.Module]:
     """Return convolutions if they pay off; raise for bytes of a large image that fit none."""
     if len(spec.shape) != 3:
         return []
     if min(spec.shape[1:]) >= _MIN_IMAGE_SIDE:
-        return [*nature_cnn(spec.shape[0])]
+        return [*convolve(spec.shape[0])]
     if min(spec.shape[:2]) >= _MIN_IMAGE_SIDE:
-        return [ChannelsFirst(), *nature_cnn(spec.shape[2])]
+        return [ChannelsFirst(), *convolve(spec.shape[2])]
     if sorted(spec.shape)[1] < _MIN_IMAGE_SIDE or spec.dtype != "uint8":
         return []
     raise ConfigError(

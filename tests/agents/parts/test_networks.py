@@ -23,11 +23,13 @@ from asyncrl.agents.parts.networks import (
     encoder_layers,
     n_features,
     nature_cnn,
+    no_observations,
     observation_reader,
     q_network,
+    small_image_network,
 )
 from asyncrl.agents.parts.updater import ChunkedForward
-from asyncrl.core.env import BoxSpec, PackedSpec
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.spaces import spec_from_spaces
 
@@ -112,6 +114,19 @@ def test_images_with_channels_last_are_transposed() -> None:
     last = q_network(box((40, 36, 3), "uint8"), (8,), 2)
     images = torch.rand(2, 40, 36, 3)
     torch.testing.assert_close(last(images), first(images.permute(0, 3, 1, 2)))
+
+
+def test_smaller_network_is_for_images_and_takes_everything_else() -> None:
+    for observation, convolutions in (
+        (box((4, 84, 84), "uint8"), [16, 32]),
+        (box((36, 40, 3), "uint8"), [16, 32]),
+        (box((5,)), []),
+        (FIELDS, [32, 64, 64]),
+    ):
+        network = small_image_network(EnvSpec(observation, DiscreteSpec(2)))
+        assert network(no_observations(observation, 2)).shape == (2, 256)
+        layers = [m.out_channels for m in network.modules() if isinstance(m, nn.Conv2d)]
+        assert layers == convolutions
 
 
 @pytest.mark.parametrize("shape", [(84, 3, 84), (36, 1, 36)])
