@@ -54,6 +54,6 @@ ROWS: Mapping[str, Row] = {
     ),
     "breakout": Row(env=_BREAKOUT, bar=8.0, zoo_env="none"),
     "pong": Row(
-        env="ALE/Pong-v5", bar=15.0, max_s=1800.0, seeds=5, policy="CnnPolicy", zoo_env="atari"
+        env="ALE/Pong-v5", bar=15.0, max_s=1200.0, seeds=5, policy="CnnPolicy", zoo_env="atari"
     ),
 }
