@@ -54,7 +54,7 @@ _PICTURE = (
     '<picture><source media="(prefers-color-scheme: dark)" srcset="docs/assets/curves-dark.svg">'
     '<img alt="Returns over seconds, six tasks" src="docs/assets/curves.svg"></picture>\n'
 )
-_SMALL = ("cartpole", "acrobot", "mountaincar", "mountaincar-continuous", "pendulum", "taxi")
+_ONLY_WHOLE = "cartpole acrobot mountaincar mountaincar-continuous pendulum taxi pong".split()
 """Tasks that only the whole table has."""
 
 
@@ -149,7 +149,7 @@ def render(runs: Sequence[Run]) -> str:
 
 def render_short(runs: Sequence[Run]) -> str:
     """Return the table for readers who have just come; without columns that are empty."""
-    shown = [found for found in sides(runs) if found[0] not in _SMALL]
+    shown = [found for found in sides(runs) if found[0] not in _ONLY_WHOLE]
     columns = len(_SHORT) if any(zoo for *_, zoo in shown) else _WITHOUT_ZOO
     rows = []
     for _, row, own, equal, zoo in shown:
