@@ -39,6 +39,8 @@ _STEPPING_S = 0.2
 _LARGE_PICTURE = 32 * 32
 """Pixels from which a picture needs the network of Atari games."""
 
+_FRAMES = 4
+"""Frames of a stack in Atari games, which their presets send and store once."""
 
 _JOINTS_OF_ONE_OR_TWO_LEGS = range(3, 7)
 """Numbers in an action of Hopper, BipedalWalker and Walker2d. Ant, which can stand still, has 8."""
@@ -75,12 +77,11 @@ class EnvFacts:
         return is_list and isinstance(action, DiscreteSpec)
 
     @property
-    def pixels(self) -> int:
-        """Height times width of a picture; 0 if observations are no pictures."""
+    def has_frames(self) -> bool:
+        """Whether an observation is a stack of large pictures, as presets for Atari store it."""
         obs = self.seen.spec.observation
-        if not isinstance(obs, BoxSpec) or len(obs.shape) < 3:
-            return 0
-        return prod(sorted(obs.shape)[-2:])
+        is_stack = isinstance(obs, BoxSpec) and len(obs.shape) == 3 and obs.shape[0] == _FRAMES
+        return is_stack and prod(obs.shape[1:]) >= _LARGE_PICTURE
 
     @property
     def is_cheap(self) -> bool:
@@ -115,13 +116,13 @@ RULES = (
     Rule("dqn-toy", "states and actions are numbers of a list", lambda env: env.is_numbered),
     Rule(
         "ppo-atari",
-        "observations are large pictures, actions choices, steps cheap",
-        lambda env: env.pixels >= _LARGE_PICTURE and env.has_choices and env.is_cheap,
+        "observations are stacks of large pictures, actions choices, steps cheap",
+        lambda env: env.has_frames and env.has_choices and env.is_cheap,
     ),
     Rule(
         "dqn-atari",
-        "observations are large pictures, actions choices",
-        lambda env: env.pixels >= _LARGE_PICTURE and env.has_choices,
+        "observations are stacks of large pictures, actions choices",
+        lambda env: env.has_frames and env.has_choices,
     ),
     Rule(
         "ppo-mujoco",

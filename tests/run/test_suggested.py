@@ -31,6 +31,7 @@ def box(*shape: int, dtype: str = "float32", categorical: bool = False) -> BoxSp
         ("Own-v0", box(dtype="int64", categorical=True), CHOICES, 1e-5, "dqn-toy"),
         ("Own-v0", box(4, 84, 84, dtype="uint8"), CHOICES, 1e-3, "dqn-atari"),
         ("Own-v0", box(4, 84, 84, dtype="uint8"), CHOICES, 1e-4, "ppo-atari"),
+        ("Own-v0", box(64, 64, 3, dtype="uint8"), CHOICES, 1e-4, "ppo"),
         ("Own-v0", box(8), box(2), 5e-5, "ppo"),
         ("Own-v0", box(105), box(8), 5e-5, "ppo"),
         ("Own-v0", box(17), box(6), 5e-5, "ppo-walker"),
