@@ -142,6 +142,9 @@ class Perturbation:
 MakeNetwork = Callable[[EnvSpec], nn.Module]
 """Makes a custom network."""
 
+Convolve = Callable[[int], nn.Sequential]
+"""Makes convolutions of images with this number of channels."""
+
 NetworkInput = Tensor | dict[str, Tensor]
 """Float observations (B, ...), images within [0, 1]; a dict of them if there are several fields."""
 
@@ -338,10 +341,9 @@ def small_image_network(spec: EnvSpec) -> nn.Module:
 
     Observations that are no images go through the usual encoders.
     """
-    seen = spec.observation
-    layers = _image_layers(seen, small_cnn) if isinstance(seen, BoxSpec) else []
-    layers = layers or encoder_layers(seen)
-    network = nn.Sequential(*layers, nn.Linear(n_features(layers, seen), 256), nn.ReLU())
+    layers = encoder_layers(spec.observation, small_cnn)
+    n_inputs = n_features(layers, spec.observation)
+    network = nn.Sequential(*layers, nn.Linear(n_inputs, 256), nn.ReLU())
     make_orthogonal(network, math.sqrt(2.0))
     return network
 
@@ -466,12 +468,14 @@ class FieldsEncoder(nn.Module):
         return torch.cat([encoder(obs[name]) for name, encoder in fields], dim=1)
 
 
-def encoder_layers(observation: BoxSpec | PackedSpec) -> list[nn.Module]:
+def encoder_layers(
+    observation: BoxSpec | PackedSpec, convolve: Convolve = nature_cnn
+) -> list[nn.Module]:
     """Return the layers from observations to (B, features), without hidden layers.
 
-    Images, of any dtype, go through `nature_cnn` unless they are small. Discrete
-    observations become `OneHot`, or an `Embedding` of more than 1024 choices. Several fields are
-    encoded separately. Anything else is flattened.
+    Images, of any dtype, go through `convolve` unless they are small; those among several fields
+    through `nature_cnn`. Discrete observations become `OneHot`, or an `Embedding` of more than 1024
+    choices. Several fields are encoded separately. Anything else is flattened.
     """
     if isinstance(observation, PackedSpec):
         return [FieldsEncoder(observation)]
@@ -479,7 +483,7 @@ def encoder_layers(observation: BoxSpec | PackedSpec) -> list[nn.Module]:
     if observation.categorical:
         many = _n_choices(observation).sum() > _MAX_CHOICES
         return [Embedding(observation) if many else OneHot(observation)]
-    if layers := _image_layers(observation):
+    if layers := _image_layers(observation, convolve):
         return layers
     if not shape:
         return [nn.Unflatten(0, (-1, 1))]
@@ -580,9 +584,7 @@ def _n_choices(spec: BoxSpec) -> Array:
     )
 
 
-def _image_layers(
-    spec: BoxSpec, convolve: Callable[[int], nn.Sequential] = nature_cnn
-) -> list[nn.Module]:
+def _image_layers(spec: BoxSpec, convolve: Convolve) -> list[nn.Module]:
     """Return convolutions if they pay off; raise for bytes of a large image that fit none."""
     if len(spec.shape) != 3:
         return []

@@ -163,8 +163,8 @@ class TorchConfig(ABC):
 
         Within one context torch converts each parameter once, so parameters must not change there.
         """
-        has_it = device.type != "cpu" or "BF16" in processor()
-        if self.precision == "float32" or (self.precision == "auto" and not has_it):
+        on_cpu, auto = device.type == "cpu", self.precision == "auto"
+        if self.precision == "float32" or (auto and on_cpu and "BF16" not in processor()):
             return nullcontext
         return partial(torch.autocast, device.type, torch.bfloat16)
 
