@@ -173,17 +173,24 @@ def each_field(obs: NetworkInput, change: Callable[[Tensor], Tensor]) -> Network
 
 
 class ScaledBytes:
-    """Converts bytes to float32, divided by one scale or by one for each number."""
+    """Converts bytes to float32, divided by one scale or by one for each number.
+
+    With one scale they have the precision of autocast at once. Bytes are exact in it, so the result
+    is what a layer would make of float32.
+    """
 
     def __init__(self, scale: float | list[Any]) -> None:
         self._scale = torch.tensor(scale) if isinstance(scale, list) else scale
 
     def __call__(self, obs: Tensor) -> Tensor:
         """Return a new tensor."""
+        kind, dtype = obs.device.type, torch.float32
         if isinstance(self._scale, Tensor):
             self._scale = self._scale.to(obs.device)
+        elif torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
         # In place: another large tensor would often need pages that the system has to clear.
-        return obs.float().div_(self._scale)
+        return obs.to(dtype).div_(self._scale)
 
 
 def observation_reader(observation: BoxSpec | PackedSpec) -> Callable[[Tensor], NetworkInput]:

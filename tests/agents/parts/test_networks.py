@@ -262,6 +262,16 @@ def test_bytes_are_divided_by_their_bounds(high: int | list[int]) -> None:
         assert stored[0].tolist() == bounds.tolist(), "what is stored stays as it is"
 
 
+def test_images_are_read_in_the_precision_of_autocast() -> None:
+    stored = torch.arange(256, dtype=torch.uint8).reshape(1, 16, 16)
+    read = observation_reader(box((1, 16, 16), "uint8"))
+    exact = read(stored)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = read(stored)
+    assert isinstance(exact, torch.Tensor)
+    torch.testing.assert_close(rounded, exact.to(torch.bfloat16), rtol=0, atol=0)
+
+
 def each_read(spec: BoxSpec, stored: torch.Tensor) -> torch.Tensor:
     """Read observations as a field among others."""
     fields = PackedSpec((("mode", box((), "int8")), ("board", spec)))
