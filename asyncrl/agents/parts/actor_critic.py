@@ -13,7 +13,7 @@ from torch.nn.functional import mse_loss
 
 from asyncrl.agents.parts.choosing import Bounds, ChooserSpec
 from asyncrl.agents.parts.critics import make_critics
-from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, encoded_mlp
+from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, q_network
 from asyncrl.agents.parts.optimizers import FastOptimizer, FusedAdam
 from asyncrl.agents.parts.schedules import LearningRate
 from asyncrl.agents.parts.torch_agent import TorchConfig, TorchPolicy, learning_parameters, seeded
@@ -102,7 +102,7 @@ def make_actor(
 ) -> nn.Module:
     """Return the default actor or a custom one, whose output is checked."""
     if own is None:
-        return encoded_mlp(spec.observation, hidden, n_outputs)
+        return q_network(spec.observation, hidden, n_outputs)
     return own_network("actor_network", own, spec, [(2, n_outputs)])
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from asyncrl.agents.parts.actor_critic import make_actor
 from asyncrl.agents.parts.choosing import (
     CategoricalSampler,
     ChooserSpec,
@@ -30,14 +31,12 @@ from asyncrl.agents.parts.networks import (
     MakeNetwork,
     NetworkInput,
     allowed_only,
-    encoded_mlp,
     observation_reader,
 )
 from asyncrl.agents.parts.optimizers import FusedAdam
 from asyncrl.agents.parts.schedules import Rate
 from asyncrl.agents.parts.torch_agent import TorchConfig, TorchPolicy, flatten_parameters, seeded
 from asyncrl.agents.parts.updater import TargetNetwork, Updater, UpdatingAgent
-from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Count, Finite, Positive, PositiveOrOff, Widths, Within
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
@@ -210,9 +209,7 @@ def weighted_mean(losses: Tensor, weight: Tensor | None) -> Tensor:
 
 def _make_actor(spec: EnvSpec, config: CloningConfig) -> Actor:
     head = _make_head(spec.action, config)
-    if config.actor_network is None:
-        return Actor(encoded_mlp(spec.observation, config.hidden, head.n_outputs), head)
-    network = own_network("actor_network", config.actor_network, spec, [(2, head.n_outputs)])
+    network = make_actor(spec, config.hidden, head.n_outputs, config.actor_network)
     return Actor(network, head)
 
 

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from asyncrl.agents.parts.networks import (
     MakeNetwork,
     NetworkInput,
-    encoded_mlp,
     encoder_layers,
     n_features,
     of_actions,
+    q_network,
 )
 from asyncrl.agents.parts.user_networks import own_network, own_networks
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
@@ -131,12 +131,12 @@ def make_action_values(
         return make_critics(spec, hidden, n_critics, own)
     if own is None:
         makes = range(n_critics)
-        return ChoiceValues([encoded_mlp(spec.observation, hidden, action.n) for _ in makes])
+        return ChoiceValues([q_network(spec.observation, hidden, action.n) for _ in makes])
     return ChoiceValues(own_networks("critic_network", own, spec, n_critics, [(2, action.n)]))
 
 
 def make_state_value(spec: EnvSpec, hidden: tuple[int, ...], own: MakeNetwork | None) -> nn.Module:
     """Return the default or a custom network for state values: (B, ...) -> (B, 1)."""
     if own is None:
-        return encoded_mlp(spec.observation, hidden, 1)
+        return q_network(spec.observation, hidden, 1)
     return own_network("value_network", own, spec, [(2, 1)])

@@ -175,8 +175,8 @@ def each_field(obs: NetworkInput, change: Callable[[Tensor], Tensor]) -> Network
 class ScaledBytes:
     """Converts bytes to float32, divided by one scale or by one for each number.
 
-    With one scale they have the precision of autocast at once. Bytes are exact in it, so the result
-    is what a layer would make of float32.
+    Under autocast, to its precision: bytes are exact in it, so the result is what layers would make
+    of float32.
     """
 
     def __init__(self, scale: float | list[Any]) -> None:
@@ -184,11 +184,10 @@ class ScaledBytes:
 
     def __call__(self, obs: Tensor) -> Tensor:
         """Return a new tensor."""
-        kind, dtype = obs.device.type, torch.float32
+        kind = obs.device.type
         if isinstance(self._scale, Tensor):
             self._scale = self._scale.to(obs.device)
-        elif torch.is_autocast_enabled(kind):
-            dtype = torch.get_autocast_dtype(kind)
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
         # In place: another large tensor would often need pages that the system has to clear.
         return obs.to(dtype).div_(self._scale)
 
@@ -349,8 +348,8 @@ def small_image_network(spec: EnvSpec) -> nn.Module:
     Observations that are no images go through the usual encoders.
     """
     layers = encoder_layers(spec.observation, small_cnn)
-    n_inputs = n_features(layers, spec.observation)
-    network = nn.Sequential(*layers, nn.Linear(n_inputs, 256), nn.ReLU())
+    hidden = nn.Linear(n_features(layers, spec.observation), 256)
+    network = nn.Sequential(*layers, hidden, nn.ReLU())
     make_orthogonal(network, math.sqrt(2.0))
     return network
 
@@ -495,13 +494,6 @@ def encoder_layers(
     if not shape:
         return [nn.Unflatten(0, (-1, 1))]
     return [nn.Flatten()] if len(shape) > 1 else []
-
-
-def encoded_mlp(
-    observation: BoxSpec | PackedSpec, hidden: Sequence[int], n_outputs: int
-) -> nn.Sequential:
-    """Return a network from float observations to (B, n_outputs)."""
-    return q_network(observation, hidden, n_outputs)
 
 
 def q_network(

@@ -21,7 +21,7 @@ import copy
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Self, TypeVar
@@ -520,24 +520,24 @@ class Updater:
 
         The update calls this: normalisation, if it is on, learns from the batch here.
         """
-        obs, next_obs = self._read(data["obs"]), self._read(data["next_obs"])
+        with self._reading():
+            obs, next_obs = self._read_obs(data["obs"]), self._read_obs(data["next_obs"])
         if self._norm is None:
             return obs, next_obs, data["reward"]
         self._norm.learn(obs, data)
         return self._norm.see(obs), self._norm.see(next_obs), self._norm.rewards(data)
 
-    def _read(self, stored: Tensor) -> NetworkInput:
-        if self._norm is not None:  # which learns from float32
-            return self._read_obs(stored)
-        with self._precision():
-            return self._read_obs(stored)
+    def _reading(self) -> AbstractContextManager[object]:
+        # Normalisation learns from float32.
+        return self._precision() if self._norm is None else nullcontext()
 
     def trajectories(self, data: Mapping[str, Tensor]) -> tuple[NetworkInput, Tensor]:
         """Return observations (B, T + 1, ...) and rewards (B, T), as `inputs` does.
 
         Normalisation learns from the rows that are transitions.
         """
-        obs = self._read(data["obs"])
+        with self._reading():
+            obs = self._read_obs(data["obs"])
         if self._norm is None:
             return obs, data["reward"]
         mask = data["mask"]
