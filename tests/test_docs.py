@@ -51,9 +51,9 @@ def test_pages_are_those_of_today() -> None:
 def settings(config: object, group: str = "") -> Iterator[tuple[type, str, str]]:
     """Yield the class, name and group of each setting in a tree of dataclasses."""
     for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        name = f"{group}.{field.name}".removeprefix(".")
-        if dataclasses.is_dataclass(value) and name != "agent.exploration":
+        value, name = getattr(config, field.name), f"{group}.{field.name}".removeprefix(".")
+        is_one = hasattr(value, "form") or name == "agent.exploration"
+        if dataclasses.is_dataclass(value) and not is_one:
             yield from settings(value, name)
         else:
             yield type(config), field.name, name

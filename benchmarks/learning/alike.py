@@ -72,7 +72,6 @@ def equal(config: RunConfig) -> Asked:
         "algorithm": name,
         "total_steps": _FOREVER,
         "normalize": {"norm_obs": agent.normalize_obs, "norm_reward": norm_reward},
-        "linear": [],
         "hindsight": hindsight,
         "settings": settings,
     }
@@ -84,15 +83,15 @@ def zoo(row: Row, settings: Mapping[str, Any]) -> Asked:
     given = listed.get(name, {}).get(row.zoo_env or row.env)
     if given is None:
         return {}
-    both = given.pop("normalize", False)
+    both, steps = given.pop("normalize", False), given.pop("n_timesteps")
+    falling = {name: [(0, given[name]), (steps, 0.0)] for name in given.pop("linear", [])}
     return {
         "algorithm": name,
         "n_envs": given.pop("n_envs", 1),
-        "total_steps": given.pop("n_timesteps"),
+        "total_steps": steps,
         "normalize": {"norm_obs": both, "norm_reward": both},
-        "linear": given.pop("linear", []),
         "hindsight": given.pop("hindsight", None),
-        "settings": given,
+        "settings": given | falling,
     }
 
 
@@ -127,7 +126,7 @@ def _ppo(config: RunConfig, agent: PPOConfig) -> Asked:
         "batch": batch,
         "batch_size": batch // agent.minibatches,
         "n_epochs": agent.epochs,
-        "learning_rate": value_at(agent.learning_rate, 0),
+        "learning_rate": getattr(agent.learning_rate, "points", agent.learning_rate),
         "gamma": getattr(config.replay, "gamma", 0.99),
         "gae_lambda": agent.lambda_,
         "clip_range": value_at(agent.clip, 0),

@@ -74,8 +74,9 @@ def make_model(asked: dict[str, Any]) -> Any:  # noqa: ANN401  # untyped here
         policy["activation_fn"] = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}[activation]
     if "features_extractor_class" in policy:
         policy["features_extractor_class"] = Small
-    for name in asked["linear"]:
-        settings[name] = partial(_falling, settings[name])
+    for name, value in settings.items():
+        if isinstance(value, list):  # of (environment steps, value)
+            settings[name] = partial(_at, value, asked["total_steps"])
     if asked["hindsight"] is not None:
         settings["replay_buffer_class"] = HerReplayBuffer
         settings["replay_buffer_kwargs"] = asked["hindsight"]
@@ -105,8 +106,8 @@ class Small(BaseFeaturesExtractor):  # type: ignore[misc]  # untyped here
         return features
 
 
-def _falling(value: float, left: float) -> float:
-    return value * left
+def _at(points: list[tuple[int, float]], total_steps: int, left: float) -> float:
+    return float(np.interp((1.0 - left) * total_steps, *np.array(points).T))
 
 
 class Curve(BaseCallback):  # type: ignore[misc]  # untyped here
