@@ -271,7 +271,7 @@ def ppo_atari() -> RunConfig:
     """PPO for Atari games and other pictures whose steps are cheap.
 
     A small network, and many gradient steps on small batches of many games. Pong is at -8 after
-    about seven minutes on two cores. Where steps are dear, `dqn-atari` learns more from each.
+    about eight minutes on two cores. Where steps are dear, `dqn-atari` learns more from each.
     """
     from asyncrl.agents.parts.networks import small_image_network
     from asyncrl.agents.parts.schedules import Schedule

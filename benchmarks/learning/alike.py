@@ -17,7 +17,7 @@ import yaml
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.parts.exploration import EpsilonGreedy, EpsilonLadder
 from asyncrl.agents.parts.networks import small_image_network
-from asyncrl.agents.parts.schedules import value_at
+from asyncrl.agents.parts.schedules import Schedule, value_at
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.replay.hindsight import HindsightReplayConfig
@@ -73,7 +73,7 @@ def equal(config: RunConfig) -> Asked:
         "total_steps": _FOREVER,
         "normalize": {"norm_obs": agent.normalize_obs, "norm_reward": norm_reward},
         "hindsight": hindsight,
-        "settings": settings,
+        "settings": {n: v.points if isinstance(v, Schedule) else v for n, v in settings.items()},
     }
 
 
@@ -126,10 +126,10 @@ def _ppo(config: RunConfig, agent: PPOConfig) -> Asked:
         "batch": batch,
         "batch_size": batch // agent.minibatches,
         "n_epochs": agent.epochs,
-        "learning_rate": getattr(agent.learning_rate, "points", agent.learning_rate),
+        "learning_rate": agent.learning_rate,
         "gamma": getattr(config.replay, "gamma", 0.99),
         "gae_lambda": agent.lambda_,
-        "clip_range": value_at(agent.clip, 0),
+        "clip_range": agent.clip,
         "ent_coef": value_at(agent.entropy_weight, 0),
         "vf_coef": agent.value_weight,
         "max_grad_norm": agent.max_grad_norm or _NO_CLIP,
@@ -147,7 +147,7 @@ def _dqn(config: RunConfig, agent: DQNConfig) -> Asked:
     final, decay = _epsilon(config, agent)
     return {
         **_replayed(config),
-        "learning_rate": value_at(agent.learning_rate, 0),
+        "learning_rate": agent.learning_rate,
         "max_grad_norm": agent.max_grad_norm or _NO_CLIP,
         "tau": agent.tau or 1.0,
         "target_interval_opt_steps": 1 if agent.tau else agent.target_interval_opt_steps,
@@ -161,7 +161,7 @@ def _sac(config: RunConfig, agent: SACConfig) -> Asked:
     """Both of its networks have one learning rate there: that of the critics."""
     return {
         **_replayed(config),
-        "learning_rate": value_at(agent.critic_learning_rate, 0),
+        "learning_rate": agent.critic_learning_rate,
         "tau": agent.tau,
         "ent_coef": "auto" if agent.alpha is None else agent.alpha,
         "policy_kwargs": {"net_arch": [*agent.hidden]},

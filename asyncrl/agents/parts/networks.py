@@ -146,7 +146,11 @@ Convolve = Callable[[int], nn.Sequential]
 """Makes convolutions of images with this number of channels."""
 
 NetworkInput = Tensor | dict[str, Tensor]
-"""Float observations (B, ...), images within [0, 1]; a dict of them if there are several fields."""
+"""Float observations (B, ...), images within [0, 1]; a dict of them if there are several fields.
+
+Scaled bytes have the precision in which the learner computes, unless it normalises; all else is
+float32.
+"""
 
 _MAX_CHOICES = 1024
 """Maximum number of choices to encode one-hot; more would make the layer too wide."""
