@@ -55,6 +55,7 @@ def draw(runs: Sequence[Run], tasks: Sequence[str], look: Look) -> Any:  # noqa:
     """Return a figure with one panel for each task that has runs of both sides."""
     from matplotlib import pyplot  # noqa: PLC0415  # an extra
 
+    pyplot.rcParams["svg.hashsalt"] = PICTURE.stem  # names in an SVG are random without it
     panels = {name: (row, own, equal) for name, row, own, equal, _ in sides(runs) if own and equal}
     chosen = [name for name in tasks if name in panels][:_PANELS]
     across = min(3, len(chosen))
