@@ -12,9 +12,6 @@ class Row:
 
     env: str
     bar: float
-    preset: str = ""
-    """None leaves the choice to `asyncrl train`, which suggests one."""
-
     max_s: float = 120.0
     """Limit of seconds of either side."""
 

@@ -51,16 +51,19 @@ def test_each_row_has_a_preset_that_a_peer_can_equal():
     assert zoo(ROWS["breakout"], {"algorithm": "ppo"}) == {}
 
 
+def test_a_peer_gets_the_fewest_environments_that_are_as_fast():
+    made = [{"n_envs": n, "threads": t} for n, t in ((8, 1), (32, 1), (32, 2), (128, 1))]
+    assert commands.choose(made, [500.0, 960.0, 970.0, 1000.0]) == {"n_envs": 32, "threads": 2}
+    assert commands.choose(made, [500.0, 900.0, 940.0, 1000.0]) == {"n_envs": 128, "threads": 1}
+
+
 def test_a_call_continues_and_sides_begin_in_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ):
     monkeypatch.setattr(commands, "python_of", lambda _venv: Path("/"))
     asked = ["--list", "--only", "cartpole", "--seeds", "2", "--results", str(tmp_path)]
     assert commands.main(asked) == 0
-    assert capsys.readouterr().out.split("\n")[:-1] == [
-        "cartpole asyncrl 100",
-        "cartpole asyncrl 101",
-    ]
+    assert capsys.readouterr().out == "cartpole asyncrl 100\ncartpole asyncrl 101\n"
     keep(tmp_path, a_run("asyncrl", 100, 3.0))
     assert commands.main(asked) == 0
     left = ["sb3 100", "zoo 100", "zoo 101", "sb3 101", "asyncrl 101"]
@@ -68,8 +71,7 @@ def test_a_call_continues_and_sides_begin_in_turns(
 
 
 def test_no_cell_begins_that_may_not_end_in_time(tmp_path: Path, capsys: Any):
-    asked = ["--only", "cartpole", "--minutes", "0.01", "--results", str(tmp_path)]
-    assert commands.main(asked) == 0
+    assert commands.main(["--only", "cartpole", "--minutes=0.01", "--results", str(tmp_path)]) == 0
     assert "the next call begins with cartpole asyncrl 100" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
