@@ -45,6 +45,9 @@ _POLL_S = 0.005
 _EVALUATION_SHARE = 0.05
 """Maximum share of the machine that evaluations take."""
 
+_FIRST_SHARE, _FIRST_EVALUATIONS_S = 0.2, 1.0
+"""The share of the first ones, until they have taken that long on the whole machine."""
+
 _WRITE_SHARE = 0.02
 """Maximum share of the time in which checkpoints by time are written."""
 
@@ -58,9 +61,10 @@ class EvaluationTimingConfig:
 
     interval_opt_steps: Annotated[CountOrOff, COMMON] = 500
     """Optimisation steps between two evaluations; 0 disables them. In a run with actors it is the
-    minimum: evaluations take at most 5 % of the machine. After one that took 1 s of CPU time on 8
-    cores, the next one starts 2.5 s after its start at the earliest, with the newest model. A run
-    without actors keeps to the interval, so that the clock decides nothing."""
+    minimum: evaluations take at most 5 % of the machine, the first ones 20 %, until they have taken
+    all cores for a second. After a later one that took 1 s of CPU time on 8 cores, the next one
+    starts 2.5 s after its start at the earliest, with the newest model. A run without actors keeps
+    to the interval, so that the clock decides nothing."""
 
     final_timeout_s: PositiveOrOff = 60.0
     """Timeout for the evaluation of the last model at the end of a run, in seconds. 0 skips it."""
@@ -303,8 +307,7 @@ class RunServices:
         counts = self.counts
         state = self._state(save_replay=self._config.save.replay, passing=passing)
         meta = {
-            "opt_steps": counts.opt_steps,
-            "env_steps": counts.env_steps,
+            **asdict(counts),
             "wall_s": self._pace.wall_s,
             "train_s": self._pace.train_s,
             **self._best.meta(),
@@ -392,8 +395,7 @@ class RunServices:
             )
         return TrainResult(
             stop_reason=self._interrupter.reason or "the loop ended",
-            env_steps=self.counts.env_steps,
-            opt_steps=self.counts.opt_steps,
+            **asdict(counts),
             best_by=str(self._best.by),
             best_score=self._best.score,
             best_opt_steps=self._best.opt_steps,
@@ -432,7 +434,8 @@ class RunServices:
         """Postpone the next evaluation by what this one took of the machine."""
         self._eval_spent_s += seconds
         if not self._repeats:
-            self._eval_free_at += seconds / _EVALUATION_SHARE
+            is_first = self._eval_spent_s < _FIRST_EVALUATIONS_S
+            self._eval_free_at += seconds / (_FIRST_SHARE if is_first else _EVALUATION_SHARE)
 
     def _evaluation_share(self) -> float:
         return self._eval_spent_s / max(self._pace.part_s, 1e-9)
