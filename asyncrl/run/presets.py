@@ -263,7 +263,7 @@ def _ppo(correction: Literal["gae", "vtrace"]) -> RunConfig:
         replay=TrajectoryQueueConfig(),
         limiter=RateLimiterConfig(samples_per_insert=1.0),
         trainer=AsyncTrainerConfig(batch_size=4096, sync_interval_opt_steps=1),
-        evaluate=EvaluationConfig(interval_opt_steps=5),
+        evaluate=EvaluationConfig(interval_opt_steps=3),
     )
 
 
