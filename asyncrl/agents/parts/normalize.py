@@ -19,8 +19,9 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import DISCOUNTED_RETURN, LARGEST_REWARD
 from asyncrl.core.types import Columns
 
-_LARGEST = 10.0
 _EPSILON = 1e-8
+_IMAGES = 32
+"""Images per batch that statistics are learned from: those one after the other are alike."""
 
 
 class RunningNorm(nn.Module):
@@ -32,6 +33,9 @@ class RunningNorm(nn.Module):
 
     over = Reduction()
     """Whose rows it learns from: those of all ranks, once its agent has joined them."""
+
+    largest = 10.0
+    """Bound of normalised values."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -71,8 +75,21 @@ class RunningNorm(nn.Module):
         return (values - self.mean).float() * self.scale()
 
     def forward(self, values: Tensor) -> Tensor:
-        """Return normalised values (B, *shape), clipped to [-10, 10]."""
-        return self.units(values).clamp_(-_LARGEST, _LARGEST)
+        """Return normalised values (B, *shape), clipped to `largest` and its opposite."""
+        return self.units(values).clamp_(-self.largest, self.largest)
+
+
+class ImageNorm(RunningNorm):
+    """The same for images within [0, 1], pixel by pixel, in single precision.
+
+    What never moves becomes 0, and the little that moves in many games stands out.
+    """
+
+    largest = 5.0
+
+    def units(self, values: Tensor) -> Tensor:
+        """Return the distance of values (B, *shape) from the mean in standard deviations."""
+        return (values - self.mean.float()).mul_(self.scale())
 
 
 class Normalized(nn.Module):
@@ -86,7 +103,8 @@ class Normalized(nn.Module):
         self.network = network
         fields = _fields(observation)
         self._names = list(fields)
-        self.fields = nn.ModuleList(RunningNorm(box.shape) for box in fields.values())
+        norms = ((ImageNorm if is_image(box) else RunningNorm, box) for box in fields.values())
+        self.fields = nn.ModuleList(norm(box.shape) for norm, box in norms)
         self.returns = RunningNorm(()) if rewards else None
 
     def forward(self, obs: NetworkInput) -> Tensor:
@@ -105,6 +123,11 @@ class Normalized(nn.Module):
             return self.fields[0](obs) if self.fields else obs
         norms = zip(self._names, self.fields, strict=True)
         return {**obs, **{name: norm(obs[name]) for name, norm in norms}}
+
+    def sample(self, rows: Tensor) -> Tensor:
+        """Return the rows to learn from: a part of images, since those in a row are alike."""
+        images = any(isinstance(norm, ImageNorm) for norm in self.fields)
+        return rows[:: max(1, len(rows) // _IMAGES)] if images else rows
 
     def check(self, batch: Columns) -> None:
         """Raise if a batch lacks the returns that normalise rewards."""
@@ -132,15 +155,8 @@ class Normalized(nn.Module):
 
 
 def _fields(observation: BoxSpec | PackedSpec | None) -> dict[str, BoxSpec]:
-    """Return the fields to normalise: large images are in [0, 1] already, choices have no scale.
-
-    Neither has the action mask.
-    """
+    """Return the fields to normalise: choices have no scale, and neither has the action mask."""
     if observation is None:
         return {}
     fields = observation.fields if isinstance(observation, PackedSpec) else [("", observation)]
-    return {
-        name: box
-        for name, box in fields
-        if not is_image(box) and not box.categorical and name != ACTION_MASK
-    }
+    return {name: box for name, box in fields if not box.categorical and name != ACTION_MASK}

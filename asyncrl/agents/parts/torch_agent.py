@@ -97,8 +97,8 @@ class TorchConfig(ABC):
     for bit stay as with `off`."""
 
     normalize_obs: bool = False
-    """Normalise observations by their running mean and standard deviation. Images (bytes from 0 to
-    255) of 36x36 pixels and more, and discrete observations, stay as they are."""
+    """Normalise observations by their running mean and standard deviation, images pixel by pixel.
+    Discrete observations stay as they are."""
 
     normalize_reward: bool = False
     """Divide rewards by the running standard deviation of the discounted return, which the step

@@ -21,7 +21,7 @@ import copy
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Self, TypeVar
@@ -41,7 +41,7 @@ from asyncrl.agents.parts.accelerated import (
     pick_matmul,
     why_eager,
 )
-from asyncrl.agents.parts.networks import NetworkInput, each_field
+from asyncrl.agents.parts.networks import NetworkInput, ScaledBytes, each_field
 from asyncrl.agents.parts.normalize import Normalized, RunningNorm
 from asyncrl.agents.parts.optimizers import FastOptimizer, clip_gradients, leaves_of
 from asyncrl.agents.parts.reduction import Reduction, Rows
@@ -61,6 +61,9 @@ from asyncrl.core.segment import DISCOUNTED_RETURN
 from asyncrl.core.types import Array, Columns, ModelVersion
 
 _ALIGNMENT_BYTES = 64
+_CACHED_BYTES = 1 << 18
+"""Bytes of observations that are read at once. As floats, and twice, they fit into a cache."""
+
 _N_BUFFERS = 2
 """The device reads one while the other is filled."""
 
@@ -520,30 +523,45 @@ class Updater:
 
         The update calls this: normalisation, if it is on, learns from the batch here.
         """
-        with self._reading():
-            obs, next_obs = self._read_obs(data["obs"]), self._read_obs(data["next_obs"])
-        if self._norm is None:
+        obs, next_obs = self._read(data["obs"]), self._read(data["next_obs"])
+        if (norm := self._norm) is None:
             return obs, next_obs, data["reward"]
-        self._norm.learn(obs, data)
-        return self._norm.see(obs), self._norm.see(next_obs), self._norm.rewards(data)
+        norm.learn(each_field(obs, norm.sample), data)
+        return norm.see(obs), norm.see(next_obs), norm.rewards(data)
 
-    def _reading(self) -> AbstractContextManager[object]:
+    def _read(self, stored: Tensor) -> NetworkInput:
         # Normalisation learns from float32.
-        return self._precision() if self._norm is None else nullcontext()
+        with self._precision() if self._norm is None else nullcontext():
+            return self._read_obs(stored)
 
     def trajectories(self, data: Mapping[str, Tensor]) -> tuple[NetworkInput, Tensor]:
         """Return observations (B, T + 1, ...) and rewards (B, T), as `inputs` does.
 
         Normalisation learns from the rows that are transitions.
         """
-        with self._reading():
-            obs = self._read_obs(data["obs"])
-        if self._norm is None:
-            return obs, data["reward"]
-        mask = data["mask"]
-        acted_on = each_field(obs, lambda field: field[:, : mask.shape[1]][mask])
-        self._norm.learn(acted_on, {n: c[mask] for n, c in data.items() if n == DISCOUNTED_RETURN})
-        return self._norm.see(obs), self._norm.rewards(data)
+        stored, mask, norm = data["obs"], data["mask"], self._norm
+        if norm is None:
+            return self._seen(stored), data["reward"]
+        acted_on = self._read(norm.sample(stored[:, : mask.shape[1]][mask]))
+        norm.learn(acted_on, {n: c[mask] for n, c in data.items() if n == DISCOUNTED_RETURN})
+        return self._seen(stored), norm.rewards(data)
+
+    def _seen(self, stored: Tensor) -> NetworkInput:
+        """Return observations (B, T + 1, ...) as networks see them."""
+        read, on_cpu = self._read_obs, stored.device.type == "cpu"
+        if not isinstance(read, ScaledBytes) or not on_cpu or torch.compiler.is_compiling():
+            return self._seen_at_once(stored)
+        # A few at a time: what lies between bytes and results stays in the processor's cache.
+        flat, count = stored.flatten(0, 1), max(1, _CACHED_BYTES // stored[0, 0].nbytes)
+        with self._precision():
+            seen = torch.empty(flat.shape, dtype=read(flat[:0]).dtype)
+        for some, place in zip(flat.split(count), seen.split(count), strict=True):
+            place.copy_(self._seen_at_once(some))
+        return seen.view(stored.shape)
+
+    def _seen_at_once(self, stored: Tensor) -> NetworkInput:
+        obs = self._read(stored)
+        return obs if self._norm is None else self._norm.see(obs)
 
     def __call__(
         self, network: Callable[..., Answer], *inputs: NetworkInput, dim: int = 0

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 
 from asyncrl.agents.dqn import DQNAgent, DQNConfig
-from asyncrl.agents.parts.updater import _out_of_memory
+from asyncrl.agents.parts.updater import _CACHED_BYTES, _out_of_memory
+from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.sac import SACAgent, SACConfig
 from asyncrl.core.agent import PolicyContext, evaluation_mode
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
@@ -148,6 +149,29 @@ def test_actors_normalize_as_the_learner_does(config: Config) -> None:
     assert info["fields.0.mean"] == pytest.approx(all_rows.mean(axis=0, dtype=np.float64))
     assert info["fields.0.var"] == pytest.approx(all_rows.var(axis=0, dtype=np.float64))
     assert info["returns.var"].item() == pytest.approx(400.0, rel=0.2)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_images_of_trajectories_are_read_in_the_precision_of_products(
+    precision: Literal["float32", "bfloat16"], normalize: bool
+) -> None:
+    image = BoxSpec((2, 100, 100), "uint8", np.zeros((2, 100, 100)), np.full((2, 100, 100), 255))
+    config = PPOConfig(device="cpu", precision=precision, normalize_obs=normalize)
+    agent = config.build(EnvSpec(image, DiscreteSpec(2)), CONTEXT)
+    stored = torch.randint(256, (3, 9, *image.shape), dtype=torch.uint8)
+    assert stored.nbytes > 2 * _CACHED_BYTES
+    mask = torch.ones(3, 8, dtype=torch.bool)
+    mask[1, 4] = False
+    data = {"obs": stored, "mask": mask, "reward": torch.zeros(3, 8)}
+    obs, _ = agent.updater.trajectories(data)
+    expected = stored / 255.0
+    if normalize:
+        acted_on = expected[:, :-1][mask]
+        expected = (expected - acted_on.mean(dim=0)) / acted_on.std(dim=0, correction=0)
+    assert isinstance(obs, torch.Tensor)
+    assert obs.dtype == getattr(torch, precision)
+    assert torch.allclose(obs.float(), expected, atol=1e-5 if precision == "float32" else 0.02)
 
 
 @both
