@@ -270,11 +270,11 @@ def _ppo(correction: Literal["gae", "vtrace"]) -> RunConfig:
 def ppo_atari() -> RunConfig:
     """PPO for Atari games and other pictures whose steps are cheap.
 
-    A small network, and many gradient steps on small batches of many games. Pong is at -8 after
-    about eight minutes on two cores. Where steps are dear, `dqn-atari` learns more from each.
+    A small network, many gradient steps on small batches of many games, and pictures without what
+    never moves in them. Segments are short, so that experience is fresh. Where steps are dear,
+    `dqn-atari` learns more from each.
     """
     from asyncrl.agents.parts.networks import small_image_network
-    from asyncrl.agents.parts.schedules import Schedule
     from asyncrl.agents.ppo import PPOConfig
 
     return replace(
@@ -284,13 +284,14 @@ def ppo_atari() -> RunConfig:
             shared_torso=True,
             precision="auto",
             epochs=3,
-            learning_rate=Schedule(points=((1_000_000, 1e-3), (2_000_000, 3e-4))),
+            learning_rate=4e-4,
             value_weight=0.1,
             entropy_weight=0.01,
+            normalize_obs=True,
         ),
         env="ALE/Pong-v5",
         envs_per_actor=16,
-        segment=SegmentConfig(length=32, frame_stack=4),
+        segment=SegmentConfig(length=16, frame_stack=4),
         trainer=AsyncTrainerConfig(batch_size=1024, sync_interval_opt_steps=1),
     )
 

@@ -161,8 +161,9 @@ def render_short(runs: Sequence[Run]) -> str:
 
 
 def not_faster(runs: Sequence[Run]) -> str:
-    """Return a sentence about the rows in which asyncrl is not faster."""
-    slower, missed = [], []
+    """Return a sentence about the rows in which asyncrl is not faster, or that are missing."""
+    taken = {name for name, *_ in sides(runs)}
+    slower, missed, lacking = [], [], [_title(row) for n, row in ROWS.items() if n not in taken]
     for _, row, own, equal, zoo in sides(runs):
         times = [own.times(side) for side in (equal, zoo) if side and side.s < _MISSED]
         if own.s == _MISSED:
@@ -174,6 +175,8 @@ def not_faster(runs: Sequence[Run]) -> str:
         parts.append(f"asyncrl is not faster on {'; '.join(slower)}.")
     if missed:
         parts.append(f"It misses the bar with half of the seeds or more on {'; '.join(missed)}.")
+    if lacking:
+        parts.append(f"Not measured with today's settings: {'; '.join(lacking)}.")
     return " ".join(parts)
 
 

@@ -86,3 +86,4 @@ def test_table_compares_medians_and_says_where_it_is_not_faster():
     assert "not faster" not in shown
     quick = [a_run("sb3", seed, 2.0) for seed in (100, 101)]
     assert "not faster on CartPole-v1, 475 (0.5 times as fast)" in render_short([*own, *quick])
+    assert "today's settings: Acrobot-v1, -90; " in render_short(own)
