@@ -29,6 +29,7 @@ from stable_baselines3.common.vec_env import (
     VecEnv,
     VecFrameStack,
     VecNormalize,
+    VecTransposeImage,
 )
 
 ALGORITHMS = {"ppo": PPO, "dqn": DQN, "sac": SAC}
@@ -59,7 +60,7 @@ def make_envs(asked: dict[str, Any], n_envs: int, *, evaluates: bool = False) ->
     several = asked.get("vector") == "subproc" and not evaluates
     makes = [partial(make_env, asked["env"], evaluates=evaluates)] * n_envs
     envs: VecEnv = (SubprocVecEnv if several else DummyVecEnv)(makes)
-    return VecFrameStack(envs, 4) if asked["env"].startswith("ALE/") else envs
+    return VecTransposeImage(VecFrameStack(envs, 4)) if asked["env"].startswith("ALE/") else envs
 
 
 def make_model(asked: dict[str, Any]) -> Any:  # noqa: ANN401  # untyped here
@@ -70,6 +71,7 @@ def make_model(asked: dict[str, Any]) -> Any:  # noqa: ANN401  # untyped here
     if any(asked["normalize"].values()):
         envs = VecNormalize(envs, gamma=settings.get("gamma", 0.99), **asked["normalize"])
     policy = dict(settings.pop("policy_kwargs", {}))
+    policy["normalize_images"] = not asked["normalize"]["norm_obs"]  # bytes, unless normalised
     if activation := policy.get("activation_fn"):
         policy["activation_fn"] = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}[activation]
     if "features_extractor_class" in policy:
