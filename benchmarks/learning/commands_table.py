@@ -162,9 +162,9 @@ def render_short(runs: Sequence[Run]) -> str:
 
 def not_faster(runs: Sequence[Run]) -> str:
     """Return a sentence about the rows in which asyncrl is not faster, or that are missing."""
-    taken = {name for name, *_ in sides(runs)}
-    slower, missed, lacking = [], [], [_title(row) for n, row in ROWS.items() if n not in taken]
+    slower, missed, lacking = [], [], [*map(_title, ROWS.values())]
     for _, row, own, equal, zoo in sides(runs):
+        lacking.remove(_title(row))
         times = [own.times(side) for side in (equal, zoo) if side and side.s < _MISSED]
         if own.s == _MISSED:
             missed.append(_title(row))
